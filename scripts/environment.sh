@@ -70,6 +70,13 @@ new_environment() {
     uv pip install --python "$1/bin/python" "${@:3}"
 }
 
+# compiled_wheel: the path of the only compiled wheel in dist/, which scripts/release has built.
+compiled_wheel() {
+    local found=("$PWD"/dist/*-cp*.whl)
+    [[ ${#found[@]} == 1 && -f ${found[0]} ]] || fail "expected one compiled wheel in dist/, found: ${found[*]}"
+    echo "${found[0]}"
+}
+
 # What an environment depends on: the Python and the requirements of the project.
 stamp_of() {
     "$1" -c 'import hashlib, sys

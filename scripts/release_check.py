@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Check what `scripts/release` has built: names, versions, what each file holds, and links of the README.
 
-    scripts/release_check.py DIST
+    scripts/release_check.py DIST [TAG]
 
+With a tag, the tag and the changelog must be of this version, too.
 A wheel that should be compiled and is not, is an error. So is a pure one that has extensions.
 """
 
@@ -57,6 +58,17 @@ def sdist_problems(path: Path) -> Iterator[str]:
         yield "it has tests or docs"
 
 
+def version_problems(changelog: str, citation: str, *, tagged: bool) -> Iterator[str]:
+    """Where other files do not name the version. `tagged`: the changelog has the day of the release, too."""
+    heading = re.search(rf"^## \[{re.escape(VERSION)}\] - (.+)$", changelog, re.MULTILINE)
+    if heading is None:
+        yield f"CHANGELOG.md has no part for {VERSION}"
+    elif tagged and not re.fullmatch(r"\d{4}-\d\d-\d\d", heading[1]):
+        yield f"CHANGELOG.md says {heading[1]!r} where the day of {VERSION} belongs"
+    if f"\nversion: {VERSION}\n" not in citation:
+        yield f"CITATION.cff has another version than {VERSION}"
+
+
 def problems(dist: Path) -> Iterator[str]:
     """Of all files of a release."""
     wheels = sorted(dist.glob("*.whl"))
@@ -75,9 +87,13 @@ def problems(dist: Path) -> Iterator[str]:
 
 def main() -> int:
     """The command line."""
-    if len(sys.argv) != 2:
-        sys.exit("usage: scripts/release_check.py DIST")
+    if len(sys.argv) not in {2, 3}:
+        sys.exit("usage: scripts/release_check.py DIST [TAG]")
+    tags = sys.argv[2:]
     found = list(problems(Path(sys.argv[1])))
+    texts = ((ROOT / name).read_text() for name in ("CHANGELOG.md", "CITATION.cff"))
+    found += version_problems(*texts, tagged=bool(tags))
+    found += [f"the tag {tag} is not v{VERSION}" for tag in tags if tag != f"v{VERSION}"]
     for each in found:
         print(each, file=sys.stderr)
     return int(bool(found))

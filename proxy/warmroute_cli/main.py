@@ -26,7 +26,7 @@ from warmroute_cli.plan import arguments as plan_arguments
 from warmroute_cli.prices import arguments as prices_arguments
 from warmroute_cli.replay import arguments as replay_arguments
 from warmroute_cli.run import arguments as run_arguments
-from warmroute_proxy import COMPILED
+from warmroute_proxy import BUILD
 
 NEEDED = {
     "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
@@ -62,11 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    kind = " (compiled)" if COMPILED else ""
     found = argparse.ArgumentParser(
         prog="warmroute", description="Route agent turns to the engines that have their KV cache."
     )
-    found.add_argument("--version", action="version", version=f"warmroute {__version__}{kind}")
+    found.add_argument("--version", action="version", version=f"warmroute {__version__} ({BUILD})")
     commands = found.add_subparsers(required=True, metavar="COMMAND")
     _add_demo(commands.add_parser("demo", help="play recorded agent sessions on an embedded fleet, and audit them"))
     _add_up(commands.add_parser("up", help="start the embedded fleet and keep it running until Ctrl-C"))
@@ -137,6 +136,9 @@ def _add_usage(usage: argparse.ArgumentParser) -> None:
     _add_turns(usage)
     by = ("session", "model", "tenant", "day")
     usage.add_argument("--by", choices=by, default="model", help="a row for each (%(default)s); tenant: for operators")
+    usage.add_argument(
+        "--watch", type=above_zero, nargs="?", const=2.0, metavar="SECONDS", help="print it anew each %(const)g s"
+    )
     usage.add_argument("--tenant", metavar="NAME", help="for operators: only the turns of this tenant")
     _add_admin(usage)
     _add_state_dir(usage)
@@ -150,7 +152,7 @@ def _add_receipts(receipts: argparse.ArgumentParser) -> None:
     newest.add_argument("--limit", type=listed, default=20, metavar="N", help="how many, at most 200 (%(default)d)")
     show = actions.add_parser("show", help="where one went, why there, what was lost, what it would have cost cold")
     show.add_argument(
-        "receipt", metavar="ID", help="its id, as in `usage.warmroute.id` or the header x-warmroute-receipt"
+        "receipt", metavar="ID", help="its id, as in the header x-warmroute-receipt, or a beginning of it"
     )
     show.add_argument("--json", action="store_true", help="print the receipt as JSON")
     _add_admin(show)
@@ -162,7 +164,7 @@ def _add_receipts(receipts: argparse.ArgumentParser) -> None:
 def _add_turns(command: argparse.ArgumentParser) -> None:
     """Which turns, and in which form."""
     command.add_argument("--session", metavar="KEY", help="only the session with this key")
-    command.add_argument("--since", metavar="TIME", help="only turns since then: 30m, 1h, 7d, 2026-11-23")
+    command.add_argument("--since", metavar="TIME", help="only turns since then: 30m, 7d, today, monday, 2026-11-23")
     command.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 

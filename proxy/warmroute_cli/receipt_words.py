@@ -1,9 +1,9 @@
 """A receipt in words: where the turn went, why there, what was lost and to what, what it would have cost cold."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from warmroute._explain import MEANINGS
+from warmroute._explain import MEANINGS, RESTARTED, UNKNOWN_CLASS
 from warmroute.contract.money import usd
 from warmroute.contract.receipt import cached_tokens
 
@@ -28,10 +28,11 @@ TERMS = {
     "reuse_s": "prompts that are computed again",
     "churn_s": "evicted prompts",
 }
-"""The terms of a candidate's cost, as people say them."""
+"""The terms of a candidate's cost, as people say them. The last three are what it costs all other requests."""
 
+OF_OTHERS = ("others_s", "reuse_s", "churn_s")
 LEAST_S = 0.0005
-"""Terms below it are not named."""
+"""Terms and differences that are nearer to 0 are not named."""
 
 
 def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> list[str]:
@@ -85,10 +86,39 @@ def _why(answer: Mapping[str, Any], receipt: Mapping[str, Any], decision: Mappin
     yield f"Its cost there was {_candidate(chosen)}."
     if others:
         yield f"The next best was {others[0]['id']} with {_candidate(others[0])}."
+        yield from _because(chosen, others)
+
+
+def _because(chosen: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Why the turn did not go where more of its prompt is cached, or where it would have cost the fleet less."""
+    warmer = [other for other in others if other["uncached_tokens"] < chosen["uncached_tokens"]]
+    if warmer:
+        warmest = min(warmer, key=lambda other: int(other["uncached_tokens"]))
+        more = chosen["uncached_tokens"] - warmest["uncached_tokens"]
+        there = f"{warmest['id']}, which has {more:,} more of its tokens cached"
+        if _own_s(chosen) < _own_s(warmest):
+            own = [name for name in TERMS if name not in OF_OTHERS]
+            yield f"It was faster for the turn itself than {there}: {_differences(chosen, warmest, own)}."
+        else:
+            yield f"It was cheaper for the fleet than {there}: {_differences(chosen, warmest, OF_OTHERS)}."
+    cheaper = min(others, key=lambda other: float(other["cost_s"]))
+    if cheaper["cost_s"] < chosen["cost_s"] - LEAST_S:
+        yield f"It stayed at its home: {cheaper['id']} was cheaper for the fleet, but slower for the turn itself."
+
+
+def _own_s(candidate: Mapping[str, Any]) -> float:
+    return float(candidate["cost_s"]) - sum(float(candidate[name]) for name in OF_OTHERS)
+
+
+def _differences(chosen: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The terms that are lower at the chosen place, the largest difference first."""
+    less = sorted([(other[name] - chosen[name], name) for name in names], reverse=True)
+    words = [f"{TERMS[name]} {by_s:.3f} s less" for by_s, name in less if by_s >= LEAST_S]
+    return ", ".join(words) or "by less than a millisecond"
 
 
 def _candidate(candidate: Mapping[str, Any]) -> str:
-    terms = [f"{TERMS[name]} {candidate[name]:.3f}" for name in TERMS if candidate[name] >= LEAST_S]
+    terms = [f"{TERMS[name]} {candidate[name]:.3f}" for name in TERMS if abs(candidate[name]) >= LEAST_S]
     of = f" ({', '.join(terms)})" if terms else ""
     return f"{candidate['cost_s']:.3f} s{of}, {candidate['uncached_tokens']:,} tokens to compute"
 
@@ -102,7 +132,8 @@ def _cached(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[st
 
 def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
     for name, tokens in sorted(receipt["loss"].items(), key=lambda loss: -int(loss[1])):
-        yield f"Not cached: {tokens:,} ({name}) {MEANINGS[name]}"
+        by_restart = name == "evicted" and receipt.get("evicted_by") == "engine_restart"
+        yield f"Not cached: {tokens:,} ({name}) {RESTARTED if by_restart else MEANINGS.get(name, UNKNOWN_CLASS)}"
 
 
 def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:

@@ -3,20 +3,30 @@
 import json
 import sys
 from argparse import Namespace
-from typing import Any
-
-from rich import box
-from rich.table import Table
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
 
 from warmroute.contract.money import usd
-from warmroute_cli.api import ApiError
+from warmroute_cli.api import Api, ApiError
 from warmroute_cli.asking import admin_apis, tenants_api
 from warmroute_cli.receipt_words import in_words
-from warmroute_cli.usage import console, noted, when
+from warmroute_cli.tables import Column, Row, fitted, width
+from warmroute_cli.usage import noted, since_of
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError
 
 DECISIONS = {"limit": "1000"}
+NEWEST: Final = {"limit": "200"}
+ID_CHARS: Final = 27
+WIDE: Final = 120
+"""From here on there is room for the day of each turn, even if all are of one."""
+COLUMNS: Final = (
+    Column("receipt"), Column("ended"), Column("turn", is_number=True), Column("prompt", is_number=True),
+    Column("cached", is_number=True), Column("cost USD", is_number=True),
+    Column("answer", is_number=True, optional=True), Column("model", optional=True),
+    Column("session", optional=True), Column("region", optional=True),
+)  # fmt: skip
 
 
 def run(arguments: Namespace) -> int:
@@ -29,22 +39,36 @@ def run(arguments: Namespace) -> int:
 
 
 def _list(arguments: Namespace) -> int:
-    parameters = {"limit": str(arguments.limit)} | ({"since": arguments.since} if arguments.since else {})
+    parameters = {"limit": str(arguments.limit)} | since_of(arguments)
     found = tenants_api(arguments).ask("/usage/receipts", parameters, session=arguments.session or "")
     if arguments.json:
         print(json.dumps(found, indent=2))
     else:
-        console().print(_table(found["data"]))
+        print("\n".join(receipts_table(found["data"], width())))
     return 0 if noted(found) else 1
 
 
 def _show(arguments: Namespace) -> int:
-    receipt = tenants_api(arguments).ask(f"/usage/receipts/{arguments.receipt}")
+    api = tenants_api(arguments)
+    receipt = api.ask(f"/usage/receipts/{_whole_id(api, arguments.receipt)}")
     if arguments.json:
         print(json.dumps(receipt, indent=2))
     else:
         print("\n".join(in_words(receipt, _decision(arguments, receipt))))
     return 0
+
+
+def _whole_id(api: Api, given: str) -> str:
+    """The id that begins so, among the newest turns; `wr-` may be left out. Raises: ApiError, if not unique."""
+    start = given if given.startswith("wr-") else f"wr-{given}"
+    if len(start) >= ID_CHARS or not start[3:]:
+        return quote(given, safe="")
+    found = [row["id"] for row in api.ask("/usage/receipts", NEWEST)["data"] if row["id"].startswith(start)]
+    if not found:
+        raise ApiError(f"none of the newest {NEWEST['limit']} turns has a receipt that begins with {start!r}")
+    if len(found) > 1:
+        raise ApiError(f"{len(found)} receipts begin with {start!r}: {', '.join(found[:5])}")
+    return str(found[0])
 
 
 def _decision(arguments: Namespace, receipt: dict[str, Any]) -> dict[str, Any] | None:
@@ -58,15 +82,15 @@ def _decision(arguments: Namespace, receipt: dict[str, Any]) -> dict[str, Any] |
     return next((decision for decision in decisions if decision["id"] == receipt["id"]), None)
 
 
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("receipt", "ended", "model", "session", "region"):
-        table.add_column(name, no_wrap=True)
-    for name in ("turn", "prompt", "cached", "answer", "cost USD"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("outcome")
-    for row in rows:
-        words = [row["id"], when(row["settled_at"]), row["model"], row["session"] or "-", row["region"]]
-        counts = [f"{row[name]:,}" for name in ("turn", "prompt_tokens", "cached_tokens", "completion_tokens")]
-        table.add_row(*words, *counts, usd(row["price_nanousd"]), row["outcome"])
-    return table
+def receipts_table(turns: list[dict[str, Any]], most: int) -> list[str]:
+    """The lines of a list of turns, at most so wide. A turn that was not completed has its outcome."""
+    ended = [datetime.fromtimestamp(turn["settled_at"]).astimezone() for turn in turns]
+    days = {each.date() for each in ended}
+    form = "%H:%M:%S" if len(days) == 1 and most < WIDE else "%Y-%m-%d %H:%M:%S"
+    rows: list[Row] = []
+    for turn, at in zip(turns, ended, strict=True):
+        counts = [f"{turn[name]:,}" for name in ("turn", "prompt_tokens", "cached_tokens")]
+        cells = [turn["id"], at.strftime(form), *counts, usd(turn["price_nanousd"]), f"{turn['completion_tokens']:,}"]
+        outcome = [] if turn["outcome"] == "completed" else [str(turn["outcome"])]
+        rows.append(Row([*cells, turn["model"], turn["session"] or "-", turn["region"]], outcome))
+    return fitted(COLUMNS, rows, "outcome", most)

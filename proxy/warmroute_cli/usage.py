@@ -2,43 +2,58 @@
 
 import json
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from warmroute.contract.money import usd
 from warmroute_cli.api import ApiError
 from warmroute_cli.asking import admin_apis, tenants_api
+from warmroute_cli.since import since_parameter
+from warmroute_cli.tables import WIDTH_OF_PAGES, Column, Row, fitted, width
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError
 
-DEFAULT_BY = "model"
-WIDTH = 170
+CLEARED = "\x1b[H\x1b[2J\x1b[3J"
+COLUMNS = (
+    Column("turns", is_number=True), Column("prompt", is_number=True), Column("cached", is_number=True),
+    Column("hit", is_number=True), Column("answer", is_number=True), Column("cost USD", is_number=True),
+    Column("saved USD", is_number=True),
+)  # fmt: skip
 
 
 def run(arguments: Namespace) -> int:
     """Ask, and print. 0: done, 1: some turns are missing, 2: not done."""
     try:
+        while arguments.watch is not None:
+            text = _text(arguments, _ask(arguments))
+            print(f"{CLEARED if sys.stdout.isatty() else ''}{text}", flush=True)
+            time.sleep(arguments.watch)
         found = _ask(arguments)
     except (ApiError, ConfigError, SecretError) as error:
         print(f"warmroute usage: {error}", file=sys.stderr)
         return 2
-    if arguments.json:
-        print(json.dumps(found, indent=2))
-    else:
-        console().print(_table(found))
+    except KeyboardInterrupt:
+        return 0
+    print(_text(arguments, found))
     return 0 if noted(found) else 1
 
 
 def console() -> Console:
     """The terminal, or a page of fixed width where there is none."""
     found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=WIDTH)
+    return found if found.is_terminal else Console(highlight=False, width=WIDTH_OF_PAGES)
+
+
+def since_of(arguments: Namespace) -> dict[str, str]:
+    """The parameter for `--since`, if it is given."""
+    if not arguments.since:
+        return {}
+    return {"since": since_parameter(arguments.since, datetime.now().astimezone())}
 
 
 def noted(found: Mapping[str, Any]) -> bool:
@@ -62,11 +77,15 @@ def when(unix_s: float) -> str:
 
 def losses_text(losses: Mapping[str, int]) -> str:
     """Loss classes with their tokens, the largest first."""
-    return ", ".join(f"{name} {tokens:,}" for name, tokens in sorted(losses.items(), key=lambda loss: -loss[1]))
+    return ", ".join(_losses(losses))
+
+
+def _losses(losses: Mapping[str, int]) -> list[str]:
+    return [f"{name} {tokens:,}" for name, tokens in sorted(losses.items(), key=lambda loss: -loss[1])]
 
 
 def _ask(arguments: Namespace) -> dict[str, Any]:
-    parameters = {"by": arguments.by} | ({"since": arguments.since} if arguments.since else {})
+    parameters = {"by": arguments.by} | since_of(arguments)
     session = arguments.session or ""
     if arguments.by == "tenant" or arguments.tenant or arguments.config is not None:
         admin = next(iter(admin_apis(arguments).values()))
@@ -75,22 +94,21 @@ def _ask(arguments: Namespace) -> dict[str, Any]:
     return dict(tenants_api(arguments).ask("/usage", parameters, session=session))
 
 
-def _table(found: Mapping[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(found["by"], no_wrap=True)
-    for name in ("turns", "prompt", "cached", "hit", "answer", "cost USD", "saved USD"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("not cached: tokens by class")
-    for group in found["groups"]:
-        table.add_row(group["key"] or "(none)", *_cells(group))
-    table.add_section()
-    table.add_row("all", *_cells(found))
-    return table
+def _text(arguments: Namespace, found: Mapping[str, Any]) -> str:
+    if arguments.json:
+        return json.dumps(found, indent=2)
+    return "\n".join(usage_table(found, width()))
 
 
-def _cells(sums: Mapping[str, Any]) -> list[str]:
+def usage_table(found: Mapping[str, Any], most: int) -> list[str]:
+    """The lines of an answer about usage, at most so wide."""
+    rows = [_row(group["key"] or "(none)", group) for group in found["groups"]]
+    return fitted([Column(found["by"]), *COLUMNS], [*rows, _row("all", found)], "not cached", most)
+
+
+def _row(key: str, sums: Mapping[str, Any]) -> Row:
     hit = sums["hit_ratio"]
     counts = [f"{sums[name]:,}" for name in ("turns", "prompt_tokens", "cached_tokens")]
     money = [usd(sums[name]) for name in ("price_nanousd", "saved_nanousd")]
-    cells = [*counts, "-" if hit is None else f"{hit:.1%}", f"{sums['completion_tokens']:,}", *money]
-    return [*cells, losses_text(sums["losses"] or {})]
+    cells = [key, *counts, "-" if hit is None else f"{hit:.1%}", f"{sums['completion_tokens']:,}", *money]
+    return Row(cells, _losses(sums["losses"] or {}))

@@ -5,3 +5,6 @@ from typing import Final
 
 COMPILED: Final = find_spec("warmroute_proxy.native__mypyc") is not None
 """Whether the request path runs as C extensions (scripts/compile.py), or as it is written here."""
+
+BUILD: Final = "compiled" if COMPILED else "pure"
+"""The same in a word, for `warmroute --version`, `/ready` and the metric `warmroute_build_info`."""

@@ -15,6 +15,8 @@ from typing import Final
 from scripts.tiers.counting import FILE_SETTING, Counter
 from scripts.tiers.steps import COMPILED, Step
 
+from warmroute_backend.sglang.installation import CHECKOUT_VARIABLE
+
 RUN_LIMIT_S: Final = 4800.0
 """Of all steps; one that would begin later is not run, and fails."""
 
@@ -115,7 +117,8 @@ class Run:
             # Its own folder of temporary files, since a pytest that ends deletes the older ones of others.
             settings = {"PYTEST_DEBUG_TEMPROOT": own, FILE_SETTING: str(running.counter.path)}
             if running.step.compiled:
-                settings["PYTHONPATH"] = str(Path(COMPILED).resolve())
+                # Packages outside the checkout do not find the SGLang that is installed in it.
+                settings |= {"PYTHONPATH": str(Path(COMPILED).resolve()), CHECKOUT_VARIABLE: str(Path.cwd())}
             child = subprocess.Popen(
                 running.step.command,
                 stdin=subprocess.DEVNULL,

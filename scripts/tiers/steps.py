@@ -116,8 +116,10 @@ def full_steps() -> tuple[Step, ...]:
         Step("search of properties", search, after=done),
         Step("SDK on openai 2", ("scripts/openai2",), after=("search of properties",)),
         Step("release", pytest(RELEASE), after=("SDK on openai 2", wheel)),
-        Step("programs and frameworks", ("scripts/integrations",), after=("release", programs)),
+        Step("vulnerabilities", (PYTHON, "scripts/audit.py"), after=("release",)),
+        Step("programs and frameworks", ("scripts/integrations",), after=("vulnerabilities", programs)),
         Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
+        Step("costs of requests", ("scripts/costs",), after=("coding agents",)),
     )
     # One process, so that each SGLang is started once.
     sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang", wheel), compiled=True)

@@ -17,7 +17,7 @@ from warmroute_cli.fleet import FleetOptions
 from warmroute_proxy.server.base.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 USAGE = (ROOT / "docs/reference/usage.md").read_text()
 QUICKSTART = (ROOT / "docs/quickstart.md").read_text()
 

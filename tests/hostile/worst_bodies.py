@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES
-from warmroute_proxy.dialects.work import BYTES_PER_BRACKET, STEPS_IN_LOOP
+from warmroute_proxy.dialects.work import MOST_BRACKETS, STEPS_IN_LOOP
 from warmroute_proxy.server.intake.intake import CHAT
 
 SIZE: Final = 2_000_000
-_EDGE: Final = 1024 + SIZE // BYTES_PER_BRACKET  # of `is_dense`
+_EDGE: Final = MOST_BRACKETS  # of `is_dense`
 
 _TEXT: Final = '{"type":"text","text":"%x"}'
 _CALL: Final = '{"id":"%x","type":"function","function":{"name":"f","arguments":"{}"}}'

@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +21,9 @@ class Terminal:
     """One program in it; ends with the `with` block. Limits of time are for an idle reference machine."""
 
     def __init__(self, command: str, folder: Path, variables: Mapping[str, str]) -> None:
-        self._socket = folder / "tmux.sock"
+        # A folder of its own, since the path of a socket may have 107 bytes and those of tests are longer.
+        self._own = tempfile.TemporaryDirectory(prefix="wr", dir="/tmp")
+        self._socket = Path(self._own.name) / "tmux.sock"
         size = ["-x", str(COLUMNS), "-y", str(ROWS)]
         words = ["exec", "env", "-i", *(f"{name}={value}" for name, value in variables.items()), command]
         self._tmux("-f", "/dev/null", "new-session", "-d", *size, "-c", str(folder), shlex.join(words))
@@ -32,6 +35,7 @@ class Terminal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._tmux("kill-server")
+        self._own.cleanup()
 
     def screen(self) -> str:
         """What it shows."""

@@ -30,11 +30,17 @@ def copy_of_the_checkout(folder: Path) -> Path:
 
 
 def run(script: str, folder: Path) -> str:
-    """What a script prints in a fresh copy of the checkout, with a home of its own."""
+    """What a script prints in a fresh copy of the checkout, with a home of its own.
+
+    `pip install warmroute` installs the copy there.
+    """
     checkout, home = copy_of_the_checkout(folder / "warmroute"), folder / "home"
     home.mkdir()
+    constraint = folder / "constraint.txt"
+    constraint.write_text(f"warmroute @ {checkout.as_uri()}\n")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "PYTHON"))}
-    environment = {**kept, **QUIET, "HOME": str(home), "PATH": f"{NODE / 'node_modules' / '.bin'}:{os.environ['PATH']}"}
+    path = f"{NODE / 'node_modules' / '.bin'}:{os.environ['PATH']}"
+    environment = {**kept, **QUIET, "HOME": str(home), "PATH": path, "PIP_CONSTRAINT": str(constraint)}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=seconds(TIMEOUT_S),

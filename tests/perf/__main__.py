@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from tests.perf import instructions, page, peers, rows, soak, stores, table
+from tests.perf import budget, instructions, page, peers, rows, soak, stores, table
 from tests.perf.bench import Bench, NotReady, Sample
 from tests.perf.proxies import ALL, COMPILED, OURS, OURS_COMPILED, OURS_PD, Proxy, Running
 from tests.perf.workloads import ALL as ALL_WORKLOADS
@@ -19,8 +19,8 @@ from tests.perf.workloads import Workload, named
 from warmroute_cli.processes import stopping_on_signals
 
 _ALSO: Final = (
-    "Also `soak`: whether memory grows; `instructions`: by callgrind; `page`: the figures of the docs; `--stores`: with"
-    " PostgreSQL and Redis; `rows`: how fast rows reach the database."
+    "Also `soak`: whether memory grows; `instructions`: by callgrind; `budget`: those against the base; `page`: the"
+    " figures of the docs; `--stores`: with PostgreSQL and Redis; `rows`: how fast rows reach the database."
 )
 QUIET_LOAD: Final = 0.5
 """A load average above which the machine is said not to be quiet."""
@@ -191,6 +191,8 @@ def main() -> int:
         return soak.main(sys.argv[2:])
     if sys.argv[1:2] == ["instructions"]:
         return instructions.main(sys.argv[2:])
+    if sys.argv[1:2] == ["budget"]:
+        return budget.main(sys.argv[2:])
     if sys.argv[1:2] == ["page"]:
         return page.main(sys.argv[2:])
     if sys.argv[1:2] == ["rows"]:

@@ -8,6 +8,7 @@ nor the thread that writes the ledger. No body is sent twice. `--tree` names ano
 
 import argparse
 import base64
+import itertools
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.perf.bodies import Body, agents, as_messages, growing, small
+from tests.perf.bodies import Body, agents, as_messages, growing, renamed, small
 from tests.perf.dialects import TRANSLATIONS
 from tests.perf.engines import (
     ANSWER,
@@ -138,6 +139,15 @@ def _w3() -> Counted:
     return Counted("w3", "request", 1, *_turns(190_000, 4, 4, 12), [], ANSWER)
 
 
+def _w3new() -> Counted:
+    """Agents' turns of 190 KB, each of a session that was not seen before."""
+    generations = itertools.count()
+    asked = [
+        [_sent(renamed(body, next(generations))) for body in bodies] for bodies in agents(190_000, sessions=4, turns=8)
+    ]
+    return Counted("w3new", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
+
+
 def _w3_1m() -> Counted:
     return Counted("w3-1m", "request", 1, *_turns(1_000_000, 4, 3, 6), [], ANSWER)
 
@@ -181,6 +191,7 @@ WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
     "w2burst": _w2burst,
     "w3": _w3,
     "w3-1m": _w3_1m,
+    "w3new": _w3new,
     "w2m": _w2m,
     "w5": _w5,
     "w5m": _w5m,

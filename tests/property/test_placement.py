@@ -12,7 +12,7 @@ from tests.search import searched
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import PrefixIndex
 from warmroute_proxy.core.placement.choices import NoWorker
-from warmroute_proxy.core.placement.decision import Policy
+from warmroute_proxy.core.placement.decision import Candidate, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
@@ -48,6 +48,12 @@ def facts(session: int, blocks: int, **changed: Any) -> Facts:
         "may_forward": True,
     }
     return Facts(**{**fields, **changed})
+
+
+def own_s(reason: Candidate) -> float:
+    """The terms of a cost that are the request's own time."""
+    own = reason.network_s, reason.queue_s, reason.compute_s, reason.load_s, reason.decode_s, reason.transfer_s
+    return sum(own)
 
 
 def fleet(roles: list[Any]) -> list[Worker]:
@@ -105,7 +111,8 @@ def test_excluded_down_and_draining_places_are_never_chosen(
     assert 0 <= decision.predicted_cached_tokens < decision.prompt_tokens_est
     assert decision.known_tokens >= decision.predicted_cached_tokens
     if policy == "cost":
-        assert decision.reasons[0].cost_s == min(reason.cost_s for reason in decision.reasons)
+        chosen, cheapest = decision.reasons[0], min(decision.reasons, key=lambda reason: reason.cost_s)
+        assert chosen.cost_s == cheapest.cost_s or (decision.known and own_s(chosen) < own_s(cheapest))
 
 
 @given(ROLES, EVENTS)
@@ -191,6 +198,39 @@ def test_no_session_leaves_its_warm_home_without_a_reason_that_the_decision_show
         ticket = router.dispatched(request, decision, now_s)
         if not stays_open:
             router.settled(ticket, request, now_s, None, None, None)
+
+
+@given(
+    st.integers(2, 8),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3), st.booleans(), st.floats(0, 2)), min_size=1, max_size=60),
+    st.integers(1, 40),
+)
+def test_a_known_conversation_leaves_a_home_with_capacity_only_for_a_place_that_is_cheaper_for_itself(
+    units: int, turns: list[tuple[int, int, bool, float]], shared_blocks: int
+) -> None:
+    router = Router("east", fleet(["aggregated"] * units))
+    homes: dict[int, str] = {}
+    blocks: dict[int, int] = {}
+    now_s, left = 0.0, 0
+    for slot, new, stays_open, pause_s in turns:
+        now_s += pause_s
+        session = slot + 10 * left
+        blocks[session] = blocks.get(session, shared_blocks) + new
+        hashes = [n if n < shared_blocks else (session + 1) * 1000 + n for n in range(blocks[session])]
+        chain = Chain(hashes, [4000 * (n + 1) for n in range(len(hashes))])
+        request = facts(session, 1, chain=chain, turn=2 if session in homes else 1)
+        decision = router.place(request, now_s)
+        assert decision.known == (session in homes)
+        terms = {reason.id: reason for reason in decision.reasons}
+        if session in homes and decision.cache_worker != homes[session]:
+            assert own_s(terms[decision.cache_worker]) <= own_s(terms[homes[session]]) + 1e-9
+        ticket = router.dispatched(request, decision, now_s)
+        if not stays_open:
+            router.settled(ticket, request, now_s, None, None, None)
+            homes[session] = decision.cache_worker
+        else:  # its place is not known before it ends: other sessions go on
+            router.first_token(ticket, now_s)
+            left += 1
 
 
 @searched(20)

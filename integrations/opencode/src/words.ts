@@ -7,7 +7,7 @@ import type { Turn } from "./turn.js"
 const COLD: Record<string, string> = {
   cold: "were seen for the first time. Expected when a session, a sub-agent, a title or a summary begins.",
   prefix_changed: "stand behind a place that was rewritten: system prompt, tools or history.",
-  moved: "are cached on another worker than the one that served it, which was busy or far away.",
+  moved: "are cached on another worker than the one that served it, which was faster or cheaper.",
   elsewhere: "are cached in another region than the one that served it.",
   evicted: "were cached and had to make room. Shorter pauses help, or more cache on the server.",
   salt_changed: "are cached under an earlier salt of the proxy. It passes.",

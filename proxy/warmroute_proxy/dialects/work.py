@@ -21,8 +21,9 @@ SMALL_BYTES: Final = 32_768
 """Of a body that is not looked at: the worst one takes 3 ms."""
 
 BYTES_PER_BRACKET: Final = 256
-"""A body in the event loop has 1,024 lists and objects, and one more for so many bytes; thrice the members, six times
-the values.
+MOST_BRACKETS: Final = 7168
+"""A body in the event loop has 1,024 lists and objects, and one more for so many bytes, up to the most that cost three
+chats of 2 MB; thrice the members, six times the values.
 """
 
 TEXTS_BYTES: Final = 262_144
@@ -98,7 +99,7 @@ def is_dense(raw: bytes | memoryview) -> bool:
     if size <= SMALL_BYTES:
         return False
     raw = bytes(raw)
-    most = 1024 + size // BYTES_PER_BRACKET
+    most = min(MOST_BRACKETS, 1024 + size // BYTES_PER_BRACKET)
     if not _is_more(raw.translate(None, _NO_STRUCTURE), most):
         return False  # as mostly: not even with what stands in its texts
     if size > TEXTS_BYTES:

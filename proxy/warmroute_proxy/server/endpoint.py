@@ -15,7 +15,7 @@ from warmroute.contract import headers as names
 from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.authentication import Authentication, bearer
-from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.errors import Refusal, wrong_method
 from warmroute_proxy.server.base.metrics import Counter, Metrics
 from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.dialects.dialect import Dialect
@@ -98,7 +98,7 @@ class PublicEndpoint:
     def _on_dialect_head(self, request: Request) -> None:
         """The same of a request that is to be translated."""
         if request.method != "POST":
-            raise Refusal(405, f"{request.path} takes POST, not {request.method}", code="method_not_allowed")
+            raise wrong_method(request.path, request.method, request.headers)
         if request.headers.get("content-encoding", "identity") != "identity":
             raise Refusal(415, "compressed bodies are not read here: send plain JSON", code="bad_request")
         self._on_head(request, CHAT)
@@ -113,7 +113,7 @@ class PublicEndpoint:
             return
         if path in ROUTES:
             if request.method != "POST":
-                raise Refusal(405, f"{path} takes POST, not {request.method}", code="method_not_allowed")
+                raise wrong_method(path, request.method, request.headers)
         else:
             if request.method == "POST":
                 refuse_other_api(path)

@@ -31,8 +31,18 @@ SESSION_HEADERS: Final = (
     "session_id",
     CLAUDE_SESSION,
     "x-smg-routing-key",
+    "x-affinity",
+    "agent-session-id",
+    "x-grok-conv-id",
+    "x-litellm-session-id",
+    "x-dynamo-session-id",
+    "x-bf-session-id",
 )
-"""Headers that name a session, in order of precedence, lower case."""
+"""Headers that name a session, in order of precedence, lower case.
+
+Mistral Vibe and Zed send `x-affinity`, goose `agent-session-id`, clients of xAI, LiteLLM, Dynamo and Bifrost the last
+four. Crush sends `x-session-affinity` and `x-session-id`.
+"""
 
 SESSION_FIELDS: Final = ("prompt_cache_key", "promptCacheKey", "session_id", "conversation", "metadata")
 """Top-level body fields that may name a session, in order of precedence. `previous_response_id` is no key."""
@@ -50,6 +60,7 @@ PARENT_HEADERS: Final = (
     "x-opencode-parent-session-id",
     "x-claude-code-parent-agent-id",
     "x-codex-parent-thread-id",
+    "x-dynamo-parent-session-id",
 )
 """Headers that name the session or agent which started this one."""
 
@@ -170,7 +181,10 @@ def described(request_headers: Mapping[str, str]) -> Described:
 
 def _field_key(field: str, value: object) -> str | None:
     if field == "metadata":
-        return _metadata_session(value.get("user_id")) if isinstance(value, Mapping) else None
+        if not isinstance(value, Mapping):
+            return None
+        found = _metadata_session(value.get("user_id"))
+        value = value.get("session_id") if found is None else found  # clients of LiteLLM send the second
     if field == "conversation" and isinstance(value, Mapping):
         value = value.get("id")
     return value if isinstance(value, str) else None

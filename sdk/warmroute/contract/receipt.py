@@ -18,7 +18,8 @@ first engine, and from what the other one continued. An answer of another provid
 `"provider_cost_nanousd"`. `"key": "k-0123456789"` is the id of the API key. A request with fields that no engine got
 has `"dropped_fields": ["beam_width"]`: their names, 32 at most. One whose head tells it has `"agent": "explore"` (the
 name, else 16 hex digits of the agent's id), `"parent": "16 hex"` and `"kind": "sub"`. Where the loss `elsewhere` has
-tokens, `"elsewhere_region": "west"` names the region that holds them. What else a proxy changed in a request
+tokens, `"elsewhere_region": "west"` names the region that holds them. Where tokens are `evicted` because the engine
+that held them has restarted or left, `"evicted_by": "engine_restart"` says so. What else a proxy changed in a request
 is there too, each only where there is something to say:
 
     "dropped_blocks": {"redacted_thinking": 2}   parts of messages that no engine got, by type
@@ -51,7 +52,7 @@ LOSS_CLASSES: Final = (
     "prefix_changed",  # the client rewrote what it had sent
     "moved",  # cached on another worker of the region than the one chosen
     "elsewhere",  # cached in another region, which `elsewhere_region` names
-    "evicted",  # the chosen worker had it and no longer does
+    "evicted",  # the chosen worker had it and no longer does, or another one had it and none does now
     "salt_changed",  # the tenant's salt epoch changed
     "page_rounding",  # the engine reuses whole pages, and never the last token
     "not_kept",  # the last answer lives on the decode side only

@@ -3,6 +3,9 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -10,9 +13,11 @@ import pytest
 
 from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
+from warmroute.contract.version import VERSION
 from warmroute_cli.processes import stop_all
+from warmroute_proxy import BUILD
 
-from .harness import EngineProcess, ProxyProcess, chat, events
+from .harness import EngineProcess, ProxyProcess, chat, events, until
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +214,14 @@ def test_metrics_and_decisions_need_the_admin_key(proxy: ProxyProcess, client: h
     assert client.get("/metrics").status_code == 404
 
 
+def test_ready_and_a_metric_name_the_version_and_the_build(proxy: ProxyProcess, client: httpx.Client) -> None:
+    ready = client.get("/ready").json()
+    assert (ready["version"], ready["build"]) == (VERSION, BUILD)
+    with proxy.admin() as admin:
+        text = admin.get("/metrics").text
+    assert f'warmroute_build_info{{version="{VERSION}",build="{BUILD}"}} 1' in text
+
+
 def test_every_finished_request_of_the_engines_has_one_row(proxy: ProxyProcess, engines: list[EngineProcess]) -> None:
     finished = {
         entry["rid"]
@@ -221,3 +234,41 @@ def test_every_finished_request_of_the_engines_has_one_row(proxy: ProxyProcess, 
     billed = [json.loads(row["rids"])[-1] for row in rows]
     assert finished
     assert sorted(billed) == sorted(finished)
+
+
+def test_a_session_is_not_cold_after_its_engines_or_its_proxy_have_restarted(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, "r0", "aggregated").listening()
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")]).start()
+    port, body = engine.url.rpartition(":")[2], partial(chat, "restarts " * 300)
+    headers = {"x-session-affinity": "restarted"}
+
+    def restarted() -> EngineProcess:
+        stop_all([engine.child], seconds(5.0))
+        if proxy.child is not None and proxy.child.running():
+            until(lambda: proxy.engine_states()["r0"] != "up", "the proxy has noticed the end of the engine")
+        return EngineProcess(tmp_path, "r0", "aggregated", "--port", port).listening()
+
+    def turn(number: int) -> dict[str, Any]:
+        with proxy.client() as client:
+            answer = client.post("/v1/chat/completions", json=body(turns=number), headers=headers)
+        found: dict[str, Any] = answer.json()["usage"]
+        assert contract_receipt.check(found) == []
+        return found
+
+    try:
+        whole = [turn(number)["prompt_tokens"] for number in (1, 2)]
+        engine = restarted()
+        until(lambda: proxy.engine_states()["r0"] == "up", "the engine is up again")
+        usage = turn(3)
+        assert usage["warmroute"]["evicted_by"] == "engine_restart"
+        assert usage["warmroute"]["loss"]["evicted"] > 0.9 * whole[1]
+        assert "cold" not in usage["warmroute"]["loss"]
+        proxy.stop()
+        engine = restarted()
+        proxy.start()
+        loss = turn(4)["warmroute"]["loss"]
+        assert loss["evicted"] > 0.9 * usage["prompt_tokens"]
+        assert "cold" not in loss
+    finally:
+        stop_all([engine.child], seconds(5.0))
+        proxy.stop()

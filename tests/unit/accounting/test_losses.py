@@ -161,3 +161,21 @@ def test_an_engine_that_does_not_count_has_evicted_nothing() -> None:
 
 def test_an_empty_prompt_has_no_losses() -> None:
     assert why(0, 0, 0, 0, 0, turn(10)) == {}
+
+
+def test_what_an_engine_lost_with_its_restart_is_evicted_though_the_turn_runs_elsewhere() -> None:
+    index = IndexEstimates(10_000, 0, 0, restarted=10_000)
+    losses = classify(
+        prompt_tokens=10_900,
+        cached_tokens=0,
+        page_size=PAGE,
+        estimates=index,
+        last_turn=turn(10_000, same=False),
+        disaggregated=False,
+    )
+    assert losses == {"new": 900, "page_rounding": 16, "evicted": 9984}
+
+
+def test_text_that_was_sent_before_and_that_nobody_holds_is_evicted_and_not_cold() -> None:
+    # An edited conversation, which is another session: the index knows its beginning.
+    assert why(10_900, 0, 10_000, 0, 0, None) == {"cold": 900, "page_rounding": 16, "evicted": 9984}

@@ -14,7 +14,7 @@ from tests.machine import seconds
 from warmroute import __version__
 from warmroute_cli.installed import install_command
 from warmroute_cli.main import NEEDED, main, parser
-from warmroute_proxy import COMPILED
+from warmroute_proxy import BUILD
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,7 +23,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"warmroute {__version__}{' (compiled)' if COMPILED else ''}\n"
+    assert capsys.readouterr().out == f"warmroute {__version__} ({BUILD})\n"
 
 
 @pytest.mark.parametrize(

@@ -94,3 +94,53 @@ def test_a_placement_that_is_remembered_says_what_the_choices_cost() -> None:
     assert "Its cost there was 1.250 s (queue 1.000, computing the prompt 0.250), 90 tokens to compute." in said
     assert "The next best was west-p0 with 2.500 s" in said
     assert "round robin" in "\n".join(in_words(answer(), {"policy": "round_robin", "reasons": [CHOSEN]}))
+
+
+def why(*reasons: dict[str, Any]) -> str:
+    return "\n".join(in_words(answer(), {"policy": "cost", "reasons": list(reasons)}))
+
+
+def test_each_term_of_a_cost_is_shown_a_negative_one_too() -> None:
+    said = why({**CHOSEN, "cost_s": 0.744, "queue_s": 0.0, "compute_s": 1.25, "reuse_s": -0.506})
+    assert "(computing the prompt 1.250, prompts that are computed again -0.506)" in said
+
+
+def test_what_was_cheaper_for_the_fleet_is_not_called_busy() -> None:
+    home = {**CHOSEN, "id": "home", "cost_s": 0.34, "queue_s": 0.0, "compute_s": 0.176, "churn_s": 0.164}
+    home["uncached_tokens"] = 3_520
+    away = {**CHOSEN, "cost_s": 0.086, "queue_s": 0.0, "compute_s": 0.592, "reuse_s": -0.506, "uncached_tokens": 11_840}
+    said = why(away, home)
+    assert (
+        "It was cheaper for the fleet than home, which has 8,320 more of its tokens cached: "
+        "prompts that are computed again 0.506 s less, evicted prompts 0.164 s less."
+    ) in said
+    assert "busy" not in said
+
+
+def test_a_queue_at_home_makes_another_worker_faster() -> None:
+    home = {**CHOSEN, "id": "home", "cost_s": 3.1, "queue_s": 3.0, "compute_s": 0.1, "uncached_tokens": 10}
+    said = why({**CHOSEN, "queue_s": 0.0, "cost_s": 0.25}, home)
+    assert "It was faster for the turn itself than home, which has 80 more of its tokens cached: queue 3.000 s" in said
+
+
+def test_a_turn_that_stayed_at_its_home_says_so() -> None:
+    home = {**CHOSEN, "cost_s": 0.4, "queue_s": 0.0, "compute_s": 0.2, "churn_s": 0.2}
+    other = {
+        **CHOSEN,
+        "id": "b",
+        "cost_s": 0.1,
+        "compute_s": 0.6,
+        "queue_s": 0.0,
+        "reuse_s": -0.5,
+        "uncached_tokens": 900,
+    }
+    assert "It stayed at its home: b was cheaper for the fleet, but slower for the turn itself." in why(home, other)
+    assert "stayed" not in why(home, {**other, "cost_s": 0.5})
+
+
+def test_an_engine_that_restarted_is_the_cause_of_an_eviction() -> None:
+    receipt = answer(loss={"evicted": 90})
+    receipt["usage"]["warmroute"]["evicted_by"] = "engine_restart"
+    assert "90 (evicted) were cached by an engine that has restarted" in "\n".join(in_words(receipt, None))
+    receipt["usage"]["warmroute"]["loss"] = {"a_later_class": 90}
+    assert "90 (a_later_class) have a reason that this version" in "\n".join(in_words(receipt, None))

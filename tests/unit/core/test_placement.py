@@ -62,6 +62,27 @@ def busy(router: Router, request: Facts, only: str, ids: list[str]) -> Ticket:
     return router.dispatched(request, decision, 0.0)
 
 
+def test_a_shared_prefix_gets_its_second_copy_from_new_conversations_and_not_from_warm_ones() -> None:
+    router = Router("east", aggregated("a", "b"))
+    shared = list(range(60))
+
+    def turn(session: int, private: int) -> Facts:
+        hashes = shared + [session * 1000 + n for n in range(private)]
+        chain = Chain(hashes, [BLOCK * (n + 1) for n in range(len(hashes))])
+        return facts(chain, session=session, lineage=session, turn=private)
+
+    homes = {session: busy(router, turn(session, 1), "a", ["a", "b"]) for session in range(1, 9)}
+    for session, ticket in homes.items():
+        router.settled(ticket, turn(session, 1), 0.0, None, None, None)
+    busy(router, facts(prompt(900, 30), session=900, lineage=900), "a", ["a", "b"])
+    assert router.place(turn(50, 1), 0.0).cache_worker == "b"  # computing the shared prefix there is worth it
+    back = router.place(turn(1, 2), 0.0)
+    assert (back.known, back.cache_worker) == (True, "a")
+    home, other = back.reasons[0], back.reasons[1]
+    assert other.cost_s < home.cost_s < other.compute_s
+    assert (router.place(turn(1, 2), 0.0, frozenset({"a"})).cache_worker, other.id) == ("b", "b")
+
+
 def test_a_turn_goes_where_its_prefix_is() -> None:
     router = Router("east", aggregated(*"abcdefgh"))
     homes = {}

@@ -180,3 +180,18 @@ def test_while_open_there_is_never_more_than_one_trial(steps: list[tuple[str, fl
             trials = [trial for trial in trials if trial is not request]
         assert len(trials) <= 1
     assert breaker.failures < 3 or under_way or breaker.allows(now_s + 30.0), "it does not stay closed for ever"
+
+
+def test_what_was_in_the_cache_of_a_restarted_engine_is_known_to_have_been_there() -> None:
+    router = Router("east", aggregated("a", "b"))
+    request = facts(7)
+    ticket = send(router, request)
+    router.settled(ticket, request, 0.0, None, None, None)
+    router.worker_restarted(ticket.cache_worker.id)
+    decision = router.place(facts(7), 0.0)
+    assert decision.predicted_cached_tokens == 0
+    assert decision.restarted_tokens == decision.known_tokens > 0
+    other = send(router, facts(8))
+    router.settled(other, facts(8), 0.0, None, None, None)
+    router.cache_cleared(other.cache_worker.id)  # emptied, by an engine that goes on
+    assert router.place(facts(8), 0.0).restarted_tokens == 0

@@ -18,8 +18,9 @@ R is K cut to what an engine can reuse: whole pages, and never the last token of
 [C, R) should have been cached and was not. A new salt epoch explains all of it. Else one page is still rounding (page
 borders of estimates are off by one), and what lies within the error of an estimate is `unknown`. Else by position: what
 this worker was expected to hold is `evicted`, what only another one of this region was expected to hold is `moved`,
-what only another region was expected to hold is `elsewhere`, the rest is `unknown`. A worker is expected to hold what
-the index predicts, and what the previous turn computed on it.
+what only another region was expected to hold is `elsewhere`. A worker is expected to hold what the index predicts, and
+what the previous turn computed on it, unless that was lost with its engine. What no worker holds, of a text that the
+index knows, is `evicted` too: it was computed once. The rest is `unknown`.
 
 Index figures are estimates made from bytes and are off by a few per cent; counts of turns are exact. So differences
 between an estimate and a count count only beyond `ESTIMATE_ERROR` of it plus a page, and no class that blames a worker
@@ -52,13 +53,15 @@ class LastTurn(Frozen, frozen=True):
 class IndexEstimates(Frozen, frozen=True):
     """Prefixes of the prompt by the index, in tokens: the longest known anywhere in the tenant, the one predicted on
     the chosen worker, the one on the best other worker of its region, and the one in the best other region. What
-    another region has computed of this prompt, as it announced, counts as known and as held there.
+    another region has computed of this prompt, as it announced, counts as known and as held there. `restarted`: the one
+    that was lost with engines which have restarted or left.
     """
 
     known: int
     here: int
     moved: int
     elsewhere: int = 0
+    restarted: int = 0
 
 
 def classify(
@@ -99,7 +102,7 @@ def classify(
         elif missed <= page:
             losses["page_rounding"] = losses.get("page_rounding", 0) + missed
         else:
-            _missed(losses, cached, reusable, _expected(estimates, last_turn), page)
+            _missed(losses, cached, reusable, estimates, last_turn, page)
     return losses
 
 
@@ -142,15 +145,32 @@ def _beyond_known(
         losses["new"] = prompt - start
 
 
-def _missed(losses: dict[str, int], cached: int, reusable: int, expected: IndexEstimates, page: int) -> None:
+def _missed(
+    losses: dict[str, int],
+    cached: int,
+    reusable: int,
+    estimates: IndexEstimates,
+    last_turn: LastTurn | None,
+    page: int,
+) -> None:
     """Classes for [cached, reusable), which is more than a page: it could have been reused and was not."""
     if reusable - cached <= _error(reusable, page):
         _add(losses, "unknown", cached, reusable)
         return
-    start = _held(losses, "evicted", cached, min(expected.here, reusable), page)
-    start = _held(losses, "moved", start, min(expected.moved, reusable), page)
-    start = _held(losses, "elsewhere", start, min(expected.elsewhere, reusable), page)
+    start = cached
+    if estimates.restarted > 0:
+        start = _held_somewhere(losses, start, reusable, _expected(estimates, None), page)
+        start = _held(losses, "evicted", start, min(estimates.restarted, reusable), page)
+    start = _held_somewhere(losses, start, reusable, _expected(estimates, last_turn), page)
+    start = _held(losses, "evicted", start, min(estimates.known, reusable), page)
     _add(losses, "unknown", start, reusable)
+
+
+def _held_somewhere(losses: dict[str, int], start: int, reusable: int, expected: IndexEstimates, page: int) -> int:
+    """Classes of what a cache was expected to hold. Where the rest begins."""
+    start = _held(losses, "evicted", start, min(expected.here, reusable), page)
+    start = _held(losses, "moved", start, min(expected.moved, reusable), page)
+    return _held(losses, "elsewhere", start, min(expected.elsewhere, reusable), page)
 
 
 def _held(losses: dict[str, int], name: str, start: int, end: int, page: int) -> int:

@@ -72,6 +72,8 @@ class PrefixIndex:
         """
         self._slots: dict[str, int] = {}  # by the name of the cache
         self._live_mask = 0
+        self.restarted_mask = 0
+        """The slots of caches that were lost with their engines."""
         self._unused: list[int] = list(range(MAX_SLOTS + SHARER_BITS - 1, SHARER_BITS - 1, -1))
         self._retired: list[tuple[int, int]] = []  # (slot, rotations at its retirement), oldest first
 
@@ -81,14 +83,19 @@ class PrefixIndex:
         if slot is None:
             slot = self._slots[cache] = self._free_slot()
             self._live_mask |= 1 << slot
+            self.restarted_mask &= ~(1 << slot)
         return slot
 
-    def retire(self, cache: str) -> None:
-        """The cache is gone or empty (restart, removal); the next `slot_for` assigns a fresh slot."""
+    def retire(self, cache: str, *, restarted: bool = False) -> None:
+        """The cache is gone or empty; the next `slot_for` assigns a fresh slot. `restarted`: its engine has restarted
+        or left, rather than emptied it.
+        """
         slot = self._slots.pop(cache, None)
         if slot is not None:
             self._live_mask &= ~(1 << slot)
             self._retired.append((slot, self._rotations))
+            if restarted:
+                self.restarted_mask |= 1 << slot
 
     def walk(self, chain: Chain, mask: int) -> Match:
         """Matched bytes of each slot in `mask`, and the longest prefix known anywhere."""
@@ -130,6 +137,16 @@ class PrefixIndex:
     def known_bytes(self, chain: Chain) -> int:
         """The longest prefix known anywhere, also on workers that have restarted since."""
         return self.walk(chain, 0).known_bytes
+
+    def lost_to_restarts(self, chain: Chain, match: Match) -> int:
+        """The bytes that were in caches which were lost with their engines; 0 where some cache has all that is known.
+
+        `match`: what the walk of this chain has found.
+        """
+        if not self.restarted_mask or match.known_bytes <= (match.drops[-1][1] if match.drops else 0):
+            return 0
+        drops = self.walk(chain, self.restarted_mask).drops
+        return drops[-1][1] if drops else 0
 
     def insert(self, keys: Sequence[int], slots: int, *, begins: bool = False, cached: int = 0) -> None:
         """The cuts are (or are about to be) in all caches of a mask of slots. Keys beyond `MAX_CUTS` are left out.

@@ -97,8 +97,10 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     `cache_worker` is the id of the worker (or `region:<name>`) whose cache will hold the prompt. `matched_bytes` of the
     prompt are there already, by the index or by the home; `predicted` are their tokens by tier. `other_worker_tokens`
     are what another worker of this region has of it, `other_region_tokens` what the other region with most of it has;
-    `shared_bytes` of it other conversations have begun with too. Before it was sent it waited `memory_wait_s` for KV
-    memory.
+    `shared_bytes` of it other conversations have begun with too. `known`: it is the next turn of a known conversation
+    (`warm`); None where that was not asked, or the record is from before it was. `restarted_tokens` of the prompt
+    are known to have been in caches that were lost with their engines. Before it was sent it waited `memory_wait_s`
+    for KV memory.
     """
 
     kind: Literal["local", "forward"]
@@ -118,6 +120,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     other_region: str = ""
     other_region_tokens: int = 0
     shared_bytes: int = 0
+    known: bool | None = None
+    restarted_tokens: int = 0
     memory_wait_s: float = 0.0
 
     @property

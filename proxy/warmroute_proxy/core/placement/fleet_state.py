@@ -81,15 +81,15 @@ class Fleet:
         """Remove a worker and what it had cached."""
         self.level_rates()
         if self.workers.pop(worker_id, None) is not None:
-            self.index.retire(worker_id)
-            self.index.retire(_host_of(worker_id))
+            self.index.retire(worker_id, restarted=True)
+            self.index.retire(_host_of(worker_id), restarted=True)
             self._choices_by_model.clear()
 
     def worker_restarted(self, worker_id: str) -> None:
         """An engine restarted: what it had cached is gone, but for what it wrote to a store."""
         worker = self.workers.get(worker_id)
         if worker is not None:
-            self.cache_cleared(worker_id)
+            self._clear(worker, restarted=True)
             self._restart(worker)
 
     # Health and load
@@ -148,9 +148,12 @@ class Fleet:
         """A worker has nothing cached any more, on the device and in host memory, or it is not known what it has."""
         worker = self.workers.get(worker_id)
         if worker is not None:
-            self.index.retire(worker_id)
-            self.index.retire(_host_of(worker_id))
-            self._add(worker_id, worker.target)
+            self._clear(worker, restarted=False)
+
+    def _clear(self, worker: WorkerState, *, restarted: bool) -> None:
+        self.index.retire(worker.id, restarted=restarted)
+        self.index.retire(_host_of(worker.id), restarted=restarted)
+        self._add(worker.id, worker.target)
 
     def has_same_cache(self, worker: WorkerState) -> bool:
         """Whether a worker is still here, with the cache that it had then."""

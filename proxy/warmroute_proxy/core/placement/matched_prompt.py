@@ -8,12 +8,15 @@ from warmroute_proxy.core.placement.choices import WorkerState
 
 
 class MatchedPrompt(Frozen, frozen=True):
-    """A prompt by the index and the learned ratio of bytes to tokens. `last_turn` is the one that it continues."""
+    """A prompt by the index and the learned ratio of bytes to tokens. `last_turn` is the one that it continues.
+    `restarted_bytes` of it are known to have been in caches that were lost with their engines.
+    """
 
     tokens: int
     bytes_per_token: float
     match: Match
     last_turn: SettledTurn | None = None
+    restarted_bytes: int = 0
 
     def with_answer(self, worker: WorkerState, matched: int, held: Held) -> Held:
         """What a worker holds, with the answer to the last turn if the last prompt is all that it has matched.

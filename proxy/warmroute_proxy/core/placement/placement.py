@@ -1,13 +1,15 @@
 """Placement: the cheapest worker or peer region for a prompt, and the decision with its reasons.
 
 The cost is that of `costs`. A warm home wins while it is idle, and a busy one loses to an idle worker without the
-prefix when computing the prefix again is cheaper for the fleet than waiting. Nothing else ties a session to a worker.
+prefix when computing the prefix again is cheaper for the fleet than waiting. A known conversation stays at a home that
+has capacity while that is cheaper for the turn itself (`warm`). Nothing else ties a session to a worker.
 
 A *home* region (`homes`) is worth one network hop, and what the previous turn must have cached there if the index of
 this proxy does not know. A home that is not certain counts, for a derived session, only where the index knows no prefix
 of the prompt at all.
 
-Ties are broken by rendezvous hash of (session, worker), so that replicas agree without communication.
+Ties are broken in favour of that home, then by rendezvous hash of (session, worker), so that replicas agree without
+communication.
 
 What a group of workers costs while nothing is ahead is the least that any of them can cost. Groups are examined from
 the longest cached prefix on, and one whose least cost is above the cheapest so far is skipped. So a known conversation
@@ -23,15 +25,17 @@ from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.index import Match
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held, cacheable_tokens
 from warmroute_proxy.core.load.ahead import Ahead, OthersAhead, waits_s
 from warmroute_proxy.core.load.traffic import Traffic
 from warmroute_proxy.core.placement.choices import Choices, WorkerState
 from warmroute_proxy.core.placement.costs import Group, PeerCost, costs_s, groups_of, peer_costs
-from warmroute_proxy.core.placement.decision import MAX_REASONS, Candidate, Decision, Policy, Reasons
+from warmroute_proxy.core.placement.decision import MAX_REASONS, Candidate, Decision, Reasons
 from warmroute_proxy.core.placement.homes import Home
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.prices import CHURN, Prices, churn_s
+from warmroute_proxy.core.placement.warm import NOWHERE, has_capacity, home_number, is_known, own_s
 from warmroute_proxy.core.prompt.facts import Facts
 
 _MASK_64: Final = (1 << 64) - 1
@@ -50,6 +54,22 @@ class Weighed(Frozen, frozen=True):
     output_tokens: int
     decode_id: str
     now_s: float
+
+    def or_home(
+        self, winner: int, cheapest: tuple[int, ...], choices: Choices, last_turn: SettledTurn | None, home: Home | None
+    ) -> int:
+        """The winner, or the home of a known conversation where it stays there (`warm`)."""
+        assert last_turn is not None
+        at_home = winner
+        if winner >= len(self.ahead) or self.cache_workers[winner].id not in last_turn.workers:
+            at_home = home_number(choices, last_turn, home)
+        if at_home in {winner, NOWHERE} or not has_capacity(choices, at_home):
+            return winner
+        if at_home in cheapest:
+            return at_home
+        groups, ahead, peers, output_tokens = self.groups, self.ahead, self.peers, self.output_tokens
+        home_s = own_s(at_home, groups, ahead, peers, output_tokens, self.now_s)
+        return at_home if home_s < own_s(winner, groups, ahead, peers, output_tokens, self.now_s) else winner
 
     def cheapest(self) -> tuple[int, ...]:
         """The numbers of the cheapest. More than one where they cost the same."""
@@ -107,16 +127,19 @@ def place_by_cost(
     )
     cheapest = weighed.cheapest()
     winner = cheapest[0] if len(cheapest) == 1 else _break_tie(cheapest, facts, choices, home)
+    known = is_known(facts, prompt.last_turn)
+    if known:
+        winner = weighed.or_home(winner, cheapest, choices, prompt.last_turn, home)
     reasons = Reasons(None, candidates, weighed, winner)
     if winner >= len(ahead):
         there = peers[winner - len(ahead)]
-        return _decision(there.peer, None, there.matched_bytes, there.held, choices, prompt, "cost", reasons)
+        return _decision(there.peer, None, there.matched_bytes, there.held, choices, prompt, known, reasons)
     chosen = groups[0]
     for group in groups:
         if winner in group.numbers:
             chosen = group
     worker = choices.cache_workers[winner]
-    return _decision(worker, decode, chosen.matched_bytes, chosen.held, choices, prompt, "cost", reasons)
+    return _decision(worker, decode, chosen.matched_bytes, chosen.held, choices, prompt, known, reasons)
 
 
 def candidates(weighed: Weighed, winner: int, *, alone: bool = False) -> tuple[Candidate, ...]:
@@ -161,7 +184,7 @@ def place_round_robin(choices: Choices, prompt: MatchedPrompt, position: int) ->
     terms_s = [0.0] * 10
     uncached = prompt.tokens - sum(held)
     reason = Candidate._make((worker.id, *terms_s, uncached, held.host, held.storage, "in turn"))
-    return _decision(worker, decode, matched, held, choices, prompt, "round_robin", Reasons((reason,)))
+    return _decision(worker, decode, matched, held, choices, prompt, None, Reasons((reason,)))
 
 
 def rendezvous(session: int, id_: str) -> int:
@@ -214,11 +237,11 @@ def _decision(
     held: Held,
     choices: Choices,
     prompt: MatchedPrompt,
-    policy: Policy,
+    known: bool | None,
     reasons: Reasons,
 ) -> Decision:
-    match, others, moved = prompt.match, ~chosen.slots & ~choices.peer_slots, 0
-    worker = chosen.worker
+    """The decision for the chosen place. `known` is None for round robin, which asks for no costs."""
+    match, others, moved, worker = prompt.match, ~chosen.slots & ~choices.peer_slots, 0, chosen.worker
     if matched:
         held = prompt.with_answer(chosen, matched, held)
     device, host, storage = held
@@ -248,12 +271,14 @@ def _decision(
         known_tokens if moved == match.known_bytes else prompt.tokens_of(moved),
         prompt.tokens,
         reasons,
-        policy,
+        "round_robin" if known is None else "cost",
         chosen.id,
         matched,
         other_region,
         prompt.tokens_of(other_region_bytes) if other_region_bytes else 0,
         match.shared[-1][0] if match.shared else 0,
+        known,
+        prompt.tokens_of(prompt.restarted_bytes) if prompt.restarted_bytes else 0,
     )
 
 

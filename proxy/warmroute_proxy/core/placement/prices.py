@@ -23,8 +23,10 @@ all join the worker that has it. The last -1: the request's own time is in `comp
 
 **churn**: a new conversation that settles at a worker displaces what was used there least lately. Workers that write
 more to their caches keep everything for a shorter time, so churn is the dearer the more this worker has written lately
-for the size of its cache, as a multiple of the mean. It is 0 for turns of a conversation that is known somewhere: where
-they go is not a matter of balance.
+for the size of its cache, as a multiple of the mean. It is 0 where some worker has more of the prompt than what other
+conversations share: where such a turn goes is not a matter of balance.
+
+None of the three moves a known conversation that is warm (`warm`).
 
     churn = CHURN * uncached * s_per_token * inserted / mean inserted
 

@@ -332,7 +332,8 @@ class Router:
                     own_from = bisect_right(chain.ends, self._shared_bytes(chain) + int(left_tokens * ratio))
                     self._forget_history(facts.lineage, worker, chain.hashes[own_from:], now_s)
         tokens = math.ceil(chain.total_bytes / ratio) or 1
-        return MatchedPrompt(tokens, ratio, self._fleet.index.walk(chain, mask), turn)
+        match = self._fleet.index.walk(chain, mask)
+        return MatchedPrompt(tokens, ratio, match, turn, self._fleet.index.lost_to_restarts(chain, match))
 
     def _begins(self, facts: Facts) -> bool:
         """Whether a conversation begins with this request."""

@@ -203,7 +203,10 @@ class Playback:
         """The call with the decision that is made now."""
         self._last_placed = call
         try:
-            return msgspec.structs.replace(call, decision=self._router.place(call.facts, call.now_s, call.exclude))
+            decision = self._router.place(call.facts, call.now_s, call.exclude)
+            if call.decision is not None and call.decision.known is None:
+                decision = msgspec.structs.replace(decision, known=None, restarted_tokens=0)  # of an earlier version
+            return msgspec.structs.replace(call, decision=decision)
         except NoWorker as error:
             return msgspec.structs.replace(call, decision=None, served=error.served)
 

@@ -68,6 +68,14 @@ class Refusal(Exception):
         return error_body(self.status, self.message, self.code, self.param)
 
 
+def wrong_method(path: str, method: str, headers: Mapping[str, str]) -> Refusal:
+    """The refusal of another method than POST; 426 of a WebSocket, after which its clients go on with POST at once."""
+    if headers.get("upgrade", "").strip().lower() == "websocket":
+        message = f"{path} is not served as a WebSocket: send a POST"
+        return Refusal(426, message, code="websocket_not_served", headers=(("upgrade", "HTTP/1.1"),))
+    return Refusal(405, f"{path} takes POST, not {method}", code="method_not_allowed")
+
+
 def quoted(value: str) -> str:
     """A value of a client's, in a message for it: only its beginning where it is long."""
     return repr(value) if len(value) <= MAX_QUOTED_CHARS else f"{value[:MAX_QUOTED_CHARS]!r}..."

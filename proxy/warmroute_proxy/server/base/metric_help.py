@@ -66,6 +66,7 @@ HELP: Final[dict[str, str]] = {
     "warmroute_budget_left_nanousd": "What the store had left of a budget at its last answer, leases taken off.",
     "warmroute_kept_prompt_bytes": "Size of these prompts, bytes.",
     "warmroute_body_memory_bytes": "Memory that bodies and gathered answers hold, of `body_memory_bytes`.",
+    "warmroute_build_info": "Always 1. version: of this proxy; build: `compiled`, or `pure` Python.",
     "warmroute_processes": "Running processes of this proxy; only where it has several.",
     "warmroute_engine_up": "Whether an engine answers.",
     "warmroute_engine_draining": "Whether an engine drains, by an operator's order or by its own /ready.",

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute.contract.version import VERSION
+from warmroute_proxy import BUILD
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.live_config import LiveConfig
@@ -101,7 +102,8 @@ def _add_health(app: FastAPI, readiness: Readiness, region: str) -> None:
     async def ready() -> Response:
         """Whether requests should be sent here."""
         reasons = readiness.problems()
-        body = {"status": "not ready" if reasons else "ready", "region": region, "reasons": reasons}
+        status = "not ready" if reasons else "ready"
+        body = {"status": status, "region": region, "version": VERSION, "build": BUILD, "reasons": reasons}
         if degraded := readiness.degraded():
             body["degraded"] = degraded
         return json_answer(body, 503 if reasons else 200)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from warmroute.contract.version import VERSION
+from warmroute_proxy import BUILD
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import HeldBy, Labels, Metrics
@@ -107,6 +109,7 @@ class MetricsPage:
         rows: list[tuple[str, Labels, float]] = [
             (f"warmroute_{name}", (), float(sum(values))) for name, values in zip(Gauges._fields, held, strict=True)
         ]
+        rows.append(("warmroute_build_info", (("version", VERSION), ("build", BUILD)), 1.0))
         if self._peer_processes is not None:
             rows.append(("warmroute_processes", (), float(1 + len(others))))
         for gauges in (self._stores.gauges, *self.more_gauges):

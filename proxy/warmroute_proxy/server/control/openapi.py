@@ -136,7 +136,13 @@ _SINCE: Final[Schema] = {
 }
 _LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_LISTED}
 _READY: Final = _object(
-    status={"enum": ["ready", "not ready"]}, region=_STRING, reasons={"type": "array", "items": _STRING}
+    "degraded",
+    status={"enum": ["ready", "not ready"]},
+    region=_STRING,
+    version=_STRING,
+    build={"enum": ["compiled", "pure"]},
+    reasons={"type": "array", "items": _STRING},
+    degraded={"type": "array", "items": _STRING},
 )
 _RATES: Final = _object(*CacheRates._fields, **dict.fromkeys(RATES, _STRING))
 _MODEL: Final = _object(

@@ -292,10 +292,10 @@ def _asked(message: UserPart) -> Asked | None:
 
 
 def _without_session(metadata: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The client's metadata without the session that Claude Code puts into the user id."""
+    """The client's metadata without the session that Claude Code puts into the user id, and LiteLLM beside it."""
     if not metadata or session_of({}, {"metadata": metadata}) is None:
         return None
-    return {name: value for name, value in metadata.items() if name != "user_id"}
+    return {name: value for name, value in metadata.items() if name not in {"user_id", "session_id"}}
 
 
 def _present(body: Body, name: str) -> msgspec.Raw:

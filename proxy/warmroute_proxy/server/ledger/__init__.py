@@ -5,6 +5,7 @@ callback says when an entry is durable.
 
     ledger         opens and settles entries, and answers queries about them
     journal        the append-only file to which entries are written first
+    earlier_turns  the newest turn of each lineage before the process began
     fold           moves entries from the journal to SQLite
     totals         what the turns of a tenant add up to
     schema         the tables, and the migration of earlier versions

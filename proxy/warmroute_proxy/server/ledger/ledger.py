@@ -36,6 +36,7 @@ import msgspec
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 from warmroute_proxy.core.accounting.entry_steps import void_id, voiding, withdrawn
 from warmroute_proxy.server.ledger.all_processes import AllProcessesReader
+from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn, read_earlier_turns
 from warmroute_proxy.server.ledger.fold import Fold, recover_all
 from warmroute_proxy.server.ledger.journal import Journal, JournalError, folder_of
 from warmroute_proxy.server.ledger.queries import LedgerQueries
@@ -98,6 +99,8 @@ class Ledger:
             opened.callback(self.queries.close)
             self._journal = Journal(folder, sequence, sync, loop)
             self._closed = opened.pop_all()
+        self.earlier_turns: dict[str, EarlierTurn] = {}
+        """The newest turns of lineages before this process began, once they are read."""
         self._reader_lock = threading.Lock()
         self._under_way: dict[str, Entry] = {}
         self._call_soon = loop.call_soon
@@ -258,6 +261,10 @@ class Ledger:
         return view | {"voided_by": void} if voided else view
 
     def _fold_on(self) -> None:
+        try:
+            self.earlier_turns = read_earlier_turns(self._state_dir / LEDGER_FILE)
+        except Exception as error:  # without them losses are named less well
+            _LOG.error("reading the turns before the start failed: %s", type(error).__name__)
         while not self._closing.wait(FOLD_EVERY_S):
             try:
                 while self._fold.step():

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
+from warmroute_proxy.dialects.generated_texts import generated_bytes
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.intake.body import Body
-from warmroute_proxy.server.request.generated_texts import generated_bytes
 
 _OWN: Final = ("usage",)
 _OWN_ACCOUNTS: Final = ("usage", "sglext")

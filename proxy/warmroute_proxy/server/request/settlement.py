@@ -28,6 +28,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY
 from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.announcements import Announcements
@@ -138,7 +139,8 @@ class Settlement:
         if account.continuation is not None:
             usage = account.continuation.settled(usage, attempt.scanner)
         before = self._router.last_settled(facts)
-        loss = losses_of(before, facts, usage, attempt, self._region)
+        earlier = None if before is not None else self._ledger.earlier_turns.get(entry.lineage)
+        loss = losses_of(before, facts, usage, attempt, self._region, earlier)
         settled = self._settle_ticket(account, attempt, intake, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
@@ -157,7 +159,7 @@ class Settlement:
             entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(
             end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
-            changes, self._receipt_fields(intake, loss, before, attempt.decision),
+            changes, self._receipt_fields(intake, loss, before, attempt.decision, usage.cached_tokens),
         )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         if reservation is not None:
@@ -168,14 +170,16 @@ class Settlement:
             self._metrics.normalised(changes.normalised)
 
     def _receipt_fields(
-        self, intake: Intake, loss: Mapping[str, int], before: SettledTurn | None, decision: Decision
+        self, intake: Intake, loss: Mapping[str, int], before: SettledTurn | None, decision: Decision, cached: int
     ) -> bytes:
         """The members of the receipt beside those that every one has."""
-        if "elsewhere" not in loss:
-            return intake.receipt_fields
-        region = msgspec.json.encode(_elsewhere_region(before, decision, self._region))
-        member = b'"elsewhere_region":%b' % region
-        return b"%b,%b" % (intake.receipt_fields, member) if intake.receipt_fields else member
+        members = [intake.receipt_fields] if intake.receipt_fields else []
+        if "elsewhere" in loss:
+            region = msgspec.json.encode(_elsewhere_region(before, decision, self._region))
+            members.append(b'"elsewhere_region":%b' % region)
+        if "evicted" in loss and decision.restarted_tokens > max(cached, decision.predicted_cached_tokens):
+            members.append(b'"evicted_by":"engine_restart"')
+        return b",".join(members)
 
     def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""
@@ -306,15 +310,24 @@ def _elsewhere_region(before: SettledTurn | None, decision: Decision, here: str)
 
 
 def losses_of(
-    last_settled: SettledTurn | None, facts: Facts, usage: Usage, attempt: Attempt, here: str
+    last_settled: SettledTurn | None,
+    facts: Facts,
+    usage: Usage,
+    attempt: Attempt,
+    here: str,
+    earlier: EarlierTurn | None = None,
 ) -> dict[str, int]:
-    """The loss classes of a request. `last_settled` is what the router knows before this request is settled."""
+    """The loss classes of a request. `last_settled` is what the router knows before this request is settled; where it
+    knows nothing, `earlier` is what the ledger knows from before the proxy's start.
+    """
     decision, before = attempt.decision, last_settled
     known, other_region, last_turn = decision.known_tokens, decision.other_region_tokens, None
     if before is not None:
         tokens = _prompt_tokens(before, facts, usage)
-        if before.region != here and repeats(facts.chain, before):
-            known, other_region = max(known, tokens), max(other_region, tokens)
+        if repeats(facts.chain, before):  # so it was sent before, whatever the index has forgotten
+            known = max(known, tokens)
+            if before.region != here:
+                other_region = max(other_region, tokens)
         last_turn = LastTurn(
             tokens,
             before.completion_tokens or 0,
@@ -322,11 +335,24 @@ def losses_of(
             before.salt_epoch != facts.salt_epoch,
             before.region == here,
         )
+    elif earlier is not None and facts.turn > earlier.turn:
+        known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
+        at_home = decision.cache_worker in earlier.workers
+        last_turn = LastTurn(
+            earlier.prompt_tokens, earlier.completion_tokens, at_home, salt_changed=False,
+            same_region=earlier.region == here,
+        )  # fmt: skip
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=attempt.engine.info.page_tokens,
-        estimates=IndexEstimates(known, decision.predicted_cached_tokens, decision.other_worker_tokens, other_region),
+        estimates=IndexEstimates(
+            known,
+            decision.predicted_cached_tokens,
+            decision.other_worker_tokens,
+            other_region,
+            decision.restarted_tokens,
+        ),
         last_turn=last_turn,
         disaggregated=decision.prefill is not None,
         misreported=usage.misreported_tokens > 0,

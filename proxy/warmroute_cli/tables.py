@@ -1,0 +1,123 @@
+"""Tables that fit the width of the terminal, whatever it is, and never cut a number or an id.
+
+Three shapes, the first that fits: a line per row with its notes in a last column; a line per row with its notes below
+it; a block per row, of a heading and `name value` pairs. Columns that need not be there are left out before a table
+becomes blocks, and a line says which.
+"""
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+WIDTH_OF_PAGES: Final = 170
+"""Where the output goes to no terminal, and nobody says how wide it is."""
+
+LEAST_NOTES: Final = 30
+GAP: Final = "  "
+
+
+class Column(NamedTuple):
+    """A column. `optional`: left out of a table that is too wide, the last one first."""
+
+    name: str
+    is_number: bool = False
+    optional: bool = False
+
+
+class Row(NamedTuple):
+    """A row: a cell for each column, and notes, which are wrapped; parts of notes are never divided."""
+
+    cells: Sequence[str]
+    notes: Sequence[str] = ()
+
+
+def width() -> int:
+    """The width of the terminal: what `COLUMNS` says, else the terminal itself."""
+    if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
+        return max(20, shutil.get_terminal_size().columns)
+    return WIDTH_OF_PAGES
+
+
+def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int) -> list[str]:
+    """The lines of a table, none of them wider than `most` where its longest cell is not."""
+    kept = list(range(len(columns)))
+    widths = [max([len(column.name), *(len(row.cells[at]) for row in rows)]) for at, column in enumerate(columns)]
+    notes = max([0, *(len(", ".join(row.notes)) for row in rows)])
+    left_out: list[str] = []
+    while _total(widths, kept) > most and any(columns[at].optional for at in kept):
+        last = max(at for at in kept if columns[at].optional)
+        kept.remove(last)
+        left_out.insert(0, columns[last].name)
+    if _total(widths, kept) > most:
+        return _blocks(columns, rows, notes_name, most)
+    beside = most - _total(widths, kept) - len(GAP)
+    if notes and beside >= min(max(LEAST_NOTES, len(notes_name)), max(notes, len(notes_name))):
+        lines = _table(columns, rows, kept, widths, notes_name, beside)
+    else:
+        lines = _table(columns, rows, kept, widths, notes_name, 0, below=most)
+    if left_out:
+        lines += [
+            "",
+            *textwrap.wrap(f"Left out here: {', '.join(left_out)}. A wider terminal or --json shows them.", most),
+        ]
+    return lines
+
+
+def wrapped(parts: Sequence[str], most: int, comma: str = ",") -> list[str]:
+    """Parts in lines, separated by commas; a part stays whole."""
+    lines: list[str] = []
+    for number, part in enumerate(parts):
+        text = part if number == len(parts) - 1 else f"{part}{comma}"
+        if lines and len(lines[-1]) + 1 + len(text) <= most:
+            lines[-1] = f"{lines[-1]} {text}"
+        else:
+            lines.append(text)
+    return lines
+
+
+def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
+    return sum(widths[at] for at in kept) + len(GAP) * (len(kept) - 1)
+
+
+def _table(
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    kept: Sequence[int],
+    widths: Sequence[int],
+    notes_name: str,
+    beside: int,
+    below: int = 0,
+) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return GAP.join(
+            [cells[at].rjust(widths[at]) if columns[at].is_number else cells[at].ljust(widths[at]) for at in kept]
+        )
+
+    head = line([column.name for column in columns])
+    lines = [f"{head}{GAP}{notes_name}" if beside else head.rstrip()]
+    indent = " " * len(head) + GAP
+    for row in rows:
+        text = line(row.cells)
+        if beside:
+            first, *more = wrapped(row.notes, beside) or [""]
+            lines += [f"{text}{GAP}{first}".rstrip(), *(f"{indent}{each}" for each in more)]
+        else:
+            lines.append(text.rstrip())
+            if row.notes:
+                given = wrapped([f"{notes_name}: {row.notes[0]}", *row.notes[1:]], below - len(GAP))
+                lines += [f"{GAP}{each}" for each in given]
+    return lines
+
+
+def _blocks(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int) -> list[str]:
+    lines: list[str] = []
+    for row in rows:
+        pairs = [f"{column.name} {cell}" for column, cell in zip(columns[1:], row.cells[1:], strict=True)]
+        lines += ["", row.cells[0], *(f"{GAP}{each}" for each in wrapped(pairs, most - len(GAP), ""))]
+        if row.notes:
+            given = wrapped([f"{notes_name}: {row.notes[0]}", *row.notes[1:]], most - len(GAP))
+            lines += [f"{GAP}{each}" for each in given]
+    return lines[1:]

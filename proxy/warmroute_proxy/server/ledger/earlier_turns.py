@@ -1,0 +1,50 @@
+"""The newest turn of each lineage by the ledger, read once when a process starts.
+
+The index and the last turns of lineages are in memory and end with the process. A session whose next turn comes after a
+restart of the proxy has been seen before all the same: what it lost is not `cold`.
+
+Limit: the lineages of the newest `MAX_ROWS` rows.
+"""
+
+import contextlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from warmroute_proxy.server.ledger.schema import connect
+
+MAX_ROWS: Final = 20_000
+
+_NEWEST: Final = (
+    "SELECT lineage, turn, prompt_tokens, completion_tokens, region, workers FROM turn"
+    " WHERE outcome = 'completed' ORDER BY number DESC LIMIT ?"
+)
+
+
+class EarlierTurn(msgspec.Struct, frozen=True, gc=False):
+    """A turn that was served before this process began. `workers` are ids."""
+
+    turn: int
+    prompt_tokens: int
+    completion_tokens: int
+    region: str
+    workers: tuple[str, ...]
+
+
+class _Worker(msgspec.Struct):
+    id: str
+
+
+_workers: Final = msgspec.json.Decoder(list[_Worker]).decode
+
+
+def read_earlier_turns(database: Path, max_rows: int = MAX_ROWS) -> dict[str, EarlierTurn]:
+    """Return the newest completed turn of each lineage. Raises: sqlite3.Error, msgspec.MsgspecError."""
+    found: dict[str, EarlierTurn] = {}
+    with contextlib.closing(connect(database, read_only=True)) as connection:
+        for lineage, turn, prompt, completion, region, workers in connection.execute(_NEWEST, (max_rows,)):
+            if lineage not in found:
+                ids = tuple([worker.id for worker in _workers(workers)])
+                found[lineage] = EarlierTurn(turn, prompt, completion, region, ids)
+    return found
