@@ -52,10 +52,11 @@ follow_imports = silent
 
 _COMPILED: Final = {
     "core/accounting": "entry_steps losses receipt usage",
-    "core/cache": "affinity index tiers",
+    "core/cache": "affinity index residents return_times tiers",
     "core/load": "ahead availability breaker capacity comparison departures load other_load pace prefill_queue"
     " prefill_rate traffic",
-    "core/placement": "choices costs fleet_state fullness in_flight matched_prompt placement prices router ticket",
+    "core/placement": "choices costs fleet_state fullness in_flight matched_prompt placement prices router ticket"
+    " working_set",
     "core/prompt": "bytes_per_token fingerprint",
     "core/queue": "retry_budget",
     "core/replicas": "peer_router",

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.search import searched
 
-from warmroute_proxy.core.queue.admission import RETRY_AFTER_MAX_S, DispatchRate, Queue, Waiter
+from warmroute_proxy.core.queue.admission import Queue, Waiter
+from warmroute_proxy.core.queue.dispatch_rate import RETRY_AFTER_MAX_S, DispatchRate
 
 MAX_REQUESTS, MAX_BYTES, MAX_COST = 12, 1000, 500
 TENANTS, MODELS, PLACES = ("a", "b", "c"), ("m", "n"), ("w0", "w1")

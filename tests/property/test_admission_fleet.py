@@ -68,6 +68,7 @@ class InferenceRequest:
             model=SimpleNamespace(name=model),
             facts=facts,
             forwarded_from=None,
+            stream=False,
             body=SimpleNamespace(raw=b"x" * 10),
         )
         self.intake = intake
@@ -84,6 +85,9 @@ class InferenceRequest:
         fleet = self._fleet
         self.ticket = fleet.router.dispatched(self.intake.facts, decision, fleet.now)
         fleet.running.append(self)
+
+    def sweep(self, now_s: float) -> None:
+        """Its client is told nothing."""
 
     def refused(self, refusal: Refusal) -> None:
         self.refusal = refusal

@@ -169,7 +169,7 @@ class Scene:
         self.router = Router("east", self.engines.workers(), [])
         self.open_requests = OpenRequests()
         admission: Any = self
-        self.queue = SimpleNamespace(requests=0)
+        self.queue = SimpleNamespace(requests=0, memory_wait_s=0.0)
         self.prices = Prices([ModelConfig("m", (), (PriceBook(Rates(1, 1, 1)),), None)], lambda: 1.0)
         self.retries = RetryBudget()
         engines: Any = self.engines

@@ -61,6 +61,8 @@ class Proxies:
     store: bool = False
     queue: bool = False
     """Whether requests beyond the capacity of engines wait at the router, as in production, or in the engines."""
+    memory_wait_s: float = 0.0
+    """How long a turn waits for KV memory at most, with `queue`; 0: none does."""
 
 
 class _Leg(msgspec.Struct, frozen=True, gc=False):
@@ -135,7 +137,10 @@ class Production(Policy):
         self._queues: dict[Router, ProxyQueue] = {}
         if self._proxies.queue:
             routers = [router for each in self._routers.values() for router in each]
-            self._queues = {router: ProxyQueue(self, router, partial(self._waited, router)) for router in routers}
+            wait_s = self._proxies.memory_wait_s
+            self._queues = {
+                router: ProxyQueue(self, router, partial(self._waited, router), wait_s) for router in routers
+            }
         self._reported_steps: dict[Worker, int] = {}  # its steps at the last report, or _UNDER_WAY
         for worker, feed in zip(fleet.workers, feeds, strict=False):
             feed.on_event = lambda kind, keys, tier, worker=worker: self._event_later(worker, kind, keys, tier)

@@ -34,8 +34,10 @@ MAX_TIME_S: Final = 1e7
 PRODUCTION: Final = "warmroute"
 WITH_EVENTS: Final = "warmroute+events"
 WITH_QUEUE: Final = "warmroute+queue"
-POLICIES: Final = (PRODUCTION, WITH_EVENTS, WITH_QUEUE, *BASELINES)
-ACROSS_REGIONS: Final = frozenset({PRODUCTION, WITH_EVENTS, WITH_QUEUE, "skylb"})
+WITH_WORKING_SET: Final = "warmroute+working-set"
+OURS: Final = (PRODUCTION, WITH_EVENTS, WITH_QUEUE, WITH_WORKING_SET)
+POLICIES: Final = (*OURS, *BASELINES)
+ACROSS_REGIONS: Final = frozenset({*OURS, "skylb"})
 """Policies that know of regions; of the others each region has one of its own."""
 
 
@@ -66,6 +68,7 @@ class Setup:
     changes: tuple[Change, ...] = ()
     skip_share: float = 0.0
     home_share: float = 0.0
+    working_set_wait_s: float = 120.0
     kinds: tuple[WorkerKind, ...] = ()
     """Those of each worker of a region, where they differ."""
 
@@ -120,11 +123,13 @@ class _Built:
 
     def policy(self, name: str) -> Policy:
         setup = self._setup
-        if name in {PRODUCTION, WITH_EVENTS, WITH_QUEUE}:
+        if name in OURS:
             _check_caches(setup)
+            queue = name in {WITH_QUEUE, WITH_WORKING_SET}
+            wait_s = setup.working_set_wait_s if name == WITH_WORKING_SET else 0.0
             proxies = Proxies(
                 setup.routers, setup.share_lag_s, setup.event_lag_s, setup.naming_share, setup.rtt_s,
-                setup.host_tokens > 0, setup.store_tokens > 0, name == WITH_QUEUE,
+                setup.host_tokens > 0, setup.store_tokens > 0, queue, wait_s,
             )  # fmt: skip
             return Production(self.fleet, self._trace, proxies, self._feeds)
         make = BASELINES[name]

@@ -15,6 +15,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
+from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.replay.fleet import Turn
 from warmroute_proxy.replay.policy import Policy
 
@@ -34,25 +35,32 @@ class Waiting(NamedTuple):
 class ProxyQueue:
     """The turns that wait at one router."""
 
-    def __init__(self, policy: Policy, router: Router, go: Callable[[Turn, Facts, Decision, float], None]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        router: Router,
+        go: Callable[[Turn, Facts, Decision, float], None],
+        memory_wait_s: float = 0.0,
+    ) -> None:
         """`go` is to dispatch a turn that has waited."""
         self._policy = policy
         self._router = router
         self._go = go
-        self._queue: Queue[Waiting] = Queue(sys.maxsize, sys.maxsize, TIMEOUT_S)
+        self._queue: Queue[Waiting] = Queue(sys.maxsize, sys.maxsize, TIMEOUT_S, memory_wait_s)
         self._due = False  # a round is to come at this instant
         self._sweeps = False
 
     def enter(self, turn: Turn, facts: Facts, decision: Decision, now_s: float) -> Decision | None:
         """Where a turn goes now, None if it waits."""
-        router = self._router
-        if not self._queue.requests and router.has_capacity(facts.model, decision, now_s):
+        router, queue = self._router, self._queue
+        passes_memory = passes(router, queue, facts, decision, now_s)
+        if passes_memory and not queue.requests and router.has_capacity(facts.model, decision, now_s):
             return decision
         waiter = Waiter(Waiting(turn, facts), "", facts.model, 0, now_s)
         found = self._find(waiter, decision, now_s)
         if found.goes:
             return found.decision
-        self._queue.join(waiter, found.decision.cache_worker, found.compute_s)
+        self._queue.join(waiter, found.waits_at, found.compute_s)
         self.freed(now_s)
         if not self._sweeps:
             self._sweeps = True
@@ -85,9 +93,10 @@ class ProxyQueue:
             except NoWorker:
                 return None
 
-        for waiter, (decision, goes) in next_dispatches(self._queue, self._router, find, now_s, again=again):
-            if not goes:
+        for waiter, found in next_dispatches(self._queue, self._router, find, now_s, again=again):
+            if not found.goes:
                 continue
+            decision = found.decision
             turn, facts = waiter.item
             uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
             self._queue.served(waiter, uncached + facts.expected_output_tokens)

@@ -144,3 +144,10 @@ def test_an_engine_that_restarted_is_the_cause_of_an_eviction() -> None:
     assert "90 (evicted) were cached by an engine that has restarted" in "\n".join(in_words(receipt, None))
     receipt["usage"]["warmroute"]["loss"] = {"a_later_class": 90}
     assert "90 (a_later_class) have a reason that this version" in "\n".join(in_words(receipt, None))
+
+
+def test_a_wait_for_memory_is_said_with_its_reason() -> None:
+    decision = {"id": "wr-1", "policy": "cost", "reasons": [CHOSEN], "memory_wait_s": 14.0}
+    said = "\n".join(in_words(answer(), decision))
+    assert "It waited 14.0 s: the fleet's KV memory was full of sessions that return within seconds." in said
+    assert "It waited" not in "\n".join(in_words(answer(), decision | {"memory_wait_s": 0.0}))

@@ -89,12 +89,12 @@ class Scene:
     def next(self, *, again: bool = False) -> list[tuple[Facts, str]]:
         """Who goes now, and where."""
         gone = []
-        for waiter, (decision, goes) in next_dispatches(self.queue, self.router, self.find, self.now, again=again):
-            if not goes:
+        for waiter, found in next_dispatches(self.queue, self.router, self.find, self.now, again=again):
+            if not found.goes:
                 continue
             self.queue.served(waiter, 1)
-            self.router.dispatched(waiter.item, decision, self.now)
-            gone.append((waiter.item, decision.cache_worker))
+            self.router.dispatched(waiter.item, found.decision, self.now)
+            gone.append((waiter.item, found.decision.cache_worker))
         return gone
 
 

@@ -20,6 +20,7 @@ import math
 from typing import Final
 
 from warmroute_proxy.core.cache.occupancy import Occupancy
+from warmroute_proxy.core.cache.residents import Residents
 from warmroute_proxy.core.cache.tiers import MoveRates
 from warmroute_proxy.core.load.ahead import Ahead, OthersAhead, waits_s
 from warmroute_proxy.core.load.availability import Availability, Changes
@@ -64,6 +65,7 @@ class WorkerLoad:
         "prefill_s_per_token",
         "prefills",
         "resident_tokens",
+        "residents",
         "running",
         "shown_tokens",
         "slower_s",
@@ -85,6 +87,7 @@ class WorkerLoad:
         self.resident_tokens = 0
         self.fills_sooner = 1.0  # the mean size of caches over that of this one
         self.occupancy = Occupancy()
+        self.residents = Residents()
         self.running = 0
         self.shown_tokens: int | None = None
         self.slower_s = 0.0
@@ -170,6 +173,7 @@ class WorkerLoad:
             self.capacity.observe(loads, self.running, self.resident_tokens)
             if loads.max_tokens:
                 self.occupancy.set_pool(loads.max_tokens)
+                self.residents.pool_tokens = loads.max_tokens
         prefill = (loads.waiting_uncached_tokens or 0) - self.prefills.tokens
         resident = (loads.used_tokens or 0) - self.resident_tokens
         if self._others.observe(prefill, resident, now_s):
@@ -206,6 +210,7 @@ class WorkerLoad:
         self.moves = MoveRates()
         self.inserted = 0.0
         self.occupancy = Occupancy()
+        self.residents = Residents()
         self._others.forget()
         self.departures.forget()
         self.shown_tokens = 0
@@ -236,5 +241,6 @@ class WorkerLoad:
             "fetch_s_per_token": self.moves.fetch_s_per_token,
             "failures_in_a_row": self.availability.breaker.failures,
             "proven": int(self.proven),
+            **self.residents.as_dict(now_s),
             **self.capacity.as_dict(),
         }

@@ -17,6 +17,7 @@ decision         a decision and its candidates
 ticket           one dispatched attempt
 in_flight        the effect of attempts on loads and caches, until they end
 histories        where conversations left their histories
+working_set      whether a turn may have KV memory now
 accuracy         how far predictions were off
 hot_prompts      the last prompts of hot lineages, to be computed elsewhere before a drain
 """

@@ -99,7 +99,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     are what another worker of this region has of it, `other_region_tokens` what the other region with most of it has;
     `shared_bytes` of it other conversations have begun with too. `known`: it is the next turn of a known conversation
     (`warm`); None where that was not asked, or the record is from before it was. `restarted_tokens` of the prompt
-    are known to have been in caches that were lost with their engines.
+    are known to have been in caches that were lost with their engines. Before it was sent it waited `memory_wait_s`
+    for KV memory.
     """
 
     kind: Literal["local", "forward"]
@@ -121,6 +122,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     shared_bytes: int = 0
     known: bool | None = None
     restarted_tokens: int = 0
+    memory_wait_s: float = 0.0
 
     @property
     def workers(self) -> tuple[Worker, ...]:

@@ -23,6 +23,7 @@ from warmroute_proxy.core.load.load import WorkerLoad
 from warmroute_proxy.core.load.traffic import Traffic
 from warmroute_proxy.core.placement.choices import NO_SLOT, Choices, WorkerState
 from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
+from warmroute_proxy.core.placement.working_set import WorkingSet
 
 MAX_MODELS: Final = 1024
 
@@ -34,6 +35,7 @@ class Fleet:
         self.region = region
         self.index = index
         self.workers: dict[str, WorkerState] = {}
+        self.working_set = WorkingSet(self.workers)
         self.traffic = Traffic()
         self._changes = Changes()
         self._choices_by_model: dict[str, Choices] = {}

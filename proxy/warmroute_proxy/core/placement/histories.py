@@ -87,6 +87,7 @@ class Histories:
         """A turn has ended, and left so many tokens of its own there."""
         self.release(ticket)
         worker = ticket.cache_worker
+        worker.load.residents.resize(lineage, own_tokens)
         if not _is_followed(ticket, worker):
             return
         occupancy = worker.load.occupancy

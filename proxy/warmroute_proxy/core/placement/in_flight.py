@@ -88,6 +88,7 @@ class InFlight:
         if streamed_tokens is not None and decode_worker is not None:
             self._observe_pace(ticket, decode_worker.load, streamed_tokens, now_s)
         ticket.close(now_s)
+        self._fleet.working_set.ended(ticket, now_s)
         cache_worker.load.availability.succeeded()
         if decode_worker is not cache_worker and decode_worker is not None:
             decode_worker.load.availability.succeeded()
@@ -111,6 +112,7 @@ class InFlight:
 
     def _close(self, ticket: Ticket, now_s: float) -> None:
         ticket.close(now_s)
+        self._fleet.working_set.ended(ticket, now_s)
         self._histories.release(ticket)
         self._histories.advance(ticket.cache_worker)
 

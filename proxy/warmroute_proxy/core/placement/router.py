@@ -7,9 +7,7 @@ inputs, so recorded traffic replayed through a router gives the same decisions.
 Prefixes of requests that are routed but not computed yet count as cached: without that, overload scatters sessions.
 An engine computes in order of arrival, so they are cached by the time that a later request is at work; until then the
 later request waits, which its queue term contains already. Histories that a worker must have evicted by now
-(`cache.occupancy`) do not count.
-
-A router is for one region, and for one thread.
+(`cache.occupancy`) do not count. A router is for one region, and for one thread.
 """
 
 import math
@@ -68,6 +66,7 @@ class Router:
         self._region = region
         self._policy: Policy = policy
         self._fleet = Fleet(region, PrefixIndex() if index is None else index)
+        self.working_set = self._fleet.working_set
         self._affinity = Affinity() if affinity is None else affinity
         self._bytes_per_token = BytesPerToken()
         self._histories = Histories()
@@ -165,6 +164,7 @@ class Router:
         cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
         self._in_flight.begin(ticket, self._begins(facts), cached_share, now_s)
         self._histories.dispatched(facts.lineage, ticket)
+        self.working_set.sent(ticket)
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:

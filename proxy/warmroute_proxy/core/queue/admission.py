@@ -25,13 +25,9 @@ of the same key.
 **Bounded.** At most `max_requests` wait, with at most `max_bytes` of bodies. A request that finds the queue full pushes
 out the newest requests of the tenant that holds most of it for a model, if that tenant is still left with more than the
 newcomer's tenant has; else the newcomer is refused. So a tenant that floods the queue is refused first.
-
-**When to retry.** Capacity becomes free at a rate that is measured while any request waits. Each refused request gets
-another retry time, one dispatch after the last one's, so that they do not all come back at once.
 """
 
 import heapq
-import math
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -42,22 +38,42 @@ PATIENCE: Final = 4.0
 (docs/decisions/019-waiting-for-a-place.md).
 """
 
-RATE_MEMORY_S: Final = 10.0
-RATE_PRIOR_PER_S: Final = 1.0
-RETRY_AFTER_MAX_S: Final = 60
-"""The longest that OpenAI's clients obey: they ignore a longer one."""
-
 T = TypeVar("T")
 LineKey = tuple[str, str]
 """What a line waits for: a model, and the id of the worker that is to have its prompts cached."""
+
+FOR_MEMORY: Final = "\nmemory"
+"""Instead of a worker: the line of requests that wait for KV memory, at whatever worker. No worker id has such a
+character.
+"""
+TOKENS_PER_S: Final = 500.0
+"""Of two requests that wait for memory, one that has waited a second longer goes first although it needs so many tokens
+more.
+"""
 
 
 class Waiter(Generic[T]):
     """One request that waits for a worker, and when it is due there. `checked_s` is when it was last placed again, to
     find out whether it should wait for another one. `key_id` is that of a key with limits of its own, else empty.
+    `need_tokens` of KV memory it takes; it has waited `memory_s` for them, and if it waits for them now, since
+    `memory_from_s`. `timed_from_s`: since when its wait for a worker counts.
     """
 
-    __slots__ = ("bytes", "checked_s", "due_s", "item", "key_id", "model", "since_s", "tenant", "worker_id")
+    __slots__ = (
+        "bytes",
+        "checked_s",
+        "due_s",
+        "item",
+        "key_id",
+        "memory_from_s",
+        "memory_s",
+        "model",
+        "need_tokens",
+        "since_s",
+        "tenant",
+        "timed_from_s",
+        "worker_id",
+    )
 
     def __init__(self, item: T, tenant: str, model: str, size_bytes: int, since_s: float, key_id: str = "") -> None:
         self.item = item
@@ -69,11 +85,19 @@ class Waiter(Generic[T]):
         self.checked_s = since_s
         self.worker_id = ""
         self.due_s = since_s
+        self.need_tokens = 0
+        self.memory_from_s = since_s
+        self.memory_s = 0.0
+        self.timed_from_s = since_s
 
     @property
     def line_key(self) -> LineKey:
         """The line that it belongs to."""
         return self.model, self.worker_id
+
+    def memory_wait_s(self, now_s: float) -> float:
+        """How long it has waited for memory."""
+        return self.memory_s + (now_s - self.memory_from_s if self.worker_id == FOR_MEMORY else 0.0)
 
 
 def _due(waiter: Waiter[T]) -> float:
@@ -132,21 +156,25 @@ class _Line(Generic[T]):
 class Queue(Generic[T]):
     """All lines. Empty lines are dropped, and so are idle tenants of a line."""
 
-    def __init__(self, max_requests: int, max_bytes: int, timeout_s: float) -> None:
-        """`timeout_s`: how long a request may wait; the caller enforces it, by `expired`."""
+    def __init__(self, max_requests: int, max_bytes: int, timeout_s: float, memory_wait_s: float = 0.0) -> None:
+        """`timeout_s`: how long a request may wait; the caller enforces it, by `expired`. `memory_wait_s`: how long it
+        may wait for memory before that; 0: none does.
+        """
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.max_patience_s = timeout_s / 2
+        self.memory_wait_s = memory_wait_s
         self.requests = 0
         self.bytes = 0
         self._lines: dict[LineKey, _Line[T]] = {}
         self._shares: dict[tuple[str, str], _TenantShare[T]] = {}  # by model and tenant
 
-    def resize(self, max_requests: int, max_bytes: int, timeout_s: float) -> None:
+    def resize(self, max_requests: int, max_bytes: int, timeout_s: float, memory_wait_s: float = 0.0) -> None:
         """Have other bounds. What waits beyond them stays until it goes or its time is over."""
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.max_patience_s = timeout_s / 2
+        self.memory_wait_s = memory_wait_s
 
     def __contains__(self, waiter: Waiter[T]) -> bool:
         share = self._shares.get((waiter.model, waiter.tenant))
@@ -160,6 +188,31 @@ class Queue(Generic[T]):
         """The ids of the workers for which any request waits."""
         return {worker_id for each, worker_id in self._lines if each == model}
 
+    def all_for_memory(self) -> list[Waiter[T]]:
+        """The requests that wait for memory, in no order."""
+        flows = [flow for key, line in self._lines.items() if key[1] == FOR_MEMORY for flow in line.flows.values()]
+        return [waiter for flow in flows for of_key in flow.by_key.values() for waiter in of_key]
+
+    def waits_for_memory(self, model: str) -> bool:
+        """Whether any request for a model waits for memory."""
+        return (model, FOR_MEMORY) in self._lines
+
+    def for_memory(self, model: str) -> list[Waiter[T]]:
+        """The requests for a model that wait for memory: the first of each tenant, the one served least first; then the
+        second of each; and so on.
+        """
+        line = self._lines.get((model, FOR_MEMORY))
+        if line is None:
+            return []
+        order: list[tuple[int, int, float, int, Waiter[T]]] = []
+        for flow in line.flows.values():
+            waiting = [waiter for of_key in flow.by_key.values() for waiter in of_key]
+            waiting.sort(key=_due)
+            for number, waiter in enumerate(waiting):
+                order.append((number, flow.served, waiter.due_s, len(order), waiter))
+        order.sort()
+        return [waiter for *_, waiter in order]
+
     def before(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> int:
         """How many other requests are likely to go to a worker before one that takes so long to compute there.
 
@@ -172,7 +225,7 @@ class Queue(Generic[T]):
         own = line.flows.get(waiter.tenant)
         before = 0
         if own is not None:
-            due_s = self._due_s(waiter, compute_s)
+            due_s = self._due_s(waiter, worker_id, compute_s)
             for of_key in own.by_key.values():
                 before += bisect_right(of_key, due_s, key=_due)
             before -= waiter.worker_id == worker_id and waiter.due_s <= due_s
@@ -215,8 +268,14 @@ class Queue(Generic[T]):
         self._step_out(waiter)
         return True
 
-    def move(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> None:
-        """Wait for another worker, or be due there at another time. The time of arrival stays."""
+    def move(self, waiter: Waiter[T], worker_id: str, compute_s: float, now_s: float | None = None) -> None:
+        """Wait for another worker, or for memory, or be due there at another time. The time of arrival stays."""
+        if now_s is not None and worker_id != waiter.worker_id:
+            if worker_id == FOR_MEMORY:
+                waiter.memory_from_s = now_s
+            elif waiter.worker_id == FOR_MEMORY:
+                waiter.memory_s = waiter.memory_wait_s(now_s)
+                waiter.timed_from_s = now_s
         self._step_out(waiter)
         self._line_up(waiter, worker_id, compute_s)
 
@@ -267,25 +326,28 @@ class Queue(Generic[T]):
             self._lines[waiter.line_key] = self._lines.pop(waiter.line_key)
 
     def expired(self, before_s: float) -> list[Waiter[T]]:
-        """The requests that have waited since before then."""
+        """The requests that have waited for a worker since before then."""
         found = []
         for share in self._shares.values():
             for waiter in share.waiting:
                 if waiter.since_s >= before_s:
                     break
-                found.append(waiter)
+                if waiter.timed_from_s < before_s and waiter.worker_id != FOR_MEMORY:
+                    found.append(waiter)
         return found
 
     def waiting(self) -> list[Waiter[T]]:
         """All requests that wait, in no order."""
-        return self.expired(math.inf)
+        return [waiter for share in self._shares.values() for waiter in share.waiting]
 
-    def _due_s(self, waiter: Waiter[T], compute_s: float) -> float:
+    def _due_s(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> float:
+        if worker_id == FOR_MEMORY:
+            return waiter.since_s + min(waiter.need_tokens / TOKENS_PER_S, self.memory_wait_s)
         return waiter.since_s + min(PATIENCE * compute_s, self.max_patience_s)
 
     def _line_up(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> None:
         waiter.worker_id = worker_id
-        waiter.due_s = self._due_s(waiter, compute_s)
+        waiter.due_s = self._due_s(waiter, worker_id, compute_s)
         line = self._lines.setdefault(waiter.line_key, _Line())
         flow = line.flows.setdefault(waiter.tenant, _Flow())
         if not flow.waiting:
@@ -330,39 +392,3 @@ class Queue(Generic[T]):
 
     def _fraction(self, requests: int, size_bytes: int) -> float:
         return max(requests / max(1, self.max_requests), size_bytes / max(1, self.max_bytes))
-
-
-class DispatchRate:
-    """How fast requests are dispatched from the queue lately, and when a refused one should retry."""
-
-    __slots__ = ("_at_s", "_began_s", "_count", "_promised_s")
-
-    def __init__(self) -> None:
-        self._count = 0.0
-        self._at_s = -math.inf
-        self._began_s = 0.0
-        self._promised_s = -math.inf
-
-    def observe(self, now_s: float) -> None:
-        """A request that waited was dispatched."""
-        left = math.exp(min(0.0, self._at_s - now_s) / RATE_MEMORY_S)
-        if self._count * left < 0.5:  # of long ago: measured anew
-            self._count, left, self._began_s = 0.0, 0.0, now_s
-        self._count = self._count * left + 1.0
-        self._at_s = max(now_s, self._at_s)
-
-    def per_s(self, now_s: float) -> float:
-        """Dispatches a second; a guess before any were measured."""
-        age_s = now_s - self._began_s
-        left = math.exp(min(0.0, self._at_s - now_s) / RATE_MEMORY_S)
-        if self._count * left < 0.5 or age_s <= 0:
-            return RATE_PRIOR_PER_S
-        return self._count * left / (RATE_MEMORY_S * (1 - math.exp(-max(age_s, 1.0) / RATE_MEMORY_S)))
-
-    def retry_after_s(self, waiting: int, now_s: float) -> int:
-        """Whole seconds until a retry is useful, with so many waiting: from 1 to `RETRY_AFTER_MAX_S`."""
-        rate = self.per_s(now_s)
-        retry_s = max(now_s + waiting / rate, self._promised_s + 1 / rate)
-        self._promised_s = min(retry_s, now_s + RETRY_AFTER_MAX_S)
-        left_s = min(self._promised_s - now_s, RETRY_AFTER_MAX_S)  # a sum and a difference of floats may be beyond
-        return max(1, math.ceil(left_s))

@@ -27,7 +27,8 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.queue.admission import LineKey, Queue, Waiter
+from warmroute_proxy.core.queue.admission import FOR_MEMORY, LineKey, Queue, Waiter
+from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, is_overdue, lacking_elsewhere
 
 MAX_RECHECKED: Final = 32
 """Requests at once whose worker has no capacity: each takes a decision or two, of 0.1 ms or more."""
@@ -36,10 +37,18 @@ T = TypeVar("T")
 
 
 class Placement(NamedTuple):
-    """Where a request goes now, or, if it does not, for which worker it waits."""
+    """Where a request goes now, or, if it does not, for which worker it waits. `for_memory`: for memory, at whatever
+    worker (`memory_wait`).
+    """
 
     decision: Decision
     goes: bool
+    for_memory: bool = False
+
+    @property
+    def waits_at(self) -> str:
+        """The worker of the line that it waits in."""
+        return FOR_MEMORY if self.for_memory else self.decision.cache_worker
 
     @property
     def compute_s(self) -> float:
@@ -57,13 +66,19 @@ def place_queued(
     now_s: float,
 ) -> Placement:
     """Place the next queued request: on its preferred worker if free, else on the cheapest with capacity, if that costs
-    less than to wait.
+    less than to wait. It waits for memory where it would evict what is needed again soon.
     """
     model = facts.model
+    if queue.memory_wait_s:
+        verdict = in_memory(router, queue, waiter, facts, decision, excluded, now_s)
+        if verdict.waits or verdict.goes:
+            return Placement(verdict.decision, verdict.goes, verdict.waits)
+        decision = verdict.decision
     full = router.full(model)
     taken = full | (queue.awaited_workers(model) - {waiter.worker_id})
     if decision.cache_worker not in taken and router.has_capacity(model, decision, now_s):
         return Placement(decision, goes=True)
+    taken |= lacking_elsewhere(router, queue, waiter, facts, decision, now_s)
     try:
         other = router.place(facts, now_s, excluded | taken)
     except NoWorker:
@@ -95,12 +110,14 @@ def next_dispatches(
     """
     lines = queue.lines()
     for key in lines:
-        if _may_have_capacity(router, key, now_s):
+        if key[1] == FOR_MEMORY:
+            yield from _for_memory(queue, router, find, key[0], now_s)
+        elif _may_have_capacity(router, key, now_s):
             for waiter in queue.fair_order(key):
                 found = find(waiter)
                 if found is None:
                     continue
-                if not _goes_or_moves(queue, waiter, found):
+                if not _goes_or_moves(queue, waiter, found, now_s):
                     break
                 yield waiter, found
                 if router.is_full(key[0], now_s):
@@ -110,20 +127,45 @@ def next_dispatches(
         yield from _rechecked(queue, find, [model for model in models if not router.is_full(model, now_s)], now_s)
 
 
+def _for_memory(
+    queue: Queue[T], router: Router, find: Callable[[Waiter[T]], Placement | None], model: str, now_s: float
+) -> Iterator[tuple[Waiter[T], Placement]]:
+    """As `next_dispatches`, for those that wait for memory: first those that have waited as long as they may, then
+    the first `MAX_LOOKED_AT` for which there may be room. One for which there is none stops nobody.
+    """
+    waiting = queue.for_memory(model)
+    overdue = sorted([each for each in waiting if is_overdue(queue, each, now_s)], key=_since_s)
+    for waiter in overdue:
+        found = find(waiter)
+        if found is not None and _goes_or_moves(queue, waiter, found, now_s):
+            yield waiter, found
+    left, most = MAX_LOOKED_AT, router.working_set.most_free(model, now_s)
+    for waiter in waiting:
+        if not left or router.is_full(model, now_s):
+            break
+        if waiter.need_tokens > most or waiter not in queue:
+            continue
+        left -= 1
+        found = find(waiter)
+        if found is not None and _goes_or_moves(queue, waiter, found, now_s):
+            yield waiter, found
+            most = router.working_set.most_free(model, now_s)
+
+
 def _rechecked(
     queue: Queue[T], find: Callable[[Waiter[T]], Placement | None], models: Sequence[str], now_s: float
 ) -> Iterator[tuple[Waiter[T], Placement]]:
     """As `next_dispatches`, for the first of each tenant and key in each line: the `MAX_RECHECKED` that were checked
     longest ago. The request after one that goes or moves is checked as well.
     """
-    heads = [waiter for waiter in queue.heads() if waiter.model in models]
+    heads = [waiter for waiter in queue.heads() if waiter.model in models and waiter.worker_id != FOR_MEMORY]
     for head in heapq.nsmallest(MAX_RECHECKED, heads, key=_checked_s):
         waiter: Waiter[T] | None = head
         while waiter is not None and waiter in queue:
             key = waiter.line_key
             waiter.checked_s = now_s
             found = find(waiter)
-            if found is None or not _goes_or_moves(queue, waiter, found):
+            if found is None or not _goes_or_moves(queue, waiter, found, now_s):
                 break
             yield waiter, found
             waiter = queue.head(key, head.tenant, head.key_id)
@@ -133,14 +175,18 @@ def _checked_s(waiter: Waiter[T]) -> float:
     return waiter.checked_s
 
 
+def _since_s(waiter: Waiter[T]) -> float:
+    return waiter.since_s
+
+
 def _may_have_capacity(router: Router, key: LineKey, now_s: float) -> bool:
     return router.has_capacity_at(*key, now_s) and not router.is_full(key[0], now_s)
 
 
-def _goes_or_moves(queue: Queue[T], waiter: Waiter[T], found: Placement) -> bool:
+def _goes_or_moves(queue: Queue[T], waiter: Waiter[T], found: Placement, now_s: float) -> bool:
     if found.goes:
         return True
-    if found.decision.cache_worker == waiter.worker_id:
+    if found.waits_at == waiter.worker_id:
         return False
-    queue.move(waiter, found.decision.cache_worker, found.compute_s)
+    queue.move(waiter, found.waits_at, found.compute_s, now_s)
     return True

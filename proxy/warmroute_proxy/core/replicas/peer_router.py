@@ -213,6 +213,7 @@ class PeerRouter(Router):
         ticket = under_way[sent.number] = PeerTicket(sent, cache_worker, decode_worker)
         self._in_flight.begin(ticket, sent.begins, sent.cached_tokens / sent.prompt_tokens, now_s)
         self._histories.dispatched(sent.lineage, ticket)
+        self.working_set.sent(ticket)
         if len(under_way) > MAX_OPEN:
             self._in_flight.drop(under_way.popitem(last=False)[1], now_s)
 

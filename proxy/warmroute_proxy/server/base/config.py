@@ -78,6 +78,7 @@ class Limits:
     queue_requests: int = 1_024
     queue_bytes: int = 268_435_456
     queue_timeout_s: float = 30.0
+    working_set_wait_s: float = 120.0
     shutdown_grace_s: float = 25.0
     kept_prompt_bytes: int = 67_108_864
 

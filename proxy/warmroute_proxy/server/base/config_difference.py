@@ -30,6 +30,7 @@ LIVE_LIMITS: Final = frozenset(
         "queue_requests",
         "queue_bytes",
         "queue_timeout_s",
+        "working_set_wait_s",
         "shutdown_grace_s",
         "counted_tokens_per_minute",
     }

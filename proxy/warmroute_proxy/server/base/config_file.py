@@ -64,6 +64,7 @@ _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "queue_requests": (0, 1_000_000),
     "queue_bytes": (0, 2**40),
     "queue_timeout_s": (0.05, 3_600.0),
+    "working_set_wait_s": (0.0, 3_600.0),
     "shutdown_grace_s": (0.0, 86_400.0),
     "kept_prompt_bytes": (0, 2**40),
 }

@@ -59,6 +59,7 @@ class HeldBy(Enum):
 _HISTOGRAMS: Final[tuple[tuple[str, Labels], ...]] = (
     ("warmroute_ttft_seconds", ()),
     ("warmroute_queue_wait_seconds", ()),
+    ("warmroute_queue_memory_wait_seconds", ()),
     *[(name, (("size", size),)) for name in _ERRORS for size in SIZES],
     *[("warmroute_loop_lag_seconds", (("held_by", held_by.value),)) for held_by in HeldBy],
 )
@@ -101,6 +102,7 @@ class Metrics:
 
         self.ttft = Histogram(_TTFT_BOUNDS_S)
         self.queue_wait = Histogram(_WAIT_BOUNDS_S)
+        self.memory_wait = Histogram(_WAIT_BOUNDS_S)
         self.prediction_error, self.overprediction, self.underprediction = [
             tuple([Histogram(ERROR_BOUNDS) for _ in SIZES]) for _ in _ERRORS
         ]
@@ -169,7 +171,7 @@ class Metrics:
 
     def _histograms(self) -> tuple[Histogram, ...]:
         errors = *self.prediction_error, *self.overprediction, *self.underprediction
-        return self.ttft, self.queue_wait, *errors, *self.loop_lag.values()
+        return self.ttft, self.queue_wait, self.memory_wait, *errors, *self.loop_lag.values()
 
 
 def labels(values: Mapping[str, str]) -> Labels:

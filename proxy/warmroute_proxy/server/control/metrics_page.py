@@ -50,6 +50,7 @@ class Holdings:
             self._ledger.waiting,
             self._memory.budget.used_bytes,
             self._announcements.waiting,
+            len(queue.all_for_memory()),
         )
 
 

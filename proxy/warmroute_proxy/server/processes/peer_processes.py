@@ -92,6 +92,7 @@ class Gauges(NamedTuple):
     ledger_rows_waiting: int
     body_memory_bytes: int
     announcements_waiting: int
+    queue_memory_requests: int = 0
 
 
 class ProcessReport(msgspec.Struct, gc=False, array_like=True):

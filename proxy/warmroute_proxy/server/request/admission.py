@@ -18,11 +18,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.queue.admission import DispatchRate, Queue, Waiter
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
+from warmroute_proxy.core.queue.dispatch_rate import DispatchRate
+from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Config
@@ -49,6 +54,7 @@ class RequestToAdmit(ReservingRequest, Protocol):
     @property
     def excluded(self) -> frozenset[str]: ...
     def admitted(self, decision: Decision) -> None: ...
+    def sweep(self, now_s: float) -> None: ...
     def refused(self, refusal: Refusal) -> None: ...
     def crashed(self) -> None: ...
 
@@ -60,7 +66,9 @@ class Admission:
         self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], stores: Stores
     ) -> None:
         bounds = config.limits
-        self.queue: Queue[RequestToAdmit] = Queue(bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s)
+        self.queue: Queue[RequestToAdmit] = Queue(
+            bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s
+        )
         self.retries = RetryBudget()
         self._timeout_s = bounds.queue_timeout_s
         self._router = router
@@ -76,7 +84,7 @@ class Admission:
     def replace(self, config: Config) -> None:
         """Use the limits of another config. What requests have reserved, they settle with what it was reserved from."""
         bounds = config.limits
-        self.queue.resize(bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s)
+        self.queue.resize(bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s)
         self._timeout_s = bounds.queue_timeout_s
         self.limits.replace(config)
         self.freed()
@@ -92,11 +100,11 @@ class Admission:
             if not self._refused_by_limit(request):
                 self._wait(self._waiter(request), *_NOWHERE)
             return None
-        if decision.kind != "forward" and not self._goes_first(intake.facts.model, decision):
+        if decision.kind != "forward" and not self._goes_first(intake.facts, decision):
             waiter = self._waiter(request)
             found = self._place_queued(waiter, decision)
             if not found.goes:
-                self._wait(waiter, found.decision.cache_worker, found.compute_s)
+                self._wait(waiter, found.waits_at, found.compute_s)
                 return None
             decision = found.decision
         self.limits.begin(request)
@@ -134,6 +142,9 @@ class Admission:
                 continue  # refusing one of them began another request, which has taken this one's place
             held_up = self.limits.held_up_by(waiter.item) or f"no engine for {waiter.model} had room"
             self._refuse_waiter(waiter, "queue_timeout", f"{held_up} within {self._timeout_s:g} s")
+        for waiter in self.queue.all_for_memory():
+            if waiter.item.waiter is waiter and waiter.item.intake.stream:
+                self._stays(waiter.item, now_s)
         self._again = True
         self.freed()
 
@@ -153,7 +164,7 @@ class Admission:
         """What the admin page shows."""
         waiting = self.queue.waiting()
         by_tenant = Counter(waiter.tenant for waiter in waiting)
-        by_worker = Counter(waiter.worker_id for waiter in waiting)
+        by_worker = Counter(waiter.worker_id.strip() for waiter in waiting)
         return {
             "queue": {
                 "requests": self.queue.requests,
@@ -161,15 +172,25 @@ class Admission:
                 "bytes": self.queue.bytes,
                 "bytes_limit": self.queue.max_bytes,
                 "timeout_s": self._timeout_s,
+                "memory_wait_s": self.queue.memory_wait_s,
+                "for_memory": len(self.queue.all_for_memory()),
                 "oldest_s": now_s - min((waiter.since_s for waiter in waiting), default=now_s),
                 "drain_per_s": self._dispatch_rate.per_s(now_s),
                 "by_tenant": dict(by_tenant),
                 "by_place": dict(by_worker),
             },
+            "working_set": self._router.working_set.as_dict(now_s),
             **self.limits.as_dict(now_s),
         }
 
     # -- inside
+
+    def _stays(self, request: RequestToAdmit, now_s: float) -> None:
+        """Let the client of a stream know that it waits. Its head may be sent then, so it is not forwarded any more."""
+        intake = request.intake
+        if intake.facts.may_forward:
+            intake.facts = msgspec.structs.replace(intake.facts, may_forward=False)
+        request.sweep(now_s)
 
     def _refused_by_limit(self, request: RequestToAdmit) -> bool:
         """Refuse a request that a budget, or a limit over all proxies, has nothing left for. False: it may wait."""
@@ -178,9 +199,12 @@ class Admission:
             self._refuse(request, *lacking)
         return lacking is not None
 
-    def _goes_first(self, model: str, decision: Decision) -> bool:
+    def _goes_first(self, facts: Facts, decision: Decision) -> bool:
         """Whether a request goes where it was decided since nobody waits: what most do, without being a waiter."""
-        return not self.queue.requests and self._router.has_capacity(model, decision, self._clock())
+        router, queue, now_s = self._router, self.queue, self._clock()
+        if queue.requests or not router.has_capacity(facts.model, decision, now_s):
+            return False
+        return passes(router, queue, facts, decision, now_s)
 
     def _waiter(self, request: RequestToAdmit) -> "Waiter[RequestToAdmit]":
         intake = request.intake
@@ -240,7 +264,7 @@ class Admission:
         if self._refused_by_limit(waiter.item):
             self.queue.leave(waiter)
         elif waiter.line_key != (waiter.model, _NOWHERE[0]):
-            self.queue.move(waiter, *_NOWHERE)
+            self.queue.move(waiter, *_NOWHERE, self._clock())
         return False
 
     def _go(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> None:
@@ -249,6 +273,10 @@ class Admission:
         self.queue.served(waiter, tokens + request.intake.facts.expected_output_tokens * request.intake.facts.sequences)
         self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
+        memory_s = waiter.memory_wait_s(now)
+        if memory_s > 0:
+            self._metrics.memory_wait.observe(memory_s)
+            decision = msgspec.structs.replace(decision, memory_wait_s=memory_s)
         request.waiter = None
         self.limits.begin(request)
         request.admitted(decision)

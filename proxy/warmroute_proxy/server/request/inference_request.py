@@ -1,13 +1,11 @@
 """One inference request, whose body was read and parsed before: place, dispatch, relay, settle.
 
 It is a state machine (`states.REQUEST`) driven by callbacks from the event loop; nothing here waits. In every state:
-- nothing is retried once content has reached the client, only continued where the model has that on (`continuation`);
-- a retry has a new rid and goes to other workers;
+- a retry has a new rid and goes to other workers; after the first content there is none, only a `continuation`;
 - the settled row is durable before the client gets the end of its answer;
 - a stream that broke ends with an error event and without the terminating chunk;
-- where a client leaves, both legs are aborted at once, the final usage is awaited for `LEFT_WAIT_S`, and the row is
-  settled by it, or by a lower bound that is named as one. Several answers at once (n > 1, a list of prompts) have ids
-  that only the engine knows: their connection is closed at once, and no usage comes;
+- where a client leaves, both legs are aborted at once, and the final usage is awaited for `LEFT_WAIT_S`; without it the
+  row has a lower bound. Several answers (n > 1) have ids that only the engine knows: their connection is just closed;
 - a forwarded request whose proxy or connection goes, without a message that the client has left, is `cut_off`;
 - what failed by a fault of the proxy or of an engine is charged nothing.
 """
@@ -360,18 +358,20 @@ class InferenceRequest:
         self._answer.refuse(refusal, has_receipt=self._account.entry is not None)
 
     def sweep(self, now_s: float) -> None:
-        """Check deadlines, and send comments while a long prompt is computed. Called every quarter of a second."""
-        attempt, progress, path = self._attempt, self._progress, self._path
-        if self.state not in UNDER_WAY or attempt is None:
-            return
-        if progress.observe(attempt.scanner.content_events, now_s):
-            path.settlement.progress(self._account, attempt.scanner.content_events)
+        """Check deadlines, and send comments before the first token. Called every quarter of a second."""
+        attempt, progress, deadlines = self._attempt, self._progress, self._path.deadlines
         answering, received_s = self.state is _ANSWERING, self._exchange.request.received_s
-        continued = self._account.continuation is not None
-        failure = path.deadlines.missed(attempt, progress, received_s, now_s, answering=answering, continued=continued)
-        if failure is not None:
-            self.failed(failure)
-        elif self.intake.stream and not answering and path.deadlines.comment_is_due(progress, received_s, now_s):
+        if attempt is not None and self.state in UNDER_WAY:
+            if progress.observe(attempt.scanner.content_events, now_s):
+                self._path.settlement.progress(self._account, attempt.scanner.content_events)
+            continued = self._account.continuation is not None
+            missed = deadlines.missed(attempt, progress, received_s, now_s, answering=answering, continued=continued)
+            if missed is not None:
+                self.failed(missed)
+                return
+        elif self.waiter is None:
+            return
+        if self.intake.stream and not answering and deadlines.comment_is_due(progress, received_s, now_s):
             self._answer.comment()
 
     def shut_down(self) -> None:

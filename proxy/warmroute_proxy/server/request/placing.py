@@ -6,6 +6,7 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
 from warmroute_proxy.server.request.failure import no_worker
@@ -44,6 +45,7 @@ class Placing:
             admission.queue.requests
             or intake.tenant.limits is not None
             or not router.has_capacity(intake.facts.model, decision, now_s)
+            or not passes(router, admission.queue, intake.facts, decision, now_s)
         ):
             return admission.enter(request, decision)
         return decision

@@ -1,0 +1,131 @@
+"""After how long conversations come back, learned from those that did and those that did not.
+
+For each age since the end of a turn, in buckets: how many conversations came back at that age, and how many seconds
+were spent at it by all that were idle. Their quotient is the hazard, the rate at which an idle conversation of that age
+comes back. It falls with age: tools answer within seconds, people within minutes, and most sessions end.
+
+How long KV is worth its memory follows as in the five-minute rule (J. Gray, F. Putzolu, SIGMOD 1987). One token kept
+for a second takes 1 / pool of the memory; one computed again takes 1 / rate seconds of prefill. A pool is filled by
+`pool / rate` seconds of prefill, so an idle conversation is worth keeping while
+
+    hazard(age)  >=  rate / pool
+
+Limits: `MAX_IDLE` idle conversations, the one that has been idle longest is forgotten first. Counts are halved at
+`MAX_RETURNS` returns, so that what is learned follows the traffic.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import Final
+
+EDGES_S: Final[tuple[float, ...]] = (
+    1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 450.0, 600.0, 900.0,
+)  # fmt: skip
+"""The ends of the buckets. What is idle for longer has not come back."""
+MAX_IDLE: Final = 20_000
+MAX_RETURNS: Final = 8192
+MIN_RETURNS: Final = 64
+"""Fewer say nothing."""
+MIN_IN_BUCKET: Final = 4
+"""Returns of a bucket below which it is no reason to keep anything."""
+
+
+class ReturnTimes:
+    """What is known of the conversations of one group of workers."""
+
+    __slots__ = ("_bucket_of", "_count", "_exposed_s", "_idle", "_max", "_returns")
+
+    def __init__(self, max_idle: int = MAX_IDLE) -> None:
+        self._max = max_idle
+        self._returns = [0.0 for _ in EDGES_S]
+        self._exposed_s = [0.0 for _ in EDGES_S]
+        self._count = 0.0  # of all returns
+        self._bucket_of: dict[int, int] = {}
+        self._idle: list[OrderedDict[int, float]] = [OrderedDict() for _ in EDGES_S]  # when a turn ended, by lineage
+
+    @property
+    def idle(self) -> int:
+        """Idle conversations that are followed."""
+        return len(self._bucket_of)
+
+    @property
+    def returns(self) -> float:
+        """Returns that were learned from, the older ones counted less."""
+        return self._count
+
+    def ended(self, lineage: int, now_s: float) -> None:
+        """A turn has ended."""
+        self._remove(lineage)
+        self._idle[0][lineage] = now_s
+        self._bucket_of[lineage] = 0
+        if len(self._bucket_of) > self._max:
+            self._forget_one()
+
+    def came_back(self, lineage: int, now_s: float) -> None:
+        """The next turn has arrived."""
+        at = self._bucket_of.get(lineage)
+        if at is None:
+            return
+        age_s = max(0.0, now_s - self._idle[at][lineage])
+        self._remove(lineage)
+        bucket = max(at, bisect_right(EDGES_S, age_s))
+        self._passed(at, bucket)
+        if bucket < len(EDGES_S):
+            self._exposed_s[bucket] += max(0.0, age_s - _begin_s(bucket))
+            self._returns[bucket] += 1.0
+            self._count += 1.0
+            if self._count >= MAX_RETURNS:
+                self._count /= 2
+                self._returns = [each / 2 for each in self._returns]
+                self._exposed_s = [each / 2 for each in self._exposed_s]
+
+    def advance(self, now_s: float) -> None:
+        """Count the time of those that are still idle."""
+        for bucket in range(len(EDGES_S) - 1, -1, -1):
+            idle = self._idle[bucket]
+            before_s = now_s - EDGES_S[bucket]
+            while idle:
+                lineage = next(iter(idle))
+                ended_s = idle[lineage]
+                if ended_s > before_s:
+                    break
+                del idle[lineage]
+                now_at = max(bucket + 1, bisect_right(EDGES_S, now_s - ended_s))
+                self._passed(bucket, now_at)
+                if now_at < len(EDGES_S):
+                    self._idle[now_at][lineage] = ended_s
+                    self._bucket_of[lineage] = now_at
+                else:
+                    del self._bucket_of[lineage]
+
+    def window_s(self, rate_per_pool: float, otherwise_s: float) -> float:
+        """How long an idle conversation is worth its memory; `otherwise_s` while too little is known."""
+        if self._count < MIN_RETURNS:
+            return otherwise_s
+        for bucket in range(len(EDGES_S) - 1, -1, -1):
+            returns = self._returns[bucket]
+            if returns >= MIN_IN_BUCKET and returns >= rate_per_pool * self._exposed_s[bucket]:
+                return EDGES_S[bucket]
+        return EDGES_S[0]
+
+    # Inside
+
+    def _remove(self, lineage: int) -> None:
+        bucket = self._bucket_of.pop(lineage, -1)
+        if bucket >= 0:
+            del self._idle[bucket][lineage]
+
+    def _passed(self, first: int, end: int) -> None:
+        """Add the whole time of the buckets from `first` on, without `end`."""
+        for bucket in range(first, end):
+            self._exposed_s[bucket] += EDGES_S[bucket] - _begin_s(bucket)
+
+    def _forget_one(self) -> None:
+        for idle in reversed(self._idle):
+            if idle:
+                del self._bucket_of[idle.popitem(last=False)[0]]
+                return
+
+
+def _begin_s(bucket: int) -> float:
+    return EDGES_S[bucket - 1] if bucket else 0.0

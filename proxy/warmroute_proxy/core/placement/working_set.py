@@ -1,0 +1,209 @@
+"""The working set: whether a turn may have KV memory now, or would evict conversations that come back within seconds.
+
+Where the KV of a fleet is too small for all its conversations, they evict each other between their turns, and each turn
+computes its whole prompt again: thrashing, as in virtual memory, and the cure is the same (P. Denning, 1968). Only as
+many conversations run as fit; the others wait (`queue.memory_wait`).
+
+    FREE    the turn takes little new memory: few tokens of it are uncached, or its conversation is there already
+    FITS    it takes new memory, and that worker has room for it (`cache.residents`)
+    LACKS   it would evict what is likely to be used again within the window (`cache.return_times`)
+
+Only of workers of this region whose engines report their pool, and that have no second tier: from a host tier an
+evicted prompt comes back without being computed. Where everything fits, every turn is FREE or FITS.
+
+A conversation has one home: the worker that its last turn was sent to. Limit: `MAX_HOMES`, the one used longest ago is
+forgotten first, and its next turn counts as new.
+"""
+
+from collections import OrderedDict
+from typing import Any, Final
+
+from warmroute_proxy.core.cache.residents import FIRST_WINDOW_S, NO_LIMIT, Residents
+from warmroute_proxy.core.cache.return_times import ReturnTimes
+from warmroute_proxy.core.placement.choices import WorkerState
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.ticket import Ticket
+from warmroute_proxy.core.prompt.facts import Facts
+
+FREE: Final = 0
+FITS: Final = 1
+LACKS: Final = 2
+
+SMALL_TOKENS: Final = 8192
+"""A chunk of prefill: a turn with fewer uncached tokens never waits for memory."""
+MAX_HOMES: Final = 20_000
+MAX_GROUPS: Final = 64
+"""Groups of workers that serve the same models; each has return times of its own."""
+REFRESH_S: Final = 1.0
+
+
+class WorkingSet:
+    """The books of all workers of one router."""
+
+    def __init__(self, workers: dict[str, WorkerState]) -> None:
+        """`workers` are those of the fleet, by id; they come and go."""
+        self._workers = workers
+        self._homes: OrderedDict[int, str] = OrderedDict()
+        self._times: OrderedDict[frozenset[str], ReturnTimes] = OrderedDict()
+        self._refresh_at_s = 0.0
+
+    # What happens to turns
+
+    def arrived(self, lineage: int, now_s: float) -> None:
+        """A turn has arrived, wherever it goes and however long it waits. Without effect when called again."""
+        worker = self._workers.get(self._homes.get(lineage, ""))
+        if worker is not None:
+            self._times_of(worker).came_back(lineage, now_s)
+
+    def sent(self, ticket: Ticket) -> None:
+        """A turn was sent to a worker, by this router or by a peer process."""
+        lineage, worker = ticket.lineage, ticket.cache_worker
+        if worker.worker is None:
+            return
+        home_id = self._homes.get(lineage, "")
+        home = self._workers.get(home_id)
+        if home is not None:
+            self._times_of(home).came_back(lineage, ticket.sent_s)
+            if home is not worker and home_id != worker.id:
+                home.load.residents.drop(lineage)
+        self._homes[lineage] = worker.id
+        homes = len(self._homes)
+        if homes > MAX_HOMES // 2:  # before that, nothing is forgotten soon
+            self._homes.move_to_end(lineage)
+            if homes > MAX_HOMES:
+                self._homes.popitem(last=False)
+        worker.load.residents.sent(lineage, ticket.own_tokens)
+
+    def ended(self, ticket: Ticket, now_s: float) -> None:
+        """It has ended, however it did."""
+        worker = ticket.cache_worker
+        if worker.worker is None:
+            return
+        if worker.load.residents.ended(ticket.lineage, now_s, computed=ticket.computed):
+            self._times_of(worker).ended(ticket.lineage, now_s)
+
+    # What may be sent
+
+    def memory_for(self, facts: Facts, decision: Decision, now_s: float) -> int:
+        """FREE, FITS or LACKS, for a turn at the worker that was decided."""
+        uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
+        if uncached < SMALL_TOKENS or 2 * uncached < decision.prompt_tokens_est:
+            return FREE
+        worker = self._workers.get(decision.cache_worker)
+        if worker is None or worker.worker is None or worker.tiered:
+            return FREE
+        residents, lineage = worker.load.residents, facts.lineage
+        if not residents.pool_tokens:
+            return FREE
+        self.refresh(now_s)
+        need = need_tokens(facts, decision)
+        if 2 * residents.tokens_of(lineage) >= need:
+            return FREE
+        return FITS if need <= residents.free_tokens(lineage, now_s) else LACKS
+
+    def touch(self, lineage: int, now_s: float) -> None:
+        """A turn waits to be sent: what its conversation holds at its home stays protected."""
+        worker = self._workers.get(self._homes.get(lineage, ""))
+        if worker is not None:
+            worker.load.residents.touch(lineage, now_s)
+
+    def emptiest(self, model: str, excluded: frozenset[str], now_s: float) -> str:
+        """The id of the usable worker with the most free memory; empty where there is none."""
+        most, found = -NO_LIMIT, ""
+        for worker in self._workers.values():
+            if not worker.caches_prompts or worker.id in excluded or not worker.target.serves(model):
+                continue
+            free = worker.load.residents.free_tokens(0, now_s)
+            if free > most and worker.load.availability.is_usable(now_s):
+                most, found = free, worker.id
+        return found
+
+    def resident_at(self, lineage: int, need: int) -> str:
+        """The worker that has at least half of what a turn needs; empty where none has."""
+        home_id = self._homes.get(lineage, "")
+        worker = self._workers.get(home_id)
+        if worker is None or 2 * worker.load.residents.tokens_of(lineage) < need:
+            return ""
+        return home_id
+
+    def held_by(self, lineage: int) -> int:
+        """Tokens that a conversation holds at its home."""
+        worker = self._workers.get(self._homes.get(lineage, ""))
+        return 0 if worker is None else worker.load.residents.tokens_of(lineage)
+
+    def others_than(self, worker_id: str) -> frozenset[str]:
+        """The ids of all other workers that cache prompts, and of peer regions."""
+        return frozenset([each.id for each in self._workers.values() if each.id != worker_id and each.role != "decode"])
+
+    def lacking(self, model: str, lineage: int, need: int, now_s: float) -> frozenset[str]:
+        """The ids of the workers that have no room for a turn."""
+        self.refresh(now_s)
+        found: list[str] = []
+        for worker in self._workers.values():
+            if not worker.caches_prompts or worker.tiered or not worker.target.serves(model):
+                continue
+            if need > worker.load.residents.free_tokens(lineage, now_s):
+                found.append(worker.id)
+        return frozenset(found)
+
+    def most_free(self, model: str, now_s: float) -> int:
+        """Tokens that a new conversation may have at most, at any usable worker."""
+        self.refresh(now_s)
+        most = 0
+        for worker in self._workers.values():
+            if worker.caches_prompts and worker.target.serves(model) and worker.load.availability.is_usable(now_s):
+                free = NO_LIMIT if worker.tiered else worker.load.residents.free_tokens(0, now_s)
+                most = max(most, free)
+        return most
+
+    def refresh(self, now_s: float) -> None:
+        """Apply what was learned of return times, once a second."""
+        if now_s < self._refresh_at_s:
+            return
+        self._refresh_at_s = now_s + REFRESH_S
+        for times in self._times.values():
+            times.advance(now_s)
+        for worker in self._workers.values():
+            residents = worker.load.residents
+            residents.times = None  # what it serves may have changed
+            if residents.pool_tokens:
+                rate_per_pool = 1.0 / (worker.load.prefill_s_per_token * residents.pool_tokens)
+                residents.window_s = self._times_of(worker).window_s(rate_per_pool, FIRST_WINDOW_S)
+
+    def as_dict(self, now_s: float) -> dict[str, dict[str, Any]]:
+        """By worker, what pages and metrics show; only of workers whose pool is known."""
+        self.refresh(now_s)
+        found: dict[str, dict[str, Any]] = {}
+        for worker in self._workers.values():
+            residents: Residents = worker.load.residents
+            if worker.caches_prompts and residents.pool_tokens:
+                found[worker.id] = {
+                    "resident": residents.seats,
+                    "in_use": residents.in_use,
+                    "tokens": residents.tokens,
+                    "protected_tokens": residents.protected(now_s),
+                    "pool_tokens": residents.pool_tokens,
+                    "window_s": residents.window_s,
+                }
+        return found
+
+    def _times_of(self, worker: WorkerState) -> ReturnTimes:
+        residents = worker.load.residents
+        if residents.times is not None:
+            return residents.times
+        group = worker.target.models
+        times = self._times.get(group)
+        if times is None:
+            times = self._times[group] = ReturnTimes()
+            if len(self._times) > MAX_GROUPS:
+                self._times.popitem(last=False)
+        residents.times = times
+        return times
+
+
+def need_tokens(facts: Facts, decision: Decision) -> int:
+    """Tokens that a turn takes of a pool: of its prompt those that no other conversation has."""
+    tokens = decision.prompt_tokens_est
+    if not decision.shared_bytes:
+        return tokens
+    return max(0, tokens - decision.shared_bytes * tokens // (facts.chain.total_bytes or 1))

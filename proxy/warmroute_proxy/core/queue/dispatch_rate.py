@@ -1,0 +1,49 @@
+"""When a refused request should retry: by how fast queued requests are dispatched.
+
+Capacity becomes free at a rate that is measured while any request waits. Each refused request gets
+another retry time, one dispatch after the last one's, so that they do not all come back at once.
+"""
+
+import math
+from typing import Final
+
+RATE_MEMORY_S: Final = 10.0
+RATE_PRIOR_PER_S: Final = 1.0
+RETRY_AFTER_MAX_S: Final = 60
+"""The longest that OpenAI's clients obey: they ignore a longer one."""
+
+
+class DispatchRate:
+    """How fast requests are dispatched from the queue lately, and when a refused one should retry."""
+
+    __slots__ = ("_at_s", "_began_s", "_count", "_promised_s")
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._at_s = -math.inf
+        self._began_s = 0.0
+        self._promised_s = -math.inf
+
+    def observe(self, now_s: float) -> None:
+        """A request that waited was dispatched."""
+        left = math.exp(min(0.0, self._at_s - now_s) / RATE_MEMORY_S)
+        if self._count * left < 0.5:  # of long ago: measured anew
+            self._count, left, self._began_s = 0.0, 0.0, now_s
+        self._count = self._count * left + 1.0
+        self._at_s = max(now_s, self._at_s)
+
+    def per_s(self, now_s: float) -> float:
+        """Dispatches a second; a guess before any were measured."""
+        age_s = now_s - self._began_s
+        left = math.exp(min(0.0, self._at_s - now_s) / RATE_MEMORY_S)
+        if self._count * left < 0.5 or age_s <= 0:
+            return RATE_PRIOR_PER_S
+        return self._count * left / (RATE_MEMORY_S * (1 - math.exp(-max(age_s, 1.0) / RATE_MEMORY_S)))
+
+    def retry_after_s(self, waiting: int, now_s: float) -> int:
+        """Whole seconds until a retry is useful, with so many waiting: from 1 to `RETRY_AFTER_MAX_S`."""
+        rate = self.per_s(now_s)
+        retry_s = max(now_s + waiting / rate, self._promised_s + 1 / rate)
+        self._promised_s = min(retry_s, now_s + RETRY_AFTER_MAX_S)
+        left_s = min(self._promised_s - now_s, RETRY_AFTER_MAX_S)  # a sum and a difference of floats may be beyond
+        return max(1, math.ceil(left_s))

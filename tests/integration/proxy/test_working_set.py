@@ -1,0 +1,92 @@
+"""Turns that wait until there is KV memory for them, over real sockets, before an engine with a small pool."""
+
+import json
+from pathlib import Path
+
+from .harness import answer, events, until
+from .test_admission import Scene, scene, worker
+
+POOL = 30_000
+"""Tokens; an unknown prompt counts as a token for 4 bytes or so."""
+
+
+def small_pool(it: Scene) -> None:
+    """Have the engine report a pool that holds one long conversation, and the proxy know it."""
+    row = {"dp_rank": 0, "num_running_reqs": 0, "num_waiting_reqs": 0, "num_used_tokens": 0, "num_total_tokens": 0}
+    it.engine.loads = json.dumps(
+        {"loads": [row | {"max_running_requests": 100, "max_total_num_tokens": POOL}]}
+    ).encode()
+    until(lambda: worker(it).get("token_limit") == POOL, "the pool is known")
+
+
+def long_text(name: str, thousands: int = 18) -> str:
+    """About so many thousand tokens, of which no other text has any."""
+    return f"{name} " + f"{name}-word " * (thousands * 4000 // (len(name) + 6))
+
+
+def test_a_turn_whose_kv_does_not_fit_waits_for_memory(tmp_path: Path) -> None:
+    with scene(tmp_path, running=100) as it:
+        small_pool(it)
+        first = it.send(long_text("first"))
+        it.runs(1)
+        second = it.wait(long_text("second"), stream=True)
+        queue = it.queue()
+        assert queue["for_memory"] == 1
+        assert it.metric("warmroute_queue_memory_requests") == 1
+        small = it.send("a small one passes")
+        it.runs(2)
+        assert it.queue()["for_memory"] == 1
+        it.gate.open_for_all()
+        answers = [answer(sock) for sock in (first, second, small)]
+        assert {status for status, _, _ in answers} == {200}
+        assert events(answers[1][2])
+        assert it.metric("warmroute_queue_memory_wait_seconds_count") == 1
+        with it.proxy.admin() as admin:
+            decisions = admin.get("/admin/decisions").json()["decisions"]
+            working_set = admin.get("/admin/admission").json()["working_set"]
+        assert sorted(decision["memory_wait_s"] > 0 for decision in decisions) == [False, False, True]
+        (books,) = working_set.values()
+        assert books["pool_tokens"] == POOL
+        assert books["in_use"] == 0
+
+
+def test_after_the_bound_it_is_served_whatever_it_evicts(tmp_path: Path) -> None:
+    with scene(tmp_path, running=100, limits="working_set_wait_s = 0.3") as it:
+        small_pool(it)
+        first = it.send(long_text("first"))
+        it.runs(1)
+        second = it.send(long_text("second"))
+        it.runs(2)  # although the first one has not ended
+        it.gate.open_for_all()
+        assert {answer(sock)[0] for sock in (first, second)} == {200}
+
+
+def test_it_is_off_by_one_key(tmp_path: Path) -> None:
+    with scene(tmp_path, running=100, limits="working_set_wait_s = 0") as it:
+        small_pool(it)
+        asked = [it.send(long_text(name)) for name in ("first", "second", "third")]
+        it.runs(2)
+        it.gate.open_for_all()
+        assert {answer(sock)[0] for sock in asked} == {200}
+        assert it.metric("warmroute_queue_memory_wait_seconds_count") == 0
+
+
+def test_a_waiting_stream_gets_comments(tmp_path: Path) -> None:
+    with scene(tmp_path, running=100, limits="head_hold_s = 0.1") as it:
+        small_pool(it)
+        first = it.send(long_text("first"))
+        it.runs(1)
+        second = it.wait(long_text("second"), stream=True)
+        head = b""
+        while b"\n\n" not in head.partition(b"\r\n\r\n")[2]:
+            head += second.recv(4096)
+        assert b" 200 " in head
+        assert b"\n:" in head.partition(b"\r\n\r\n")[2]
+        assert it.queue()["for_memory"] == 1
+        it.gate.open_for_all()
+        assert answer(first)[0] == 200
+        rest = b""
+        while b"[DONE]" not in rest:
+            piece = second.recv(65536)
+            assert piece, "the stream broke off"
+            rest += piece

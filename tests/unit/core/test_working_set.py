@@ -1,0 +1,114 @@
+"""The books of the working set: what peer processes know of them, and what a restart and a move leave."""
+
+from typing import Any
+
+import pytest
+
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.placement.router import Router, Ticket
+from warmroute_proxy.core.placement.working_set import FITS, FREE, LACKS
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.peer_router import PeerRouter
+
+POOL = 100_000
+IDS = ("a", "b")
+
+
+def turn_of(session: int, thousands: int) -> Facts:
+    """A turn of a session, by 4 bytes a token."""
+    chain = Chain([session * 1000 + n for n in range(thousands)], [4000 * (n + 1) for n in range(thousands)])
+    return Facts("m", session, session, False, None, chain, 0, 1, 300, None, None, True)
+
+
+def report(router: Router, **more: Any) -> None:
+    for id_ in IDS:
+        router.observe_loads(id_, EngineLoads(max_running=100, max_tokens=POOL, **more), 0.0)
+
+
+@pytest.fixture
+def router() -> Router:
+    router = Router("east", [Worker(id_, id_, 0, "aggregated") for id_ in IDS])
+    report(router)
+    return router
+
+
+def send(router: Router, facts: Facts, to: str, now_s: float = 0.0) -> Ticket:
+    decision = router.place(facts, now_s, frozenset(IDS) - {to})
+    return router.dispatched(facts, decision, now_s)
+
+
+def end(router: Router, ticket: Ticket, facts: Facts, now_s: float) -> None:
+    router.first_token(ticket, now_s)
+    router.settled(ticket, facts, now_s, facts.chain.total_bytes // 4, 0, 100)
+
+
+def memory_at(router: Router, facts: Facts, to: str, now_s: float = 0.0) -> int:
+    return router.working_set.memory_for(facts, router.place(facts, now_s, frozenset(IDS) - {to}), now_s)
+
+
+def test_a_worker_is_full_while_turns_run_and_sessions_are_likely_to_return(router: Router) -> None:
+    first, second, third = turn_of(1, 60), turn_of(2, 30), turn_of(3, 60)
+    assert memory_at(router, first, "a") == FITS
+    ticket = send(router, first, "a")
+    running = send(router, second, "a")
+    assert memory_at(router, third, "a") == LACKS
+    assert memory_at(router, third, "b") == FITS
+    end(router, ticket, first, 5.0)
+    assert memory_at(router, third, "a", 6.0) == LACKS  # it may come back within seconds
+    assert memory_at(router, turn_of(1, 61), "a", 6.0) == FREE
+    assert memory_at(router, third, "a", 600.0) == FITS
+    end(router, running, second, 600.0)
+
+
+def test_a_small_turn_is_free_whatever_is_there(router: Router) -> None:
+    send(router, turn_of(1, 95), "a")
+    assert memory_at(router, turn_of(2, 5), "a") == FREE
+
+
+def test_a_session_that_moves_leaves_its_old_worker(router: Router) -> None:
+    facts = turn_of(1, 60)
+    end(router, send(router, facts, "a"), facts, 1.0)
+    assert router.working_set.resident_at(1, 60_000) == "a"
+    ticket = send(router, turn_of(1, 61), "b", 2.0)
+    assert router.working_set.resident_at(1, 60_000) == "b"
+    assert router.working_set.as_dict(2.0)["a"]["resident"] == 0
+    router.failed(ticket, 3.0, ())
+    assert router.working_set.as_dict(3.0)["b"]["resident"] == 0  # its prompt was never computed
+
+
+def test_a_worker_that_restarts_has_empty_books(router: Router) -> None:
+    facts = turn_of(1, 60)
+    ticket = send(router, facts, "a")
+    router.worker_restarted("a")
+    report(router)
+    assert router.working_set.as_dict(1.0)["a"]["tokens"] == 0
+    router.failed(ticket, 1.0, ["a"])
+    router.remove_worker("a")
+    assert set(router.working_set.as_dict(2.0)) == {"b"}
+    assert router.working_set.resident_at(1, 60_000) == ""
+
+
+def test_workers_with_a_second_tier_take_any_turn() -> None:
+    router = Router("east", [Worker(id_, id_, 0, "aggregated", host_cache=True) for id_ in IDS])
+    report(router)
+    send(router, turn_of(1, 95), "a")
+    assert memory_at(router, turn_of(2, 60), "a") == FREE
+
+
+def test_processes_of_one_proxy_share_the_books() -> None:
+    workers = [Worker(id_, id_, 0, "aggregated") for id_ in IDS]
+    other = PeerRouter("east", workers, send=lambda *_: None)
+    router = PeerRouter("east", workers, send=lambda event, now_s: other.apply(0, event, now_s))
+    for each in (router, other):
+        report(each)
+    first, second = turn_of(1, 60), turn_of(2, 30)
+    tickets = [send(router, first, "a"), send(router, second, "a")]
+    assert memory_at(other, turn_of(3, 60), "a") == LACKS
+    end(router, tickets[0], first, 1.0)
+    assert other.working_set.as_dict(2.0) == router.working_set.as_dict(2.0)
+    router.failed(tickets[1], 3.0, ())
+    assert other.working_set.as_dict(3.0) == router.working_set.as_dict(3.0)
+    other.forget(0, 4.0)
+    assert other.working_set.as_dict(4.0)["a"]["in_use"] == 0
