@@ -173,7 +173,7 @@ class Scene:
         self.prices = Prices([ModelConfig("m", (), (PriceBook(Rates(1, 1, 1)),), None)], lambda: 1.0)
         self.retries = RetryBudget()
         engines: Any = self.engines
-        ledger: Any = SimpleNamespace(open=self._open_row, settle=self._settle_row)
+        ledger: Any = SimpleNamespace(open=self._open_row, settle=self._settle_row, earlier_turns={})
         re_prefills: Any = SimpleNamespace(prompts=SimpleNamespace(min_bytes=1 << 30))
         alone: Any = SimpleNamespace(region="east", active=False)
         metrics, router = RequestMetrics(Metrics()), cast("Router", _Places(self))

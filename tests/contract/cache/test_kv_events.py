@@ -136,8 +136,9 @@ def test_chat_and_completions_take_a_session_id(lab: Lab, heard: KvSubscriber) -
     for path, body in (("chat/completions", chat), ("completions", {"prompt": text, "session_id": "completing"})):
         response = lab.client.post(f"/v1/{path}", json={"model": "tiny", "max_tokens": 2, **body})
         assert response.status_code == 200, response.text
-        (message,) = heard.until({"type": "BlockStored", "medium": "GPU"})
-        assert [event.get("session_id") for event in message.events] == [body["session_id"]]
+        # Before it may come more of what went to the host: an engine on a busy machine sends that in several messages.
+        told = events(heard.until({"type": "BlockStored", "medium": "GPU"}))
+        assert [event.get("session_id") for event in told if event["medium"] == "GPU"] == [body["session_id"]]
         heard.until({"type": "BlockStored", "medium": "CPU_PINNED"})
 
 
