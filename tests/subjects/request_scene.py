@@ -148,6 +148,9 @@ class Engines:
 
     def settled(self, *_: object) -> None: ...
 
+    def why_unavailable(self, _: str) -> str:
+        return ""
+
     def served_by(self, decision: Decision) -> tuple[ServedBy, ...]:
         return tuple(ServedBy(w.id, w.dp_rank, w.role) for w in decision.workers)
 
