@@ -88,7 +88,7 @@ def test_an_engine_is_taken_out_flipped_and_taken_in_again(fleet: Fleet, capsys:
     [
         ("p1", "engine p1 runs speculative decoding, with which SGLang switches no role"),
         ("d1", "engine d1 was started without --enable-pd-role-switch"),
-        ("nothing", "there is no engine 'nothing' in this region"),
+        ("nothing", "there is no engine 'nothing' in east"),
     ],
 )
 def test_what_cannot_be_flipped_is_refused_and_goes_on(
