@@ -98,6 +98,10 @@ def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
         help="delay of KV events, for warmroute+events (100)",
     )
     proxies.add_argument(
+        "--working-set-wait-s", type=_not_negative, default=120.0, metavar="S",
+        help="the longest wait for KV memory, for warmroute+working-set (120)",
+    )  # fmt: skip
+    proxies.add_argument(
         "--naming-share",
         type=_share,
         default=1.0,

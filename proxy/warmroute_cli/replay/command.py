@@ -101,6 +101,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
         each_turn=arguments.each_turn_anywhere,
         naming_share=arguments.naming_share,
         routers=arguments.routers,
+        working_set_wait_s=arguments.working_set_wait_s,
         share_lag_s=None if arguments.share_lag_ms is None else arguments.share_lag_ms / 1000,
         event_lag_s=arguments.event_lag_ms / 1000,
         changes=tuple(Change(*change) for change in arguments.change),

@@ -38,6 +38,11 @@ class Result:
     """Of cached tokens, as a share of the prompt; None of a policy that predicts nothing."""
     retries: int = 0
     """Turns that were sent again because their worker went away."""
+    computed_tokens: int = 0
+    """Input tokens that were not cached."""
+    ttft_max_s: float = 0.0
+    session_s: float = 0.0
+    """The mean over sessions of all the time that they wait for answers."""
     load_times_s: list[float] = field(default_factory=list)
     load_tokens: list[list[int]] = field(default_factory=list)
     """Outstanding tokens of each worker at `load_times_s`."""
@@ -109,6 +114,7 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
     ]
     tokens = sum(turn.request.input_tokens for turn in turns)
     cached = sum(turn.cached_tokens for turn in turns)
+    sessions = {turn.request.session for turn in turns}
     return {
         "requests": len(turns),
         "hit": cached / tokens if tokens else 0.0,
@@ -119,4 +125,7 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
         "tpot_p90_s": percentiles(tpots, 90)[0],
         "prediction_error_p95": percentiles(errors, 95)[0] if errors else None,
         "retries": sum(turn.retries for turn in turns),
+        "computed_tokens": tokens - cached,
+        "ttft_max_s": max(ttfts, default=0.0),
+        "session_s": sum(turn.ended_s - turn.arrived_s for turn in turns) / (len(sessions) or 1),
     }
