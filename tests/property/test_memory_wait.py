@@ -67,10 +67,13 @@ class Front:
         self.rounds += 1
         for waiter, found in next_dispatches(self.queue, self.router, self.find, self.now, again=True):
             if found.goes:
-                waited_s, for_memory = self.now - waiter.since_s, waiter.worker_id == FOR_MEMORY
+                waited_s, need = self.now - waiter.since_s, need_tokens(waiter.item, found.decision)
+                home = self.router.working_set.resident_at(waiter.item.lineage, need)
+                # One that waits for its home at work may go elsewhere after half of its time, whatever is there: also
+                # one that waited for memory, until another turn of its conversation brought that.
+                limit_s = WAIT_S if waiter.worker_id == FOR_MEMORY and not home else 15.0
                 self.queue.served(waiter, 1)
-                # One that waits for its home at work may go elsewhere after half of its time, whatever is there.
-                self.go(waiter.item, found.decision, checked=waited_s < (WAIT_S if for_memory else 15.0))
+                self.go(waiter.item, found.decision, checked=waited_s < limit_s)
 
     def go(self, facts: Facts, decision: Decision, *, checked: bool = True) -> None:
         id_ = decision.cache_worker

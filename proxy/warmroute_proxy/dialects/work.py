@@ -21,7 +21,7 @@ SMALL_BYTES: Final = 32_768
 """Of a body that is not looked at: the worst one takes 3 ms."""
 
 BYTES_PER_BRACKET: Final = 256
-MOST_BRACKETS: Final = 7168
+MOST_BRACKETS: Final = 6144
 """A body in the event loop has 1,024 lists and objects, and one more for so many bytes, up to the most that cost three
 chats of 2 MB; thrice the members, six times the values.
 """

@@ -187,7 +187,11 @@ def tool_parts(tools: Raw) -> list[bytes]:
     for index, tool in enumerate(decoded):
         function = tool.get("function")
         members = tool if function is None else decode_part(_OBJECT, function, f"tools[{index}].function")
-        parts.append(_TOOL + _members({name: Raw(_compact(value)) for name, value in members.items()}))
+        pieces: list[bytes] = [_TOOL]
+        for name in sorted(members):
+            if name != "cache_control":
+                pieces += (_MEMBER, name.encode(), _FIELD, _compact(members[name]))
+        parts.append(b"".join(pieces))
     return parts
 
 
