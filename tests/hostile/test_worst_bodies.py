@@ -17,7 +17,7 @@ from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of
 from warmroute_proxy.server.intake.intake import CHAT
 
 MOST: Final = 3.0
-TRIES: Final = 20
+TRIES: Final = 100
 AGENT: Final = agents(SIZE, 1, 1)[0][0].data.replace(b"bench-model", b"m").replace(b'\\"x\\": {', b'\\"x\\" = ')
 CHAT_BODY: Final = AGENT[:-1] + b" " * (SIZE - len(AGENT)) + b"}"
 """As many brackets for its bytes as in recorded sessions, whose tools' results have fewer of them."""
