@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,15 +33,16 @@ def copy_of_the_checkout(folder: Path) -> Path:
 def run(script: str, folder: Path) -> str:
     """What a script prints in a fresh copy of the checkout, with a home of its own.
 
-    `pip install warmroute` installs the copy there.
+    `pip install warmroute` installs a wheel of the copy.
     """
     checkout, home = copy_of_the_checkout(folder / "warmroute"), folder / "home"
     home.mkdir()
-    constraint = folder / "constraint.txt"
-    constraint.write_text(f"warmroute @ {checkout.as_uri()}\n")
+    wheels = folder / "wheels"
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(checkout)]
+    subprocess.run(build, check=True, timeout=seconds(TIMEOUT_S))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "PYTHON"))}
     path = f"{NODE / 'node_modules' / '.bin'}:{os.environ['PATH']}"
-    environment = {**kept, **QUIET, "HOME": str(home), "PATH": path, "PIP_CONSTRAINT": str(constraint)}
+    environment = {**kept, **QUIET, "HOME": str(home), "PATH": path, "PIP_FIND_LINKS": str(wheels)}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=seconds(TIMEOUT_S),
