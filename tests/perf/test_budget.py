@@ -37,7 +37,7 @@ def test_more_than_two_per_cent_fail(
 ) -> None:
     counts(monkeypatch, 1_000_000, here)
     assert budget.main([]) == status
-    assert ("above the limit: w1, w2," in capsys.readouterr().out) == bool(status)
+    assert ("above the limit: " in capsys.readouterr().out) == bool(status)
 
 
 def test_a_base_that_is_not_there_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
