@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 WIDTH_OF_PAGES: Final = 170
-"""Where the output goes to no terminal, and nobody says how wide it is."""
+"""The width of output that goes to a file or a pipe, unless `COLUMNS` says another."""
 
 LEAST_NOTES: Final = 30
 GAP: Final = "  "

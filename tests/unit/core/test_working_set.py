@@ -10,6 +10,7 @@ from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.placement.working_set import FITS, FREE, LACKS
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 
 POOL = 100_000
@@ -112,3 +113,12 @@ def test_processes_of_one_proxy_share_the_books() -> None:
     assert other.working_set.as_dict(3.0) == router.working_set.as_dict(3.0)
     other.forget(0, 4.0)
     assert other.working_set.as_dict(4.0)["a"]["in_use"] == 0
+
+
+def test_a_turn_waits_for_memory_no_longer_than_the_bound_where_no_worker_can_be_used() -> None:
+    """Nobody looks for a place for it then, so that only its time ends the wait."""
+    queue: Queue[str] = Queue(10, 10**6, timeout_s=30.0, memory_wait_s=60.0)
+    waiter = Waiter("a turn", "t", "m", 0, 100.0)
+    queue.join(waiter, FOR_MEMORY, 0.0)
+    assert queue.expired(189.0 - 30.0) == []
+    assert queue.expired(191.0 - 30.0) == [waiter]

@@ -30,10 +30,9 @@ NO_LIMIT: Final = 1 << 62
 class Seat:
     """What one conversation holds. `last_s` is when its last turn ended, `turns` are those under way."""
 
-    __slots__ = ("last_s", "lineage", "tokens", "turns")
+    __slots__ = ("last_s", "tokens", "turns")
 
-    def __init__(self, lineage: int) -> None:
-        self.lineage = lineage
+    def __init__(self) -> None:
         self.tokens = 0
         self.turns = 0
         self.last_s = -math.inf
@@ -72,12 +71,12 @@ class Residents:
     # What happens
 
     def sent(self, lineage: int, tokens: int) -> None:
-        """A turn was sent, whose conversation then holds so many tokens."""
+        """A turn was sent. With it its conversation holds `tokens`."""
         seat = self._in_use.get(lineage)
         if seat is None:
             seat = self._take(lineage)
             if seat is None:
-                seat = Seat(lineage)
+                seat = Seat()
             self._in_use[lineage] = seat
             self.used_tokens += tokens
             seat.tokens = tokens
@@ -110,7 +109,7 @@ class Residents:
         return True
 
     def resize(self, lineage: int, tokens: int) -> None:
-        """A conversation whose turn has just ended holds so many tokens."""
+        """The last turn of a conversation has ended. It now holds `tokens`."""
         seat = self._fresh.get(lineage)
         if seat is not None:
             self.fresh_tokens += tokens - seat.tokens

@@ -47,9 +47,7 @@ FOR_MEMORY: Final = "\nmemory"
 character.
 """
 TOKENS_PER_S: Final = 500.0
-"""Of two requests that wait for memory, one that has waited a second longer goes first although it needs so many tokens
-more.
-"""
+"""A request that has waited a second longer for memory may need so many tokens more, and still goes first."""
 
 
 class Waiter(Generic[T]):
@@ -326,13 +324,16 @@ class Queue(Generic[T]):
             self._lines[waiter.line_key] = self._lines.pop(waiter.line_key)
 
     def expired(self, before_s: float) -> list[Waiter[T]]:
-        """The requests that have waited for a worker since before then."""
+        """The requests that have waited for a worker since before then. One that still waits for memory although its
+        time for that was over then (no worker can be used) is among them.
+        """
         found = []
         for share in self._shares.values():
             for waiter in share.waiting:
                 if waiter.since_s >= before_s:
                     break
-                if waiter.timed_from_s < before_s and waiter.worker_id != FOR_MEMORY:
+                for_memory = waiter.worker_id == FOR_MEMORY
+                if (waiter.since_s + self.memory_wait_s if for_memory else waiter.timed_from_s) < before_s:
                     found.append(waiter)
         return found
 

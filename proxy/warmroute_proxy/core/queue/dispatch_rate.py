@@ -27,7 +27,7 @@ class DispatchRate:
     def observe(self, now_s: float) -> None:
         """A request that waited was dispatched."""
         left = math.exp(min(0.0, self._at_s - now_s) / RATE_MEMORY_S)
-        if self._count * left < 0.5:  # of long ago: measured anew
+        if self._count * left < 0.5:  # the last one was long ago: the rate is measured anew
             self._count, left, self._began_s = 0.0, 0.0, now_s
         self._count = self._count * left + 1.0
         self._at_s = max(now_s, self._at_s)

@@ -26,6 +26,7 @@ from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 MAX_LOOKED_AT: Final = 16
 """Requests at once that are placed to find out whether they fit: each takes a decision or two."""
 MARGIN_S: Final = 4.0
+"""Chosen in the replay of decision 041, on agents' traces."""
 _NONE: Final[frozenset[str]] = frozenset()
 
 T = TypeVar("T")
