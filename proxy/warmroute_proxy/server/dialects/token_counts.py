@@ -6,8 +6,8 @@ agents count between their turns. So it has limits of its own, by tenant: `count
 that can count, of `MAX_AT_ONCE` questions as many as are free, and one large question at a time. What is beyond them is
 estimated, and the answer says so.
 
-An engine answers nobody else while its tokenizer runs: an embedded one for 50 ms with 112,000 tokens. So questions have a
-small share of its time, and large ones do not come one behind the other.
+An engine answers nobody else while its tokenizer runs: an embedded one for 50 ms with 112,000 tokens. So questions have
+a small share of its time, and large ones do not come one behind the other.
 """
 
 import asyncio
