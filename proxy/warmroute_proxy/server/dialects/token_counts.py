@@ -31,6 +31,7 @@ MAX_AT_ONCE: Final = 8
 LARGE_TOKENS: Final = 16_384  # of a prompt whose question is large: a tenant has one at a time
 MAX_TENANTS: Final = 4096  # whose counts are kept; those that have counted nothing for a minute are dropped
 MINUTE_S: Final = 60.0
+SAVED_S: Final = 15.0
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 33_554_432  # 7 bytes for each token id
 _PATH: Final = "/v1/tokenize"
@@ -48,7 +49,7 @@ _decode: Final = msgspec.json.Decoder(_Counted).decode
 
 
 class _OfTenant:
-    """What a tenant may still have counted: `tokens` at `since_s`, more with time."""
+    """What a tenant may still have counted: `tokens` at `since_s`, more with time. Below 0: it has had more already."""
 
     __slots__ = ("at_once", "large", "since_s", "tokens")
 
@@ -59,10 +60,13 @@ class _OfTenant:
         self.large = 0
 
     def take(self, tokens: int, per_minute: int, now_s: float) -> bool:
-        """Take so many tokens, if they are there; a minute's worth at most is saved up."""
+        """Take so many tokens, if some are left; what `SAVED_S` bring at most is saved up.
+
+        A prompt may have more than that: the next one waits for longer then.
+        """
         grown = self.tokens + (now_s - self.since_s) * per_minute / MINUTE_S
-        self.tokens, self.since_s = min(grown, float(per_minute)), now_s
-        if tokens > self.tokens:
+        self.tokens, self.since_s = min(grown, per_minute * SAVED_S / MINUTE_S), now_s
+        if self.tokens <= 0:
             return False
         self.tokens -= tokens
         return True
@@ -101,9 +105,10 @@ class TokenCounts:
         if own is None:
             if len(self._tenants) >= MAX_TENANTS:
                 self._forget_idle(now_s)
-            own = self._tenants[tenant] = _OfTenant(float(per_minute), now_s)
-        has_place = own.at_once < MAX_AT_ONCE - self._at_once and not (own.large and tokens > LARGE_TOKENS)
-        return has_place and own.take(tokens, per_minute, now_s)
+            own = self._tenants[tenant] = _OfTenant(per_minute * SAVED_S / MINUTE_S, now_s)
+        if own.at_once >= MAX_AT_ONCE - self._at_once or (own.large and tokens > LARGE_TOKENS):
+            return False
+        return own.take(tokens, per_minute, now_s)
 
     def _forget_idle(self, now_s: float) -> None:
         idle = [name for name, own in self._tenants.items() if not own.at_once and own.since_s < now_s - MINUTE_S]
