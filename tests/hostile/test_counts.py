@@ -87,6 +87,13 @@ def test_beyond_the_limit_a_tenant_gets_estimates_and_others_do_not(make: Make, 
     assert counting.is_exact(INNOCENT, text, path)
 
 
+def test_a_prompt_of_more_than_a_minutes_tokens_is_estimated_and_others_are_not(make: Make) -> None:
+    counting = make(limits="counted_tokens_per_minute = 20_000")
+    assert not counting.is_exact(HOSTILE, "tell me more, " * 9000)
+    assert counting.is_exact(HOSTILE, "tell me more, " * 3000)  # more than is saved up
+    assert not counting.is_exact(HOSTILE, "tell me more")
+
+
 def test_one_tenant_leaves_others_room_at_an_engine(make: Make) -> None:
     counting = make()
     counting.may_answer.clear()

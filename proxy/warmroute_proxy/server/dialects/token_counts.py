@@ -62,11 +62,11 @@ class _OfTenant:
     def take(self, tokens: int, per_minute: int, now_s: float) -> bool:
         """Take so many tokens, if some are left; what `SAVED_S` bring at most is saved up.
 
-        A prompt may have more than that: the next one waits for longer then.
+        A prompt may have more than that, up to a minute's: the next ones are estimated for longer then.
         """
         grown = self.tokens + (now_s - self.since_s) * per_minute / MINUTE_S
         self.tokens, self.since_s = min(grown, per_minute * SAVED_S / MINUTE_S), now_s
-        if self.tokens <= 0:
+        if self.tokens <= 0 or tokens > per_minute:
             return False
         self.tokens -= tokens
         return True
