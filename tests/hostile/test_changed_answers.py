@@ -41,7 +41,7 @@ STREAM: list[dict[str, Any]] = [
     {"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]},
     {"id": "x", "choices": [], "usage": USAGE},
 ]
-ODD = (
+ODD: tuple[Any, ...] = (
     None, True, -1, 1.5, 1e308, 10**30, "", "a", "\ud800", "\0", [], {}, [None], [[]], {"a": 1}, "stop", "length",
     "tool_calls", "content_filter", [{"type": "text", "text": "t"}], [{"type": "refusal", "refusal": "no"}],
 )  # fmt: skip
