@@ -73,7 +73,7 @@ class Limits:
     keyed_replay_s: float = 60.0
     keyed_answer_bytes: int = 16_777_216
     keyed_total_bytes: int = 268_435_456
-    counted_tokens_per_minute: int = 4_000_000
+    counted_tokens_per_minute: int = 500_000
     total_timeout_s: float = 3_600.0
     queue_requests: int = 1_024
     queue_bytes: int = 268_435_456
