@@ -1,12 +1,14 @@
 """A receipt in words: where the turn went, why there, what was lost and to what, what it would have cost cold."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from warmroute._explain import MEANINGS, RESTARTED, UNKNOWN_CLASS
 from warmroute.contract.money import usd
 from warmroute.contract.receipt import cached_tokens
+from warmroute.guard.causes import WORDS
 
+CAUSES: Final = {str(cause): words.meaning for cause, words in WORDS.items()}
 TIERS = {"device": "in GPU memory", "host": "in host memory", "storage": "in the shared store"}
 OUTCOMES = {
     "completed": "It was completed.",
@@ -134,6 +136,18 @@ def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
     for name, tokens in sorted(receipt["loss"].items(), key=lambda loss: -int(loss[1])):
         by_restart = name == "evicted" and receipt.get("evicted_by") == "engine_restart"
         yield f"Not cached: {tokens:,} ({name}) {RESTARTED if by_restart else MEANINGS.get(name, UNKNOWN_CLASS)}"
+    if "prefix_break" in receipt:
+        yield from broken_in_words(receipt["prefix_break"])
+
+
+def broken_in_words(broken: Mapping[str, Any]) -> Iterator[str]:
+    """What broke the prefix, and for a compaction what it cost and saves."""
+    meaning = CAUSES.get(broken["cause"], "it is not what it was")
+    cost = f"{broken['tokens']:,} tokens, {usd(broken['nanousd'])} USD"
+    yield f"Prefix changed, where: {broken['where']}, {cost}. Cause: {broken['cause']} ({meaning})."
+    if "compacted_tokens" in broken:
+        saved, less = usd(broken["saved_nanousd_a_turn"]), broken["compacted_tokens"]
+        yield f"The compaction made the prompt {less:,} tokens shorter: {saved} USD less for each turn from here on."
 
 
 def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:

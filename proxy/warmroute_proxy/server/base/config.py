@@ -81,6 +81,7 @@ class Limits:
     working_set_wait_s: float = 120.0
     shutdown_grace_s: float = 25.0
     kept_prompt_bytes: int = 67_108_864
+    prompt_parts_bytes: int = 33_554_432
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +267,11 @@ class Config:
     def kept_prompt_bytes(self) -> int:
         """Of prompts that each process may keep."""
         return self.limits.kept_prompt_bytes // self.proxy.processes
+
+    @property
+    def prompt_parts_bytes(self) -> int:
+        """Of what each process may keep of the parts of prompts."""
+        return self.limits.prompt_parts_bytes // self.proxy.processes
 
     def model_of(self, asked: str) -> ModelConfig | None:
         """The model of a name or alias; the first whose alias is a pattern of it, such as `claude-*`."""

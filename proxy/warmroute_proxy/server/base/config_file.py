@@ -67,6 +67,7 @@ _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "working_set_wait_s": (0.0, 3_600.0),
     "shutdown_grace_s": (0.0, 86_400.0),
     "kept_prompt_bytes": (0, 2**40),
+    "prompt_parts_bytes": (0, 2**40),
 }
 
 

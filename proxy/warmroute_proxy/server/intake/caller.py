@@ -28,6 +28,7 @@ from warmroute_proxy.server.base.config import ANY, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.intake.known_body import MAX_KNOWN_BODIES, KnownBodies, KnownBody
+from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, PrefixBreaks
 
 MAX_CALLERS: Final = 4096
 MAX_KEY_CHARS: Final = 2048  # of all that tells one caller from another
@@ -149,8 +150,11 @@ def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:
 class Callers:
     """The callers that are known, their known bodies, and the conversations of those that name no session."""
 
-    def __init__(self, secrets: Secrets, conversations: Conversations) -> None:
+    def __init__(
+        self, secrets: Secrets, conversations: Conversations, prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS
+    ) -> None:
         self.known_bodies = KnownBodies()
+        self.prefix_breaks = prefix_breaks
         self.conversations = conversations
         self.secrets = secrets
         self._callers: dict[tuple[str, ...], Caller] = {}

@@ -28,6 +28,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY
 from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
@@ -52,6 +53,7 @@ class RequestAccount(msgspec.Struct):
     read_slowly: bool = False
     ttft_ms: float | None = None
     proxy_s: float = 0.0
+    looked: Looked | None = None
     since_s: float = 0.0
     """From when on the time until a dispatch is the proxy's own, if not since the request came."""
 
@@ -107,6 +109,7 @@ class Settlement:
                 self._region, model.name, intake.route, intake.stream,
                 self._prices.rates(model.name, opened_at), opened_at, intake.forwarded_from,
             )  # fmt: skip
+            account.looked = intake.look()
         dispatch(entry, rid, served_by, decision.predicted_cached_tokens)
         self._ledger.open(entry)
         account.entry = entry
@@ -140,7 +143,7 @@ class Settlement:
             usage = account.continuation.settled(usage, attempt.scanner)
         before = self._router.last_settled(facts)
         earlier = None if before is not None else self._ledger.earlier_turns.get(entry.lineage)
-        loss = losses_of(before, facts, usage, attempt, self._region, earlier)
+        loss = losses_of(before, facts, usage, attempt, self._region, earlier, account.looked)
         settled = self._settle_ticket(account, attempt, intake, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
@@ -159,7 +162,7 @@ class Settlement:
             entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(
             end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
-            changes, self._receipt_fields(intake, loss, before, attempt.decision, usage.cached_tokens),
+            changes, self._receipt_fields(account, intake, loss, before, attempt.decision, usage),
         )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         if reservation is not None:
@@ -170,15 +173,24 @@ class Settlement:
             self._metrics.normalised(changes.normalised)
 
     def _receipt_fields(
-        self, intake: Intake, loss: Mapping[str, int], before: SettledTurn | None, decision: Decision, cached: int
+        self,
+        account: RequestAccount,
+        intake: Intake,
+        loss: Mapping[str, int],
+        before: SettledTurn | None,
+        decision: Decision,
+        usage: Usage,
     ) -> bytes:
         """The members of the receipt beside those that every one has."""
         members = [intake.receipt_fields] if intake.receipt_fields else []
         if "elsewhere" in loss:
             region = msgspec.json.encode(_elsewhere_region(before, decision, self._region))
             members.append(b'"elsewhere_region":%b' % region)
-        if "evicted" in loss and decision.restarted_tokens > max(cached, decision.predicted_cached_tokens):
+        expected = max(usage.cached_tokens, decision.predicted_cached_tokens)
+        if "evicted" in loss and decision.restarted_tokens > expected:
             members.append(b'"evicted_by":"engine_restart"')
+        if "prefix_changed" in loss and account.entry is not None:
+            members += member(account.looked, loss["prefix_changed"], usage, account.entry.rates)
         return b",".join(members)
 
     def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
@@ -262,6 +274,8 @@ class Settlement:
         account.ticket = None
         self._admission.freed()
         self._engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
+        if account.looked is not None and end.charged and end.outcome == "completed":
+            intake.prefix_breaks.remember(intake.facts, intake.messages, account.looked, usage, ticket.decision)
         return settled
 
 
@@ -316,9 +330,11 @@ def losses_of(
     attempt: Attempt,
     here: str,
     earlier: EarlierTurn | None = None,
+    looked: Looked | None = None,
 ) -> dict[str, int]:
     """The loss classes of a request. `last_settled` is what the router knows before this request is settled; where it
-    knows nothing, `earlier` is what the ledger knows from before the proxy's start.
+    knows nothing, `earlier` is what the ledger knows from before the proxy's start, and `looked` may have the turn
+    whose prefix this one has changed.
     """
     decision, before = attempt.decision, last_settled
     known, other_region, last_turn = decision.known_tokens, decision.other_region_tokens, None
@@ -342,17 +358,15 @@ def losses_of(
             earlier.prompt_tokens, earlier.completion_tokens, at_home, salt_changed=False,
             same_region=earlier.region == here,
         )  # fmt: skip
+    else:
+        last_turn = turn_before(looked, decision, here)
+    expected, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
+    estimates = IndexEstimates(known, expected, moved, other_region, decision.restarted_tokens)
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=attempt.engine.info.page_tokens,
-        estimates=IndexEstimates(
-            known,
-            decision.predicted_cached_tokens,
-            decision.other_worker_tokens,
-            other_region,
-            decision.restarted_tokens,
-        ),
+        estimates=estimates,
         last_turn=last_turn,
         disaggregated=decision.prefill is not None,
         misreported=usage.misreported_tokens > 0,
