@@ -17,6 +17,7 @@ OUTCOMES = {
     "engine_error": "Its engines failed; nothing is charged.",
     "cut_off": "The proxy cut it off; nothing is charged.",
     "interrupted": "The proxy ended before it was complete; nothing is charged.",
+    "credited": "This row is the credit of a turn that was served elsewhere than at its home.",
     "voided": "This row takes another one back, whose answer was lost on its way.",
 }
 TERMS = {
@@ -44,6 +45,8 @@ def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> l
     receipt = answer["usage"]["warmroute"]
     if "voids" in receipt:
         return [f"{receipt['id']} takes {receipt['voids']} back. {OUTCOMES['voided']}"]
+    if "credits" in receipt:
+        return [f"{receipt['id']} is the credit of {receipt['credits']}. {OUTCOMES['credited']}"]
     lines = [f"{receipt['id']}: {answer['model']}, turn {receipt['turn']}, session {receipt['session'] or 'not named'}"]
     lines += [*_sender(receipt), "", *_where(answer, receipt), *_why(answer, receipt, decision)]
     lines += ["", *_cached(answer["usage"], receipt), *_lost(receipt)]
@@ -158,6 +161,9 @@ def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]
         yield f"Cold, with nothing cached, it would have cost {usd(full)} USD: {usd(saved)} USD{share} were saved."
     else:
         yield f"Without any cache it would have cost {usd(full)} USD: writing to the cache cost {usd(-saved)} USD more."
+    if "credit" in receipt:
+        credit = receipt["credit"]
+        yield f"Credit: {usd(credit['nanousd'])} USD for {credit['tokens']:,} tokens that were cached at its home."
     if "price_book" in receipt:
         yield f"It was priced by the book {receipt['price_book']}."
 

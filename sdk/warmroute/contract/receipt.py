@@ -31,8 +31,13 @@ Where the proxy knows which part broke the prefix, and why:
 
     "prefix_break": {"where": "system, line 1", "cause": "date", "tokens": 2587, "nanousd": 1293500}
 
-`tokens` are those of the loss `prefix_changed`, `nanousd` what they cost more than cached ones. A compaction also has
-`compacted_tokens`, by which the prompt is shorter, and `saved_nanousd_a_turn`, what those would cost cached.
+Where tokens are `moved`, a proxy may give a credit apart from the price, which another row of its ledger has:
+
+    "credit": {"tokens": 9280, "nanousd": 4640000}
+
+`tokens` of `prefix_break` are those of the loss `prefix_changed`, `nanousd` what they cost more than cached ones. A
+compaction also has `compacted_tokens`, by which the prompt is shorter, and `saved_nanousd_a_turn`, what those would
+cost cached.
 
 A proxy may add members without a new version: a reader ignores those that it does not know.
 
@@ -121,12 +126,21 @@ def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[
     return problems
 
 
-def _check_break(receipt: Mapping[str, Any], rates: Rates) -> list[str]:
-    """The part that broke the prefix: its tokens are lost as `prefix_changed`, and cost the difference of two rates."""
+def _check_amounts(receipt: Mapping[str, Any], rates: Rates) -> list[str]:
+    """The credit, which is for `moved` tokens, and the part that broke the prefix, whose tokens are `prefix_changed`.
+    Both amounts are the difference of two rates.
+    """
+    problems = []
+    credit = receipt.get("credit")
+    if credit is not None and "voids" not in receipt:
+        moved, amount = receipt["loss"].get("moved", 0), nano_from_pico(credit["tokens"] * (rates.input - rates.cached))
+        if not 0 < credit["tokens"] <= moved:
+            problems.append(f"the credit is for {credit['tokens']} tokens, but {moved} are moved")
+        if credit["nanousd"] != amount:
+            problems.append(f"the credit is {credit['nanousd']}, recomputed {amount}")
     found = receipt.get("prefix_break")
     if found is None:
-        return []
-    problems = []
+        return problems
     lost = receipt["loss"].get("prefix_changed", 0)
     if found["tokens"] != lost:
         problems.append(f"prefix_break has {found['tokens']} tokens, but {lost} are prefix_changed")
@@ -157,7 +171,7 @@ def _check_money(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[s
     )
     expected = {"list_nanousd": full, "price_nanousd": price}
     expected["saved_nanousd"] = expected["list_nanousd"] - expected["price_nanousd"]
-    problems = _check_break(receipt, rates)
+    problems = _check_amounts(receipt, rates)
     problems += [
         f"{name} is {receipt[name]}, recomputed {amount}"
         for name, amount in expected.items()

@@ -11,58 +11,57 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import msgspec
-
 from warmroute_proxy.core.prompt.breaks import PromptShape
 from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.parts import Head
 
 MAX_PROMPTS: Final = 6
-_BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a list
-_BYTES_PER_MESSAGE: Final = 40
+_BYTES_PER_CUT: Final = 140  # a hash, an end and some of a message, each an integer of its own in a list
 _BYTES_PER_PROMPT: Final = 600
 
 
-class KnownPrompt(msgspec.Struct, frozen=True, gc=False):
-    """A prompt that was served, and what was counted of it."""
+class KnownPrompt:
+    """A prompt that was served, and what was counted of it. The next turn of its conversation replaces it in place."""
 
-    lineage: int
-    shape: PromptShape
-    turn: int
-    prompt_tokens: int
-    completion_tokens: int
-    region: str
-    workers: tuple[str, ...]
+    __slots__ = ("chain", "completion_tokens", "head", "lineage", "messages", "prompt_tokens", "region", "worker")
+
+    def __init__(self, lineage: int, head: Head, chain: Chain, messages: list[int]) -> None:
+        """`messages` as in the prompt's fingerprint."""
+        self.lineage = lineage
+        self.head = head
+        self.chain = chain
+        self.messages = messages
+        self.prompt_tokens = self.completion_tokens = 0
+        self.worker = self.region = ""
+
+    @property
+    def shape(self) -> PromptShape:
+        """What a later prompt is compared with."""
+        return PromptShape(self.head, self.chain.hashes, self.chain.ends, self.messages)
 
     @property
     def size(self) -> int:
         """About how many bytes of memory it takes."""
-        shape = self.shape
-        cuts = _BYTES_PER_CUT * len(shape.hashes) + _BYTES_PER_MESSAGE * len(shape.messages)
-        return _BYTES_PER_PROMPT + cuts + shape.head.size
-
-    def is_continued_by(self, chain: Chain) -> bool:
-        """Whether a prompt begins with the whole of this one."""
-        hashes, at = self.shape.hashes, len(self.shape.hashes)
-        return at <= len(chain.hashes) and chain.hashes[at - 1] == hashes[-1]
+        return _BYTES_PER_PROMPT + _BYTES_PER_CUT * len(self.chain.hashes) + self.head.size
 
 
-_NONE: Final[tuple[KnownPrompt, ...]] = ()
+_NONE: Final[list[KnownPrompt]] = []
 
 
 class PromptMemory:
     """The prompts of all sessions."""
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes` 0: nothing is kept."""
+        """`max_bytes` 0: nothing is remembered."""
         self.max_bytes = max_bytes
         self.bytes = 0
-        self._by_session: OrderedDict[int, tuple[KnownPrompt, ...]] = OrderedDict()
+        self._by_session: OrderedDict[int, list[KnownPrompt]] = OrderedDict()
         self._session_by_asked: dict[int, int] = {}
 
-    def continued(self, session: int, lineage: int, chain: Chain) -> KnownPrompt | None:
+    def continued(self, session: int, lineage: int, hashes: list[int]) -> KnownPrompt | None:
         """The prompt that another one of its lineage continues."""
         for prompt in self._by_session.get(session, _NONE):
-            if prompt.lineage == lineage and prompt.is_continued_by(chain):
+            if prompt.lineage == lineage and _continues(hashes, prompt):
                 return prompt
         return None
 
@@ -74,21 +73,46 @@ class PromptMemory:
             if other != session:
                 yield from self._by_session.get(other, _NONE)
 
-    def remember(self, session: int, prompt: KnownPrompt, chain: Chain) -> None:
-        """Store a prompt that was served. It replaces those that it continues."""
-        before = self._by_session.pop(session, _NONE)
-        others = [old for old in before if old.lineage != prompt.lineage or not old.is_continued_by(chain)]
-        now = (prompt, *others[: MAX_PROMPTS - 1])
-        self._by_session[session] = now
-        self.bytes += _size(now) - _size(before)
-        if asked := prompt.shape.head.asked:
+    def renew(self, session: int, prompt: KnownPrompt, chain: Chain, messages: list[int]) -> KnownPrompt:
+        """Replace a prompt by one that continued it when it was sent. Returns the one that is stored."""
+        if session not in self._by_session or not _continues(chain.hashes, prompt):
+            return self.add(session, KnownPrompt(prompt.lineage, prompt.head, chain, messages))
+        self.bytes += _BYTES_PER_CUT * (len(chain.hashes) - len(prompt.chain.hashes))
+        prompt.chain = chain
+        prompt.messages = messages
+        self._by_session.move_to_end(session)
+        if self.bytes > self.max_bytes:
+            self._drop_oldest()
+        return prompt
+
+    def add(self, session: int, prompt: KnownPrompt) -> KnownPrompt:
+        """Store a prompt that continues none; the oldest of a session with too many goes."""
+        prompts = self._by_session.setdefault(session, [])
+        prompts.insert(0, prompt)
+        self.bytes += prompt.size
+        self._by_session.move_to_end(session)
+        self.bytes -= _size(prompts[MAX_PROMPTS:])
+        del prompts[MAX_PROMPTS:]
+        if asked := prompt.head.asked:
             self._session_by_asked[asked] = session
+        if self.bytes > self.max_bytes:
+            self._drop_oldest()
+        return prompt
+
+    def _drop_oldest(self) -> None:
         while self.bytes > self.max_bytes and self._by_session:
             dropped, prompts = self._by_session.popitem(last=False)
             self.bytes -= _size(prompts)
             for each in prompts:
-                if self._session_by_asked.get(each.shape.head.asked) == dropped:
-                    del self._session_by_asked[each.shape.head.asked]
+                if self._session_by_asked.get(each.head.asked) == dropped:
+                    del self._session_by_asked[each.head.asked]
+
+
+def _continues(hashes: list[int], prompt: KnownPrompt) -> bool:
+    """Whether a prompt begins with the whole of a known one."""
+    known = prompt.chain.hashes
+    at = len(known)
+    return at <= len(hashes) and hashes[at - 1] == known[-1]
 
 
 def _size(prompts: Sequence[KnownPrompt]) -> int:

@@ -262,6 +262,8 @@ class Config:
     """By name and by alias."""
 
     tenant_by_name: dict[str, TenantConfig] = field(repr=False)
+    credit_moved: bool = False
+    """Whether a turn that placement has moved gets a credit for what was cached at its home."""
 
     @property
     def kept_prompt_bytes(self) -> int:

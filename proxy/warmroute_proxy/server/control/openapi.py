@@ -169,6 +169,7 @@ _RECEIPT: Final = _object(
     "normalised",
     "prefix_changed_by",
     "prefix_break",
+    "credit",
     "price_book",
     "cache_write",
     v={"const": 1},
@@ -196,6 +197,7 @@ _RECEIPT: Final = _object(
     normalised={"type": "array", "items": _STRING},
     prefix_changed_by={"type": "array", "items": _STRING},
     prefix_break=_PREFIX_BREAK,
+    credit=_object(tokens=_COUNT, nanousd=_COUNT),
     continued=_object(after_tokens=_COUNT, by={"enum": ["text"]}),
 )
 _USAGE: Final = _object(

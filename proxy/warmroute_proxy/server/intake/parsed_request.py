@@ -7,6 +7,7 @@ import msgspec
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversation
+from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
@@ -54,7 +55,7 @@ class Intake(msgspec.Struct, gc=False):
     prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS
     """Compares its prompt with those before it."""
 
-    def look(self) -> Looked | None:
+    def look(self) -> Looked | KnownPrompt | None:
         """Compare its prompt with those before it, while its text is there."""
         return self.prefix_breaks.look(self.facts, self.messages, self.body, self.salt)
 

@@ -16,10 +16,10 @@ from warmroute_proxy.core.accounting.losses import LastTurn
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt, PromptMemory
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.core.prompt.breaks import Break, PromptShape, Texts, find_break
+from warmroute_proxy.core.prompt.breaks import Break, Texts, find_break
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.prompt.parts import Head, head_of, message_texts, system_lines
+from warmroute_proxy.core.prompt.parts import head_of, message_texts, system_lines
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.large_body import LargeBody
 
@@ -28,12 +28,11 @@ COMPACTION: Final = "compaction"
 
 
 class Looked(NamedTuple):
-    """What was seen of a prompt before it was sent."""
+    """What was seen of a prompt that continues none, before it was sent. `before` is the prompt that it breaks."""
 
-    head: Head
+    prompt: KnownPrompt
     found: Break | None = None
     before: KnownPrompt | None = None
-    """The prompt that it breaks."""
 
 
 class PrefixBreaks:
@@ -44,14 +43,17 @@ class PrefixBreaks:
         self.memory = PromptMemory(max_bytes)
         self._is_on = max_bytes > 0
 
-    def look(self, facts: Facts, messages: list[int], body: AnyBody, salt: str) -> Looked | None:
-        """Compare a prompt; None where it is not to be remembered. `messages` as in its fingerprint."""
-        chain = facts.chain
-        if not self._is_on or facts.session is None or chain.total_bytes < MIN_BYTES or not messages:
+    def look(self, facts: Facts, messages: list[int], body: AnyBody, salt: str) -> Looked | KnownPrompt | None:
+        """Compare a prompt. Returns the one that it continues, if any, and None where it is not to be remembered.
+
+        `messages` as in its fingerprint.
+        """
+        session, chain = facts.session, facts.chain
+        if not self._is_on or session is None or chain.ends[-1] < MIN_BYTES or not messages:
             return None
-        continued = self.memory.continued(facts.session, facts.lineage, chain)
+        continued = self.memory.continued(session, facts.lineage, chain.hashes)
         if continued is not None:
-            return Looked(continued.shape.head)
+            return continued
         if isinstance(body, LargeBody):
             return None
         try:
@@ -62,44 +64,49 @@ class PrefixBreaks:
     def _compared(self, facts: Facts, messages: list[int], members: dict[str, msgspec.Raw], key: int) -> Looked:
         raw = members["messages"]
         assert facts.session is not None
-        head = head_of(members.get("tools"), raw, key)
-        now = PromptShape(head, facts.chain.hashes, facts.chain.ends, messages)
+        now = KnownPrompt(facts.lineage, head_of(members.get("tools"), raw, key), facts.chain, messages)
         texts = Texts(lambda: system_lines(raw), lambda at, count: message_texts(raw, at, count))
-        for before in self.memory.others(facts.session, head.asked, is_under_way=facts.turn > 1):
-            found = find_break(before.shape, now, texts, key)
+        shape = now.shape
+        for before in self.memory.others(facts.session, now.head.asked, is_under_way=facts.turn > 1):
+            found = find_break(before.shape, shape, texts, key)
             if found is not None:
-                return Looked(head, found, before)
-        return Looked(head)
+                return Looked(now, found, before)
+        return Looked(now)
 
-    def remember(self, facts: Facts, messages: list[int], looked: Looked, usage: Usage, decision: Decision) -> None:
+    def remember(
+        self, facts: Facts, messages: list[int], looked: Looked | KnownPrompt, usage: Usage, decision: Decision
+    ) -> None:
         """Store a prompt that was served."""
-        if facts.session is None:
+        session = facts.session
+        if session is None:
             return
-        shape = PromptShape(looked.head, facts.chain.hashes, facts.chain.ends, messages)
-        workers = tuple([worker.id for worker in decision.workers])
-        sent_back = usage.completion_tokens - (usage.reasoning_tokens or 0)
-        prompt = KnownPrompt(facts.lineage, shape, facts.turn, usage.prompt_tokens, sent_back, decision.region, workers)
-        self.memory.remember(facts.session, prompt, facts.chain)
+        if isinstance(looked, KnownPrompt):
+            prompt = self.memory.renew(session, looked, facts.chain, messages)
+        else:
+            prompt = self.memory.add(session, looked.prompt)
+        prompt.prompt_tokens, prompt.region = usage.prompt_tokens, decision.region
+        prompt.completion_tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
+        prompt.worker = decision.cache_worker
 
 
 NO_PREFIX_BREAKS: Final = PrefixBreaks(0)
 
 
-def turn_before(looked: Looked | None, decision: Decision, region: str) -> LastTurn | None:
+def turn_before(looked: Looked | KnownPrompt | None, decision: Decision, region: str) -> LastTurn | None:
     """The turn whose prompt was broken, where nothing else is known of it."""
-    if looked is None or looked.before is None:
+    if not isinstance(looked, Looked) or looked.before is None:
         return None
     before = looked.before
-    same_worker = decision.cache_worker in before.workers
+    same_worker = decision.cache_worker == before.worker
     return LastTurn(
         before.prompt_tokens, before.completion_tokens, same_worker, salt_changed=False,
         same_region=before.region == region,
     )  # fmt: skip
 
 
-def member(looked: Looked | None, lost_tokens: int, usage: Usage, rates: Rates) -> list[bytes]:
+def member(looked: Looked | KnownPrompt | None, lost_tokens: int, usage: Usage, rates: Rates) -> list[bytes]:
     """The member of the receipt that says what broke the prefix; none where that is not known."""
-    if looked is None or looked.found is None or looked.before is None or lost_tokens <= 0:
+    if not isinstance(looked, Looked) or looked.found is None or looked.before is None or lost_tokens <= 0:
         return []
     where, cause = looked.found
     report: dict[str, object] = {

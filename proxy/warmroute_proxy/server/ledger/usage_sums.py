@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from warmroute.contract.receipt import LOSS_CLASSES
-from warmroute_proxy.core.accounting.entry_steps import VOID_SUFFIX
+from warmroute_proxy.core.accounting.entry_steps import CREDIT_SUFFIX, VOID_SUFFIX
 from warmroute_proxy.server.ledger.all_rows import Reading, field
 from warmroute_proxy.server.ledger.totals import TOTALS
 
@@ -36,7 +36,10 @@ _KEYS: Final[dict[By | None, str]] = {
 LISTED: Final = ("id", "settled_at", "model", "session", "region", "turn", "stream", "outcome", *TOTALS[1:])
 OF_RECEIPT: Final = ("agent", "parent", "kind", "loss")
 _RECEIPT: Final = f"{field('usage')[:-2]}.warmroute"  # the beginning of an SQL call: a member's name and its end follow
-_TURNS: Final = f"sum(CASE WHEN {field('id')} LIKE '%{VOID_SUFFIX}' THEN -1 ELSE 1 END)"
+_TURNS: Final = (
+    f"sum(CASE WHEN {field('id')} LIKE '%{VOID_SUFFIX}' THEN -1"
+    f" WHEN {field('id')} LIKE '%{CREDIT_SUFFIX}' THEN 0 ELSE 1 END)"
+)
 _VALUES: Final = (
     _TURNS,
     *(f"sum({field(name)})" for name in TOTALS[1:]),

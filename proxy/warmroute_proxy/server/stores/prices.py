@@ -37,6 +37,7 @@ class Prices:
         self._of_config: dict[str, tuple[PriceBook, ...]] = {}
         self._stored: dict[str, list[PriceBook]] = {}
         self._books = PriceBooks()
+        self.credit_moved = False
         self.use_models(models)
 
     def use_models(self, models: Iterable[ModelConfig]) -> None:
@@ -79,6 +80,7 @@ class Prices:
 def kept_prices(config: Config, clock: Callable[[], float]) -> Prices:
     """The books of a config, and those that its processes have read of the database last. `clock`: unix seconds."""
     prices = Prices(config.models, clock)
+    prices.credit_moved = config.credit_moved
     if config.database is not None:
         prices.use_stored(read_kept(config.proxy.state_dir / PRICES_FILE, list[StoredBook], []))
     return prices

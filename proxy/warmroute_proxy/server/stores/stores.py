@@ -136,6 +136,7 @@ class Stores:
     def replace(self, config: Config) -> None:
         """Use the prices, limits and budgets of another config."""
         self.prices.use_models(config.models)
+        self.prices.credit_moved = config.credit_moved
         if self._thread is not None:
             self.settled_budgets[:] = config.budgets
             self.budgets.replace(config.budgets)
