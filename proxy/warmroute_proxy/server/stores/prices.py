@@ -80,7 +80,6 @@ class Prices:
 def kept_prices(config: Config, clock: Callable[[], float]) -> Prices:
     """The books of a config, and those that its processes have read of the database last. `clock`: unix seconds."""
     prices = Prices(config.models, clock)
-    prices.credit_moved = config.credit_moved
     if config.database is not None:
         prices.use_stored(read_kept(config.proxy.state_dir / PRICES_FILE, list[StoredBook], []))
     return prices

@@ -80,6 +80,7 @@ class Stores:
         no price.
         """
         prices = Prices(config.models, time.time)
+        prices.credit_moved = config.credit_moved
         if config.database is not None:
             made = await _with_database(config, config.database, process, metrics, prices)
         elif config.budgets:
