@@ -92,7 +92,8 @@ def _all_cached(usage: dict[str, Any]) -> int:
     rates = {name: round(float(rate) * 1e6) for name, rate in usage["warmroute"]["rates_usd_per_mtok"].items()}
     cached = usage["prompt_tokens"] * rates["cached"]
     output = usage["completion_tokens"] * rates["output"]
-    return round((cached + output) / 1000)
+    price: int = round((cached + output) / 1000)
+    return price
 
 
 def test_copies_that_are_sent_at_once_gain_nothing(proxy: ProxyProcess, engines: list[EngineProcess]) -> None:

@@ -87,3 +87,8 @@ def last_prompt_tokens(last_settled: SettledTurn, facts: Facts, prompt_tokens: i
 def elsewhere_region(before: SettledTurn | None, decision: Decision, here: str) -> str:
     """The region that has what was lost as `elsewhere`: that of the turn before, or the one that the index knows."""
     return before.region if before is not None and before.region != here else decision.other_region
+
+
+def keeps_warm(facts: Facts, before: SettledTurn) -> bool:
+    """Whether a request is a keep-alive: the turn before again, with an answer of one token."""
+    return facts.expected_output_tokens == 1 and before.tip == facts.chain.hashes[-1]

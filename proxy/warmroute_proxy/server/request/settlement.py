@@ -21,7 +21,7 @@ from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import cacheable_tokens
 from warmroute_proxy.core.placement.credit import Credits, MovedTurn, credit_nanousd
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.core.placement.homes import elsewhere_region, last_prompt_tokens, repeats
+from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm, last_prompt_tokens, repeats
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.quota import NO_TOKENS
@@ -29,6 +29,7 @@ from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY
+from warmroute_proxy.server.intake.caller import as_warm
 from warmroute_proxy.server.intake.parsed_request import Intake
 from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
@@ -186,7 +187,10 @@ class Settlement:
         usage: Usage,
     ) -> bytes:
         """The members of the receipt beside those that every one has."""
-        members = [intake.receipt_fields] if intake.receipt_fields else []
+        own = intake.receipt_fields
+        if before is not None and keeps_warm(intake.facts, before):
+            own = as_warm(own)
+        members = [own] if own else []
         if "elsewhere" in loss:
             region = msgspec.json.encode(elsewhere_region(before, decision, self._region))
             members.append(b'"elsewhere_region":%b' % region)
