@@ -81,6 +81,7 @@ class Limits:
     working_set_wait_s: float = 120.0
     shutdown_grace_s: float = 25.0
     kept_prompt_bytes: int = 67_108_864
+    prompt_parts_bytes: int = 33_554_432
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +262,18 @@ class Config:
     """By name and by alias."""
 
     tenant_by_name: dict[str, TenantConfig] = field(repr=False)
+    credit_moved: bool = False
+    """Whether a turn that placement has moved gets a credit for what was cached at its home."""
 
     @property
     def kept_prompt_bytes(self) -> int:
         """Of prompts that each process may keep."""
         return self.limits.kept_prompt_bytes // self.proxy.processes
+
+    @property
+    def prompt_parts_bytes(self) -> int:
+        """Of what each process may keep of the parts of prompts."""
+        return self.limits.prompt_parts_bytes // self.proxy.processes
 
     def model_of(self, asked: str) -> ModelConfig | None:
         """The model of a name or alias; the first whose alias is a pattern of it, such as `claude-*`."""
