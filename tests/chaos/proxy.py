@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sqlite3
 import time
@@ -84,10 +85,13 @@ class Proxy:
         return self.process.rows()
 
     def complaints(self) -> list[str]:
-        """Errors of its own in its logs, and what it said when it could not go on."""
+        """Errors in its logs, and what it said when it could not go on, each with the lines that follow it."""
         logs = sorted(self.process.folder.glob("*.log"))
-        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
-        return [line for line in lines if " ERROR " in line or "Traceback" in line]
+        said = [entry for log in logs for entry in _ENTRY.split(log.read_text(errors="replace"))]
+        return [entry.rstrip() for entry in said if " ERROR " in entry or "Traceback" in entry]
+
+
+_ENTRY: Final = re.compile(r"^(?=\d{4}-\d\d-\d\d )", re.MULTILINE)
 
 
 def rss_kib(pid: int) -> int:

@@ -189,8 +189,10 @@ class Replicas(Run):
             found.sums[table] = int(turns), int(price)
         found.served = {name: engine.served() for name, engine in self._engines.items()}
         found.open_at_kill = [ids for proxy in proxies for ids in proxy.open_at_kill]
-        said = [line for proxy in proxies for line in proxy.complaints()]
-        found.complaints = [line for line in said if not any(name in line for name in _OF_STORES)]
+        said = [entry for proxy in proxies for entry in proxy.complaints()]
+        found.complaints = [
+            entry for entry in said if "Traceback" in entry or not any(name in entry for name in _OF_STORES)
+        ]
         found.stores_said = len(said) - len(found.complaints)
 
     def _all_sent(self) -> bool:

@@ -10,7 +10,10 @@ import pytest
 
 from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat
 from tests.machine import seconds
+from tests.subjects.small_fleet import engine, proxy
 from warmroute_cli.processes import stop_all
+
+__all__ = ["engine", "proxy"]
 
 INNOCENT, HOSTILE = 0, 1
 
@@ -29,8 +32,8 @@ class Place:
 
     def order(self, **fault: Any) -> None:
         """All engines that live have this fault."""
-        for engine in self.living():
-            httpx.post(f"{engine.url}/engine/faults", json=fault).raise_for_status()
+        for each in self.living():
+            httpx.post(f"{each.url}/engine/faults", json=fault).raise_for_status()
 
     def living(self) -> list[EngineProcess]:
         return [engine for engine in self.engines if engine.child.running()]
@@ -55,16 +58,6 @@ class Place:
 
 
 MakePlace = Callable[..., Place]
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    """One embedded engine, for the attacks that leave it as it was."""
-    started = EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated")
-    try:
-        yield started.listening()
-    finally:
-        stop_all([started.child], seconds(5.0))
 
 
 @pytest.fixture

@@ -1,24 +1,13 @@
 """A key in an address is used where Google's clients put it, and nowhere else: addresses end up in logs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 
-from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess, chat
+from tests.integration.proxy.harness import PLAIN, ProxyProcess, chat
 from tests.machine import seconds
 
 GEMINI = "/v1beta/models/kimi-k2.5:generateContent"
-
-
-@pytest.fixture(scope="module")
-def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    started = ProxyProcess(tmp_path_factory.mktemp("keys") / "p", [engine.toml("east")]).start()
-    try:
-        yield started
-    finally:
-        started.stop()
 
 
 def status(proxy: ProxyProcess, method: str, path: str, body: object = None) -> int:

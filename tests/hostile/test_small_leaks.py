@@ -5,13 +5,12 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess, chat, until
+from tests.integration.proxy.harness import PLAIN, ProxyProcess, chat, until
 from tests.integration.proxy.scripted import Handler, ScriptedEngine
 from tests.machine import seconds
 from warmroute.contract import headers as names
@@ -19,15 +18,6 @@ from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.regions.forward_claim import Forwards
 
 CANARY = "canary-7d1f"
-
-
-@pytest.fixture(scope="module")
-def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    started = ProxyProcess(tmp_path_factory.mktemp("small-proxy") / "p", [engine.toml("east")]).start()
-    try:
-        yield started
-    finally:
-        started.stop()
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/openapi.json", "/v1/models", "/v1/models/kimi", "/v1/usage"])

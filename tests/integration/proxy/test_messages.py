@@ -8,11 +8,9 @@ import anthropic
 import httpx
 import pytest
 
-from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
 
-from .harness import EngineProcess, ProxyProcess, until
+from .harness import ProxyProcess, until
 
 MODEL = "kimi-k2.5"
 TOOLS: list[Any] = [
@@ -23,24 +21,6 @@ TOOLS: list[Any] = [
     }
 ]
 CALLS = {"tool_calls": [{"name": "read", "arguments": {"path": "a.txt"}}, {"name": "read", "arguments": {}}]}
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    started = EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated")
-    try:
-        yield started.listening()
-    finally:
-        stop_all([started.child], seconds(5.0))
-
-
-@pytest.fixture(scope="module")
-def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
 
 
 @pytest.fixture(scope="module")

@@ -1,41 +1,15 @@
 """Messages whose session lives in another region: served there, with the client's route and what was changed."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.machine import seconds
-from warmroute_cli.processes import stop_all
-from warmroute_proxy.server.base.secrets import new_api_key
-
-from .harness import EngineProcess, ProxyProcess
+from .harness import ProxyProcess
 
 HEADERS = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
 LINE = "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch={};"
-
-
-@pytest.fixture(scope="module")
-def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProxyProcess, ProxyProcess]]:
-    """East, which clients reach, and west, where the session lives."""
-    folder = tmp_path_factory.mktemp("regions")
-    engines = [EngineProcess(folder, f"{name}-a0", "aggregated") for name in ("east", "west")]
-    keys = (new_api_key()[0], new_api_key()[0])
-    proxies: list[ProxyProcess] = []
-    try:
-        for engine in engines:
-            engine.listening()
-        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys).start()
-        proxies.append(west)
-        east = ProxyProcess(folder / "p", [engines[0].toml("east")], region="east", keys=keys, peer=("west", west.url))
-        proxies.append(east.start())
-        yield east, west
-    finally:
-        for proxy in proxies:
-            proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
 
 
 def body(text: str, turns: int, **more: Any) -> dict[str, Any]:

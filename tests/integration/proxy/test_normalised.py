@@ -6,22 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
 
 from .harness import EngineProcess, ProxyProcess, until
 
 PROMPT = "You are an agent that reads before it writes. " * 100
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    started = EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated")
-    try:
-        yield started.listening()
-    finally:
-        stop_all([started.child], seconds(5.0))
 
 
 def proxy_with(engine: EngineProcess, folder: Any, model: str) -> Iterator[ProxyProcess]:

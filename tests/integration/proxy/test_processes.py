@@ -127,7 +127,7 @@ class TestOneProxy:
             assert scene.ask().status_code == 200
             seen += [scene.metric(REQUESTS) for _ in range(3)]
         assert seen == sorted(seen)
-        assert seen[0] > 0
+        until(lambda: scene.metric(REQUESTS) >= max(8, seen[-1]), "each process has told what it counted")
 
     def test_all_processes_drain_what_an_operator_drains(self, scene: Scene) -> None:
         with scene.proxy.admin() as admin:

@@ -10,11 +10,9 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from tests.machine import seconds
 from warmroute.contract import receipt as contract_receipt
-from warmroute_cli.processes import stop_all
 
-from .harness import EngineProcess, ProxyProcess
+from .harness import ProxyProcess
 
 MODEL = "kimi-k2.5"
 PATH = "/v1/responses"
@@ -32,24 +30,6 @@ PATCH: Any = {
     "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"},
 }
 AGENTS: Any = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [{**READ, "name": "close"}]}
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    started = EngineProcess(tmp_path_factory.mktemp("engine"), "a0", "aggregated")
-    try:
-        yield started.listening()
-    finally:
-        stop_all([started.child], seconds(5.0))
-
-
-@pytest.fixture(scope="module")
-def proxy(engine: EngineProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml("east")])
-    try:
-        yield started.start()
-    finally:
-        started.stop()
 
 
 @pytest.fixture(scope="module")

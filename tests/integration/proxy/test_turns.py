@@ -222,7 +222,10 @@ def test_ready_and_a_metric_name_the_version_and_the_build(proxy: ProxyProcess, 
     assert f'warmroute_build_info{{version="{VERSION}",build="{BUILD}"}} 1' in text
 
 
-def test_every_finished_request_of_the_engines_has_one_row(proxy: ProxyProcess, engines: list[EngineProcess]) -> None:
+def test_every_finished_request_of_the_engines_has_one_row(
+    proxy: ProxyProcess, engines: list[EngineProcess], client: httpx.Client
+) -> None:
+    assert client.post("/v1/chat/completions", json=chat("a row of its own")).status_code == 200
     finished = {
         entry["rid"]
         for engine in engines

@@ -1,17 +1,14 @@
 """An engine at a wrong address is not taken for one: by `/ready`, the log, and `warmroute proxy --check --probe`."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.certificates import make
-from tests.machine import seconds
 from warmroute import __version__
 from warmroute_cli.main import main
-from warmroute_cli.processes import stop_all
 
 from .harness import PLAIN, EngineProcess, ProxyProcess, chat, until
 from .scripted import ScriptedEngine
@@ -23,13 +20,6 @@ class Unready(ProxyProcess):
 
     def is_ready(self) -> bool:
         return httpx.get(f"{self.url}/ready", verify=PLAIN).status_code == 503
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    started = EngineProcess(tmp_path_factory.mktemp("engine"), "e0", "aggregated").listening()
-    yield started
-    stop_all([started.child], seconds(5.0))
 
 
 def with_v1(engine: EngineProcess) -> str:
@@ -71,7 +61,7 @@ def check(config: Path, *options: str) -> int:
 def test_check_names_the_url(engine: EngineProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(ProxyProcess(tmp_path / "a", [engine.toml("east")]).write_config()) == 0
     assert check(ProxyProcess(tmp_path / "b", [with_v1(engine)]).write_config()) == 2
-    assert f"engine e0: url: {engine.url}/v1 ends in /v1" in capsys.readouterr().err
+    assert f"engine a0: url: {engine.url}/v1 ends in /v1" in capsys.readouterr().err
 
 
 def test_probe_says_what_each_engine_and_region_answered(
@@ -81,15 +71,15 @@ def test_probe_says_what_each_engine_and_region_answered(
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = f'[[engine]]\nid = "gone"\nurl = "http://127.0.0.1:{closed.getsockname()[1]}"\nregion = "east"'
-        prefill = engine.toml("east").replace("e0", "p0").replace("aggregated", "prefill") + "\nbootstrap_port = 9"
+        prefill = engine.toml("east").replace("a0", "p0").replace("aggregated", "prefill") + "\nbootstrap_port = 9"
         decode = (
-            engine.toml("east").replace("e0", "d0").replace("aggregated", "decode").replace("127.0.0.1", "localhost")
+            engine.toml("east").replace("a0", "d0").replace("aggregated", "decode").replace("127.0.0.1", "localhost")
         )
         try:
             sound_one = ProxyProcess(tmp_path / "a", [engine.toml("east")], peer=("west", west.url))
             assert check(sound_one.write_config(), "--probe") == 0
             assert capsys.readouterr().out.splitlines() == [
-                f"engine e0, {engine.url}: aggregated engine, version {__version__}, 1 rank, pages of 64 tokens",
+                f"engine a0, {engine.url}: aggregated engine, version {__version__}, 1 rank, pages of 64 tokens",
                 f"region west, {west.url}: ready",
                 f"{sound_one.config}: ok",
             ]

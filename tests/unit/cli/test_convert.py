@@ -1,25 +1,9 @@
 """The conversion of each dialect to a chat-completions body."""
 
 import gzip
-import importlib.util
 import json
-from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import pytest
-
-SCRIPT = Path(__file__).parents[3] / "scripts" / "convert_sessions.py"
-
-
-@pytest.fixture(scope="module")
-def convert() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("convert_sessions", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_anthropic_messages(convert: ModuleType) -> None:

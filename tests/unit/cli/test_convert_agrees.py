@@ -1,8 +1,6 @@
 """The samples of the demo have the prompts that the proxy would make of the same recordings."""
 
-import importlib.util
 import json
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,18 +14,7 @@ from warmroute_proxy.dialects.responses.request import chat_request as responses
 from warmroute_proxy.normalising.texts import Texts
 from warmroute_proxy.server.base.sealing import Seal
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "convert_sessions.py"
 SEAL = Seal(b"k" * 32)
-
-
-@pytest.fixture(scope="module")
-def convert() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("convert_sessions", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def texts_of(_: str) -> Texts:

@@ -43,6 +43,7 @@ class Database:
         self._dsn = dsn
         self._prepare = prepare
         self._connection: Connection | None = None
+        self._opening: asyncio.Task[Connection] | None = None
         self._lock = asyncio.Lock()
         self._not_before_s = 0.0
         self.state = StoreState.STARTING
@@ -87,6 +88,13 @@ class Database:
 
     async def close(self) -> None:
         """Close the connection, if there is one."""
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            await asyncio.wait({opening}, timeout=_CLOSE_S)
+            if not opening.done():
+                opening.cancel()
+            elif opening.exception() is None:
+                opening.result().terminate()
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -97,16 +105,33 @@ class Database:
     async def _connected(self) -> Connection:
         if self._connection is None:
             loop = asyncio.get_running_loop()
-            if loop.time() < self._not_before_s:  # it has just failed: who asks need not wait for that again
+            ended = self._opening is not None and self._opening.done()
+            if loop.time() < self._not_before_s and not ended:  # a call has just failed: the next need not wait too
                 raise StoreAway(self.problem)
             self._not_before_s = loop.time() + RETRY_S
-            made = await asyncpg.connect(self._dsn, timeout=CONNECT_S)
+            if self._opening is None:
+                self._opening = loop.create_task(asyncpg.connect(self._dsn, timeout=CONNECT_S))
+            made = await self._opened(self._opening)
             self._connection = made
             await check_schema(made)
             if self._prepare:
                 await made.execute(self._prepare)
             self._not_before_s = 0.0
         return self._connection
+
+    async def _opened(self, opening: asyncio.Task[Connection]) -> Connection:
+        """What it opens. A call that is late leaves it to the next: where asyncpg is cancelled while it connects, a
+        future of its own may fail with nobody to read it, and the event loop logs that as an error.
+        """
+        try:
+            made = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._opening = None
+            raise
+        self._opening = None
+        return made
 
     def _drop(self, state: StoreState, problem: str) -> None:
         connection, self._connection = self._connection, None

@@ -1,0 +1,42 @@
+"""A connection to a database that does not answer in time."""
+
+import asyncio
+import gc
+from typing import Any
+
+from warmroute_proxy.server.stores.database import Database
+from warmroute_proxy.server.stores.store_state import Connection, StoreAway
+
+
+def test_a_call_that_ends_while_it_connects_leaves_no_error_in_the_log() -> None:
+    said: list[str] = []
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def ask(port: int, timeout_s: float) -> None:
+        database = Database(f"postgresql://someone:secret@127.0.0.1:{port}/ledger")
+        try:
+            await database.call(nothing, timeout_s)
+        except StoreAway:
+            pass
+        finally:
+            await database.close()
+
+    async def run() -> None:
+        def note(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            said.append(f"{context['message']}: {context.get('exception')!r}")
+
+        asyncio.get_running_loop().set_exception_handler(note)
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        async with server:
+            for number in range(400):
+                await ask(server.sockets[0].getsockname()[1], number % 200 * 1e-5)
+            gc.collect()
+
+    asyncio.run(run())
+    assert said == []
+
+
+async def nothing(_connection: Connection) -> None:
+    raise AssertionError("nobody was connected")
