@@ -246,6 +246,10 @@ def _demo(arguments: argparse.Namespace) -> int:
     from warmroute_cli.processes import FleetError
 
     try:
+        if arguments.tight:
+            from warmroute_cli.demo import tight
+
+            return tight.run(arguments)
         if arguments.engine == "sglang":
             from warmroute_cli.demo import sglang
 

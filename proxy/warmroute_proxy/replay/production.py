@@ -183,6 +183,11 @@ class Production(Policy):
         for worker, feed in zip(fleet.workers, feeds, strict=False):
             feed.on_event = lambda kind, keys, tier, worker=worker: self._event_later(worker, kind, keys, tier)
 
+    @property
+    def waiting(self) -> int:
+        """Turns that wait at a router."""
+        return sum(queue.waiting for queue in self._queues.values())
+
     # --- decisions -----------------------------------------------------------------------------------------------
 
     def choose(self, turn: Turn, now_s: float) -> Worker | None:

@@ -190,7 +190,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     voids, announcements = _links(config, slot, secrets, metrics, clock)
     router, recording, peer_processes, conversations = routing(config, slot, engines, metrics, announcements)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
-    open_requests, admission = OpenRequests(), Admission(config, router, metrics, clock, stores)
+    open_requests, admission = OpenRequests(), _admission(config, router, metrics, clock, stores, engines)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, announcements, time.time)
@@ -231,6 +231,15 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         path=path,
         metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag, stores),
     )
+
+
+def _admission(
+    config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], stores: Stores, engines: Engines
+) -> Admission:
+    """Admission, which says when KV memory is short."""
+    made = Admission(config, router, metrics, clock, stores)
+    engines.watching.memory = lambda evicted: made.shortage.sign(evicted, time.time())
+    return made
 
 
 def _authentication(config: Config, stores: Stores, voids: Voids) -> Authentication:
