@@ -59,7 +59,7 @@ def test_a_broken_configuration_is_a_problem_and_a_broken_plan_no_answer(
 
 
 def test_a_running_proxy_shows_who_holds_kv_memory_and_what_is_missing() -> None:
-    books = {"resident": 12, "in_use": 3, "tokens": 180_000, "protected_tokens": 150_000}
+    books: dict[str, float] = {"resident": 12, "in_use": 3, "tokens": 180_000, "protected_tokens": 150_000}
     books |= {"pool_tokens": 200_000, "window_s": 30.0}
     queue = {"for_memory": 4, "memory_missing_tokens": 120_000}
     held_by, waiting = held({"working_set": {"a0": books}, "queue": queue})

@@ -31,9 +31,10 @@ NO_LIMIT: Final = 1 << 62
 class Seat:
     """What one conversation holds. `last_s` is when its last turn ended and `kind` how, `turns` are those under way."""
 
-    __slots__ = ("kind", "last_s", "tokens", "turns")
+    __slots__ = ("is_fresh", "kind", "last_s", "tokens", "turns")
 
     def __init__(self) -> None:
+        self.is_fresh = False
         self.kind = UNKNOWN
         self.tokens = 0
         self.turns = 0
@@ -47,6 +48,7 @@ class Residents:
 
     __slots__ = (
         "_fresh",
+        "_idle",
         "_in_use",
         "_max",
         "_stale",
@@ -61,6 +63,7 @@ class Residents:
     def __init__(self, max_seats: int = MAX_SEATS) -> None:
         self._max = max_seats
         self._in_use: dict[int, Seat] = {}
+        self._idle: dict[int, Seat] = {}  # all that are fresh or stale
         self._fresh: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS)]  # the oldest first
         self._stale: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS + 1)]  # likewise
         self.used_tokens = 0
@@ -106,13 +109,7 @@ class Residents:
         self.used_tokens -= seat.tokens
         if seat.last_s == -math.inf:
             return False
-        kind = seat.kind
-        if kind == OVER:
-            self._stale[OVER][lineage] = seat
-            self.stale_tokens += seat.tokens
-        else:
-            self._fresh[kind][lineage] = seat
-            self.fresh_tokens += seat.tokens
+        self._put(lineage, seat)
         self._trim()
         return True
 
@@ -132,20 +129,16 @@ class Residents:
         seat = self._take(lineage)
         if seat is not None:
             seat.kind = OVER
-            self._stale[OVER][lineage] = seat
-            self.stale_tokens += seat.tokens
+            self._put(lineage, seat)
 
     def resize(self, lineage: int, tokens: int) -> None:
         """The last turn of a conversation has ended. It now holds `tokens`."""
-        seat = self._of(self._fresh, lineage)
+        seat = self._idle.get(lineage)
         if seat is not None:
-            self.fresh_tokens += tokens - seat.tokens
-            seat.tokens = tokens
-            self._trim()
-            return
-        seat = self._stale[OVER].get(lineage)
-        if seat is not None:
-            self.stale_tokens += tokens - seat.tokens
+            if seat.is_fresh:
+                self.fresh_tokens += tokens - seat.tokens
+            else:
+                self.stale_tokens += tokens - seat.tokens
             seat.tokens = tokens
             self._trim()
 
@@ -154,8 +147,7 @@ class Residents:
         seat = self._take(lineage)
         if seat is not None:
             seat.last_s, seat.kind = now_s, UNKNOWN
-            self._fresh[UNKNOWN][lineage] = seat
-            self.fresh_tokens += seat.tokens
+            self._put(lineage, seat)
 
     def drop(self, lineage: int) -> None:
         """A conversation has gone elsewhere, or has ended. A seat in use stays."""
@@ -171,7 +163,7 @@ class Residents:
     @property
     def seats(self) -> int:
         """Conversations that hold KV here."""
-        return len(self._in_use) + sum(map(len, self._fresh)) + sum(map(len, self._stale))
+        return len(self._in_use) + len(self._idle)
 
     @property
     def window_s(self) -> float:
@@ -185,7 +177,7 @@ class Residents:
 
     def tokens_of(self, lineage: int) -> int:
         """Tokens that a conversation holds here."""
-        seat = self._in_use.get(lineage) or self._of(self._fresh, lineage) or self._of(self._stale, lineage)
+        seat = self._in_use.get(lineage) or self._idle.get(lineage)
         return 0 if seat is None else seat.tokens
 
     def protected(self, now_s: float) -> int:
@@ -200,7 +192,9 @@ class Residents:
         own = self._in_use.get(lineage)
         tokens = int(FILLED * self.pool_tokens) - self.protected(now_s)
         if own is None:
-            own = self._of(self._fresh, lineage)
+            own = self._idle.get(lineage)
+            if own is not None and not own.is_fresh:
+                return tokens
         return tokens if own is None else tokens + own.tokens
 
     def as_dict(self, now_s: float) -> dict[str, int | float]:
@@ -214,24 +208,27 @@ class Residents:
 
     def _take(self, lineage: int) -> Seat | None:
         """Remove an idle seat."""
-        for fresh in self._fresh:
-            seat = fresh.pop(lineage, None)
-            if seat is not None:
-                self.fresh_tokens -= seat.tokens
-                return seat
-        for stale in self._stale:
-            seat = stale.pop(lineage, None)
-            if seat is not None:
-                self.stale_tokens -= seat.tokens
-                return seat
-        return None
+        seat = self._idle.pop(lineage, None)
+        if seat is None:
+            return None
+        if seat.is_fresh:
+            del self._fresh[seat.kind][lineage]
+            self.fresh_tokens -= seat.tokens
+        else:
+            del self._stale[seat.kind][lineage]
+            self.stale_tokens -= seat.tokens
+        return seat
 
-    def _of(self, idle: list[OrderedDict[int, Seat]], lineage: int) -> Seat | None:
-        for each in idle:
-            seat = each.get(lineage)
-            if seat is not None:
-                return seat
-        return None
+    def _put(self, lineage: int, seat: Seat) -> None:
+        """Add an idle seat, which was used just now."""
+        self._idle[lineage] = seat
+        seat.is_fresh = seat.kind != OVER
+        if seat.is_fresh:
+            self._fresh[seat.kind][lineage] = seat
+            self.fresh_tokens += seat.tokens
+        else:
+            self._stale[OVER][lineage] = seat
+            self.stale_tokens += seat.tokens
 
     def _age(self, now_s: float) -> None:
         """Let seats become stale, or not be stale where the window has grown."""
@@ -246,6 +243,7 @@ class Residents:
                 break
             del fresh[lineage]
             stale[lineage] = seat
+            seat.is_fresh = False
             self.fresh_tokens -= seat.tokens
             self.stale_tokens += seat.tokens
         while stale:
@@ -256,13 +254,14 @@ class Residents:
             del stale[lineage]
             fresh[lineage] = seat
             fresh.move_to_end(lineage, last=False)
+            seat.is_fresh = True
             self.stale_tokens -= seat.tokens
             self.fresh_tokens += seat.tokens
 
     def _trim(self) -> None:
         """Drop the idle seats that were used longest ago, beyond the pool."""
         limit = self.pool_tokens or NO_LIMIT
-        while self.tokens > limit or self.seats - len(self._in_use) > self._max:
+        while self.tokens > limit or len(self._idle) > self._max:
             oldest, oldest_s = None, math.inf
             for idle in (*self._fresh, *self._stale):
                 if idle:

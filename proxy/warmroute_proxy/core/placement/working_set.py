@@ -45,6 +45,7 @@ class WorkingSet:
         self._workers = workers
         self._homes: OrderedDict[int, str] = OrderedDict()
         self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
+        self._ends: dict[int, int] = {}  # how the last turns of idle conversations ended
         self._refresh_at_s = 0.0
 
     # What happens to turns
@@ -53,8 +54,7 @@ class WorkingSet:
         """A turn has arrived, wherever it goes and however long it waits. Without effect when called again."""
         worker = self._workers.get(self._homes.get(lineage, ""))
         if worker is not None:
-            for times in self._times_of(worker):
-                times.came_back(lineage, now_s)
+            self._came_back(worker, lineage, now_s)
 
     def sent(self, ticket: Ticket, expects: int = UNKNOWN) -> None:
         """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end."""
@@ -64,8 +64,7 @@ class WorkingSet:
         home_id = self._homes.get(lineage, "")
         home = self._workers.get(home_id)
         if home is not None:
-            for times in self._times_of(home):
-                times.came_back(lineage, ticket.sent_s)
+            self._came_back(home, lineage, ticket.sent_s)
             if home is not worker and home_id != worker.id:
                 home.load.residents.drop(lineage)
         self._homes[lineage] = worker.id
@@ -85,6 +84,9 @@ class WorkingSet:
         kind = residents.expected(lineage)
         if residents.ended(lineage, now_s, computed=ticket.computed) and kind != OVER:
             self._times_of(worker)[kind].ended(lineage, now_s)
+            self._ends[lineage] = kind
+            if len(self._ends) > MAX_HOMES:
+                del self._ends[next(iter(self._ends))]
 
     def expect(self, ticket: Ticket, kind: int) -> None:
         """How a turn under way ends (`return_times.TOOLS` and others)."""
@@ -190,6 +192,12 @@ class WorkingSet:
                     "window_s": residents.window_s,
                 }
         return found
+
+    def _came_back(self, worker: WorkerState, lineage: int, now_s: float) -> None:
+        """The next turn of a conversation is here."""
+        kind = self._ends.pop(lineage, None)
+        if kind is not None:
+            self._times_of(worker)[kind].came_back(lineage, now_s)
 
     def _times_of(self, worker: WorkerState) -> list[ReturnTimes]:
         residents = worker.load.residents
