@@ -55,6 +55,11 @@ def admin_apis(arguments: Namespace) -> dict[str, Api]:
     return {address.region: Api(address.admin_url, fleet.admin_key) for address in fleet.addresses}
 
 
+def admin_of(config: Config) -> Api:
+    """The admin listener of a config's proxy. Raises: ApiError, SecretError."""
+    return Api(_admin_url(config), _admin_key(config))
+
+
 def _admin_url(config: Config) -> str:
     if not config.proxy.admin_port:
         raise ApiError("the config has no admin_port: give --admin-url, which the proxy prints when it starts")

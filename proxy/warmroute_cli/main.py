@@ -232,13 +232,8 @@ def _add_admin(command: argparse.ArgumentParser) -> None:
 
 
 def _add_state_dir(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--state-dir",
-        type=Path,
-        default=DEFAULT_STATE_DIR,
-        metavar="DIR",
-        help="secret, key and logs (%(default)s)",
-    )
+    about = "secret, key and logs (%(default)s)"
+    command.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help=about)
 
 
 def _processes(text: str) -> int | str:
@@ -249,6 +244,10 @@ def _demo(arguments: argparse.Namespace) -> int:
     from warmroute_cli.processes import FleetError
 
     try:
+        if arguments.tight:
+            from warmroute_cli.demo import tight
+
+            return tight.run(arguments)
         if arguments.engine == "sglang":
             from warmroute_cli.demo import sglang
 

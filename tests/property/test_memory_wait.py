@@ -110,7 +110,11 @@ class Tight(RuleBasedStateMachine):
     def arrive(self, session: int, thousands: int, tenant: str) -> None:
         front = self.front
         facts = turn_of(session, thousands)
-        resident = [id_ for id_ in IDS if session in front.books(id_)._in_use or session in front.books(id_)._fresh]
+        resident = [
+            id_
+            for id_ in IDS
+            if session in front.books(id_)._in_use or any(session in fresh for fresh in front.books(id_)._fresh)
+        ]
         held = max([front.books(id_).tokens_of(session) for id_ in resident], default=0)
         idle = not front.running and not front.queue.requests
         waiter = front.arrive(facts, tenant)

@@ -76,7 +76,7 @@ class Books(RuleBasedStateMachine):
 
     @rule(window_s=st.sampled_from([1.0, 10.0, 100.0]))
     def learn(self, window_s: float) -> None:
-        self.books.window_s = window_s
+        self.books.windows_s = [window_s] * 3
 
     @invariant()
     def tokens_are_the_sum_of_the_seats(self) -> None:

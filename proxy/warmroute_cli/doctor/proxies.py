@@ -1,17 +1,23 @@
-"""A proxy's configuration: what `warmroute proxy --check --probe` says, by the same code, and its limits here."""
+"""A proxy's configuration: what `warmroute proxy --check --probe` says, by the same code, and its limits here; where
+the proxy runs, also which sessions hold KV memory.
+"""
 
 import os
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from warmroute_backend.doctor.facts import Host
 from warmroute_backend.doctor.finding import Finding, Level
 from warmroute_backend.plan.hardware import GIB
+from warmroute_cli.api import ApiError
+from warmroute_cli.asking import admin_of
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.descriptors import divide
+from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.check import probe, problems_of
 
 LEDGER_BYTES = GIB
@@ -30,7 +36,7 @@ def check(path: Path, host: Host) -> list[Finding]:
     for answer in probe(config):
         level = Level.OK if answer.ok else Level.PROBLEM
         found.append(Finding(level, "servers", f"{answer.who}: {answer.text}"))
-    return [*found, *_limits(config, host)]
+    return [*found, *_limits(config, host), *_working_set(config)]
 
 
 def _limits(config: Config, host: Host) -> Iterator[Finding]:
@@ -61,6 +67,30 @@ def _limits(config: Config, host: Host) -> Iterator[Finding]:
     else:
         yield Finding(Level.OK, "memory", f"bodies, kept prompts and the queue take at most {held / GIB:.1f} GiB")
     yield _ledger(config.proxy.state_dir)
+
+
+def _working_set(config: Config) -> Iterator[Finding]:
+    """Who holds KV memory, as the running proxy sees it; nothing where it does not answer."""
+    try:
+        found = admin_of(config).ask("/admin/admission", {})
+    except (ApiError, SecretError):
+        return
+    yield from held(found)
+
+
+def held(admission: Mapping[str, Any]) -> Iterator[Finding]:
+    """The books of each worker, and what waits for memory, as `/admin/admission` has them."""
+    for worker_id, books in admission.get("working_set", {}).items():
+        text = (
+            f"{worker_id}: {books['resident']} sessions hold {books['tokens']:,} of {books['pool_tokens']:,} tokens,"
+            f" {books['in_use']} of them run; KV is kept for {books['window_s']:g} s"
+        )
+        yield Finding(Level.OK, "KV memory", text)
+    queue = admission.get("queue", {})
+    waiting, missing = queue.get("for_memory", 0), queue.get("memory_missing_tokens", 0)
+    if waiting or missing:
+        text = f"{waiting} turns wait for KV memory; about {missing:,} tokens more were needed in the last minute"
+        yield Finding(Level.WARNING, "KV memory", text, "docs/reference/conditions.md#working_set_does_not_fit")
 
 
 def _ledger(state_dir: Path) -> Finding:

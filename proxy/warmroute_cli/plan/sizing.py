@@ -34,6 +34,8 @@ MAX_WAITING: Final = 1000
 """Requests that wait in a whole plan, or `MAX_WAITING_EACH` in each rank if that is more: with as many it does not keep
 up, and the rest of the trace would say only how long the queue becomes, at a cost that grows with its square."""
 MAX_WAITING_EACH: Final = 100
+MEMORY_WAIT_S: Final = 120.0
+"""The proxy's default `working_set_wait_s`."""
 CHECKS: Final = 100
 """Of the queue, over the time in which requests come."""
 MOST_SPLITS: Final = 2
@@ -166,7 +168,7 @@ def _played(plan: Plan, request: PlanRequest, trace: Trace, *, to_its_end: bool 
         raise PlanError(f"{trace.name}: a request of {largest:,} tokens does not fit a rank's {least:,}.")
     fleet = Fleet(workers)
     tiers = any(engine.hicache is not None for engine in plan.engines)
-    policy = Production(fleet, trace, Proxies(host_cache=tiers), [])
+    policy = Production(fleet, trace, Proxies(host_cache=tiers, queue=True, memory_wait_s=MEMORY_WAIT_S), [])
     kind = SplitSimulation if plan.is_split else Simulation
     share = warm_up_share(trace)
     simulation = kind(trace, fleet, policy, skip_share=share)
@@ -178,14 +180,15 @@ def _played(plan: Plan, request: PlanRequest, trace: Trace, *, to_its_end: bool 
         simulation.at(counted[len(counted) * number // CHECKS], work.sample)
     if len(starts) == len(trace.requests) and not to_its_end:  # else sessions wait for their answers: queues are short
         for number in range(1, CHECKS):
-            simulation.at(starts[len(starts) * number // CHECKS], partial(_check_queue, workers))
+            simulation.at(starts[len(starts) * number // CHECKS], partial(_check_queue, workers, policy))
     result = simulation.run()
     work.last_arrival_s = max(turn.arrived_s for turn in simulation.turns)
     return _sizing(plan, load, work, result)
 
 
-def _check_queue(workers: list[Worker], now_s: float) -> None:
-    if sum(len(worker.scheduler.waiting) for worker in workers) > max(MAX_WAITING, MAX_WAITING_EACH * len(workers)):
+def _check_queue(workers: list[Worker], policy: Production, now_s: float) -> None:
+    waiting = policy.waiting + sum(len(worker.scheduler.waiting) for worker in workers)
+    if waiting > max(MAX_WAITING, MAX_WAITING_EACH * len(workers)):
         raise QueueError(now_s)
 
 

@@ -88,7 +88,11 @@ def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
     proxies.add_argument("--routers", type=_count, default=1, metavar="N", help="proxies of each region (1)")
     proxies.add_argument(
         "--share-lag-ms", type=_not_negative, metavar="MS",
-        help="the routers of a region are processes of one proxy, and learn of each other's requests after this time",
+        help="the routers of a region share their books, and learn of each other's requests after this time",
+    )  # fmt: skip
+    proxies.add_argument(
+        "--share-loss", type=_share, default=0.0, metavar="X",
+        help="share of those messages that are lost, and sent again a second later (0)",
     )  # fmt: skip
     proxies.add_argument(
         "--event-lag-ms",
@@ -100,6 +104,10 @@ def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
     proxies.add_argument(
         "--working-set-wait-s", type=_not_negative, default=120.0, metavar="S",
         help="the longest wait for KV memory, for warmroute+working-set (120)",
+    )  # fmt: skip
+    proxies.add_argument(
+        "--hinting-share", type=_share, default=0.0, metavar="X",
+        help="share of turns that say whether the next one comes soon, later or never, for working sets (0)",
     )  # fmt: skip
     proxies.add_argument(
         "--naming-share",

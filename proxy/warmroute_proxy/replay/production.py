@@ -7,14 +7,15 @@ worker's `/v1/loads` once a second, with the size of its KV pool. It does not ob
 turn counts as its prompt until it ends. With `event_lag_s` it also gets each worker's KV events, delayed by that time.
 
 Each region has `routers` proxies, which know nothing of each other but what engines report, unless they are processes
-of one proxy (`share_lag_s`): those send each other their events, delayed by that time. Requests go to them in turn.
-Regions are peers. A client that names its session sends back where it was last served (the home hint), and its turns
-may be forwarded there; other turns stay in the region that they arrive at. The second proxy of a forwarded turn decides
-half a round trip too early, with what it knows when the first does.
+of one proxy or name each other (`share_lag_s`): those send each other their events, delayed by that time. Requests go
+to them in turn. Regions are peers. A client that names its session sends back where it was last served (the home hint),
+and its turns may be forwarded there; other turns stay in the region that they arrive at. The second proxy of a
+forwarded turn decides half a round trip too early, with what it knows when the first does.
 
 Where a trace names no sessions, a session is what a derived key would find: the prompts that continue each other.
 """
 
+import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ import msgspec
 
 from warmroute_backend.engine.model.model import Scheduler
 from warmroute_backend.engine.model.work import Work
+from warmroute_proxy.core.cache.return_times import OVER, PERSON, TOOLS, UNKNOWN
 from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.decision import Decision
@@ -34,6 +36,7 @@ from warmroute_proxy.core.placement.fleet import Worker as CoreWorker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.event_stream import Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
@@ -45,6 +48,10 @@ BYTES_PER_TOKEN: Final = 4
 EXPECTED_OUTPUT_TOKENS: Final = 256
 """What the server expects where a client names no maximum."""
 REPORT_EVERY_S: Final = 1.0
+SOON_S: Final = 20.0
+"""Between tools and people: what a hint tells apart."""
+RETRY_S: Final = 1.0
+"""As the server does."""
 _UNDER_WAY: Final = -1
 
 
@@ -54,6 +61,7 @@ class Proxies:
 
     routers: int = 1
     share_lag_s: float | None = None
+    share_loss: float = 0.0
     event_lag_s: float | None = None
     naming_share: float = 1.0
     rtt_s: float = 0.0
@@ -61,6 +69,8 @@ class Proxies:
     store: bool = False
     queue: bool = False
     """Whether requests beyond the capacity of engines wait at the router, as in production, or in the engines."""
+    hinting_share: float = 0.0
+    """The share of turns of which the proxy is told whether the next one comes within `SOON_S`, later, or never."""
     memory_wait_s: float = 0.0
     """How long a turn waits for KV memory at most, with `queue`; 0: none does."""
 
@@ -91,25 +101,52 @@ class Feed:
         """No cache is flushed in a replay; a restart has a call of its own."""
 
 
-class _PeerProcesses:
-    """The routers of one proxy's processes. Each sends its events to the others within `lag_s`, as a process does."""
+class _SharedBooks:
+    """The routers of a region that share what they know, as processes of one proxy do, and proxies that name each other
+    (`event_stream`). A message takes `lag_s`; `loss` of the messages, or of their confirmations, are lost and sent
+    again after `RETRY_S`.
+    """
 
-    def __init__(self, policy: Policy, lag_s: float) -> None:
+    def __init__(self, policy: Policy, lag_s: float, loss: float) -> None:
         self.routers: list[PeerRouter] = []
         self._policy = policy
         self._lag_s = lag_s
-        self._outboxes: dict[int, list[Event]] = {}
+        self._loss = loss
+        self._outboxes: dict[tuple[int, int], Outbox] = {}
+        self._inboxes: list[Inbox] = []
+        self._under_way: set[tuple[int, int]] = set()
+        self._messages = 0
+
+    def add(self, router: PeerRouter) -> None:
+        number = len(self.routers)
+        self.routers.append(router)
+        self._inboxes.append(Inbox())
+        for other in range(number):
+            self._outboxes[number, other] = Outbox(number)
+            self._outboxes[other, number] = Outbox(other)
 
     def send(self, number: int, event: Event, now_s: float) -> None:
-        if number not in self._outboxes:
-            self._policy.later(now_s + self._lag_s, partial(self._share, number))
-        self._outboxes.setdefault(number, []).append(event)
+        for link, outbox in self._outboxes.items():
+            if link[0] == number:
+                outbox.add(event)
+                if link not in self._under_way:
+                    self._under_way.add(link)
+                    self._policy.later(now_s + self._lag_s, partial(self._arrive, link))
 
-    def _share(self, number: int, now_s: float) -> None:
-        for event in self._outboxes.pop(number):
-            for other, peer in enumerate(self.routers):
-                if other != number:
-                    peer.apply(number, event, now_s)
+    def _arrive(self, link: tuple[int, int], now_s: float) -> None:
+        """A message comes to its receiver, with all events that were sent meanwhile."""
+        outbox, (_, receiver) = self._outboxes[link], link
+        message = outbox.take(now_s, sys.maxsize)
+        assert message is not None
+        self._messages += 1
+        drawn = mixed([self._messages], 3)[0] / 2.0**64
+        if drawn >= self._loss / 2:
+            self._inboxes[receiver].apply(message, self.routers[receiver], now_s)
+        if drawn < self._loss:
+            self._policy.later(now_s + RETRY_S, partial(self._arrive, link))
+            return
+        outbox.confirmed()
+        self._under_way.discard(link)
 
 
 class Production(Policy):
@@ -141,9 +178,15 @@ class Production(Policy):
             self._queues = {
                 router: ProxyQueue(self, router, partial(self._waited, router), wait_s) for router in routers
             }
+        self._hints = _hints(trace, self._proxies.hinting_share)
         self._reported_steps: dict[Worker, int] = {}  # its steps at the last report, or _UNDER_WAY
         for worker, feed in zip(fleet.workers, feeds, strict=False):
             feed.on_event = lambda kind, keys, tier, worker=worker: self._event_later(worker, kind, keys, tier)
+
+    @property
+    def waiting(self) -> int:
+        """Turns that wait at a router."""
+        return sum(queue.waiting for queue in self._queues.values())
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
@@ -212,6 +255,8 @@ class Production(Policy):
         assert work is not None
         assert turn.worker is not None
         for leg in turn.state:
+            if self._hints:
+                leg.router.working_set.expect(leg.ticket, self._hints.get(request.number, UNKNOWN))
             leg.router.settled(
                 leg.ticket,
                 leg.facts,
@@ -304,10 +349,23 @@ class Production(Policy):
         count, lag_s = self._proxies.routers, self._proxies.share_lag_s
         if lag_s is None or count == 1:
             return [Router(region, own, peers) for _ in range(count)]
-        peer_processes = _PeerProcesses(self, lag_s)
+        books = _SharedBooks(self, lag_s, self._proxies.share_loss)
         for number in range(count):
-            peer_processes.routers.append(PeerRouter(region, own, peers, send=partial(peer_processes.send, number)))
-        return list(peer_processes.routers)
+            books.add(PeerRouter(region, own, peers, send=partial(books.send, number)))
+        return list(books.routers)
+
+
+def _hints(trace: Trace, share: float) -> dict[int, int]:
+    """By turn, what is told of its end: of this share of the turns, drawn by their numbers."""
+    if not share:
+        return {}
+    found = {}
+    for request in trace.requests:
+        found[request.number] = OVER
+        if request.after is not None:
+            found[request.after] = TOOLS if request.at_s <= SOON_S else PERSON
+    limit = share * 2.0**64
+    return {number: kind for number, kind in found.items() if mixed([number], 4)[0] < limit}
 
 
 def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:

@@ -48,8 +48,8 @@ class Setup:
     worker runs at once.
 
     `each_turn`: a turn comes in at any region, else a session at one; so do `home_share` of the sessions in any case.
-    `naming_share`, `routers`, `share_lag_s` (None: they share nothing) and `event_lag_s` are for the production
-    policy.
+    `naming_share`, `routers`, `share_lag_s` (None: they share nothing), `share_loss` and `event_lag_s` are for the
+    production policy.
     """
 
     prefills: int = 8
@@ -64,11 +64,13 @@ class Setup:
     naming_share: float = 1.0
     routers: int = 1
     share_lag_s: float | None = None
+    share_loss: float = 0.0
     event_lag_s: float = 0.1
     changes: tuple[Change, ...] = ()
     skip_share: float = 0.0
     home_share: float = 0.0
     working_set_wait_s: float = 120.0
+    hinting_share: float = 0.0
     kinds: tuple[WorkerKind, ...] = ()
     """Those of each worker of a region, where they differ."""
 
@@ -128,8 +130,8 @@ class _Built:
             queue = name in {WITH_QUEUE, WITH_WORKING_SET}
             wait_s = setup.working_set_wait_s if name == WITH_WORKING_SET else 0.0
             proxies = Proxies(
-                setup.routers, setup.share_lag_s, setup.event_lag_s, setup.naming_share, setup.rtt_s,
-                setup.host_tokens > 0, setup.store_tokens > 0, queue, wait_s,
+                setup.routers, setup.share_lag_s, setup.share_loss, setup.event_lag_s, setup.naming_share, setup.rtt_s,
+                setup.host_tokens > 0, setup.store_tokens > 0, queue, setup.hinting_share, wait_s,
             )  # fmt: skip
             return Production(self.fleet, self._trace, proxies, self._feeds)
         make = BASELINES[name]

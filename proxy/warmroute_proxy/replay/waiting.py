@@ -50,6 +50,11 @@ class ProxyQueue:
         self._due = False  # a round is to come at this instant
         self._sweeps = False
 
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return self._queue.requests
+
     def enter(self, turn: Turn, facts: Facts, decision: Decision, now_s: float) -> Decision | None:
         """Where a turn goes now, None if it waits."""
         router, queue = self._router, self._queue

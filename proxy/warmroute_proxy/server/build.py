@@ -6,14 +6,9 @@ import secrets as random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from warmroute.contract.conversations import Conversations
-from warmroute.contract.version import VERSION
-from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
-from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base.config import Config, copies_of_bodies
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
@@ -24,7 +19,6 @@ from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret
 from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
-from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
@@ -40,8 +34,9 @@ from warmroute_proxy.server.ledger.void_orders import VoidOrders
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.processes.supervisor import ProcessSlot
 from warmroute_proxy.server.redis.call_markers import CallMarkers
-from warmroute_proxy.server.regions.announcements import Announcements
+from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, Announcements
 from warmroute_proxy.server.regions.forward_claim import Forwards
+from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import PeerQuestions, Peers
 from warmroute_proxy.server.regions.voids import Voids
 from warmroute_proxy.server.reload.membership import Membership
@@ -59,6 +54,7 @@ from warmroute_proxy.server.request.re_prefill import RePrefills
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import Settlement
+from warmroute_proxy.server.routing import routing
 from warmroute_proxy.server.stores.stores import Stores
 
 
@@ -148,6 +144,7 @@ class Proxy:
             lambda: self.re_prefills.sweep(self.clock()),
             self.metrics_page.publish,
             self.peers.sweep,
+            self.announcements.other_proxies.sweep,
         ]
 
     def reload_orders(self, running: ReadConfig, source: ConfigSource) -> ReloadOrders:
@@ -178,18 +175,12 @@ class Proxy:
         """Close what is left open at the end, the ledger last."""
         self.engines.close()
         self.peers.close()
+        self.announcements.other_proxies.close()
         self.intakes.large_bodies.shut_down()
         if self.recording is not None:
             self.recording.close()
         self.ledger.close()
         self.stores.close()
-
-
-class _Routing(NamedTuple):
-    router: Router
-    recording: Recording | None
-    peer_processes: PeerProcesses | None
-    conversations: Conversations
 
 
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
@@ -199,9 +190,9 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
     ledger, stores = await _ledger(config, slot, metrics, engines)  # first: it locks the state folder
     voids, announcements = _links(config, slot, secrets, metrics, clock)
-    router, recording, peer_processes, conversations = _routing(config, slot, engines, metrics, announcements)
+    router, recording, peer_processes, conversations = routing(config, slot, engines, metrics, announcements)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
-    open_requests, admission = OpenRequests(), Admission(config, router, metrics, clock, stores)
+    open_requests, admission = OpenRequests(), _admission(config, router, metrics, clock, stores, engines)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, announcements, time.time)
@@ -243,6 +234,15 @@ def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> 
     return Callers(secrets, conversations, PrefixBreaks(config.prompt_parts_bytes))
 
 
+def _admission(
+    config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], stores: Stores, engines: Engines
+) -> Admission:
+    """Admission, which says when KV memory is short."""
+    made = Admission(config, router, metrics, clock, stores)
+    engines.watching.memory = lambda evicted: made.shortage.sign(evicted, time.time())
+    return made
+
+
 def _authentication(config: Config, stores: Stores, voids: Voids) -> Authentication:
     """Keys are those of the config, and of the database where there is one."""
     access = stores.access
@@ -273,39 +273,6 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
     """The memory of all bodies; it counts those that it refuses."""
     refused = metrics.counter("warmroute_refused_total", (("reason", "body_memory"),))
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
-
-
-def _routing(
-    config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
-) -> _Routing:
-    """The router and the conversations, with the drain orders from before a restart."""
-    made = _made_routing(config, slot, engines, metrics, announcements)
-    _restore_drains(config, engines, made.router)
-    return made
-
-
-def _made_routing(
-    config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
-) -> _Routing:
-    """The same, recorded, shared with other processes, or plain."""
-    to_regions = announcements.newest if announcements.active else None
-    name = random.token_hex(8)
-    here, loop = config.proxy.region, asyncio.get_running_loop()
-    others = [Peer(r.name, r.rtt_ms / 1000) for r in config.regions if r.name != here and r.url]
-    fleet = here, engines.workers(), others, config.proxy.policy
-    if config.proxy.record:
-        recording = Recording(config.proxy.record, loop)
-        recorded = RecordedRouter(recording.write, VERSION, *fleet)
-        return _Routing(recorded, recording, None, Conversations(name, to_regions))
-    if slot is None:
-        return _Routing(Router(*fleet), None, None, Conversations(name, to_regions))
-    peer_processes = PeerProcesses(slot.shared_memory, slot.number, time.monotonic, loop)
-    router = PeerRouter(*fleet, send=peer_processes.send, receive=peer_processes.apply_updates)
-    announcements.processes = peer_processes
-    to_all = announcements.newest_to_all if announcements.active else peer_processes.send_newest
-    conversations = Conversations(name, to_all, peer_processes.apply_updates)
-    peer_processes.start(router, engines, metrics, conversations)
-    return _Routing(router, None, peer_processes, conversations)
 
 
 async def _engines(config: Config, metrics: Metrics, clock: Callable[[], float]) -> Engines:
@@ -348,14 +315,11 @@ def _links(
     orders = VoidOrders(config.proxy.state_dir, number, processes)
     timeout_s = config.limits.connect_timeout_s
     voids = Voids(_peers(config, clock), forwards, orders, metrics, time.time, timeout_s)
-    return voids, Announcements(config.proxy.region, voids.peers, forwards, metrics, clock, timeout_s)
-
-
-def _restore_drains(config: Config, engines: Engines, router: Router) -> None:
-    """Follow the drain orders that were given before a restart."""
-    for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
-        if engine_id in engines.by_id:
-            engines.drain(engine_id, "operator", True, router, since_s)
+    here = config.proxy.region
+    others = OtherProxies(
+        config.proxy.other_proxies, here, ANNOUNCEMENTS, forwards, metrics, clock, timeout_s, random.randbits(62)
+    )
+    return voids, Announcements(here, voids.peers, forwards, metrics, clock, timeout_s, others)
 
 
 def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:

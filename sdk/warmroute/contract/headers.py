@@ -17,6 +17,10 @@ AGENT: Final = "x-warmroute-agent"
 KIND: Final = "x-warmroute-kind"
 """What a request is for: one of `identity.KINDS`; shown in its receipt."""
 
+EXPECT: Final = "x-warmroute-expect"
+"""What follows a turn: `tool` (its answer calls tools), `human` (a person reads it) or `end` (it is the last one). It
+tells for how long the session's KV is worth keeping; other values are ignored."""
+
 HOME: Final = "x-warmroute-home"
 """Response: the region that holds the session. The client sends it back. A wrong one costs a hop and the prefix."""
 

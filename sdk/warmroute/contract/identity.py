@@ -94,6 +94,7 @@ IDENTITY_HEADERS: Final = frozenset(
         *_KIND_BY_VALUE,
         headers.AGENT,
         headers.DERIVED,
+        headers.EXPECT,
         headers.HOME,
     }
 )

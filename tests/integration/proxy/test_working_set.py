@@ -10,12 +10,15 @@ POOL = 30_000
 """Tokens; an unknown prompt counts as a token for 4 bytes or so."""
 
 
+def pool_of(tokens: int) -> bytes:
+    """What an engine with a pool of this size reports at `/v1/loads`."""
+    row = {"dp_rank": 0, "num_running_reqs": 0, "num_waiting_reqs": 0, "num_used_tokens": 0, "num_total_tokens": 0}
+    return json.dumps({"loads": [row | {"max_running_requests": 100, "max_total_num_tokens": tokens}]}).encode()
+
+
 def small_pool(it: Scene) -> None:
     """Have the engine report a pool that holds one long conversation, and the proxy know it."""
-    row = {"dp_rank": 0, "num_running_reqs": 0, "num_waiting_reqs": 0, "num_used_tokens": 0, "num_total_tokens": 0}
-    it.engine.loads = json.dumps(
-        {"loads": [row | {"max_running_requests": 100, "max_total_num_tokens": POOL}]}
-    ).encode()
+    it.engine.loads = pool_of(POOL)
     until(lambda: worker(it).get("token_limit") == POOL, "the pool is known")
 
 
@@ -90,3 +93,20 @@ def test_a_waiting_stream_gets_comments(tmp_path: Path) -> None:
             piece = second.recv(65536)
             assert piece, "the stream broke off"
             rest += piece
+
+
+def test_how_a_turn_ends_is_known_from_its_answer_and_from_its_client(tmp_path: Path) -> None:
+    """What is over is protected no longer, so that the next session finds room at once."""
+    with scene(tmp_path, running=100) as it:
+        small_pool(it)
+        it.gate.open_for_all()
+        assert answer(it.send(long_text("first"), headers={"x-warmroute-expect": "end"}))[0] == 200
+        assert books(it)["protected_tokens"] == 0
+        assert answer(it.send(long_text("second"), headers={"x-warmroute-expect": "sideways"}))[0] == 200
+        assert books(it)["protected_tokens"] > 0
+
+
+def books(it: Scene) -> dict[str, int]:
+    with it.proxy.admin() as admin:
+        (found,) = admin.get("/admin/admission").json()["working_set"].values()
+    return dict(found)

@@ -7,6 +7,7 @@ import pytest
 from tests.subjects.launched import MODEL, pair_plan
 
 from warmroute_backend.plan.plan_file import written
+from warmroute_cli.doctor.proxies import held
 from warmroute_cli.launch.trial import write_config
 from warmroute_cli.main import main
 
@@ -55,3 +56,14 @@ def test_a_broken_configuration_is_a_problem_and_a_broken_plan_no_answer(
     assert "regoin" in capsys.readouterr().out
     assert main(["doctor", "--plan", str(broken)]) == 2
     assert capsys.readouterr().err.startswith("warmroute doctor: ")
+
+
+def test_a_running_proxy_shows_who_holds_kv_memory_and_what_is_missing() -> None:
+    books: dict[str, float] = {"resident": 12, "in_use": 3, "tokens": 180_000, "protected_tokens": 150_000}
+    books |= {"pool_tokens": 200_000, "window_s": 30.0}
+    queue = {"for_memory": 4, "memory_missing_tokens": 120_000}
+    held_by, waiting = held({"working_set": {"a0": books}, "queue": queue})
+    assert held_by.text == "a0: 12 sessions hold 180,000 of 200,000 tokens, 3 of them run; KV is kept for 30 s"
+    assert waiting.level == "warning"
+    assert "4 turns wait for KV memory; about 120,000 tokens more" in waiting.text
+    assert [each.level for each in held({"working_set": {"a0": books}, "queue": {"for_memory": 0}})] == ["ok"]

@@ -13,6 +13,7 @@ from warmroute_proxy.core.load.signs import (
     starving_side,
     transfers,
 )
+from warmroute_proxy.core.queue.shortage import Shortage
 
 NOTHING = EngineReport()
 
@@ -110,3 +111,19 @@ def test_a_side_that_starves() -> None:
     assert "prefill is short; flip a decode engine" in found.detail
     assert "decode is short" in starving_side({"p": EngineReport(bootstrap_queue=9)}, {"d": idle}).detail
     assert "decode is short" in starving_side({"p": idle}, {"d": EngineReport(prealloc_queue=9)}).detail
+
+
+def test_a_working_set_that_does_not_fit_for_minutes_says_how_much_is_missing() -> None:
+    shortage = Shortage()
+    for second in range(60):
+        shortage.observe(2_000_000 if second % 2 else 0, float(second))
+    assert shortage.sign(10, 1000.0).bad is False, "a burst"
+    for second in range(60, 400):
+        shortage.observe(1_300_000, float(second))
+    found = shortage.sign(212_000_010, 1001.0)
+    assert found.bad
+    assert found.detail == "1.3 M tokens of KV more would have saved up to 212 M computed tokens today"
+    assert "up to 0 computed" in shortage.sign(212_000_010, 90_000.0).detail, "another day"
+    for second in range(400, 700):
+        shortage.observe(0, float(second))
+    assert shortage.sign(212_000_010, 90_001.0).bad is False

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from warmroute_proxy.core.cache.return_times import OVER, PERSON, TOOLS
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
@@ -122,3 +123,18 @@ def test_a_turn_waits_for_memory_no_longer_than_the_bound_where_no_worker_can_be
     queue.join(waiter, FOR_MEMORY, 0.0)
     assert queue.expired(189.0 - 30.0) == []
     assert queue.expired(191.0 - 30.0) == [waiter]
+
+
+def test_a_session_that_is_over_protects_nothing_and_each_kind_of_end_has_its_window(router: Router) -> None:
+    first, second, over = turn_of(1, 20), turn_of(2, 20), turn_of(3, 20)
+    for facts, kind in ((first, TOOLS), (second, PERSON), (over, OVER)):
+        ticket = send(router, facts, "a")
+        router.working_set.expect(ticket, kind)
+        end(router, ticket, facts, 1.0)
+    send(router, turn_of(4, 10), "a", 1.0)
+    books = router._fleet.workers["a"].load.residents
+    books.windows_s = [30.0, 60.0, 5.0]
+    assert router.working_set.as_dict(2.0)["a"]["protected_tokens"] == 50_200
+    books.windows_s = [30.0, 60.0, 5.0]
+    assert books.protected(20.0) == 30_100
+    assert books.tokens_of(3) == 20_100  # it is there, and the first that may be evicted

@@ -2,7 +2,8 @@
 
 A conversation has a seat from when its first turn is sent. While a turn is under way its tokens are in use. Afterwards
 the seat is idle, and worth its tokens for `window_s` seconds (`return_times`): a conversation is likely to come back
-within them. An older seat is *stale*: its KV may be evicted for another prompt.
+within them. An older seat is *stale*: its KV may be evicted for another prompt. The window depends on how the last turn
+has ended (`return_times.TOOLS`, `PERSON`); a conversation that is over is stale at once.
 
     protected = tokens of seats in use + tokens of idle seats that are not stale
     free      = FILLED of the pool - protected
@@ -17,7 +18,7 @@ import math
 from collections import OrderedDict
 from typing import Final
 
-from warmroute_proxy.core.cache.return_times import ReturnTimes
+from warmroute_proxy.core.cache.return_times import KINDS, OVER, UNKNOWN, ReturnTimes
 
 MAX_SEATS: Final = 10_000
 FILLED: Final = 0.95
@@ -28,11 +29,13 @@ NO_LIMIT: Final = 1 << 62
 
 
 class Seat:
-    """What one conversation holds. `last_s` is when its last turn ended, `turns` are those under way."""
+    """What one conversation holds. `last_s` is when its last turn ended and `kind` how, `turns` are those under way."""
 
-    __slots__ = ("last_s", "tokens", "turns")
+    __slots__ = ("is_fresh", "kind", "last_s", "tokens", "turns")
 
     def __init__(self) -> None:
+        self.is_fresh = False
+        self.kind = UNKNOWN
         self.tokens = 0
         self.turns = 0
         self.last_s = -math.inf
@@ -40,11 +43,12 @@ class Seat:
 
 class Residents:
     """The seats of one worker. `pool_tokens` is 0 where the engine does not report its pool: then all fits. `times` are
-    the return times of its conversations, once they were looked up.
+    the return times of its conversations by how their last turns ended, once they were looked up.
     """
 
     __slots__ = (
         "_fresh",
+        "_idle",
         "_in_use",
         "_max",
         "_stale",
@@ -53,25 +57,26 @@ class Residents:
         "stale_tokens",
         "times",
         "used_tokens",
-        "window_s",
+        "windows_s",
     )
 
     def __init__(self, max_seats: int = MAX_SEATS) -> None:
         self._max = max_seats
         self._in_use: dict[int, Seat] = {}
-        self._fresh: OrderedDict[int, Seat] = OrderedDict()  # the one used longest ago first, as in `_stale`
-        self._stale: OrderedDict[int, Seat] = OrderedDict()
+        self._idle: dict[int, Seat] = {}  # all that are fresh or stale
+        self._fresh: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS)]  # the oldest first
+        self._stale: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS + 1)]  # likewise
         self.used_tokens = 0
         self.fresh_tokens = 0
         self.stale_tokens = 0
         self.pool_tokens = 0
-        self.window_s = FIRST_WINDOW_S
-        self.times: ReturnTimes | None = None
+        self.windows_s = [FIRST_WINDOW_S] * KINDS
+        self.times: list[ReturnTimes] | None = None
 
     # What happens
 
-    def sent(self, lineage: int, tokens: int) -> None:
-        """A turn was sent. With it its conversation holds `tokens`."""
+    def sent(self, lineage: int, tokens: int, expects: int = UNKNOWN) -> None:
+        """A turn was sent. With it its conversation holds `tokens`. `expects`: how it will end."""
         seat = self._in_use.get(lineage)
         if seat is None:
             seat = self._take(lineage)
@@ -84,6 +89,7 @@ class Residents:
             self.used_tokens += tokens - seat.tokens
             seat.tokens = tokens
         seat.turns += 1
+        seat.kind = expects
         self._trim()
 
     def ended(self, lineage: int, now_s: float, *, computed: bool) -> bool:
@@ -103,16 +109,36 @@ class Residents:
         self.used_tokens -= seat.tokens
         if seat.last_s == -math.inf:
             return False
-        self._fresh[lineage] = seat
-        self.fresh_tokens += seat.tokens
+        self._put(lineage, seat)
         self._trim()
         return True
 
+    def expect(self, lineage: int, kind: int) -> None:
+        """How the turn of a conversation that is under way ends."""
+        seat = self._in_use.get(lineage)
+        if seat is not None:
+            seat.kind = kind
+
+    def expected(self, lineage: int) -> int:
+        """How the turn of a conversation that is under way ends, as far as is known."""
+        seat = self._in_use.get(lineage)
+        return UNKNOWN if seat is None else seat.kind
+
+    def over(self, lineage: int) -> None:
+        """A conversation comes back no more. A seat in use stays."""
+        seat = self._take(lineage)
+        if seat is not None:
+            seat.kind = OVER
+            self._put(lineage, seat)
+
     def resize(self, lineage: int, tokens: int) -> None:
         """The last turn of a conversation has ended. It now holds `tokens`."""
-        seat = self._fresh.get(lineage)
+        seat = self._idle.get(lineage)
         if seat is not None:
-            self.fresh_tokens += tokens - seat.tokens
+            if seat.is_fresh:
+                self.fresh_tokens += tokens - seat.tokens
+            else:
+                self.stale_tokens += tokens - seat.tokens
             seat.tokens = tokens
             self._trim()
 
@@ -120,9 +146,8 @@ class Residents:
         """The next turn of a conversation is here, and waits to be sent: what it holds stays protected."""
         seat = self._take(lineage)
         if seat is not None:
-            seat.last_s = now_s
-            self._fresh[lineage] = seat
-            self.fresh_tokens += seat.tokens
+            seat.last_s, seat.kind = now_s, UNKNOWN
+            self._put(lineage, seat)
 
     def drop(self, lineage: int) -> None:
         """A conversation has gone elsewhere, or has ended. A seat in use stays."""
@@ -138,7 +163,12 @@ class Residents:
     @property
     def seats(self) -> int:
         """Conversations that hold KV here."""
-        return len(self._in_use) + len(self._fresh) + len(self._stale)
+        return len(self._in_use) + len(self._idle)
+
+    @property
+    def window_s(self) -> float:
+        """How long an idle conversation is worth its tokens of which nothing else is known."""
+        return self.windows_s[UNKNOWN]
 
     @property
     def tokens(self) -> int:
@@ -147,7 +177,7 @@ class Residents:
 
     def tokens_of(self, lineage: int) -> int:
         """Tokens that a conversation holds here."""
-        seat = self._in_use.get(lineage) or self._fresh.get(lineage) or self._stale.get(lineage)
+        seat = self._in_use.get(lineage) or self._idle.get(lineage)
         return 0 if seat is None else seat.tokens
 
     def protected(self, now_s: float) -> int:
@@ -162,7 +192,9 @@ class Residents:
         own = self._in_use.get(lineage)
         tokens = int(FILLED * self.pool_tokens) - self.protected(now_s)
         if own is None:
-            own = self._fresh.get(lineage)
+            own = self._idle.get(lineage)
+            if own is not None and not own.is_fresh:
+                return tokens
         return tokens if own is None else tokens + own.tokens
 
     def as_dict(self, now_s: float) -> dict[str, int | float]:
@@ -176,19 +208,34 @@ class Residents:
 
     def _take(self, lineage: int) -> Seat | None:
         """Remove an idle seat."""
-        seat = self._fresh.pop(lineage, None)
-        if seat is not None:
+        seat = self._idle.pop(lineage, None)
+        if seat is None:
+            return None
+        if seat.is_fresh:
+            del self._fresh[seat.kind][lineage]
             self.fresh_tokens -= seat.tokens
-            return seat
-        seat = self._stale.pop(lineage, None)
-        if seat is not None:
+        else:
+            del self._stale[seat.kind][lineage]
             self.stale_tokens -= seat.tokens
         return seat
 
+    def _put(self, lineage: int, seat: Seat) -> None:
+        """Add an idle seat, which was used just now."""
+        self._idle[lineage] = seat
+        seat.is_fresh = seat.kind != OVER
+        if seat.is_fresh:
+            self._fresh[seat.kind][lineage] = seat
+            self.fresh_tokens += seat.tokens
+        else:
+            self._stale[OVER][lineage] = seat
+            self.stale_tokens += seat.tokens
+
     def _age(self, now_s: float) -> None:
         """Let seats become stale, or not be stale where the window has grown."""
-        since_s = now_s - self.window_s
-        fresh, stale = self._fresh, self._stale
+        for kind in range(KINDS):
+            self._age_of(self._fresh[kind], self._stale[kind], now_s - self.windows_s[kind])
+
+    def _age_of(self, fresh: OrderedDict[int, Seat], stale: OrderedDict[int, Seat], since_s: float) -> None:
         while fresh:
             lineage = next(iter(fresh))
             seat = fresh[lineage]
@@ -196,6 +243,7 @@ class Residents:
                 break
             del fresh[lineage]
             stale[lineage] = seat
+            seat.is_fresh = False
             self.fresh_tokens -= seat.tokens
             self.stale_tokens += seat.tokens
         while stale:
@@ -206,16 +254,21 @@ class Residents:
             del stale[lineage]
             fresh[lineage] = seat
             fresh.move_to_end(lineage, last=False)
+            seat.is_fresh = True
             self.stale_tokens -= seat.tokens
             self.fresh_tokens += seat.tokens
 
     def _trim(self) -> None:
         """Drop the idle seats that were used longest ago, beyond the pool."""
         limit = self.pool_tokens or NO_LIMIT
-        while self.tokens > limit or len(self._fresh) + len(self._stale) > self._max:
-            if self._stale:
-                self.stale_tokens -= self._stale.popitem(last=False)[1].tokens
-            elif self._fresh:
-                self.fresh_tokens -= self._fresh.popitem(last=False)[1].tokens
-            else:
+        while self.tokens > limit or len(self._idle) > self._max:
+            oldest, oldest_s = None, math.inf
+            for idle in (*self._fresh, *self._stale):
+                if idle:
+                    last_s = idle[next(iter(idle))].last_s
+                    if last_s < oldest_s:
+                        oldest, oldest_s = idle, last_s
+            if oldest is None:
                 break
+            lineage = next(iter(oldest))
+            self._take(lineage)

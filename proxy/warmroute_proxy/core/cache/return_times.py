@@ -18,6 +18,16 @@ from bisect import bisect_right
 from collections import OrderedDict
 from typing import Final
 
+UNKNOWN: Final = 0
+TOOLS: Final = 1
+PERSON: Final = 2
+OVER: Final = 3
+"""How a turn has ended, as far as is known: in calls of tools, whose results come within seconds; in text for a person,
+who takes minutes; or as the last one of its conversation.
+"""
+KINDS: Final = 3
+"""Those with return times."""
+
 EDGES_S: Final[tuple[float, ...]] = (
     1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 450.0, 600.0, 900.0,
 )  # fmt: skip

@@ -18,6 +18,7 @@ class Condition(StrEnum):
     TRANSFERS = "pd_transfers_fail_or_are_slow"
     RETRACTIONS = "retraction_storm"
     STARVING_SIDE = "pd_side_starves"
+    WORKING_SET = "working_set_does_not_fit"
 
 
 class Phase(StrEnum):

@@ -164,7 +164,7 @@ class Router:
         cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
         self._in_flight.begin(ticket, self._begins(facts), cached_share, now_s)
         self._histories.dispatched(facts.lineage, ticket)
-        self.working_set.sent(ticket)
+        self.working_set.sent(ticket, facts.expects)
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:

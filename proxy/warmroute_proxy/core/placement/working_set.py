@@ -19,7 +19,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from warmroute_proxy.core.cache.residents import FIRST_WINDOW_S, NO_LIMIT, Residents
-from warmroute_proxy.core.cache.return_times import ReturnTimes
+from warmroute_proxy.core.cache.return_times import KINDS, OVER, UNKNOWN, ReturnTimes
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.ticket import Ticket
@@ -44,7 +44,8 @@ class WorkingSet:
         """`workers` are those of the fleet, by id; they come and go."""
         self._workers = workers
         self._homes: OrderedDict[int, str] = OrderedDict()
-        self._times: OrderedDict[frozenset[str], ReturnTimes] = OrderedDict()
+        self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
+        self._ends: dict[int, int] = {}  # how the last turns of idle conversations ended
         self._refresh_at_s = 0.0
 
     # What happens to turns
@@ -53,17 +54,17 @@ class WorkingSet:
         """A turn has arrived, wherever it goes and however long it waits. Without effect when called again."""
         worker = self._workers.get(self._homes.get(lineage, ""))
         if worker is not None:
-            self._times_of(worker).came_back(lineage, now_s)
+            self._came_back(worker, lineage, now_s)
 
-    def sent(self, ticket: Ticket) -> None:
-        """A turn was sent to a worker, by this router or by a peer process."""
+    def sent(self, ticket: Ticket, expects: int = UNKNOWN) -> None:
+        """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end."""
         lineage, worker = ticket.lineage, ticket.cache_worker
         if worker.worker is None:
             return
         home_id = self._homes.get(lineage, "")
         home = self._workers.get(home_id)
         if home is not None:
-            self._times_of(home).came_back(lineage, ticket.sent_s)
+            self._came_back(home, lineage, ticket.sent_s)
             if home is not worker and home_id != worker.id:
                 home.load.residents.drop(lineage)
         self._homes[lineage] = worker.id
@@ -72,15 +73,28 @@ class WorkingSet:
             self._homes.move_to_end(lineage)
             if homes > MAX_HOMES:
                 self._homes.popitem(last=False)
-        worker.load.residents.sent(lineage, ticket.own_tokens)
+        worker.load.residents.sent(lineage, ticket.own_tokens, expects)
 
     def ended(self, ticket: Ticket, now_s: float) -> None:
         """It has ended, however it did."""
         worker = ticket.cache_worker
         if worker.worker is None:
             return
-        if worker.load.residents.ended(ticket.lineage, now_s, computed=ticket.computed):
-            self._times_of(worker).ended(ticket.lineage, now_s)
+        residents, lineage = worker.load.residents, ticket.lineage
+        kind = residents.expected(lineage)
+        if residents.ended(lineage, now_s, computed=ticket.computed) and kind != OVER:
+            self._times_of(worker)[kind].ended(lineage, now_s)
+            self._ends[lineage] = kind
+            if len(self._ends) > MAX_HOMES:
+                del self._ends[next(iter(self._ends))]
+
+    def expect(self, ticket: Ticket, kind: int) -> None:
+        """How a turn under way ends (`return_times.TOOLS` and others)."""
+        ticket.cache_worker.load.residents.expect(ticket.lineage, kind)
+
+    def expected(self, ticket: Ticket) -> int:
+        """How a turn under way ends, as far as is known."""
+        return ticket.cache_worker.load.residents.expected(ticket.lineage)
 
     # What may be sent
 
@@ -106,17 +120,6 @@ class WorkingSet:
         worker = self._workers.get(self._homes.get(lineage, ""))
         if worker is not None:
             worker.load.residents.touch(lineage, now_s)
-
-    def emptiest(self, model: str, excluded: frozenset[str], now_s: float) -> str:
-        """The id of the usable worker with the most free memory; empty where there is none."""
-        most, found = -NO_LIMIT, ""
-        for worker in self._workers.values():
-            if not worker.caches_prompts or worker.id in excluded or not worker.target.serves(model):
-                continue
-            free = worker.load.residents.free_tokens(0, now_s)
-            if free > most and worker.load.availability.is_usable(now_s):
-                most, found = free, worker.id
-        return found
 
     def resident_at(self, lineage: int, need: int) -> str:
         """The worker that has at least half of what a turn needs; empty where none has."""
@@ -161,14 +164,17 @@ class WorkingSet:
         if now_s < self._refresh_at_s:
             return
         self._refresh_at_s = now_s + REFRESH_S
-        for times in self._times.values():
-            times.advance(now_s)
+        for group in self._times.values():
+            for times in group:
+                times.advance(now_s)
         for worker in self._workers.values():
             residents = worker.load.residents
             residents.times = None  # what it serves may have changed
             if residents.pool_tokens:
                 rate_per_pool = 1.0 / (worker.load.prefill_s_per_token * residents.pool_tokens)
-                residents.window_s = self._times_of(worker).window_s(rate_per_pool, FIRST_WINDOW_S)
+                unknown, *others = self._times_of(worker)
+                window_s = unknown.window_s(rate_per_pool, FIRST_WINDOW_S)
+                residents.windows_s = [window_s, *[times.window_s(rate_per_pool, window_s) for times in others]]
 
     def as_dict(self, now_s: float) -> dict[str, dict[str, Any]]:
         """By worker, what pages and metrics show; only of workers whose pool is known."""
@@ -187,14 +193,20 @@ class WorkingSet:
                 }
         return found
 
-    def _times_of(self, worker: WorkerState) -> ReturnTimes:
+    def _came_back(self, worker: WorkerState, lineage: int, now_s: float) -> None:
+        """The next turn of a conversation is here."""
+        kind = self._ends.pop(lineage, None)
+        if kind is not None:
+            self._times_of(worker)[kind].came_back(lineage, now_s)
+
+    def _times_of(self, worker: WorkerState) -> list[ReturnTimes]:
         residents = worker.load.residents
         if residents.times is not None:
             return residents.times
         group = worker.target.models
         times = self._times.get(group)
         if times is None:
-            times = self._times[group] = ReturnTimes()
+            times = self._times[group] = [ReturnTimes() for _ in range(KINDS)]
             if len(self._times) > MAX_GROUPS:
                 self._times.popitem(last=False)
         residents.times = times

@@ -13,7 +13,8 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     `thread` is a lineage without its system prompt, None for a request without a session: where a client rewrote the
     system prompt of a running conversation, it identifies the conversation that the rewritten one continues. `parent`
     is the session that started this one: placement begins at its home region; what a child shares with its parent is a
-    prefix, which the index finds. `sequences` are the answers that an engine computes for it: each takes a slot.
+    prefix, which the index finds. `expects` is how its client says that the turn will end (`cache.return_times`).
+    `sequences` are the answers that an engine computes for it: each takes a slot.
     """
 
     model: str
@@ -31,3 +32,4 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     salt_epoch: int = 0
     thread: int | None = None
     sequences: int = 1
+    expects: int = 0

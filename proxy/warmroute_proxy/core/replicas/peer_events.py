@@ -39,6 +39,7 @@ class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
     model: str
     settled_turn: SettledTurn
     streamed_tokens: int | None = None
+    returns: int = 0
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="f"):

@@ -130,13 +130,14 @@ class PeerRouter(Router):
     ) -> Settled:
         if not ticket.computed:
             self._send_computed(ticket, now_s)
+        expected = self.working_set.expected(ticket)
         settled = super().settled(
             ticket, facts, now_s, prompt_tokens, cached_tokens, completion_tokens, streamed_tokens
         )
         turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
         number = self._numbers.pop(ticket)
         session = home_key(facts)
-        served = Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens)
+        served = Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens, expected)
         self._send(served, now_s)
         return settled
 
@@ -219,6 +220,7 @@ class PeerRouter(Router):
 
     def _apply_served(self, served: Served, ticket: PeerTicket, now_s: float) -> None:
         turn = served.settled_turn
+        self.working_set.expect(ticket, served.returns)
         self._in_flight.end(ticket, now_s, served.streamed_tokens)
         counts = turn.prompt_tokens, turn.cached_tokens, turn.completion_tokens
         self._end_history(ticket, served.lineage, *counts)

@@ -41,6 +41,9 @@ class ProxyConfig:
     """The file that records every decision with its input; None: none is recorded."""
 
     processes: int = 1
+    other_proxies: tuple[str, ...] = ()
+    """The addresses of the other proxies of this region, before the same engines."""
+
     tls_cert: Path | None = None
     """The certificate of the clients' port, and its key; None: no TLS."""
 

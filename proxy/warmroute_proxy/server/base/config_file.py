@@ -199,6 +199,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         admin_key_sha256=table.digest("admin_key_sha256"),
         record=table.file("record", folder),
         processes=table.integer_or("processes", "auto", 1, 1, MAX_PROCESSES) or _cores(),
+        other_proxies=table.urls("other_proxies"),
         tls_cert=table.file("tls_cert", folder),
         tls_key=table.file("tls_key", folder),
         watch_config=table.flag("watch_config"),
@@ -209,6 +210,8 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         table.problem(missing, f"is missing: {given} is given, and TLS needs both")
     if proxy.record is not None and proxy.processes > 1:
         table.problem("record", f"is for one process, and there are {proxy.processes}; set processes = 1, or leave it")
+    if proxy.record is not None and proxy.other_proxies:
+        table.problem("record", "is for a proxy that decides alone, and other_proxies names others; leave one out")
     if proxy.port and (proxy.host, proxy.port) == (proxy.admin_host, proxy.admin_port):
         table.problem("admin_port", f"{proxy.port} is the port of the proxy itself")
     table.close()

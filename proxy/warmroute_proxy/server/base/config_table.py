@@ -110,6 +110,14 @@ class Table:
             return ""
         return value
 
+    def urls(self, key: str) -> tuple[str, ...]:
+        """A list of http or https addresses without their trailing slashes; empty where there is none."""
+        found = tuple(url.rstrip("/") for url in self.names(key, ()))
+        wrong = [(at, problem) for at, url in enumerate(found) if (problem := _url_problem(url))]
+        for at, problem in wrong:
+            self.problem(f"{key}[{at}]", f"{shown(found[at])} {problem}")
+        return () if wrong else found
+
     def file(self, key: str, folder: Path) -> Path | None:
         """The path of a file, relative to a folder; None where none is named."""
         name = self.text(key, "")

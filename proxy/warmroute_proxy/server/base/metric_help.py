@@ -25,6 +25,7 @@ HELP: Final[dict[str, str]] = {
     "warmroute_forwards_total": "Requests forwarded to another region.",
     "warmroute_forward_failures_total": "Forwards that failed before the first byte and were served here.",
     "warmroute_announcements_total": "Turns and conversations announced to other regions, and received from them.",
+    "warmroute_shared_events_total": "Events of requests sent to other proxies of this region, and applied from them.",
     "warmroute_announcements_waiting": "Announcements that another region has not confirmed yet.",
     "warmroute_voids_ordered_total": "Forwards whose answer was lost: their rows in other regions are voided.",
     "warmroute_ttft_seconds": "Time to the first content byte of streams, seconds.",

@@ -17,6 +17,7 @@ MAX_EVENT_BYTES: Final = 16_777_216
 
 _ABORT: Final = b'"abort"'
 _MARKERS: Final = (b"[DONE]", b'"usage":{', b'"usage": {', b'"sglext"', b'"error"', _ABORT)
+CALLED_TOOLS: Final = (b'"finish_reason":"tool_calls"', b'"finish_reason": "tool_calls"')
 UNFINISHED: Final = b'"finish_reason":null'  # once for each choice with content in an event
 _ROLE: Final = b'"role":"assistant"'
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
@@ -28,7 +29,9 @@ class Scanner:
     __slots__ = (
         "_carry",
         "_keep_sglext",
+        "_last_read",
         "aborted",
+        "called_tools",
         "content_events",
         "details",
         "done",
@@ -41,6 +44,7 @@ class Scanner:
     def __init__(self, *, keep_sglext: bool) -> None:
         """`keep_sglext`: the client has requested the details, too."""
         self._carry = b""
+        self._last_read = b""
         self._keep_sglext = keep_sglext
         self.started = False
         """Whether an event with content was relayed. After that the answer cannot be replaced by another one."""
@@ -51,6 +55,8 @@ class Scanner:
         self.details: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
         self.aborted = False
+        self.called_tools = False
+        """Whether it ended in calls of tools, as far as the reads of its usage and the one before show."""
         self.done = False
 
     @property
@@ -78,8 +84,12 @@ class Scanner:
         if self._carry:
             data = self._carry + data
         elif self.started and data.endswith(b"\n\n") and not has_marker(data):
+            self._last_read = data
             self.content_events += data.count(UNFINISHED)  # whole events without a marker: almost every read
             return data
+        if not self.called_tools:
+            self.called_tools = ended_in_tools(self._last_read) or ended_in_tools(data)
+            self._last_read = b""
         return self._flow(data) if self.started else self._begin(data)
 
     def _begin(self, data: bytes) -> bytes:
@@ -181,6 +191,11 @@ def has_marker(data: bytes) -> bool:
         or rfind(b'"abort"') >= 0
         or rfind(b'"usage": {') >= 0
     )
+
+
+def ended_in_tools(data: bytes) -> bool:
+    """Whether a chat completion or a chunk of one says that the model has called tools."""
+    return data.rfind(CALLED_TOOLS[0]) >= 0 or data.rfind(CALLED_TOOLS[1]) >= 0
 
 
 def was_aborted(answer: bytes) -> bool:

@@ -4,7 +4,7 @@ Bounds: a report for each worker, and for each of them and the region one state 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from warmroute_proxy.core.load.conditions import Condition, Watched
@@ -46,6 +46,8 @@ class Watching:
         self._watched: dict[tuple[Condition, str], Watched] = {}
         self._hits = (0, 0, 0)
         self._read_at_s: dict[str, float] = {}
+        self.memory: Callable[[int], Sign] | None = None
+        """Whether KV memory has been short for minutes, by the tokens that were computed again so far."""
 
     def is_due(self, engine_id: str, now_s: float) -> bool:
         """Whether an engine's metrics are due, or with "" a look at the region. Once asked, it counts as done."""
@@ -86,6 +88,8 @@ class Watching:
         )
         evicted, reported_tokens, drops = [new - old for new, old in zip(now, before, strict=True)]
         self._sign(Condition.MISSING_HITS, self._region, missing_hits(evicted, reported_tokens, drops), now_s)
+        if self.memory is not None:
+            self._sign(Condition.WORKING_SET, self._region, self.memory(now[0]), now_s)
 
     def forget(self, engine_id: str) -> None:
         """The engine is gone; what it reported goes with the next look at the region."""

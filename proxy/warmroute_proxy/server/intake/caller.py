@@ -24,6 +24,7 @@ from warmroute.contract.identity import (
     lineage_parts,
     session_of,
 )
+from warmroute_proxy.core.cache.return_times import OVER, PERSON, TOOLS, UNKNOWN
 from warmroute_proxy.server.base.config import ANY, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
@@ -32,6 +33,9 @@ from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Prefix
 
 MAX_CALLERS: Final = 4096
 MAX_KEY_CHARS: Final = 2048  # of all that tells one caller from another
+
+EXPECTED: Final = {"tool": TOOLS, "human": PERSON, "end": OVER}
+"""Values of `x-warmroute-expect`. It steers no more than how long KV is protected, so that others are ignored."""
 
 _NO_PARTS: Final = lineage_parts({})
 
@@ -42,6 +46,7 @@ class Caller:
     __slots__ = (
         "agent",
         "candidates",
+        "expects",
         "home_hint",
         "idempotent",
         "is_claude_code",
@@ -78,6 +83,7 @@ class Caller:
         self.region = region
         self.regions = None if ANY in tenant.regions else tenant.regions
         self.home_hint = headers.get(names.HOME)
+        self.expects = EXPECTED.get(headers.get(names.EXPECT, ""), UNKNOWN)
         self.idempotent = names.IDEMPOTENCY in headers
         self.is_claude_code = CLAUDE_SESSION in headers
         self.session: Session | None = None

@@ -178,6 +178,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         may_forward=caller.region is None,
         salt_epoch=tenant.salt_epoch,
         sequences=(value("n") or 1) * prompt.prompts,
+        expects=caller.expects,
     )
     include_usage = stream and stream_options.get("include_usage") is True
     intake = Intake(

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from warmroute.contract.conversations import Conversations, Newest
+from warmroute_proxy.core.replicas.event_stream import Events
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.server.base.metrics import Metrics, State
@@ -70,7 +71,8 @@ class Continued(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n")
     newest: Newest
 
 
-Update = Event | TagSent | PromptTokens | DrainOrder | Health | Continued
+Update = Event | TagSent | PromptTokens | DrainOrder | Health | Continued | Events
+"""The last is what another proxy of this region has sent to one of the processes."""
 
 
 class Message(msgspec.Struct, gc=False, array_like=True):
@@ -120,6 +122,8 @@ class PeerProcesses:
     ) -> None:
         lanes = shared_memory.lanes
         self.number = number
+        self.on_shown: Callable[[Events], None] | None = None
+        """Applies what another proxy has sent to another process of this one."""
         self.config_digest = ""
         """Of the config file that is in force in this process."""
 
@@ -181,6 +185,11 @@ class PeerProcesses:
         """This process requests `/health` (None), so that the others need not; or it has the answer's status."""
         self.send(Health(engine, status))
 
+    def show(self, message: Events) -> None:
+        """Another proxy has sent this to this process. The others know it when that proxy sends its next message."""
+        self._outbox.append(message)
+        self._send_outbox()
+
     def publish(self, metrics: Metrics, gauges: Gauges) -> None:
         """Publish this process' report, and apply the others' updates; called in each sweep."""
         engines = self._engines
@@ -195,6 +204,8 @@ class PeerProcesses:
 
     def _send_outbox(self) -> None:
         outbox, self._outbox = self._outbox, []
+        if not outbox:
+            return
         if not self._lane.append(self._encode(Message(self._generation, self._clock(), outbox))):
             for update in outbox:  # each by itself: a message has a limit
                 if not self._lane.append(self._encode(Message(self._generation, self._clock(), [update]))):
@@ -256,6 +267,9 @@ class PeerProcesses:
             self._apply_drain(update)
         elif isinstance(update, Continued):
             self._conversations.observe(update.newest)
+        elif isinstance(update, Events):
+            if self.on_shown is not None:
+                self.on_shown(update)
         elif isinstance(update, Health):
             self._engines.apply_health(update.engine, update.status, at_s)
         else:

@@ -5,5 +5,6 @@ A request that another region serves is relayed by `request/forwarding.py`.
     peers           their proxies, whether they are ready, and small questions to them
     forward_claim   the signed token of a forwarded request
     announcements   which turns each region serves, as the others are to know it
+    other_proxies   what the proxies of one region tell each other
     voids           rows of other regions that are to be voided
 """

@@ -1,4 +1,5 @@
 """What the proxies of all regions announce to each other, so that a session finds its home wherever it comes in.
+Those of one region send their events by the same POST (`other_proxies`).
 
 A proxy announces each turn that it dispatches to its engines, and again once it has settled (`RegionalTurn`: keyed
 hashes and counts), and the newest requests of conversations without a session key (`Newest`). It sends what has come
@@ -21,11 +22,13 @@ from warmroute.contract import headers as names
 from warmroute.contract.conversations import Conversations, Newest
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.replicas.event_stream import Events
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.regions.forward_claim import Forwards
+from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import Peers
 
 ANNOUNCEMENTS: Final = "/v1/regions/announcements"
@@ -43,7 +46,7 @@ class Continued(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n")
     newest: Newest
 
 
-Announcement = RegionalTurn | Continued
+Announcement = RegionalTurn | Continued | Events
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(list[Announcement]).decode
@@ -67,9 +70,11 @@ class Announcements:
         metrics: Metrics,
         clock: Callable[[], float],
         timeout_s: float,
+        other_proxies: OtherProxies,
     ) -> None:
-        """`region`: that of this proxy."""
+        """`region`: that of this proxy; `other_proxies`: those of the same region."""
         self.region = region
+        self.other_proxies = other_proxies
         self._peers = peers
         self._forwards = forwards
         self._clock = clock
@@ -126,6 +131,8 @@ class Announcements:
                 conversations.observe(each.newest)
                 if self.processes is not None:
                     self.processes.send_newest(each.newest)
+            elif isinstance(each, Events):
+                self.other_proxies.receive(each)
             elif each.turn.region in self._waiting:
                 router.observe_turn(each, now_s)
         exchange.respond(200, (("content-type", "application/json"),), b"{}")

@@ -30,6 +30,7 @@ from warmroute_proxy.core.queue.dispatch_rate import DispatchRate
 from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
+from warmroute_proxy.core.queue.shortage import Shortage
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
@@ -78,6 +79,7 @@ class Admission:
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
         self.prices = stores.prices
+        self.shortage = Shortage()
         self.limits = RequestLimits(config, metrics, clock, stores)
         self.limits.on_answer(self.freed)
 
@@ -135,6 +137,8 @@ class Admission:
 
     def sweep(self, now_s: float) -> None:
         """Refuse requests that have waited too long, and look for capacity. Called a few times a second."""
+        for_memory = self.queue.all_for_memory() if self.queue.requests else []
+        self.shortage.observe(sum(waiter.need_tokens for waiter in for_memory), now_s)
         if not self.queue.requests:
             return
         for waiter in self.queue.expired(now_s - self._timeout_s):
@@ -142,7 +146,7 @@ class Admission:
                 continue  # refusing one of them began another request, which has taken this one's place
             held_up = self.limits.held_up_by(waiter.item) or f"no engine for {waiter.model} had room"
             self._refuse_waiter(waiter, "queue_timeout", f"{held_up} within {self._timeout_s:g} s")
-        for waiter in self.queue.all_for_memory():
+        for waiter in for_memory:
             if waiter.item.waiter is waiter and waiter.item.intake.stream:
                 self._stays(waiter.item, now_s)
         self._again = True
@@ -174,6 +178,7 @@ class Admission:
                 "timeout_s": self._timeout_s,
                 "memory_wait_s": self.queue.memory_wait_s,
                 "for_memory": len(self.queue.all_for_memory()),
+                "memory_missing_tokens": round(self.shortage.missing_tokens),
                 "oldest_s": now_s - min((waiter.since_s for waiter in waiting), default=now_s),
                 "drain_per_s": self._dispatch_rate.per_s(now_s),
                 "by_tenant": dict(by_tenant),

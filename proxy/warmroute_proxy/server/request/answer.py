@@ -15,6 +15,7 @@ from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
 from warmroute_proxy.dialects.generated_texts import generated_bytes
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.engines.sse import ended_in_tools
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.intake.body import Body
 
@@ -60,6 +61,11 @@ class Answer:
             Body(raw if not has_surrogate(raw) else whole_pairs(raw))
         self.usage = bytes(members.get("usage", _EMPTY))
         self.sglext = bytes(members.get("sglext", _EMPTY))
+
+    @property
+    def called_tools(self) -> bool:
+        """Whether the model has called tools."""
+        return ended_in_tools(bytes(self._members.get("choices", b"")))
 
     def text_bytes(self) -> int:
         """How long the generated texts are together: what there is to go by where the engine has counted no tokens."""

@@ -17,6 +17,7 @@ from warmroute_proxy.core.accounting.usage import with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
+from warmroute_proxy.core.cache.return_times import PERSON, TOOLS
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import cacheable_tokens
 from warmroute_proxy.core.placement.credit import Credits, MovedTurn, credit_nanousd
@@ -276,6 +277,9 @@ class Settlement:
         ticket = account.ticket
         if ticket is None:
             return None
+        if not intake.facts.expects:
+            called_tools = (attempt.answer or attempt.scanner).called_tools
+            self._router.working_set.expect(ticket, TOOLS if called_tools else PERSON)
         guessed, reasoning = usage.estimated, usage.reasoning_tokens
         prompt: int | None = usage.prompt_tokens
         cached: int | None = usage.cached_tokens

@@ -1,0 +1,92 @@
+"""The router of one proxy process: alone, recorded, or one that decides together with processes and proxies."""
+
+import asyncio
+import secrets as random
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from warmroute.contract.conversations import Conversations
+from warmroute.contract.version import VERSION
+from warmroute_proxy.core.placement.fleet import Peer
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.replicas.peer_events import Event
+from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.recording_router import RecordedRouter
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.engines import drain_orders
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.ledger.recording import Recording
+from warmroute_proxy.server.processes.peer_processes import PeerProcesses
+from warmroute_proxy.server.processes.supervisor import ProcessSlot
+from warmroute_proxy.server.regions.announcements import Announcements
+from warmroute_proxy.server.regions.other_proxies import OtherProxies
+
+
+class Routing(NamedTuple):
+    """The router, and what belongs to it."""
+
+    router: Router
+    recording: Recording | None
+    peer_processes: PeerProcesses | None
+    conversations: Conversations
+
+
+def routing(
+    config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
+) -> Routing:
+    """The router and the conversations, with the drain orders from before a restart."""
+    made = _made(config, slot, engines, metrics, announcements)
+    _restore_drains(config, engines, made.router)
+    return made
+
+
+def _made(
+    config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
+) -> Routing:
+    """The same, recorded, shared with other processes, or plain."""
+    to_regions = announcements.newest if announcements.active else None
+    name = random.token_hex(8)
+    here, loop = config.proxy.region, asyncio.get_running_loop()
+    others = [Peer(r.name, r.rtt_ms / 1000) for r in config.regions if r.name != here and r.url]
+    fleet = here, engines.workers(), others, config.proxy.policy
+    if config.proxy.record:
+        recording = Recording(config.proxy.record, loop)
+        recorded = RecordedRouter(recording.write, VERSION, *fleet)
+        return Routing(recorded, recording, None, Conversations(name, to_regions))
+    others_here = announcements.other_proxies
+    if slot is None:
+        if not others_here.active:
+            return Routing(Router(*fleet), None, None, Conversations(name, to_regions))
+        alone = PeerRouter(*fleet, send=others_here.send)
+        others_here.start(alone)
+        return Routing(alone, None, None, Conversations(name, to_regions))
+    peer_processes = PeerProcesses(slot.shared_memory, slot.number, time.monotonic, loop)
+    send = _to_both(peer_processes, others_here) if others_here.active else peer_processes.send
+    router = PeerRouter(*fleet, send=send, receive=peer_processes.apply_updates)
+    if others_here.active:
+        peer_processes.on_shown = others_here.apply
+        others_here.start(router, peer_processes.show, peer_processes.apply_updates)
+    announcements.processes = peer_processes
+    to_all = announcements.newest_to_all if announcements.active else peer_processes.send_newest
+    conversations = Conversations(name, to_all, peer_processes.apply_updates)
+    peer_processes.start(router, engines, metrics, conversations)
+    return Routing(router, None, peer_processes, conversations)
+
+
+def _to_both(peer_processes: PeerProcesses, other_proxies: OtherProxies) -> Callable[[Event, float], None]:
+    """What sends an event of the router to the other processes of this proxy, and to the other proxies."""
+
+    def send(event: Event, now_s: float) -> None:
+        peer_processes.send(event, now_s)
+        other_proxies.send(event, now_s)
+
+    return send
+
+
+def _restore_drains(config: Config, engines: Engines, router: Router) -> None:
+    """Follow the drain orders that were given before a restart."""
+    for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
+        if engine_id in engines.by_id:
+            engines.drain(engine_id, "operator", True, router, since_s)

@@ -1,0 +1,104 @@
+"""Two proxies of one region before the same engine, which name each other: each knows what the other has sent."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.subjects.launched import free_ports
+
+from .harness import ProxyProcess, answer, chat, until
+from .scripted import ScriptedEngine
+from .test_admission import Gate
+from .test_working_set import POOL, long_text, pool_of
+
+
+class Pair:
+    """Two proxies, each with as many processes as it is told."""
+
+    def __init__(self, first: ProxyProcess, second: ProxyProcess, engine: ScriptedEngine, gate: Gate) -> None:
+        self.first = first
+        self.second = second
+        self.engine = engine
+        self.gate = gate
+        self.sockets: list[socket.socket] = []
+
+    def send(self, proxy: ProxyProcess, text: str) -> socket.socket:
+        """A request whose answer is not read yet."""
+        sock = proxy.send(chat(text))
+        self.sockets.append(sock)
+        return sock
+
+    def worker(self, proxy: ProxyProcess) -> dict[str, Any]:
+        with proxy.admin() as admin:
+            (found,) = admin.get("/admin/workers").json()["workers"].values()
+        return dict(found)
+
+    def running(self, proxy: ProxyProcess) -> int:
+        return int(self.worker(proxy)["running"])
+
+
+@contextmanager
+def pair(folder: Path, processes: int = 1) -> Iterator[Pair]:
+    gate = Gate()
+    engine = ScriptedEngine("s0", gate)
+    engine.loads = pool_of(POOL)
+    ports = free_ports(2)
+    table = f"{engine.toml()}\nmax_running = 100"
+    made: list[ProxyProcess] = []
+    try:
+        for at, other in ((0, 1), (1, 0)):
+            extra = f'other_proxies = ["http://127.0.0.1:{ports[other]}"]\nprocesses = {processes}'
+            keys = made[0].keys if made else None
+            made.append(ProxyProcess(folder / f"p{at}", [table], keys=keys, extra=extra).start(ports[at]))
+        found = Pair(made[0], made[1], engine, gate)
+        yield found
+        for sock in found.sockets:
+            sock.close()
+    finally:
+        gate.open_for_all()
+        for proxy in made:
+            proxy.stop()
+        engine.stop()
+
+
+def test_each_knows_what_the_other_has_sent(tmp_path: Path) -> None:
+    with pair(tmp_path) as it:
+        until(lambda: it.worker(it.second).get("token_limit") == POOL, "the pool is known")
+        asked = it.send(it.first, long_text("first"))
+        until(lambda: it.running(it.second) == 1, "the other proxy counts it")
+        waits = it.send(it.second, long_text("second"))
+
+        def for_memory() -> int:
+            with it.second.admin() as admin:
+                return int(admin.get("/admin/admission").json()["queue"]["for_memory"])
+
+        until(lambda: for_memory() == 1, "the second waits for the memory that the first one's turn has")
+        it.gate.open_for_all()
+        assert [answer(sock)[0] for sock in (asked, waits)] == [200, 200]
+        until(lambda: it.running(it.first) == it.running(it.second) == 0, "both know that they have ended")
+
+
+def test_a_proxy_that_dies_is_no_load_for_ever_and_is_known_again(tmp_path: Path) -> None:
+    with pair(tmp_path) as it:
+        asked = [it.send(it.first, "first")]
+        until(lambda: it.running(it.second) == 1, "the other proxy counts it")
+        port = int(it.first.url.rpartition(":")[2])
+        it.first.kill()
+        until(lambda: it.running(it.second) == 0, "its request is forgotten", 60.0)
+        it.first.start(port)
+        asked.append(it.send(it.first, "again"))
+        until(lambda: it.running(it.second) == 1, "the other proxy counts it")
+        it.gate.open_for_all()
+        assert answer(asked[1])[0] == 200
+
+
+def test_every_process_of_a_proxy_knows_what_the_other_proxy_has_sent(tmp_path: Path) -> None:
+    with pair(tmp_path, processes=2) as it:
+        asked = [it.send(it.first, f"number {number}") for number in range(6)]  # the system chooses the process of each
+        for _ in range(6):  # and of each look
+            until(lambda: it.running(it.second) == 6, "all are counted once")
+        it.gate.open_for_all()
+        assert {answer(sock)[0] for sock in asked} == {200}
+        until(lambda: it.running(it.second) == 0, "all have ended")
