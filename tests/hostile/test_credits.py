@@ -82,6 +82,12 @@ def _ask(proxy: ProxyProcess, session: str | None, messages: list[dict[str, Any]
     return usage
 
 
+def _drain(proxy: ProxyProcess, method: str, engines: list[str]) -> None:
+    with proxy.admin() as admin:
+        for engine in engines:
+            admin.request(method, f"/admin/engines/{engine}/drain").raise_for_status()
+
+
 def _credit(usage: dict[str, Any]) -> int:
     found: int = usage["warmroute"].get("credit", {}).get("nanousd", 0)
     return found
@@ -127,9 +133,13 @@ def test_a_turn_that_leaves_an_idle_queue_is_credited_once_and_sums_agree(
     more = {"max_tokens": 1024, "metadata": {"script": json.dumps({"output_tokens": 4})}}
     first = _ask(proxy, "moved", _turns("moved", 1, 600))
     before = _usage(proxy)
+    home = first["warmroute"]["workers"][0]["id"]
+    others = [name for name in ("a0", "a1", "a2") if name != home]
+    _drain(proxy, "POST", others)  # the streams leave no copy of the prompt there
     busy = _Busy(proxy, "moved", _turns("moved", 1, 600), 8)
     try:
         until(lambda: len(busy.workers) == 8, "all streams have begun")
+        _drain(proxy, "DELETE", others)
         usage = _ask(proxy, "moved", _turns("moved", 2, 600), **more)
         again = _ask(proxy, "moved", _turns("moved", 2, 600), **more)
     finally:

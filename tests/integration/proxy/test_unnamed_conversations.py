@@ -108,7 +108,7 @@ def test_aiders_dropped_reminder_is_a_changed_prefix_of_its_own_conversation(cli
     assert sessions == [sessions[0], sessions[0], commit, moved, moved, moved]
     assert len({sessions[0], commit, moved}) == 3
     changed = [receipt["loss"].get("prefix_changed", 0) > 0 for receipt in receipts]
-    assert changed == [False, True, False, False, True, True]
+    assert changed == [False, True, False, True, True, True]
 
 
 def test_what_failed_and_is_sent_again_is_of_the_same_conversation(client: httpx.Client) -> None:
