@@ -52,21 +52,22 @@ follow_imports = silent
 
 _COMPILED: Final = {
     "core/accounting": "entry_steps losses receipt usage",
-    "core/cache": "affinity index residents return_times tiers",
+    "core/cache": "affinity index occupancy residents return_times tiers",
     "core/load": "ahead availability breaker capacity comparison departures load other_load pace prefill_queue"
-    " prefill_rate traffic",
-    "core/placement": "choices costs fleet_state fullness in_flight matched_prompt placement prices router ticket"
-    " working_set",
+    " prefill_rate suspects traffic",
+    "core/placement": "accuracy choices costs fleet_state fullness histories in_flight matched_prompt placement prices"
+    " router ticket warm working_set",
     "core/prompt": "bytes_per_token fingerprint",
-    "core/queue": "retry_budget",
+    "core/queue": "memory_budget memory_wait retry_budget",
     "core/replicas": "peer_router",
     "server": "authentication endpoint",
     "server/engines": "engine engine_headers engines ids leg passthrough small_get sse upstream",
-    "server/http": "exchange header_lines http1 incoming_body listener open_connections request_reader request_starts",
-    "server/intake": "body body_fields body_template intake known_body",
+    "server/http": "body_memory exchange header_lines http1 incoming_body listener open_connections request_reader"
+    " request_starts",
+    "server/intake": "body body_fields body_template caller intake intakes known_body",
     "server/ledger": "journal ledger",
-    "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request placing"
-    " prefill_leg reported_usage request_metrics settlement",
+    "server/request": "answer attempt client_answer deadlines dispatch faults forwarding inference_request placing"
+    " prefill_leg reported_usage request_metrics settlement states",
 }
 """Module names by room."""
 

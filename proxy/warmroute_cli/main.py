@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from warmroute_cli.plan import arguments as plan_arguments
 from warmroute_cli.prices import arguments as prices_arguments
 from warmroute_cli.replay import arguments as replay_arguments
 from warmroute_cli.run import arguments as run_arguments
+from warmroute_cli.tables import at_work
 from warmroute_proxy import BUILD
 
 NEEDED = {
@@ -50,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
     try:
-        code: int = arguments.run(arguments)
+        with at_work(f"warmroute {words[0]}", sys.stderr) if arguments.run in SILENT else nullcontext():
+            code: int = arguments.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -229,13 +232,8 @@ def _add_admin(command: argparse.ArgumentParser) -> None:
 
 
 def _add_state_dir(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--state-dir",
-        type=Path,
-        default=DEFAULT_STATE_DIR,
-        metavar="DIR",
-        help="secret, key and logs (%(default)s)",
-    )
+    about = "secret, key and logs (%(default)s)"
+    command.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help=about)
 
 
 def _processes(text: str) -> int | str:
@@ -387,6 +385,9 @@ def _failed(error: Exception) -> int:
     print(f"warmroute: {error}", file=sys.stderr)
     return 2
 
+
+SILENT = (_plan, _lint, _receipts, _ledger, _doctor, _reload)
+"""The subcommands that print nothing until they are done."""
 
 EXTRAS = {_replay: ["proxy", "replay"], _lint: []}
 """The extras that a subcommand needs, if not `proxy` alone."""

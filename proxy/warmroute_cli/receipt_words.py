@@ -1,12 +1,14 @@
 """A receipt in words: where the turn went, why there, what was lost and to what, what it would have cost cold."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from warmroute._explain import MEANINGS, RESTARTED, UNKNOWN_CLASS
 from warmroute.contract.money import usd
 from warmroute.contract.receipt import cached_tokens
+from warmroute.guard.causes import WORDS
 
+CAUSES: Final = {str(cause): words.meaning for cause, words in WORDS.items()}
 TIERS = {"device": "in GPU memory", "host": "in host memory", "storage": "in the shared store"}
 OUTCOMES = {
     "completed": "It was completed.",
@@ -15,6 +17,7 @@ OUTCOMES = {
     "engine_error": "Its engines failed; nothing is charged.",
     "cut_off": "The proxy cut it off; nothing is charged.",
     "interrupted": "The proxy ended before it was complete; nothing is charged.",
+    "credited": "This row is the credit of a turn that was served elsewhere than at its home.",
     "voided": "This row takes another one back, whose answer was lost on its way.",
 }
 TERMS = {
@@ -42,6 +45,8 @@ def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> l
     receipt = answer["usage"]["warmroute"]
     if "voids" in receipt:
         return [f"{receipt['id']} takes {receipt['voids']} back. {OUTCOMES['voided']}"]
+    if "credits" in receipt:
+        return [f"{receipt['id']} is the credit of {receipt['credits']}. {OUTCOMES['credited']}"]
     lines = [f"{receipt['id']}: {answer['model']}, turn {receipt['turn']}, session {receipt['session'] or 'not named'}"]
     lines += [*_sender(receipt), "", *_where(answer, receipt), *_why(answer, receipt, decision)]
     lines += ["", *_cached(answer["usage"], receipt), *_lost(receipt)]
@@ -134,6 +139,18 @@ def _lost(receipt: Mapping[str, Any]) -> Iterator[str]:
     for name, tokens in sorted(receipt["loss"].items(), key=lambda loss: -int(loss[1])):
         by_restart = name == "evicted" and receipt.get("evicted_by") == "engine_restart"
         yield f"Not cached: {tokens:,} ({name}) {RESTARTED if by_restart else MEANINGS.get(name, UNKNOWN_CLASS)}"
+    if "prefix_break" in receipt:
+        yield from broken_in_words(receipt["prefix_break"])
+
+
+def broken_in_words(broken: Mapping[str, Any]) -> Iterator[str]:
+    """What broke the prefix, and for a compaction what it cost and saves."""
+    meaning = CAUSES.get(broken["cause"], "it is not what it was")
+    cost = f"{broken['tokens']:,} tokens, {usd(broken['nanousd'])} USD"
+    yield f"Prefix changed, where: {broken['where']}, {cost}. Cause: {broken['cause']} ({meaning})."
+    if "compacted_tokens" in broken:
+        saved, less = usd(broken["saved_nanousd_a_turn"]), broken["compacted_tokens"]
+        yield f"The compaction made the prompt {less:,} tokens shorter: {saved} USD less for each turn from here on."
 
 
 def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:
@@ -144,6 +161,9 @@ def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]
         yield f"Cold, with nothing cached, it would have cost {usd(full)} USD: {usd(saved)} USD{share} were saved."
     else:
         yield f"Without any cache it would have cost {usd(full)} USD: writing to the cache cost {usd(-saved)} USD more."
+    if "credit" in receipt:
+        credit = receipt["credit"]
+        yield f"Credit: {usd(credit['nanousd'])} USD for {credit['tokens']:,} tokens that were cached at its home."
     if "price_book" in receipt:
         yield f"It was priced by the book {receipt['price_book']}."
 

@@ -2,18 +2,23 @@
 
 Three shapes, the first that fits: a line per row with its notes in a last column; a line per row with its notes below
 it; a block per row, of a heading and `name value` pairs. Columns that need not be there are left out before a table
-becomes blocks, and a line says which.
+becomes blocks, and a line says which. `at_work` is the line of a command that has nothing to print for some seconds.
 """
 
+import contextlib
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, TextIO
 
 WIDTH_OF_PAGES: Final = 170
 """The width of output that goes to a file or a pipe, unless `COLUMNS` says another."""
+
+SILENT_S: Final = 2.0
+"""After so long without an output a command says that it is at work."""
 
 LEAST_NOTES: Final = 30
 GAP: Final = "  "
@@ -39,6 +44,27 @@ def width() -> int:
     if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
         return max(20, shutil.get_terminal_size().columns)
     return WIDTH_OF_PAGES
+
+
+@contextlib.contextmanager
+def at_work(name: str, out: TextIO, wait: Callable[[threading.Event, float], bool] | None = None) -> Iterator[None]:
+    """Say on a terminal that a command is at work, where it takes longer than `SILENT_S`."""
+    ended, waited = threading.Event(), wait or threading.Event.wait
+    if not out.isatty():
+        yield
+        return
+
+    def report() -> None:
+        if not waited(ended, SILENT_S):
+            print(f"{name}: at work ...", file=out, flush=True)
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(1.0)
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int) -> list[str]:

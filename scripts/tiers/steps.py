@@ -111,15 +111,15 @@ def full_steps() -> tuple[Step, ...]:
         Step("hostile", pytest(HOSTILE, processes=2), after=("full tests", wheel), compiled=True),
         Step("compiled", ("scripts/compiled-tests",), after=("hostile",), compiled=True),
         Step("chaos", pytest("tests/chaos"), after=("compiled",), compiled=True),
+        Step("release", pytest(RELEASE), after=("chaos", wheel)),
+        Step("vulnerabilities", (PYTHON, "scripts/audit.py"), after=("release",)),
+        Step("costs of requests", ("scripts/costs",), after=("vulnerabilities",)),
     )
     of_others = (
         Step("search of properties", search, after=done),
         Step("SDK on openai 2", ("scripts/openai2",), after=("search of properties",)),
-        Step("release", pytest(RELEASE), after=("SDK on openai 2", wheel)),
-        Step("vulnerabilities", (PYTHON, "scripts/audit.py"), after=("release",)),
-        Step("programs and frameworks", ("scripts/integrations",), after=("vulnerabilities", programs)),
+        Step("programs and frameworks", ("scripts/integrations",), after=("SDK on openai 2", programs)),
         Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
-        Step("costs of requests", ("scripts/costs",), after=("coding agents",)),
     )
     # One process, so that each SGLang is started once.
     sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang", wheel), compiled=True)

@@ -85,6 +85,9 @@ class Transport:
     def set_write_buffer_limits(self, high: int) -> None:
         pass
 
+    def is_closing(self) -> bool:
+        return not self.open
+
     def pause_reading(self) -> None:
         pass
 

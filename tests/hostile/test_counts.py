@@ -87,6 +87,13 @@ def test_beyond_the_limit_a_tenant_gets_estimates_and_others_do_not(make: Make, 
     assert counting.is_exact(INNOCENT, text, path)
 
 
+def test_a_prompt_of_more_than_a_minutes_tokens_is_estimated_and_others_are_not(make: Make) -> None:
+    counting = make(limits="counted_tokens_per_minute = 20_000")
+    assert not counting.is_exact(HOSTILE, "tell me more, " * 9000)
+    assert counting.is_exact(HOSTILE, "tell me more, " * 3000)  # more than is saved up
+    assert not counting.is_exact(HOSTILE, "tell me more")
+
+
 def test_one_tenant_leaves_others_room_at_an_engine(make: Make) -> None:
     counting = make()
     counting.may_answer.clear()
@@ -98,6 +105,24 @@ def test_one_tenant_leaves_others_room_at_an_engine(make: Make) -> None:
         counting.may_answer.set()
         assert innocent.result()
         assert sum(each.result() for each in hostile) == MAX_AT_ONCE // 2
+
+
+def test_a_tenant_has_one_large_prompt_counted_at_a_time(make: Make) -> None:
+    """An engine answers nobody else while its tokenizer runs, and several in a row hold it as one of their size."""
+    counting = make()
+    counting.may_answer.clear()
+    with ThreadPoolExecutor(6) as threads:
+        large = [threads.submit(counting.is_exact, HOSTILE, f"{number}" + "go on. " * 20_000) for number in range(4)]
+        until(lambda: sum(each.done() for each in large) == 3, "all but one are estimated")
+        small = threads.submit(counting.is_exact, HOSTILE, "small")
+        innocent = threads.submit(counting.is_exact, INNOCENT, "mine " + "go on. " * 20_000)
+        until(lambda: any(b"mine" in body for body in counting.engine.bodies), "the engine is asked for it")
+        until(lambda: any(b"small" in body for body in counting.engine.bodies), "the engine is asked for it")
+        counting.may_answer.set()
+        assert innocent.result()
+        assert small.result()
+        assert sum(each.result() for each in large) == 1
+    assert counting.is_exact(HOSTILE, "later " + "go on. " * 20_000)
 
 
 def test_counts_take_nothing_of_other_limits(make: Make) -> None:

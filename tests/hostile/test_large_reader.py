@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
 from tests.integration.proxy.test_large_bodies import reader_of
 from tests.machine import seconds
 from warmroute.contract.conversations import Conversations
+from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.terms import Terms
@@ -144,17 +146,20 @@ class Scene:
         self.bodies = LargeBodies(CONFIG, self.callers, asyncio.get_running_loop(), self.metrics)
 
     def ask(
-        self, translate: Any = None, raw: bytes = b'{"model":"m","messages":[{"role":"user","content":"a"}]}'
+        self,
+        translate: Any = None,
+        raw: bytes = b'{"model":"m","messages":[{"role":"user","content":"a"}]}',
+        tenant: TenantConfig = TENANT,
     ) -> Any:
         """Returns a future of the intake or the refusal, and the exchange."""
         loop = asyncio.get_running_loop()
         found: asyncio.Future[Any] = loop.create_future()
         request = Request(0.0, "POST", CHAT)
-        shared = SharedBytes.of([raw], "t")
+        shared = SharedBytes.of([raw], tenant.name)
         assert shared is not None
         request.shared, request.body = shared, shared.view()
         exchange = Exchange(_Nowhere(), request)
-        caller = self.callers.of(CHAT, TENANT, {})
+        caller = self.callers.of(CHAT, tenant, {})
         self.bodies.read(exchange, shared, caller, lambda intake, _: found.set_result(intake), translate)
         return found, exchange
 
@@ -210,6 +215,28 @@ async def test_one_whose_client_has_left_is_given_up(monkeypatch: pytest.MonkeyP
         exchange.on_gone()
         assert (await sound).model.name == "m"
         assert not hung.done()
+    finally:
+        scene.bodies.shut_down()
+
+
+async def test_who_leaves_has_had_the_time_that_its_body_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a tenant whose clients all leave while they are read would go first for ever."""
+    monkeypatch.setattr(large_bodies, "LEFT_S", 0.0)
+    monkeypatch.setattr(large_bodies, "ALLOWED_S", 1000.0)
+    scene, order = Scene(), list[str]()
+    other = dataclasses.replace(TENANT, name="other")
+    try:
+        await scene.ask(tenant=other)[0]  # the process has started
+        (_, leaves), (next_one, _) = scene.ask(hangs), scene.ask()
+        innocent, _ = scene.ask(tenant=other)
+        next_one.add_done_callback(lambda _: order.append("the hostile tenant's next"))
+        innocent.add_done_callback(lambda _: order.append("the other's"))
+        await asyncio.sleep(0)
+        leaves.ended = True
+        leaves.on_gone()
+        await asyncio.gather(next_one, innocent)
+        await asyncio.sleep(0)
+        assert order[0] == "the other's"
     finally:
         scene.bodies.shut_down()
 

@@ -20,6 +20,7 @@ SLOW: dict[str, dict[str, Any]] = {
     "patterns of names": {"type": "object", "patternProperties": {f"^a{n}+$": STRING for n in range(40)}},
     "a long text": STRING | {"maxLength": 1_000_000},
     "long texts": properties(30, maxLength=3_000),
+    "a long text beside what is less than none": properties(2, maxLength=1_000_000, minLength=-1_000_000),
     "many items": {"type": "array", "items": STRING, "minItems": 1_000_000},
     "nested": {"anyOf": [{"type": "array", "items": {"allOf": [STRING | {"minLength": 70_000}]}}]},
 }

@@ -330,6 +330,7 @@ def _intake(several: bool, stream: bool) -> Intake:
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
         session=None, facts=facts, forwarded_from=None, wire_model=None, several=several,
         dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True, left_unanswered=lambda: None,
+        look=lambda: None,
     )  # fmt: skip
     return cast("Intake", made)
 

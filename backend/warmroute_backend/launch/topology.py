@@ -19,7 +19,7 @@ from typing import Final
 
 from warmroute_backend.launch.engine_kinds import EngineKind
 from warmroute_backend.launch.program import Expected, Program
-from warmroute_backend.plan.argv import LAUNCH, argv, environment
+from warmroute_backend.plan.argv import LAUNCH, argv, environment, mooncake_file
 from warmroute_backend.plan.deployment import Engine, Plan, Ports
 from warmroute_backend.plan.files.proxy import MASTER_PORT
 from warmroute_backend.plan.tiers import host_tokens
@@ -30,7 +30,6 @@ LOCAL: Final = "127.0.0.1"
 TRIAL_START_S: Final = 60.0
 CPU_START_S: Final = 300.0
 ENGINE_STOP_S: Final = 60.0
-MOONCAKE_FILE: Final = "mooncake.json"
 NODE_PORTS: Final = 1_000
 """Between the ports of two nodes that are one machine."""
 STORAGE: Final = "hicache"
@@ -108,7 +107,7 @@ def _sglang(plan: Plan, engine: Engine, setting: Setting) -> Program:
     command = argv(plan, engine, rank)
     variables = environment(plan, engine)
     if engine.storage == "mooncake":
-        variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / MOONCAKE_FILE)
+        variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / mooncake_file(engine))
         variables["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(setting.node)
     return Program(
         name=engine.name,

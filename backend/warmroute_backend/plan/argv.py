@@ -8,14 +8,19 @@ from typing import Final
 
 from warmroute_backend.plan.deployment import Engine, Plan
 from warmroute_backend.plan.model import CacheKind, Model
+from warmroute_backend.plan.models import names_of
+from warmroute_backend.plan.tiers import offload_gb
 
 LAUNCH: Final = ("python3", "-m", "sglang.launch_server")
-MOONCAKE_CONFIG: Final = "/etc/warmroute/mooncake.json"
+CONFIG_FOLDER: Final = "/etc/warmroute"
 ENGINE_INFO_PORT: Final = 6789
 HTTP_PORT: Final = 30000
 
 PD_TIMEOUT_S: Final = 120
 """Instead of 300 s for each of the stages: a pair that is stuck fails within the patience of a client."""
+
+LEAST_FREE_DISK: Final = "64Gi"
+"""Of the file tier's disk: SGLang evicts the oldest files for it. Without a bound the tier fills the disk."""
 
 KEEP_ALIVE_S: Final = 120
 """SGLang closes idle connections after 5 s, in the moment in which a proxy may be sending."""
@@ -48,6 +53,11 @@ def argv(plan: Plan, engine: Engine, node_rank: int = 0) -> list[str]:
     return [*command, *_tiers(engine), *_drafts(engine), *_disaggregation(plan, engine)]
 
 
+def mooncake_file(engine: Engine) -> str:
+    """The name of the store's configuration for an engine: its segment depends on the attention groups."""
+    return f"mooncake-tp{engine.shape.attention_tp}.json"
+
+
 def environment(plan: Plan, engine: Engine) -> dict[str, str]:
     """The variables of an engine's processes, the site's last: they win."""
     found = {"SGLANG_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S)}
@@ -59,18 +69,21 @@ def environment(plan: Plan, engine: Engine) -> dict[str, str]:
             found["MC_INTRANODE_NVLINK"] = "true"
     if engine.storage == "file":
         found["SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"] = plan.site.storage_dir
+        found["SGLANG_HICACHE_FILE_BACKEND_MIN_FREE_SPACE"] = LEAST_FREE_DISK
     if engine.storage == "mooncake":
-        found["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = MOONCAKE_CONFIG
+        found["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = f"{CONFIG_FOLDER}/{mooncake_file(engine)}"
         found["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(engine.node)
     return found | dict(plan.site.environment)
 
 
 def _parsers(model: Model) -> Flags:
-    command: Flags = ["--trust-remote-code"] if model.name.startswith("kimi") else []
-    for prefix, (reasoning, tools) in PARSERS.items():
-        if model.name.startswith(prefix):
-            command += ["--reasoning-parser", reasoning] if reasoning else []
-            command += ["--tool-call-parser", tools]
+    names = names_of(model) or (model.name.lower(),)
+    command: Flags = ["--trust-remote-code"] if all(name.startswith("kimi") for name in names) else []
+    found = {next((pair for prefix, pair in PARSERS.items() if name.startswith(prefix)), None) for name in names}
+    if len(found) == 1 and (pair := found.pop()) is not None:
+        reasoning, tools = pair
+        command += ["--reasoning-parser", reasoning] if reasoning else []
+        command += ["--tool-call-parser", tools]
     return command
 
 
@@ -158,5 +171,6 @@ def _disaggregation(plan: Plan, engine: Engine) -> Flags:
         # A host pool would be reserved for what is retracted (`host_pool`), and the store's offload excludes it.
         command += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
         if engine.storage == "mooncake":
-            command.append("--disaggregation-decode-enable-offload-kvcache")
+            # Without a size its host pool is twice the GPU's (`kv_cache_builder.resolve_decode_retraction_backup`).
+            command += ["--disaggregation-decode-enable-offload-kvcache", "--hicache-size", str(offload_gb(plan))]
     return command

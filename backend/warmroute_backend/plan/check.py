@@ -11,7 +11,7 @@ from warmroute_backend.plan.deployment import Engine, Plan
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.memory import reserve_mib
 from warmroute_backend.plan.model import CacheKind
-from warmroute_backend.plan.tiers import RESERVE_GIB, refuse_lmcache
+from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache
 from warmroute_backend.plan.words import KV_TYPES
 
 LEAST_FREE_GIB = 2
@@ -142,6 +142,22 @@ def _together(plan: Plan) -> Iterator[str]:
     if prefills and decodes:
         yield from _pairs(prefills[0], (*prefills[1:], *decodes))
     yield from _collisions(plan)
+    if plan.model.kind is not CacheKind.UNKNOWN:
+        yield from _host_memory(plan)
+
+
+def _host_memory(plan: Plan) -> Iterator[str]:
+    """What all processes of a node pin together."""
+    usable = plan.cluster.gpu.host_memory_gib - RESERVE_GIB
+    for node in range(plan.cluster.nodes):
+        here = [engine for engine in plan.engines if engine.node <= node < engine.node + engine.nodes]
+        pinned = sum(host_bytes(plan, engine) * (engine.shape.tp // max(1, engine.nodes)) for engine in here) / GIB
+        if pinned > usable:
+            names = ", ".join(engine.name for engine in here if host_bytes(plan, engine))
+            yield (
+                f"node {node}: host pools and parts of the shared store take {pinned:.0f} GiB, and {usable} GiB of "
+                f"host memory are usable; lower size_gb of {names}."
+            )
 
 
 def _pairs(first: Engine, others: tuple[Engine, ...]) -> Iterator[str]:

@@ -5,6 +5,7 @@ rounded to the precision of the source.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from warmroute_backend.plan.errors import unknown
@@ -258,3 +259,20 @@ def known_model(name: str) -> Model:
         if name.lower() in {key, known.path.lower(), known.path.lower().rpartition("/")[2]}:
             return model_from_config(known.config, key, known.path, known.checkpoint_bytes)
     raise unknown("model", name, MODELS)
+
+
+def names_of(model: Model) -> tuple[str, ...]:
+    """The names in the table that a model may have: what its own begins with, in any case, else all of its shape.
+
+    So the folder of a checkpoint gets the flags of its model, whatever it is called.
+    """
+    name = model.name.lower()
+    own = max((key for key in MODELS if name.startswith(key)), key=len, default=None)
+    if own is not None:
+        return (own,)
+    return tuple(key for key in MODELS if _shape(known_model(key)) == _shape(model))
+
+
+def _shape(model: Model) -> Model:
+    """What quantisation, a longer context or a name do not change."""
+    return replace(model, name="", path="", checkpoint_bytes=0, weight_format="", context_tokens=0, mtp_layers=0)

@@ -12,6 +12,7 @@ from warmroute_backend.plan.deployment import Speculation
 from warmroute_backend.plan.hardware import Gpu
 from warmroute_backend.plan.memory import Shape
 from warmroute_backend.plan.model import Model
+from warmroute_backend.plan.models import names_of
 from warmroute_backend.plan.speed import Load, decode_step_s, layer_s
 
 LARGEST_BATCH: Final = 1024
@@ -57,7 +58,8 @@ def draft_of(model: Model) -> Draft | None:
     """The draft model of a target, else None."""
     if model.mtp_layers:
         return Draft("EAGLE", None, model.mtp_layers, 0, _MTP_ACCEPT_LENGTH, f"{MTP}, lmsys.org/blog/2025-07-17-mtp")
-    return DRAFTS.get(model.name)
+    found = {DRAFTS.get(name) for name in names_of(model)}
+    return found.pop() if len(found) == 1 else None
 
 
 def speculation(gpu: Gpu, model: Model, shape: Shape, load: Load, draft: Draft) -> Speculation:

@@ -40,9 +40,31 @@ def host_tokens(plan: Plan, engine: Engine) -> int:
     return int(engine.hicache.size_gb * GB / plan.memory(engine).cell) // page * page
 
 
-def segment_gib(plan: Plan) -> int:
-    """What a node gives to the shared store."""
-    return int(host_budget_gb(plan) * GB * STORE_SHARE * plan.cluster.per_node / GIB)
+def rank_segment_bytes(plan: Plan) -> int:
+    """What each rank gives to the shared store."""
+    return int(host_budget_gb(plan) * GB * STORE_SHARE)
+
+
+def engine_segment_bytes(plan: Plan, engine: Engine) -> int:
+    """`global_segment_size` of an engine.
+
+    SGLang divides it by the ranks of one attention group, not by all of the engine
+    (`cache_controller._generate_storage_config`, `mooncake_store.py:446`), and each rank gives its part.
+    """
+    return rank_segment_bytes(plan) * engine.shape.attention_tp
+
+
+def offload_gb(plan: Plan) -> int:
+    """The host pool of a rank that writes answers to the shared store, in 1e9 bytes."""
+    return int(host_budget_gb(plan) * (1 - STORE_SHARE))
+
+
+def host_bytes(plan: Plan, engine: Engine) -> int:
+    """Host memory that each rank of an engine pins: its pool, and its part of the shared store."""
+    stores = engine.storage == "mooncake"
+    offloaded = offload_gb(plan) * GB if stores and engine.role == "decode" else 0
+    pool = engine.hicache.size_gb * GB if engine.hicache is not None else offloaded
+    return pool + (rank_segment_bytes(plan) if stores else 0)
 
 
 def store_tokens(plan: Plan) -> int:
@@ -50,9 +72,9 @@ def store_tokens(plan: Plan) -> int:
     engines = [engine for engine in plan.engines if engine.storage == "mooncake"]
     if not engines:
         return 0
-    nodes = {node for engine in engines for node in range(engine.node, engine.node + engine.nodes)}
+    ranks = sum(engine.shape.tp for engine in engines)
     parts = 1 if plan.model.is_latent else engines[0].shape.attention_tp
-    return int(segment_gib(plan) * GIB * len(nodes) / (plan.memory(engines[0]).cell * parts))
+    return int(rank_segment_bytes(plan) * ranks / (plan.memory(engines[0]).cell * parts))
 
 
 def refuse_lmcache(engine: Engine) -> str | None:
@@ -80,7 +102,7 @@ def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
         return plan, [Choice("host memory", "LMCache", because)]
     size_gb = host_budget_gb(plan)
     if (request.storage or _default_storage(plan)) == "mooncake":
-        size_gb = int(size_gb * (1 - STORE_SHARE))
+        size_gb = offload_gb(plan)
     keeping = [engine for engine in plan.engines if engine.role != "decode"]
     pools = {engine.name: plan.memory(engine).pool for engine in keeping}
     useful = request.hicache is not False and all(size_gb * GB >= LEAST_RATIO * pool for pool in pools.values())

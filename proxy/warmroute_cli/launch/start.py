@@ -17,11 +17,11 @@ from warmroute_backend.launch.process import Process, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.readiness import unready
 from warmroute_backend.launch.state_file import locked, save
-from warmroute_backend.launch.topology import MOONCAKE_FILE, Setting, here, topology
+from warmroute_backend.launch.topology import Setting, here, topology
 from warmroute_backend.launch.waker import Waker
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.deployment import Plan
-from warmroute_backend.plan.files.proxy import mooncake_config
+from warmroute_backend.plan.files.proxy import mooncake_configs
 from warmroute_backend.sglang.installation import NotInstalledError, installation
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli.launch.drains import NoDrains, ProxyDrains
@@ -56,8 +56,9 @@ def start(arguments: argparse.Namespace) -> int:
             found_identity(os.getpid()),
         )  # fmt: skip
         _check_machine(plan, arguments, adopted)
-        if arguments.engine == "sglang" and any(engine.storage == "mooncake" for engine in plan.engines):
-            (state_dir / MOONCAKE_FILE).write_text(json.dumps(mooncake_config(plan), indent=2) + "\n")
+        if arguments.engine == "sglang":
+            for name, made in mooncake_configs(plan).items():
+                (state_dir / name).write_text(json.dumps(made, indent=2) + "\n")
         for note in (*found.notes, *adopted.notes):
             _show(note)
         return _run(arguments, adopted, config, state_dir)

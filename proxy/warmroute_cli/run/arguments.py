@@ -21,6 +21,7 @@ def add(run: argparse.ArgumentParser) -> None:
     run.add_argument("--key", metavar="KEY", help="its API key (with --base-url: OPENAI_API_KEY of the environment)")
     run.add_argument("--model", type=_model, metavar="NAME", help="the model (what the program is made for, if served)")
     run.add_argument("--print", action="store_true", help="print the settings as lines of a shell, and start nothing")
+    run.add_argument("--show-key", action="store_true", help="with --print: print the API key, too")
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

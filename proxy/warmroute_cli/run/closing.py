@@ -5,17 +5,27 @@ It is printed on the standard error, so that a program's output can be piped on.
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from warmroute._explain import MEANINGS
 from warmroute.contract.money import usd
 from warmroute_cli.api import Api, ApiError
+from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_cli.usage import losses_text
 
 BREAKS: Final = ("prefix_changed", "moved", "evicted", "salt_changed", "unknown")
 """Loss classes of tokens that could have been cached."""
 
+POSSIBLE: Final = ("moved", "elsewhere", "evicted", "salt_changed", "not_kept", "engine_misreport", "unknown")
+"""Loss classes of tokens that the fleet had computed before: with them cached the hit ratio is the ideal."""
+
+NO_TURNS: Final = ("voided", "credited")
+COLUMNS: Final = (
+    Column("agent"), Column("turns", is_number=True), Column("prompt", is_number=True),
+    Column("cached", is_number=True), Column("hit", is_number=True), Column("ideal", is_number=True),
+    Column("cost USD", is_number=True),
+)  # fmt: skip
 MAX_LISTED: Final = 5
 MAX_READ: Final = 50
 MAX_ROWS: Final = "200"
@@ -49,25 +59,45 @@ def _lines(api: Api, since_s: float) -> Iterator[str]:
     losses = sums["losses"] or {}
     if losses:
         yield f"computed:  {losses_text(losses)}"
+    rows = api.ask("/usage/receipts", {"limit": MAX_ROWS, **since})["data"]
+    yield from by_agent(rows, width())
     lost = sum(losses.get(name, 0) for name in BREAKS)
     if not lost:
         yield "prefixes:  nothing broke them"
         return
     yield f"prefixes:  {lost:,} tokens were computed again"
-    yield from _broken(api, since)
+    yield from _broken(api, rows)
     if not sums["complete"]:
         yield "a region did not answer: its turns are missing"
 
 
-def _broken(api: Api, since: Mapping[str, str]) -> Iterator[str]:
+def by_agent(rows: Sequence[Mapping[str, Any]], most: int) -> list[str]:
+    """A table of the newest turns by agent, with the hit ratio that is possible beside the one that was."""
+    turns: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["outcome"] not in NO_TURNS and row.get("kind") != "warm":
+            turns.setdefault(row.get("agent") or row.get("kind") or "main", []).append(row)
+    return ["", *fitted(COLUMNS, [_agents_row(agent, of) for agent, of in turns.items()], "", most), ""]
+
+
+def _agents_row(agent: str, turns: Sequence[Mapping[str, Any]]) -> Row:
+    prompt, cached = (sum(int(turn[name]) for turn in turns) for name in ("prompt_tokens", "cached_tokens"))
+    possible = cached + sum(int((turn["loss"] or {}).get(name, 0)) for turn in turns for name in POSSIBLE)
+    shares = [f"{tokens / prompt:.1%}" if prompt else "-" for tokens in (cached, possible)]
+    cost = usd(sum(int(turn["price_nanousd"]) for turn in turns))
+    return Row([agent, f"{len(turns):,}", f"{prompt:,}", f"{cached:,}", *shares, cost])
+
+
+def _broken(api: Api, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The turns that lost most."""
-    rows = api.ask("/usage/receipts", {"limit": MAX_ROWS, **since})["data"]
     coldest = sorted(rows, key=lambda row: row["cached_tokens"] - row["prompt_tokens"])[:MAX_READ]
     receipts = [api.ask(f"/usage/receipts/{row['id']}")["usage"]["warmroute"] for row in coldest]
     found = [(receipt["loss"].get(name, 0), name, receipt) for receipt in receipts for name in BREAKS]
     worst = sorted((each for each in found if each[0]), key=lambda each: -each[0])
     for tokens, name, receipt in worst[:MAX_LISTED]:
         why = MEANINGS[name].partition(".")[0]
+        if name == "prefix_changed" and "prefix_break" in receipt:
+            why = "in {where}: {cause}".format_map(receipt["prefix_break"])
         yield f"  turn {receipt['turn']} of {receipt['session']}: {tokens:,} tokens ({name}) {why}; {receipt['id']}"
     if len(worst) > MAX_LISTED:
         yield f"  and {len(worst) - MAX_LISTED} more; `warmroute receipts show ID` explains a turn"

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 from warmroute_cli import running, state
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.processes import stopping_on_signals
-from warmroute_cli.run import closing, process
+from warmroute_cli.run import closing, process, title
 from warmroute_cli.run.programs import PROGRAMS, Program, any_program
 from warmroute_cli.run.settings import OWNERS_ONLY, Settings, Target, settings_of
 from warmroute_cli.up import started
@@ -37,7 +37,8 @@ def run(arguments: Namespace) -> int:
     try:
         program = _program(arguments)
         if arguments.print:
-            print(_settings(arguments, program, *_address(arguments)).shell())
+            root, key = _address(arguments)
+            print(_settings(arguments, program, root, key).shell("" if arguments.show_key else key))
             return 0
         _check_installed(arguments.program, program)
         with _proxy(arguments) as (root, key):
@@ -69,9 +70,12 @@ def _run(arguments: Namespace, program: Program, root: str, key: str) -> int:
     print(f"warmroute: {arguments.program} asks {root}", file=sys.stderr, flush=True)
     if arguments.program == "claude" and os.geteuid() == 0 and not os.environ.get("IS_SANDBOX"):
         print(AS_ROOT, file=sys.stderr, flush=True)
+    beside = "" if arguments.base_url else f" --state-dir {arguments.state_dir}"
+    print(f"warmroute: beside it, in another terminal: warmroute usage --watch{beside}", file=sys.stderr, flush=True)
     began_s = time.time()
     try:
-        status = process.run((*settings.command, *arguments.passed), settings.variables(os.environ))
+        with title.shown(Api(f"{root}/v1", key), began_s):
+            status = process.run((*settings.command, *arguments.passed), settings.variables(os.environ))
     except OSError as error:
         raise CannotRun(f"{program.command} cannot be started: {error.strerror}") from None
     closing.show(Api(f"{root}/v1", key), began_s)

@@ -11,6 +11,8 @@ from typing import Final
 from warmroute_cli.run.programs import Program
 
 OWNERS_ONLY: Final = 0o700
+KEY_VARIABLE: Final = "WARMROUTE_KEY"
+"""Where printed settings take the API key from, which they do not show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,14 @@ class Settings:
         """The environment of the program."""
         return {name: value for name, value in environ.items() if name not in self.cleared} | dict(self.environment)
 
-    def shell(self) -> str:
-        """The same as lines of a shell."""
+    def shell(self, hidden: str = "") -> str:
+        """The same as lines of a shell. `hidden`: a key that is not to be shown, but taken from `WARMROUTE_KEY`."""
         lines = [f"unset {' '.join(self.cleared)}"] if self.cleared else []
-        lines += [f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        if hidden:
+            lines.append(f': "${{{KEY_VARIABLE}:?put the API key into it, or print it with --show-key}}"')
+        for name, value in self.environment.items():
+            shown = f'"${KEY_VARIABLE}"' if hidden and value == hidden else shlex.quote(value)
+            lines.append(f"export {name}={shown}")
         for path, text in self.files.items():
             lines += [f"mkdir -p {shlex.quote(str(path.parent))}", f"cat >{shlex.quote(str(path))} <<'EOF'"]
             lines += [text.rstrip("\n"), "EOF"]

@@ -107,7 +107,7 @@ def _response_format(value: Any) -> str | None:
 
 def _schema_problem(schema: Any) -> str | None:
     """Refuse schemas that are small to write and take an engine's grammar compiler seconds and more."""
-    patterns, repeats, left = 0, 0, [schema]
+    patterns, repeats, left = 0, 0.0, [schema]
     while left:
         each = left.pop()
         if isinstance(each, list):
@@ -115,11 +115,11 @@ def _schema_problem(schema: Any) -> str | None:
         elif isinstance(each, dict):
             left += each.values()
             patterns += isinstance(each.get("pattern"), str) + len(_mapping(each.get("patternProperties")))
-            repeats += sum(int(count) for name in _REPEATS if isinstance(count := each.get(name), int | float))
+            repeats += sum(max(0, count) for name in _REPEATS if isinstance(count := each.get(name), int | float))
     if patterns > MAX_SCHEMA_PATTERNS:
         return f"has {patterns} patterns in its schema, at most {MAX_SCHEMA_PATTERNS} are taken"
     if repeats > MAX_SCHEMA_REPEATS:
-        return f"has lengths and counts of {repeats} in all in its schema, at most {MAX_SCHEMA_REPEATS} are taken"
+        return f"has lengths and counts of {repeats:.0f} in all in its schema, at most {MAX_SCHEMA_REPEATS} are taken"
     return None
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base.config import Config, copies_of_bodies
@@ -25,6 +26,7 @@ from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intakes import Intakes
+from warmroute_proxy.server.intake.prefix_breaks import PrefixBreaks
 from warmroute_proxy.server.ledger.counter_file import CounterFile
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
@@ -196,22 +198,17 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, announcements, time.time)
     path = RequestPath(
         open_requests=open_requests,
-        placing=Placing(router, engines, admission, faults, request_metrics),
-        admission=admission,
+        placing=Placing(router, engines, admission, faults, request_metrics), admission=admission,
         forwarding=Forwarding(config, voids, router, admission, open_requests, metrics, clock),
-        faults=faults,
-        engines=engines,
-        deadlines=Deadlines(limits, engines),
-        settlement=settlement,
-        answer_headers=AnswerHeaders(config.proxy.region, admission),
-        metrics=request_metrics,
-        max_answer_bytes=limits.response_bytes,
-    )
+        faults=faults, engines=engines, deadlines=Deadlines(limits, engines),
+        settlement=settlement, answer_headers=AnswerHeaders(config.proxy.region, admission),
+        metrics=request_metrics, max_answer_bytes=limits.response_bytes,
+    )  # fmt: skip
     holdings = Holdings(open_requests, admission, re_prefills, ledger, memory, announcements)
     return Proxy(
         live=LiveConfig(config),
         authentication=_authentication(config, stores, voids),
-        intakes=Intakes(config, Callers(secrets, conversations), asyncio.get_running_loop(), metrics),
+        intakes=Intakes(config, _callers(config, secrets, conversations), asyncio.get_running_loop(), metrics),
         metrics=metrics,
         loop_lag=loop_lag,
         body_memory=memory,
@@ -231,6 +228,10 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         path=path,
         metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag, stores),
     )
+
+
+def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> Callers:
+    return Callers(secrets, conversations, PrefixBreaks(config.prompt_parts_bytes))
 
 
 def _admission(

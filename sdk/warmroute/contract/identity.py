@@ -66,8 +66,10 @@ PARENT_HEADERS: Final = (
 
 _OF_SUB_AGENTS: Final = (CLAUDE_AGENT, *PARENT_HEADERS)
 
-KINDS: Final = ("main", "sub", "title", "compaction", "auxiliary")
-"""What a request may be for: an agent's loop, a sub-agent's, a title, a summary of a long session, anything beside."""
+KINDS: Final = ("main", "sub", "title", "compaction", "auxiliary", "warm")
+"""What a request may be for: an agent's loop, a sub-agent's, a title, a summary of a long session, anything beside, or
+only to keep a prompt in the cache.
+"""
 
 _KIND_BY_VALUE: Final[Mapping[str, Mapping[str, str]]] = {
     headers.KIND: {kind: kind for kind in KINDS},

@@ -27,6 +27,18 @@ is there too, each only where there is something to say:
     "normalised": ["billing_line"]               rules that took something out of the prompt
     "prefix_changed_by": ["date_line"]           rules that are off and would have, where tokens are `prefix_changed`
 
+Where the proxy knows which part broke the prefix, and why:
+
+    "prefix_break": {"where": "system, line 1", "cause": "date", "tokens": 2587, "nanousd": 1293500}
+
+Where tokens are `moved`, a proxy may give a credit apart from the price, which another row of its ledger has:
+
+    "credit": {"tokens": 9280, "nanousd": 4640000}
+
+`tokens` of `prefix_break` are those of the loss `prefix_changed`, `nanousd` what they cost more than cached ones. A
+compaction also has `compacted_tokens`, by which the prompt is shorter, and `saved_nanousd_a_turn`, what those would
+cost cached.
+
 A proxy may add members without a new version: a reader ignores those that it does not know.
 
 `check` recomputes all that can be recomputed from the same `usage` object: tiers sum to the cached tokens,
@@ -36,7 +48,7 @@ losses to prompt - cached, the price from the rates. A violation is a sentence, 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warmroute.contract.money import CacheRates, Rates, list_and_price
+from warmroute.contract.money import CacheRates, Rates, list_and_price, nano_from_pico
 
 VERSION: Final = 1
 
@@ -114,6 +126,33 @@ def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[
     return problems
 
 
+def _check_amounts(receipt: Mapping[str, Any], rates: Rates) -> list[str]:
+    """The credit, which is for `moved` tokens, and the part that broke the prefix, whose tokens are `prefix_changed`.
+    Both amounts are the difference of two rates.
+    """
+    problems = []
+    credit = receipt.get("credit")
+    if credit is not None and "voids" not in receipt:
+        moved, amount = receipt["loss"].get("moved", 0), nano_from_pico(credit["tokens"] * (rates.input - rates.cached))
+        if not 0 < credit["tokens"] <= moved:
+            problems.append(f"the credit is for {credit['tokens']} tokens, but {moved} are moved")
+        if credit["nanousd"] != amount:
+            problems.append(f"the credit is {credit['nanousd']}, recomputed {amount}")
+    found = receipt.get("prefix_break")
+    if found is None:
+        return problems
+    lost = receipt["loss"].get("prefix_changed", 0)
+    if found["tokens"] != lost:
+        problems.append(f"prefix_break has {found['tokens']} tokens, but {lost} are prefix_changed")
+    amount = nano_from_pico(found["tokens"] * (rates.input - rates.cached))
+    if found["nanousd"] != amount:
+        problems.append(f"prefix_break costs {found['nanousd']}, recomputed {amount}")
+    saved = nano_from_pico(found.get("compacted_tokens", 0) * rates.cached)
+    if found.get("saved_nanousd_a_turn", 0) != saved:
+        problems.append(f"a compaction saves {found.get('saved_nanousd_a_turn')}, recomputed {saved}")
+    return problems
+
+
 def _check_changes(receipt: Mapping[str, Any]) -> list[str]:
     problems = []
     if any(count < 1 for count in (*receipt.get("dropped_blocks", {}).values(), receipt.get("cache_control", 1))):
@@ -132,7 +171,8 @@ def _check_money(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[s
     )
     expected = {"list_nanousd": full, "price_nanousd": price}
     expected["saved_nanousd"] = expected["list_nanousd"] - expected["price_nanousd"]
-    problems = [
+    problems = _check_amounts(receipt, rates)
+    problems += [
         f"{name} is {receipt[name]}, recomputed {amount}"
         for name, amount in expected.items()
         if receipt[name] != amount

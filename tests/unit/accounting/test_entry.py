@@ -101,3 +101,33 @@ def test_an_interrupted_entry_costs_nothing_and_keeps_its_rid() -> None:
     record = fields(again)
     assert (record["state"], record["outcome"], record["status"]) == ("interrupted", "interrupted", 0)
     assert (record["rids"], record["price_nanousd"], record["usage"]) == (["rid-1"], 0, usage)
+
+
+def test_a_credit_is_a_row_of_its_own_and_a_void_takes_back_the_rest() -> None:
+    made = entry()
+    dispatch(made, "rid-1", (FIRST,), 0)
+    credit = b'"credit":{"tokens":30,"nanousd":15000}'
+    ending = entry_steps.Ending("completed", 200, 9.0, 0.2, 3.0, receipt_fields=credit)
+    entry_steps.settle(made, merge_usage(REPORTED, None, None, 0), {"moved": 36}, REPORTED, ending)
+    assert contract.check(json.loads(bytes(made.usage))) == []
+    row, void = entry_steps.crediting(made), entry_steps.voiding(made, 10.0)
+    assert (row.id, row.outcome, row.price_nanousd, row.prompt_tokens) == ("wr-1-credit", "credited", -15_000, 0)
+    assert made.price_nanousd + row.price_nanousd + void.price_nanousd == 0
+    assert sum(map(entry_steps.turns_in, (made.id, row.id, void.id))) == 0
+    assert Entry.read(row.record()) == row
+
+
+@pytest.mark.parametrize(
+    ("credit", "problem"),
+    [
+        ({"tokens": 40, "nanousd": 20_000}, "the credit is for 40 tokens, but 36 are moved"),
+        ({"tokens": 30, "nanousd": 15_001}, "the credit is 15001, recomputed 15000"),
+    ],
+)
+def test_a_credit_is_checked(credit: dict[str, int], problem: str) -> None:
+    made = entry()
+    dispatch(made, "rid-1", (FIRST,), 0)
+    fields = b'"credit":' + json.dumps(credit).encode()
+    ending = entry_steps.Ending("completed", 200, 9.0, 0.2, 3.0, receipt_fields=fields)
+    entry_steps.settle(made, merge_usage(REPORTED, None, None, 0), {"moved": 36}, REPORTED, ending)
+    assert contract.check(json.loads(bytes(made.usage))) == [problem]

@@ -30,7 +30,7 @@ def answer(**changed: Any) -> dict[str, Any]:
         "forwarded_from": None,
         "attempts": 1,
     }
-    more = {"agent", "continued", "kind", "parent", "voids"}
+    more = {"agent", "continued", "kind", "parent", "prefix_break", "voids"}
     of_receipt = {name: value for name, value in changed.items() if name in receipt or name in more}
     of_answer = {name: value for name, value in changed.items() if name not in of_receipt}
     return {**found, "usage": {**usage, "warmroute": {**receipt, **of_receipt}}, **of_answer}
@@ -151,3 +151,18 @@ def test_a_wait_for_memory_is_said_with_its_reason() -> None:
     said = "\n".join(in_words(answer(), decision))
     assert "It waited 14.0 s: the fleet's KV memory was full of sessions that return within seconds." in said
     assert "It waited" not in "\n".join(in_words(answer(), decision | {"memory_wait_s": 0.0}))
+
+
+def test_what_broke_the_prefix_stands_behind_its_tokens() -> None:
+    broken = {"where": "system, line 1", "cause": "date", "tokens": 80, "nanousd": 1_000}
+    text = words(loss={"new": 10, "prefix_changed": 80}, prefix_break=broken)
+    assert "where: system, line 1, 80 tokens, 0.000001 USD. Cause: date (a date or time changed)." in text
+
+
+def test_a_compaction_has_what_it_saves() -> None:
+    broken = {
+        "where": "message 2 (user)", "cause": "compaction", "tokens": 80, "nanousd": 1_000,
+        "compacted_tokens": 4_000, "saved_nanousd_a_turn": 400_000,
+    }  # fmt: skip
+    text = words(loss={"new": 10, "prefix_changed": 80}, prefix_break=broken)
+    assert "The compaction made the prompt 4,000 tokens shorter: 0.0004 USD less for each turn from here on." in text

@@ -13,8 +13,9 @@ import pytest
 from tests.machine import seconds
 
 from warmroute_cli.main import main
-from warmroute_cli.run import process
+from warmroute_cli.run import process, title
 from warmroute_cli.run.arguments import split
+from warmroute_cli.run.closing import by_agent
 from warmroute_cli.run.programs import PROGRAMS, any_program
 from warmroute_cli.run.settings import Settings, Target, settings_of
 
@@ -157,7 +158,8 @@ def test_the_status_is_the_programs(script: str, status: int) -> None:
 
 IN_A_TERMINAL = """
 import os, pty, sys
-from warmroute_cli.run import process
+from warmroute_cli.run import process, title
+from warmroute_cli.run.closing import by_agent
 
 input_end, output_end = os.pipe()
 pid, terminal = pty.fork()
@@ -195,3 +197,57 @@ def test_signals_reach_the_program_which_decides(number: signal.Signals, tmp_pat
         run.send_signal(number)
         assert run.stdout.readline() == "got it\n"
         assert run.wait(seconds(20)) == 5
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_printed_settings_hide_the_key_and_take_it_from_a_variable(name: str, tmp_path: Path) -> None:
+    script = settings(name, tmp_path).shell(TARGET.key)
+    assert TARGET.key not in script
+    *lines, _ = script.splitlines()
+    environment = {**os.environ, "WARMROUTE_KEY": TARGET.key}
+    command = ["bash", "-eu", "-c", "\n".join([*lines, "env -0"])]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    variables = dict(line.split("=", 1) for line in printed.split("\0") if "=" in line)
+    assert dict(settings(name, tmp_path).environment).items() <= variables.items()
+    without = {name: value for name, value in os.environ.items() if name != "WARMROUTE_KEY"}
+    failed = subprocess.run(command, capture_output=True, text=True, check=False, env=without)
+    assert failed.returncode != 0
+    assert "put the API key into it, or print it with --show-key" in failed.stderr
+
+
+class _Api:
+    def __init__(self, answers: list[dict[str, Any]]) -> None:
+        self.answers = answers
+
+    def ask(self, _path: str, _parameters: dict[str, str], timeout_s: float) -> dict[str, Any]:
+        del timeout_s
+        return self.answers.pop(0)
+
+
+def test_the_title_has_turn_hit_and_cost_and_is_written_when_they_change() -> None:
+    none = {"turns": 0, "hit_ratio": None, "price_nanousd": 0}
+    one = {"turns": 12, "hit_ratio": 0.8731, "price_nanousd": 12_300_000}
+    answers: list[dict[str, Any]] = [none, one, one]
+    written: list[str] = []
+    title.keep_showing(_Api(answers), 0.0, written.append, lambda _s: not answers)  # type: ignore[arg-type]
+    assert written == ["\x1b]0;warmroute: turn 12, hit 87.3%, 0.0123 USD\x07"]
+
+
+def test_the_closing_table_is_by_agent_with_the_ideal_beside_the_hit() -> None:
+    def row(agent: str | None, cached: int, loss: dict[str, int], **more: Any) -> dict[str, Any]:
+        prompt = cached + sum(loss.values())
+        found = {"agent": agent, "kind": None, "prompt_tokens": prompt, "cached_tokens": cached, "loss": loss}
+        return {**found, "price_nanousd": 1_000_000, "outcome": "completed", **more}
+
+    rows = [
+        row(None, 0, {"cold": 1_000}),
+        row(None, 500, {"new": 100, "moved": 400}),
+        row("explore", 900, {"new": 100}),
+        row(None, 100, {"new": 1}, kind="warm"),
+        row(None, 0, {}, outcome="credited"),
+    ]
+    table = by_agent(rows, 80)
+    assert max(map(len, table)) <= 80
+    cells = {words[0]: words[1:] for line in table if (words := line.split())}
+    assert cells["main"] == ["2", "2,000", "500", "25.0%", "45.0%", "0.002"]
+    assert cells["explore"] == ["1", "1,000", "900", "90.0%", "90.0%", "0.001"]

@@ -1,6 +1,8 @@
 """Tables of usage and receipts, at any width."""
 
+import io
 import re
+import threading
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from warmroute_cli.asking import since_parameter
 from warmroute_cli.receipts import receipts_table
+from warmroute_cli.tables import at_work
 from warmroute_cli.usage import usage_table
 
 SUMS = {
@@ -75,3 +78,29 @@ def test_days_begin_at_the_local_midnight(text: str, day: int) -> None:
 @pytest.mark.parametrize("text", ["30m", "1h", "7d", "2026-11-23", "1763860000.5", "noon", "mo", "sundays"])
 def test_other_times_are_left_to_the_proxy(text: str) -> None:
     assert since_parameter(text, NOW) == text
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("ends", "told"), [(False, "warmroute plan: at work ...\n"), (True, "")])
+def test_a_command_says_that_it_is_at_work_where_it_takes_long(ends: bool, told: str) -> None:
+    out, waited = _Terminal(), threading.Event()
+
+    def wait(_ended: threading.Event, seconds: float) -> bool:
+        assert seconds == 2.0
+        waited.set()
+        return ends
+
+    with at_work("warmroute plan", out, wait):
+        waited.wait()
+    assert out.getvalue() == told
+
+
+def test_nothing_is_said_where_there_is_no_terminal() -> None:
+    out = io.StringIO()
+    with at_work("warmroute plan", out, lambda _ended, _seconds: False):
+        pass
+    assert out.getvalue() == ""

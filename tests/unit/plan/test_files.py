@@ -38,7 +38,8 @@ def test_equal_plans_have_equal_files_and_each_process_one(name: str) -> None:
     processes = [json.loads(text) for path, text in found.items() if path.startswith("processes/")]
     assert len(processes) == sum(engine.nodes for engine in made.engines)
     assert processes[0]["argv"] == argv(made, made.engines[0])
-    assert ("mooncake.json" in found) == any(engine.storage == "mooncake" for engine in made.engines)
+    stored = any(engine.storage == "mooncake" for engine in made.engines)
+    assert any(name.startswith("mooncake-") for name in found) == stored
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -129,7 +130,8 @@ def test_a_unit_passes_values_as_they_are() -> None:
 
 def test_host_memory_is_divided_between_hicache_and_the_store() -> None:
     made = kind("over nodes")
-    segment_gib = int(json.loads(files("over nodes")["mooncake.json"])["global_segment_size"].removesuffix("gb"))
-    hicache = made.engines[0].hicache
-    assert hicache is not None
-    assert hicache.size_gb * 8 * 1e9 / 2**30 + segment_gib <= 0.8 * made.cluster.gpu.host_memory_gib
+    engine = made.engines[0]
+    config = json.loads(files("over nodes")[f"mooncake-tp{engine.shape.attention_tp}.json"])
+    segments = config["global_segment_size"] // engine.shape.attention_tp * 8  # SGLang's rule: `mooncake_store.py:446`
+    assert engine.hicache is not None
+    assert engine.hicache.size_gb * 8 * 1e9 + segments <= 0.8 * made.cluster.gpu.host_memory_gib * 2**30

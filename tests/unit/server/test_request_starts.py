@@ -1,6 +1,7 @@
-"""Requests that come at once begin in order, and not all in one iteration of the event loop."""
+"""Requests that come at once begin in order, tenants by turns, and not all in one iteration of the event loop."""
 
 import asyncio
+from itertools import chain
 
 import uvloop
 
@@ -46,7 +47,7 @@ class Slow:
         """Refuse nothing."""
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        self.steps += 1
+        self.steps += request.length or 1
         self.begun.append(request.path)
 
     def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
@@ -57,7 +58,11 @@ class Slow:
 
 
 def _exchange(path: str) -> Exchange:
-    return Exchange(Silent(), Request(0.0, path=path))
+    """`path`: a tenant, a number, and of `dear` ones a third part: it takes a slice and a half."""
+    exchange = Exchange(Silent(), Request(0.0, path=path))
+    exchange.request.tenant = path.partition("/")[0]
+    exchange.request.length = A_SLICE * 3 // 2 if path.endswith("/dear") else 1
+    return exchange
 
 
 def _begun_by_iteration(paths: list[str], gone: frozenset[str] = frozenset()) -> list[list[str]]:
@@ -93,3 +98,41 @@ def test_a_few_requests_begin_at_once() -> None:
 def test_a_request_whose_client_has_left_does_not_begin() -> None:
     paths = [f"/{number}" for number in range(6)]
     assert _begun_by_iteration(paths, frozenset({"/4"})) == [paths[:4], ["/5"]]
+
+
+def test_a_request_waits_for_one_of_another_tenant_and_not_for_all_that_came_before() -> None:
+    many = [f"hostile/{number}" for number in range(9)]
+    begun = list(chain.from_iterable(_begun_by_iteration([*many, "innocent/0", "innocent/1"])))
+    assert begun[:4] == many[:4]
+    assert begun[4:8] == ["hostile/4", "innocent/0", "hostile/5", "innocent/1"]
+    assert begun[8:] == many[6:]
+
+
+def test_turns_follow_the_time_that_requests_take_to_begin() -> None:
+    first = ["hostile/0/dear"]
+    dear = [f"hostile/{number}/dear" for number in range(1, 4)]
+    light = [f"innocent/{number}" for number in range(12)]
+    begun = _begun_by_iteration([*first, *dear, *light])
+    assert begun[:2] == [first, dear[:1]]
+    after_dear = list(chain.from_iterable(begun[2:]))
+    assert after_dear[:6] == light[:6]
+    assert after_dear.index(dear[2]) > 6
+    assert sorted(after_dear) == sorted([*dear[1:], *light])
+
+
+def test_a_tenant_that_comes_later_does_not_wait_for_the_time_that_others_had_alone() -> None:
+    async def run() -> list[str]:
+        slow = Slow()
+        starts = RequestStarts(slow, asyncio.get_running_loop(), slow.clock, LoopLag(Metrics(), slow.clock))
+        for number in range(20):
+            exchange = _exchange(f"hostile/{number}")
+            starts.handle(exchange.request, exchange)
+        await asyncio.sleep(0)
+        before = len(slow.begun)
+        late = _exchange("innocent/0")
+        starts.handle(late.request, late)
+        while len(slow.begun) < 21:
+            await asyncio.sleep(0)
+        return slow.begun[before:]
+
+    assert "innocent/0" in uvloop.run(run())[:2]

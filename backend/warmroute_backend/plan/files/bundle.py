@@ -5,7 +5,7 @@ import json
 from warmroute_backend.plan.argv import argv, environment
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.files.kubernetes import manifests
-from warmroute_backend.plan.files.proxy import mooncake_config, proxy_config
+from warmroute_backend.plan.files.proxy import mooncake_configs, proxy_config
 from warmroute_backend.plan.files.units import units
 from warmroute_backend.plan.plan_file import written
 
@@ -26,9 +26,7 @@ def deployment_files(plan: Plan, model: str, page: str) -> dict[str, str]:
     found |= {f"systemd/{name}": text for name, text in units(plan).items()}
     found |= {f"kubernetes/{name}.json": _json(manifest) for name, manifest in manifests(plan).items()}
     found["kubernetes/proxy.toml"] = proxy_config(plan, in_pods=True)
-    if any(engine.storage == "mooncake" for engine in plan.engines):
-        found["mooncake.json"] = _json(mooncake_config(plan))
-    return found
+    return found | {name: _json(config) for name, config in mooncake_configs(plan).items()}
 
 
 def _json(value: object) -> str:

@@ -9,9 +9,9 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from warmroute_backend.plan.argv import MOONCAKE_CONFIG, argv, environment
+from warmroute_backend.plan.argv import CONFIG_FOLDER, argv, environment
 from warmroute_backend.plan.deployment import Engine, Plan
-from warmroute_backend.plan.files.proxy import mooncake_config
+from warmroute_backend.plan.files.proxy import mooncake_configs
 from warmroute_backend.plan.memory import Role
 
 Manifest = dict[str, Any]
@@ -98,7 +98,7 @@ def _container(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108
     mounts.append({"name": "models", "mountPath": plan.site.model_path or "/models"})
     if engine.storage == "mooncake":
-        mounts.append({"name": "mooncake", "mountPath": "/etc/warmroute"})
+        mounts.append({"name": "mooncake", "mountPath": CONFIG_FOLDER})
     container: Manifest = {
         "name": "sglang",
         "image": plan.site.image,
@@ -188,7 +188,7 @@ def _mooncake(plan: Plan) -> Manifest:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": _metadata(plan, "mooncake", "store"),
-        "data": {MOONCAKE_CONFIG.rpartition("/")[2]: json.dumps(mooncake_config(plan), indent=2)},
+        "data": {name: json.dumps(config, indent=2) for name, config in mooncake_configs(plan).items()},
     }
 
 

@@ -6,8 +6,9 @@ The operator sets prices and tenants: until then the model is free, and no key o
 import json
 from typing import Any, Final
 
+from warmroute_backend.plan.argv import mooncake_file
 from warmroute_backend.plan.deployment import Engine, Plan
-from warmroute_backend.plan.tiers import segment_gib
+from warmroute_backend.plan.tiers import engine_segment_bytes
 
 REGION: Final = "here"
 MASTER_PORT: Final = 50051
@@ -65,15 +66,21 @@ def pod_host(plan: Plan, engine: Engine, number: int) -> str:
     return f"{engine.role}-{number - first}.{engine.role}.{plan.site.namespace}.svc"
 
 
-def mooncake_config(plan: Plan) -> dict[str, Any]:
-    """`SGLANG_HICACHE_MOONCAKE_CONFIG_PATH`. The host's name comes from `MOONCAKE_LOCAL_HOSTNAME`, so one file serves
-    all nodes."""
+def mooncake_configs(plan: Plan) -> dict[str, dict[str, Any]]:
+    """File name -> what `SGLANG_HICACHE_MOONCAKE_CONFIG_PATH` names. The host's name comes from
+    `MOONCAKE_LOCAL_HOSTNAME`, so one file serves all nodes, and all engines with the same attention groups.
+    """
+    stored = [engine for engine in plan.engines if engine.storage == "mooncake"]
+    return {mooncake_file(engine): _mooncake(plan, engine) for engine in stored}
+
+
+def _mooncake(plan: Plan, engine: Engine) -> dict[str, Any]:
     return {
         "master_server_address": f"{plan.site.host(0)}:{MASTER_PORT}",
         "metadata_server": "P2PHANDSHAKE",
         "protocol": "rdma",
         "device_name": plan.site.ib_devices,
-        "global_segment_size": f"{segment_gib(plan)}gb",
+        "global_segment_size": engine_segment_bytes(plan, engine),
         "check_server": True,
     }
 

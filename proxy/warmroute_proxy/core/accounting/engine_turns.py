@@ -7,7 +7,7 @@ import msgspec
 
 from warmroute_proxy.core.accounting.engine_counts import Counts, Role
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import VOID_SUFFIX
+from warmroute_proxy.core.accounting.entry_steps import turns_in
 from warmroute_proxy.core.accounting.reconciliation import KINDS, SettledTurn
 
 _WITHOUT_ANSWER: Final = {"prefill"}
@@ -34,11 +34,12 @@ _usage: Final = msgspec.json.Decoder(_Usage | None).decode
 
 
 def turns_of(entry: Entry, engines: Container[str]) -> Iterator[SettledTurn]:
-    """One turn for each engine of an ended entry; none of a voiding entry, because it was computed all the same.
+    """One turn for each engine of an ended entry; none of one that voids another, which was computed all the same, or
+    of a credit.
 
     `engines`: ids that are known. A worker that is a rank of an engine has its id and the number of the rank.
     """
-    if entry.id.endswith(VOID_SUFFIX):
+    if turns_in(entry.id) != 1:
         return
     usage = _usage(entry.usage)
     receipt = usage.warmroute if usage is not None else _Receipt()

@@ -13,7 +13,7 @@ import msgspec
 from warmroute.contract.money import Rates
 
 State = Literal["open", "dispatched", "settled", "interrupted"]
-Outcome = Literal["completed", "client_left", "refused", "engine_error", "cut_off", "interrupted", "voided"]
+Outcome = Literal["completed", "client_left", "refused", "engine_error", "cut_off", "interrupted", "voided", "credited"]
 
 UNDER_WAY: Final = ("open", "dispatched")
 _NO_WORKERS: Final = msgspec.Raw(b"[]")
@@ -79,6 +79,12 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
         found = _decode_usage(self.usage)
         return ("", {}) if found is None else (found.warmroute.key, found.warmroute.loss)
 
+    @property
+    def credit_nanousd(self) -> int:
+        """The credit that the receipt in `usage` names, which another row has."""
+        found = _decode_usage(self.usage)
+        return 0 if found is None else found.warmroute.credit.get("nanousd", 0)
+
     def record(self) -> bytes:
         """The entry as one line of JSON; a later record replaces an earlier one."""
         return _encode(self)
@@ -87,6 +93,7 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 class _Receipt(msgspec.Struct):
     loss: dict[str, int] = {}
     key: str = ""
+    credit: dict[str, int] = {}
 
 
 class _Usage(msgspec.Struct):

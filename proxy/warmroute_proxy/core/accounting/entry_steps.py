@@ -8,7 +8,8 @@
 A retry takes a new rid; only the last attempt is billed and named in the receipt. An entry ends exactly once: after
 `settle` or `interrupt` every transition raises `TransitionError`. Interrupted entries are charged nothing. An entry
 that ended, but whose row could not be written, is `withdrawn`: its end was not reported to the client. A row whose
-answer was lost on its way to the client is voided by another row, which names it and takes back its tokens and price.
+answer was lost on its way to the client is voided by another row, which names it and takes back its tokens and price,
+less its credit. The credit of a turn is another row, too, with a negative price and without tokens.
 
 These are functions in a module of their own, so that they can be compiled.
 """
@@ -27,6 +28,7 @@ from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.frozen import Frozen
 
 VOID_SUFFIX: Final = "-void"
+CREDIT_SUFFIX: Final = "-credit"
 SETTLE_OUTCOMES: Final = ("completed", "client_left", "refused", "engine_error", "cut_off")
 
 
@@ -103,6 +105,36 @@ def void_id(entry_id: str) -> str:
     return f"{entry_id}{VOID_SUFFIX}"
 
 
+def turns_in(entry_id: str) -> int:
+    """How many turns a row counts for: one that voids another takes it back, and a credit is of a turn."""
+    if entry_id.endswith(VOID_SUFFIX):
+        return -1
+    return 0 if entry_id.endswith(CREDIT_SUFFIX) else 1
+
+
+def crediting(entry: Entry) -> Entry:
+    """The row of the credit that the receipt of a settled entry names."""
+    key_id, _ = entry.key_and_loss
+    id_ = f"{entry.id}{CREDIT_SUFFIX}"
+    receipt = {"v": VERSION, "id": id_, "credits": entry.id, **({"key": key_id} if key_id else {}), "loss": {}}
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "warmroute": receipt}
+    return msgspec.structs.replace(
+        entry,
+        id=id_,
+        prompt_tokens=0,
+        cached_tokens=0,
+        completion_tokens=0,
+        list_nanousd=0,
+        price_nanousd=-entry.credit_nanousd,
+        outcome="credited",
+        status=0,
+        rids=[],
+        proxy_ms=None,
+        ttft_ms=None,
+        usage=msgspec.Raw(msgspec.json.encode(usage)),
+    )
+
+
 def voiding(entry: Entry, now_s: float) -> Entry:
     """The row that voids a settled one: its sums, negative."""
     key_id, loss = entry.key_and_loss
@@ -114,6 +146,7 @@ def voiding(entry: Entry, now_s: float) -> Entry:
         "loss": {name: -tokens for name, tokens in loss.items()},
         "list_nanousd": -entry.list_nanousd,
         "price_nanousd": -entry.price_nanousd,
+        **({"credit": {"nanousd": -entry.credit_nanousd}} if entry.credit_nanousd else {}),
     }
     usage = {
         "prompt_tokens": -entry.prompt_tokens,
@@ -128,7 +161,7 @@ def voiding(entry: Entry, now_s: float) -> Entry:
         cached_tokens=-entry.cached_tokens,
         completion_tokens=-entry.completion_tokens,
         list_nanousd=-entry.list_nanousd,
-        price_nanousd=-entry.price_nanousd,
+        price_nanousd=entry.credit_nanousd - entry.price_nanousd,
         outcome="voided",
         status=0,
         rids=[],

@@ -77,8 +77,9 @@ class Occupancy:
         """The engine reports the size of its KV pool."""
         if tokens != self._pool_tokens:
             share = 1.0 if self._pool_tokens == math.inf else self.kept_tokens / self._pool_tokens
-            self._pool_tokens = tokens
-            self.kept_tokens = min(tokens, self.kept_tokens) if self.kept_tokens != math.inf else tokens * share
+            self._pool_tokens = float(tokens)
+            known = self.kept_tokens != math.inf
+            self.kept_tokens = min(self._pool_tokens, self.kept_tokens) if known else tokens * share
 
     def use(self, lineage: int, tokens: int) -> History:
         """A conversation uses so many tokens of its own here now; its history."""

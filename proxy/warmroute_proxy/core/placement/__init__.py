@@ -19,5 +19,6 @@ in_flight        the effect of attempts on loads and caches, until they end
 histories        where conversations left their histories
 working_set      whether a turn may have KV memory now
 accuracy         how far predictions were off
+credit           for tokens that were cached at home, and that placement chose not to use
 hot_prompts      the last prompts of hot lineages, to be computed elsewhere before a drain
 """

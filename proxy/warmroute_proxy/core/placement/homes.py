@@ -20,6 +20,7 @@ from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import MAX_CUTS
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 
@@ -73,3 +74,21 @@ def repeats(chain: Chain, turn: SettledTurn) -> bool:
     """Whether a prompt begins with the whole prompt of a turn."""
     at = bisect_left(chain.ends, turn.prompt_bytes)
     return at < len(chain.hashes) and chain.hashes[at] == turn.tip
+
+
+def last_prompt_tokens(last_settled: SettledTurn, facts: Facts, prompt_tokens: int) -> int:
+    """The prompt of the turn before: as counted, or in proportion to this one where only another region counted it."""
+    if last_settled.prompt_tokens is not None:
+        return last_settled.prompt_tokens
+    total = facts.chain.total_bytes or 1
+    return min(last_settled.prompt_bytes, total) * prompt_tokens // total
+
+
+def elsewhere_region(before: SettledTurn | None, decision: Decision, here: str) -> str:
+    """The region that has what was lost as `elsewhere`: that of the turn before, or the one that the index knows."""
+    return before.region if before is not None and before.region != here else decision.other_region
+
+
+def keeps_warm(facts: Facts, before: SettledTurn) -> bool:
+    """Whether a request is a keep-alive: the turn before again, with an answer of one token."""
+    return facts.expected_output_tokens == 1 and before.tip == facts.chain.hashes[-1]

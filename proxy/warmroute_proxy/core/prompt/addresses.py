@@ -23,6 +23,9 @@ _ADDRESS: Final = re.compile(
 _NUMBER: Final = re.compile(r"[0-9]{1,16}|0[xX][0-9A-Fa-f]{0,16}")
 _LOCAL: Final = "localhost"
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+_GLOBAL_V6: Final = IPv6Network("2000::/3")
+"""What is assigned to hosts of the internet; others are of one site, reserved, or stand for an address of IPv4."""
+
 _LAST_32_BITS: Final = 0xFFFFFFFF
 
 Network = IPv4Network | IPv6Network
@@ -54,7 +57,7 @@ class Addresses(NamedTuple):
     def _problem_of(self, ip: IPv4Address | IPv6Address | None) -> str | None:
         if ip is None:
             return "has a host that is no address"
-        if ip.is_global and not ip.is_multicast:
+        if ip.is_global and not ip.is_multicast and (ip.version == 4 or ip in _GLOBAL_V6):
             return None
         if any(ip.version == network.version and ip in network for network in self.networks):
             return None

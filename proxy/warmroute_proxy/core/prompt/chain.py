@@ -27,7 +27,8 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     `structural_bytes` are those before the last assistant message, which an append-only conversation has already sent;
     `tools_digest` and `tools_system_digest` do not depend on the seed. `asked` is the user's message that ends it, if
     one does; `returned` are those that an assistant's message follows, but for long ones. `prompts` is above 1 for a
-    list of texts or of lists of ids: each is a prompt of its own to the engine.
+    list of texts or of lists of ids: each is a prompt of its own to the engine. `messages`: of each message four times
+    the number of cuts up to its end, plus the number of its role (`parts`).
     """
 
     chain: Chain
@@ -38,6 +39,7 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     asked: UserPart | None = None
     returned: list[UserPart] = []
     prompts: int = 1
+    messages: list[int] = []
 
 
 class ToolsPrefix(NamedTuple):
@@ -61,3 +63,4 @@ class Begun(NamedTuple):
     tools_system_digest: int
     asked: UserPart | None
     returned: list[UserPart]
+    messages: list[int]

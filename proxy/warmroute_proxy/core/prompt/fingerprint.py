@@ -42,7 +42,7 @@ from warmroute_proxy.core.prompt.canonical import (
     tool_parts,
 )
 from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix, UserPart
-from warmroute_proxy.core.prompt.messages import Message
+from warmroute_proxy.core.prompt.messages import ASSISTANT, OTHER, TOOL, USER, Message
 
 STRIDE_BYTES: Final = 2048
 MAX_KEPT_TOOLS: Final = 512
@@ -96,25 +96,27 @@ def _fingerprint(
         hashes, ends, structural_bytes, turn, digest = list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest
         user: UserPart | None = None  # the message before, if it is a user's
         returned: list[UserPart] = []
+        messages: list[int] = []
     else:
-        hashes, ends, structural_bytes, turn, digest, user, returned = begun
+        hashes, ends, structural_bytes, turn, digest, user, returned, messages = begun
     hash_, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
         role = message.role
         part = text_part(message) or message_part(message, index, addresses)
         if role == "user":
+            number = USER
             user = (len(hashes), hash_, part)
             if turn == 1:
                 user_contents.append(message.content)
         else:
+            number = TOOL if role == "tool" else OTHER
             if role == "assistant":
+                number = ASSISTANT
                 structural_bytes = total
                 turn += 1
-                if user is not None:
-                    _, _, asked = user
-                    if len(asked) <= MAX_ASKED_BYTES:
-                        returned.append(user)
+                if user is not None and _is_short(user):
+                    returned.append(user)
             user = None
         size = len(part)
         if leading:
@@ -129,8 +131,17 @@ def _fingerprint(
         else:
             _add(part, hashes, ends, seed)
             hash_, total = hashes[-1], ends[-1]
+        messages.append(4 * len(hashes) + number)
     _check_unicode(user_contents)
-    return Fingerprint(Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user, returned)
+    return Fingerprint(
+        Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user, returned, messages=messages
+    )
+
+
+def _is_short(user: UserPart) -> bool:
+    """Whether a user's message may come back shortened."""
+    _, _, asked = user
+    return len(asked) <= MAX_ASKED_BYTES
 
 
 def _add(part: bytes, hashes: list[int], ends: list[int], seed: int) -> None:

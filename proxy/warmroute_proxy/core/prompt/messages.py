@@ -7,6 +7,12 @@ from msgspec import Raw
 
 ABSENT: Final = Raw(b"")
 
+OTHER: Final = 0
+USER: Final = 1
+ASSISTANT: Final = 2
+TOOL: Final = 3
+"""The numbers of roles in `Fingerprint.messages`; `OTHER` are system, developer and whatever else there is."""
+
 
 class _Function(msgspec.Struct, gc=False):
     name: Raw = ABSENT

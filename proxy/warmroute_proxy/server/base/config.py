@@ -76,7 +76,7 @@ class Limits:
     keyed_replay_s: float = 60.0
     keyed_answer_bytes: int = 16_777_216
     keyed_total_bytes: int = 268_435_456
-    counted_tokens_per_minute: int = 4_000_000
+    counted_tokens_per_minute: int = 500_000
     total_timeout_s: float = 3_600.0
     queue_requests: int = 1_024
     queue_bytes: int = 268_435_456
@@ -84,6 +84,7 @@ class Limits:
     working_set_wait_s: float = 120.0
     shutdown_grace_s: float = 25.0
     kept_prompt_bytes: int = 67_108_864
+    prompt_parts_bytes: int = 33_554_432
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +265,18 @@ class Config:
     """By name and by alias."""
 
     tenant_by_name: dict[str, TenantConfig] = field(repr=False)
+    credit_moved: bool = False
+    """Whether a turn that placement has moved gets a credit for what was cached at its home."""
 
     @property
     def kept_prompt_bytes(self) -> int:
         """Of prompts that each process may keep."""
         return self.limits.kept_prompt_bytes // self.proxy.processes
+
+    @property
+    def prompt_parts_bytes(self) -> int:
+        """Of what each process may keep of the parts of prompts."""
+        return self.limits.prompt_parts_bytes // self.proxy.processes
 
     def model_of(self, asked: str) -> ModelConfig | None:
         """The model of a name or alias; the first whose alias is a pattern of it, such as `claude-*`."""

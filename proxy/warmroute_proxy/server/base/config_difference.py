@@ -77,6 +77,7 @@ def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[Chang
     found += _single("ledger", _ledger_values(running), _ledger_values(new), frozenset())
     found += _single("redis", _redis_values(running), _redis_values(new), frozenset())
     found += _single("limits", _values(running.limits), _values(new.limits), LIVE_LIMITS)
+    found += _single("prices", _price_table(running), _price_table(new), frozenset({"credit_moved"}))
     for table, attribute in _LISTS.items():
         found += _list(table, getattr(running, attribute), getattr(new, attribute), table not in live)
     return found + _list("budget", _budgets(running), _budgets(new), "budget" not in live)
@@ -97,6 +98,7 @@ def merged(running: Config, new: Config, live: Mapping[str, str]) -> Config:
         group_limits=(new if "budget" in live else running).group_limits,
         model_by_name=new.model_by_name,
         tenant_by_name=new.tenant_by_name,
+        credit_moved=new.credit_moved,
     )
 
 
@@ -174,6 +176,10 @@ def _price_values(model: ModelConfig) -> dict[str, object]:
 def _ledger_values(config: Config) -> dict[str, object]:
     database = {} if config.database is None else _values(config.database)
     return {"sync": config.ledger_sync, **database}
+
+
+def _price_table(config: Config) -> dict[str, object]:
+    return {"credit_moved": config.credit_moved}
 
 
 def _redis_values(config: Config) -> dict[str, object]:

@@ -34,12 +34,12 @@ from warmroute_proxy.server.base.config import (
 )
 from warmroute_proxy.server.base.config_discovery import read_discoveries
 from warmroute_proxy.server.base.config_engine import read_engine
-from warmroute_proxy.server.base.config_prices import read_model_books
+from warmroute_proxy.server.base.config_prices import read_credit_moved, read_model_books
 from warmroute_proxy.server.base.config_stores import read_budgets, read_database, read_redis, read_tenant_limits
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
 MAX_FILE_BYTES: Final = 16_777_216
-_TABLES: Final = ("proxy", "secret", "ledger", "limits")
+_TABLES: Final = ("proxy", "secret", "ledger", "limits", "prices")
 _LISTS: Final = ("region", "engine", "model", "tenant")
 _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "body_bytes": (1_024, 2**31 - 1),
@@ -67,6 +67,7 @@ _LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
     "working_set_wait_s": (0.0, 3_600.0),
     "shutdown_grace_s": (0.0, 86_400.0),
     "kept_prompt_bytes": (0, 2**40),
+    "prompt_parts_bytes": (0, 2**40),
 }
 
 
@@ -128,8 +129,9 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     engines = tuple(read_engine(table, counters, folder) for table in listed)
     models = tuple(_model(table, database is None) for table in _tables(document, "model", problems))
     tenants = _read_tenants(document, database is None, problems)
-    others = database is not None
-    tenants, budgets, group_limits = read_budgets(document.get("budget"), tenants, problems, others=others)
+    tenants, budgets, group_limits = read_budgets(
+        document.get("budget"), tenants, problems, others=database is not None
+    )
     model_by_name = _model_names(models, problems)
     check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
@@ -137,26 +139,15 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     check_engine_models(engines, models, problems)
     check_unsalted(engines, tenants, problems)
     check_tenants(tenants, regions, model_by_name, problems)
+    credit_moved = read_credit_moved(document.get("prices"), problems)
     redis = read_redis(document.get("redis"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
     return Config(
-        proxy,
-        folder / secret_file if secret_file else None,
-        "disk" if sync == "disk" else "process",
-        database,
-        limits,
-        regions,
-        engines,
-        models,
-        tenants,
-        redis,
-        budgets,
-        group_limits,
-        discoveries,
-        model_by_name,
-        {tenant.name: tenant for tenant in tenants},
-    )
+        proxy, folder / secret_file if secret_file else None, "disk" if sync == "disk" else "process", database,
+        limits, regions, engines, models, tenants, redis, budgets, group_limits, discoveries, model_by_name,
+        {tenant.name: tenant for tenant in tenants}, credit_moved,
+    )  # fmt: skip
 
 
 def check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: list[str]) -> None:

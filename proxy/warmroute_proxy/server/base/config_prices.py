@@ -7,7 +7,7 @@ free = true                         every turn costs nothing, by a book that is 
 
 import json
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from warmroute.contract.money import Rates, rate_from_usd_per_mtok
 from warmroute.contract.receipt import RATES
@@ -43,6 +43,14 @@ def read_model_books(table: Table, model: str, *, is_needed: bool) -> tuple[Pric
         table.problem("price", f"is missing: model {shown(model)} has no price; {_HOW}")
     _check_books(table, books, len(entries))
     return tuple(books)
+
+
+def read_credit_moved(values: Any, problems: list[str]) -> bool:
+    """Whether turns get a credit for what was cached at home, by the table [prices]."""
+    table = Table({} if values is None else values, "prices", problems)
+    is_on = table.flag("credit_moved")
+    table.close()
+    return is_on
 
 
 def read_book(table: Table) -> PriceBook:

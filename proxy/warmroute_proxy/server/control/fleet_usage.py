@@ -17,7 +17,7 @@ from warmroute_proxy.server.ledger.all_rows import MAX_S, Closed
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.queries import Busy
 from warmroute_proxy.server.ledger.totals import TOTALS
-from warmroute_proxy.server.ledger.usage_sums import MAX_GROUPS, By, Listed, Sums, Turns
+from warmroute_proxy.server.ledger.usage_sums import MAX_GROUPS, WARM, By, Listed, Sums, Turns
 from warmroute_proxy.server.regions.peers import PeerQuestions
 
 PEER_TIMEOUT_S: Final = MAX_S + 3.0
@@ -123,8 +123,9 @@ def _order(by: By) -> Callable[[dict[str, Any]], Any]:
 def _sums(added: Iterable[dict[str, int]]) -> dict[str, Any]:
     all_sums = list(added)
     total: dict[str, Any] = {name: sum(sums[name] for sums in all_sums) for name in TOTALS}
-    prompt = total["prompt_tokens"]
-    total["hit_ratio"] = round(total["cached_tokens"] / prompt, 6) if prompt else None
+    warm_prompt, warm_cached = (sum(sums.get(name, 0) for sums in all_sums) for name in WARM)
+    prompt = total["prompt_tokens"] - warm_prompt
+    total["hit_ratio"] = round((total["cached_tokens"] - warm_cached) / prompt, 6) if prompt > 0 else None
     total["saved_nanousd"] = total["list_nanousd"] - total["price_nanousd"]
     total["losses"] = None
     if all(LOSS_CLASSES[0] in sums for sums in all_sums):

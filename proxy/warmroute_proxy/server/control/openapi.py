@@ -154,6 +154,10 @@ _MODEL: Final = _object(
     price_book=_STRING,
     max_model_len=_COUNT,
 )
+_PREFIX_BREAK: Final = _object(
+    "compacted_tokens", "saved_nanousd_a_turn", where=_STRING, cause=_STRING, tokens=_COUNT, nanousd=_COUNT,
+    compacted_tokens=_COUNT, saved_nanousd_a_turn=_COUNT,
+)  # fmt: skip
 _RECEIPT: Final = _object(
     "agent",
     "continued",
@@ -164,6 +168,8 @@ _RECEIPT: Final = _object(
     "cache_control",
     "normalised",
     "prefix_changed_by",
+    "prefix_break",
+    "credit",
     "price_book",
     "cache_write",
     v={"const": 1},
@@ -190,6 +196,8 @@ _RECEIPT: Final = _object(
     cache_control=_COUNT,
     normalised={"type": "array", "items": _STRING},
     prefix_changed_by={"type": "array", "items": _STRING},
+    prefix_break=_PREFIX_BREAK,
+    credit=_object(tokens=_COUNT, nanousd=_COUNT),
     continued=_object(after_tokens=_COUNT, by={"enum": ["text"]}),
 )
 _USAGE: Final = _object(

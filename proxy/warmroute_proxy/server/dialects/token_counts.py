@@ -2,8 +2,12 @@
 
 SGLang renders a chat at `/v1/tokenize` as it would to serve it, and lists the token ids (0.5.23,
 `entrypoints/openai/serving_tokenize.py`). A count is never billed, and passes no limit of requests or budgets, since
-agents count between their turns. So it has limits of its own, by tenant: `counted_tokens_per_minute`, and of
-`MAX_AT_ONCE` questions as many as are free. What is beyond them is estimated, and the answer says so.
+agents count between their turns. So it has limits of its own, by tenant: `counted_tokens_per_minute` for each engine
+that can count, of `MAX_AT_ONCE` questions as many as are free, and one large question at a time. What is beyond them is
+estimated, and the answer says so.
+
+An engine answers nobody else while its tokenizer runs: an embedded one for 50 ms with 112,000 tokens. So questions have
+a small share of its time, and large ones do not come one behind the other.
 """
 
 import asyncio
@@ -24,8 +28,10 @@ from warmroute_proxy.server.intake.parsed_request import Intake
 log = logging.getLogger(__name__)
 
 MAX_AT_ONCE: Final = 8
+LARGE_TOKENS: Final = 16_384  # of a prompt whose question is large: a tenant has one at a time
 MAX_TENANTS: Final = 4096  # whose counts are kept; those that have counted nothing for a minute are dropped
 MINUTE_S: Final = 60.0
+SAVED_S: Final = 15.0
 TIMEOUT_S: Final = 5.0
 MAX_ANSWER_BYTES: Final = 33_554_432  # 7 bytes for each token id
 _PATH: Final = "/v1/tokenize"
@@ -43,20 +49,24 @@ _decode: Final = msgspec.json.Decoder(_Counted).decode
 
 
 class _OfTenant:
-    """What a tenant may still have counted: `tokens` at `since_s`, more with time."""
+    """What a tenant may still have counted: `tokens` at `since_s`, more with time. Below 0: it has had more already."""
 
-    __slots__ = ("at_once", "since_s", "tokens")
+    __slots__ = ("at_once", "large", "since_s", "tokens")
 
     def __init__(self, tokens: float, since_s: float) -> None:
         self.tokens = tokens
         self.since_s = since_s
         self.at_once = 0
+        self.large = 0
 
     def take(self, tokens: int, per_minute: int, now_s: float) -> bool:
-        """Take so many tokens, if they are there; a minute's worth at most is saved up."""
+        """Take so many tokens, if some are left; what `SAVED_S` bring at most is saved up.
+
+        A prompt may have more than that, up to a minute's: the next ones are estimated for longer then.
+        """
         grown = self.tokens + (now_s - self.since_s) * per_minute / MINUTE_S
-        self.tokens, self.since_s = min(grown, float(per_minute)), now_s
-        if tokens > self.tokens:
+        self.tokens, self.since_s = min(grown, per_minute * SAVED_S / MINUTE_S), now_s
+        if self.tokens <= 0 or tokens > per_minute:
             return False
         self.tokens -= tokens
         return True
@@ -66,7 +76,7 @@ class TokenCounts:
     """Counts the tokens of prompts that are not served."""
 
     def __init__(self, engines: Engines, router: Router, per_minute: Callable[[], int]) -> None:
-        """`per_minute`: how many tokens a tenant may have counted."""
+        """`per_minute`: how many tokens a tenant may have counted by each engine."""
         self._engines = engines
         self._router = router
         self._per_minute = per_minute
@@ -75,25 +85,30 @@ class TokenCounts:
 
     def count(self, intake: Intake, on_count: OnCount) -> None:
         """Count the tokens of a chat completion, and call `on_count` once."""
-        engine, tokens = self._engine(intake.model), self._router.estimated_tokens(intake.facts)
-        if engine is None or not self._may_ask(intake.tenant.name, tokens):
+        engines, tokens = self._able(intake.model), self._router.estimated_tokens(intake.facts)
+        if not engines or not self._may_ask(intake.tenant.name, tokens, len(engines)):
             on_count(tokens, True)
         else:
-            _Question(self, engine, intake, on_count)
+            engine = min(engines, key=lambda engine: engine.upstream.open)
+            _Question(self, engine, intake, tokens > LARGE_TOKENS, on_count)
 
-    def began(self, tenant: str, difference: int) -> None:
+    def began(self, tenant: str, difference: int, *, large: bool) -> None:
         """A question of a tenant's has begun (1) or ended (-1)."""
         self._at_once += difference
-        self._tenants[tenant].at_once += difference
+        own = self._tenants[tenant]
+        own.at_once += difference
+        own.large += difference * large
 
-    def _may_ask(self, tenant: str, tokens: int) -> bool:
-        per_minute, now_s = self._per_minute(), self._engines.clock()
+    def _may_ask(self, tenant: str, tokens: int, engines: int) -> bool:
+        per_minute, now_s = self._per_minute() * engines, self._engines.clock()
         own = self._tenants.get(tenant)
         if own is None:
             if len(self._tenants) >= MAX_TENANTS:
                 self._forget_idle(now_s)
-            own = self._tenants[tenant] = _OfTenant(float(per_minute), now_s)
-        return own.at_once < MAX_AT_ONCE - self._at_once and own.take(tokens, per_minute, now_s)
+            own = self._tenants[tenant] = _OfTenant(per_minute * SAVED_S / MINUTE_S, now_s)
+        if own.at_once >= MAX_AT_ONCE - self._at_once or (own.large and tokens > LARGE_TOKENS):
+            return False
+        return own.take(tokens, per_minute, now_s)
 
     def _forget_idle(self, now_s: float) -> None:
         idle = [name for name, own in self._tenants.items() if not own.at_once and own.since_s < now_s - MINUTE_S]
@@ -104,26 +119,26 @@ class TokenCounts:
         """The tokens of a prompt by learned bytes per token."""
         return self._router.estimated_tokens(intake.facts)
 
-    def _engine(self, model: ModelConfig) -> Engine | None:
-        """The engine with the fewest connections of those that could tell."""
+    def _able(self, model: ModelConfig) -> list[Engine]:
+        """The engines that could tell."""
         leaving = self._engines.leaving()
-        able = [
+        return [
             engine
             for id_, engine in self._engines.by_id.items()
             if engine.is_sglang and engine.serves and id_ not in leaving and _has(engine, model)
         ]
-        return min(able, key=lambda engine: engine.upstream.open, default=None)
 
 
 class _Question:
     """One question to an engine."""
 
-    def __init__(self, owner: TokenCounts, engine: Engine, intake: Intake, on_count: OnCount) -> None:
+    def __init__(self, owner: TokenCounts, engine: Engine, intake: Intake, large: bool, on_count: OnCount) -> None:
         self._owner = owner
+        self._large = large
         self._intake = intake
         self._on_count: OnCount | None = on_count
         leg = Collector(self._answered, MAX_ANSWER_BYTES).leg
-        owner.began(intake.tenant.name, 1)
+        owner.began(intake.tenant.name, 1, large=large)
         model = b'"model":%b' % msgspec.json.encode(intake.model.name)
         body = intake.body.rewritten(_NOT_OF_THE_PROMPT | intake.dropped, model)
         engine.upstream.send("POST", _PATH, f"{CONTENT_TYPE}{engine.bearer}", body, leg)
@@ -139,7 +154,7 @@ class _Question:
         if on_count is None:
             return
         self._timer.cancel()
-        self._owner.began(self._intake.tenant.name, -1)
+        self._owner.began(self._intake.tenant.name, -1, large=self._large)
         try:
             tokens = _decode(body).count if status == 200 else None
         except (msgspec.DecodeError, RecursionError):

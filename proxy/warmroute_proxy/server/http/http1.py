@@ -135,14 +135,12 @@ class Connection:
         """Read on; nothing refers to `data` afterwards."""
         if not self._reader.open:
             return
-        if len(data) >= COUNTED_BYTES:
-            self._shared.reads.read(self, len(data))
         if self._active is not None or self._waiting or self._ahead is not None:
             self._read_ahead(data)
-            return
-        refusal = self._reader.feed(data)
-        if refusal is not None:
+        elif (refusal := self._reader.feed(data)) is not None:
             self.stop_reading(refusal)
+        if len(data) >= COUNTED_BYTES:
+            self._shared.reads.read(self, len(data), self._reader.tenant)
 
     # -- called by `ReadSlices`
 

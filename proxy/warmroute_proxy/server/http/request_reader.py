@@ -14,15 +14,18 @@ import httptools
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.body_memory import UNNAMED
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.header_lines import Line, decode, decode_each
 from warmroute_proxy.server.http.incoming_body import IncomingBody
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 
 MAX_TARGET_BYTES: Final = 8192
-MAX_CHUNKS: Final = 8192
+MAX_CHUNKS: Final = 2048
 BYTES_PER_CHUNK: Final = 256
-"""A chunked body may have so many chunks, and one more for so many bytes: each takes a microsecond of the loop."""
+"""A chunked body may have so many chunks, and one more for so many bytes: each takes 2 us of the loop, and one read may
+bring all of them.
+"""
 
 PLAIN_TARGETS: Final = {target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")}  # not parsed
 
@@ -62,6 +65,11 @@ class RequestReader:
         self.request: Request | None = None  # being read
         self.refusal: Refusal | None = None  # that reading ended with
         self.open = True
+
+    @property
+    def tenant(self) -> str:
+        """Whose request is being read; no name where none is, or its head has not ended."""
+        return UNNAMED if self.request is None else self.request.tenant
 
     def feed(self, data: bytes | memoryview) -> Refusal | None:
         """Parse the next bytes; returns why the connection must stop reading, if it must."""
@@ -199,7 +207,10 @@ class RequestReader:
         if len(body) == request.length:  # all of it in one read
             request.body = body
         else:
-            self._body.add(body, request.tenant)
+            try:
+                self._body.add(body, request.tenant)
+            except OSError:
+                self._fail(_no_place())
 
     def on_message_complete(self) -> None:
         request, connection = self.request, self._connection
@@ -213,7 +224,10 @@ class RequestReader:
         if not request.body:
             body = self._body.take()
             if isinstance(body, SharedBytes):
-                request.shared, request.body = body, body.view()
+                try:
+                    request.shared, request.body = body, body.view()
+                except OSError:
+                    self._fail(_no_place())
             else:
                 request.body = body
         self._in_head = True
@@ -289,6 +303,11 @@ def _head_too_large(limits: Limits) -> Refusal:
 def _chunks_too_small() -> Refusal:
     problem = f"the request body comes in too many small chunks: send chunks of {BYTES_PER_CHUNK} bytes or more"
     return Refusal(400, problem, code="bad_request")
+
+
+def _no_place() -> Refusal:
+    problem = "the system has no memory or descriptor for the request body; try again in 1 s"
+    return Refusal(503, problem, code="overloaded", retry_after_s=1)
 
 
 def _body_too_large(limits: Limits) -> Refusal:

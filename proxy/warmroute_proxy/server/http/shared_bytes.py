@@ -1,7 +1,9 @@
 """A large body, kept where another process of this machine can read it: memory without a name, known by a descriptor.
 
 The reading of a large body would hold the event loop for a tenth of a second and more, so another process does it.
-Nothing is copied for that: what the socket brings is put here, and the other process maps the same pages.
+Nothing is copied for that: what the socket brings is put here, and the other process reads the same pages.
+
+What comes is written, not copied into a map: the first touch of each page of a map costs as much again as the copy.
 """
 
 import mmap
@@ -39,8 +41,7 @@ class SharedBytes:
         self._copy: bytes | None = None
         self._unread[tenant] += 1
         SharedBytes._mapped += 1
-        os.ftruncate(descriptor, 2 * LARGE_BYTES)
-        self._map = mmap.mmap(descriptor, 2 * LARGE_BYTES)
+        self._map: mmap.mmap | None = None  # once all are there
 
     @classmethod
     def of(cls, pieces: Iterable[bytes | bytearray], tenant: str) -> "SharedBytes | None":
@@ -58,12 +59,12 @@ class SharedBytes:
         return shared
 
     def add(self, piece: bytes | bytearray) -> None:
-        """Put a piece behind the others."""
-        end = self.size + len(piece)
-        if end > len(self._map):
-            self._map.resize(max(end, 2 * len(self._map)))
-        self._map[self.size : end] = piece
-        self.size = end
+        """Put a piece behind the others. Raises: OSError."""
+        rest = memoryview(piece)
+        while rest:
+            written = os.pwrite(self._descriptor, rest, self.size)
+            self.size += written
+            rest = rest[written:]
 
     @property
     def path(self) -> str:
@@ -72,21 +73,27 @@ class SharedBytes:
 
     def view(self) -> memoryview:
         """All of them; nothing can be added any more."""
-        return memoryview(self._map if self._copy is None else self._copy)[: self.size]
+        return memoryview(self._mapped_bytes() if self._copy is None else self._copy)[: self.size]
 
     def rewritten(self, size: int) -> None:
         """The other process has put as many bytes in their place. No view of them may be left."""
-        if size > len(self._map):
-            self._map.resize(size)
+        self._unmap()
         self.size = size
 
     def was_read(self, sha256: str) -> None:
         """The other process has read them; it does not find them any more. No view of them may be left."""
         self.sha256 = sha256
+        found = self._mapped_bytes()
         self._close()
         if SharedBytes._mapped > MAX_MAPPED:
-            self._copy = self._map[: self.size]
+            self._copy = found[: self.size]
             self._unmap()
+            SharedBytes._mapped -= 1
+
+    def _mapped_bytes(self) -> mmap.mmap:
+        if self._map is None:
+            self._map = mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ)
+        return self._map
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -98,8 +105,9 @@ class SharedBytes:
             del self._unread[self._tenant]
 
     def _unmap(self) -> None:
-        SharedBytes._mapped -= 1
-        self._map.close()
+        found, self._map = self._map, None
+        if found is not None:
+            found.close()
 
     def __del__(self) -> None:
         self._close()

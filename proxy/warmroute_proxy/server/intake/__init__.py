@@ -17,4 +17,5 @@ Whatever is wrong with a request is raised as a `Refusal` here, before anything 
 - large_reader: that process, seen from the proxy
 - large_reading: what it does
 - parsed_request: the `Intake`, which everything behind works with
+- prefix_breaks: what broke the prefix of a turn, and what that cost
 """

@@ -29,6 +29,7 @@ from warmroute_proxy.server.base.config import ANY, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.intake.known_body import MAX_KNOWN_BODIES, KnownBodies, KnownBody
+from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, PrefixBreaks
 
 MAX_CALLERS: Final = 4096
 MAX_KEY_CHARS: Final = 2048  # of all that tells one caller from another
@@ -135,6 +136,12 @@ def _receipt_fields(**members: str) -> bytes:
     return msgspec.json.encode({name: value for name, value in members.items() if value})[1:-1]
 
 
+def as_warm(receipt_fields: bytes) -> bytes:
+    """The same members of a receipt, of a turn that only keeps a prompt in the cache."""
+    members = msgspec.json.decode(b"{%b}" % receipt_fields)
+    return msgspec.json.encode({**members, "kind": "warm"})[1:-1]
+
+
 def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that name sessions, agents and parents, usually none or one.
 
@@ -155,8 +162,11 @@ def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:
 class Callers:
     """The callers that are known, their known bodies, and the conversations of those that name no session."""
 
-    def __init__(self, secrets: Secrets, conversations: Conversations) -> None:
+    def __init__(
+        self, secrets: Secrets, conversations: Conversations, prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS
+    ) -> None:
         self.known_bodies = KnownBodies()
+        self.prefix_breaks = prefix_breaks
         self.conversations = conversations
         self.secrets = secrets
         self._callers: dict[tuple[str, ...], Caller] = {}

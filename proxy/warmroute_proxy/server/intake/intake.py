@@ -105,7 +105,7 @@ def _read_known(
     facts = replace(
         facts, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
     )
-    return replace(intake, body=TemplatedBody(raw, body_template), facts=facts)
+    return replace(intake, body=TemplatedBody(raw, body_template), facts=facts, messages=prompt.messages)
 
 
 def conversing(
@@ -135,7 +135,7 @@ class ReadBody(NamedTuple):
 def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> Intake:
     """Read a body of which nothing is known. Raises: Refusal."""
     found = read_body(raw, caller, callers.secrets, config)
-    intake = found.intake
+    intake = replace(found.intake, prefix_breaks=callers.prefix_breaks)
     if found.converses:
         intake, facts = conversing(intake, found.identity, found.prompt, caller, callers)
         intake = replace(intake, facts=facts)
@@ -185,7 +185,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         tenant, caller.path, body, model, asked if asked != model.name else None, stream, include_usage,
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
         _without_session(value("metadata")), salt, session_hex, facts, caller.region, read.dropped, read.bounded,
-        receipt_fields=caller.receipt_fields, key_id=caller.key_id,
+        receipt_fields=caller.receipt_fields, key_id=caller.key_id, messages=prompt.messages,
     )  # fmt: skip
     return ReadBody(intake, prompt, identity, seed, session is None and caller.path == CHAT)
 
@@ -214,6 +214,7 @@ def _keep(body: Body, intake: Intake, found: ReadBody, caller: Caller, known_bod
         facts=replace(intake.facts, chain=Chain([], [])),
         session=None if found.converses else intake.session,
         conversation=None,
+        messages=[],
     )
     tools = tools_prefix(_tools(body), found.seed)
     known = KnownBody(template, without_prompt, tools, found.seed, found.identity, derives=found.converses)

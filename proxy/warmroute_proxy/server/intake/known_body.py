@@ -53,11 +53,12 @@ def no_check(unknown: bytes | memoryview) -> None:
 class Mark:
     """The end of one request's messages: bytes up to there, and their fingerprint."""
 
-    __slots__ = ("asked", "cuts", "digest", "length", "returned", "structural_bytes", "turn")
+    __slots__ = ("asked", "cuts", "digest", "length", "messages", "returned", "structural_bytes", "turn")
 
     def __init__(self, length: int, prompt: Fingerprint) -> None:
         self.length = length
         self.cuts = len(prompt.chain.hashes)
+        self.messages = len(prompt.messages)
         self.structural_bytes = prompt.structural_bytes
         self.turn = prompt.turn
         self.digest = prompt.tools_system_digest
@@ -69,12 +70,13 @@ class Mark:
 class Conversation:
     """The last body of a template, and what was read of its messages."""
 
-    __slots__ = ("chain", "marks", "raw")
+    __slots__ = ("chain", "marks", "messages", "raw")
 
-    def __init__(self, raw: bytes, chain: Chain, marks: list[Mark]) -> None:
+    def __init__(self, raw: bytes, prompt: Fingerprint, mark: Mark) -> None:
         self.raw = raw
-        self.chain = chain
-        self.marks = marks
+        self.chain = prompt.chain
+        self.messages = prompt.messages
+        self.marks = [mark]
 
 
 class KnownBody:
@@ -167,7 +169,7 @@ class KnownBodies:
         check(memoryview(raw)[start:end])
         prompt = fingerprint_messages(memoryview(raw)[start:end], body.tools, body.seed, addresses)
         if prompt.turn > 1:  # it is under way
-            body.conversation = Conversation(raw, prompt.chain, [_mark(prompt, raw, start, end)])
+            body.conversation = Conversation(raw, prompt, _mark(prompt, raw, start, end))
             self._keep(body, body.conversation)
         return prompt
 
@@ -184,13 +186,14 @@ class KnownBodies:
             mark.digest,
             mark.asked,
             list(mark.returned),
+            known.messages[: mark.messages],
         )
         rest = raw[start + mark.length : end].strip(_SPACE)
         if rest == b"]":
             self._keep(body, known)
             return Fingerprint(
                 Chain(begun.hashes, begun.ends), mark.structural_bytes, mark.turn, body.tools.digest, mark.digest,
-                mark.asked, mark.returned,
+                mark.asked, mark.returned, messages=begun.messages,
             )  # fmt: skip
         if rest[:1] != b",":
             raise MalformedPrompt("messages", "is not valid JSON")
@@ -201,6 +204,7 @@ class KnownBodies:
         known.marks = [*marks[-MAX_MARKS + 1 :], _mark(prompt, raw, start, end)]
         known.raw = raw
         known.chain = prompt.chain
+        known.messages = prompt.messages
         self._keep(body, known)
         return prompt
 

@@ -66,6 +66,7 @@ class _Waiting:
         self.on_read = on_read
         self.since_s = asyncio.get_running_loop().time()
         self.reads = 0
+        self.began_s = 0.0  # when the process was last asked for it
         self.is_changed = False  # another body may stand in its place
         self.left = False
 
@@ -182,6 +183,7 @@ class LargeBodies:
                 del self._waiting[tenant]
             self._reading = waiting
             waiting.reads += 1
+            waiting.began_s = self._loop.time()
             try:
                 self._started().ask(waiting.asked)
             except OSError:  # it has ended, which is told later
@@ -234,11 +236,13 @@ class LargeBodies:
             return
         self._reader = None
         waiting = self._stop_reading()
-        if waiting is not None and exit_code == TOO_LONG:
-            took_s = waiting.asked.allowed_s
-            log.error("a large request of tenant %s was given up: it took more than %.1f s", waiting.tenant, took_s)
+        if waiting is not None:  # it has not said how long it took, and its client may have left on purpose
+            allowed_s = waiting.asked.allowed_s
+            took_s = allowed_s if exit_code == TOO_LONG else min(allowed_s, self._loop.time() - waiting.began_s)
             self._took(waiting.tenant, took_s)
-            self._end(waiting, _takes_too_long(took_s))
+        if waiting is not None and exit_code == TOO_LONG:
+            log.error("a large request of tenant %s was given up: it took more than %.1f s", waiting.tenant, allowed_s)
+            self._end(waiting, _takes_too_long(allowed_s))
         elif waiting is not None and waiting.can_be_read_again:
             log.error("the process that reads large requests has ended (%d): one is read once more", exit_code)
             self._counted("read_again")

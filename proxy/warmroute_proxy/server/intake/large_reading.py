@@ -31,7 +31,7 @@ from warmroute_proxy.server.intake.intake import CHAT, ReadBody, read_body
 from warmroute_proxy.server.intake.large_body import NamedSpan
 
 PR_SET_PDEATHSIG: Final = 1
-NICENESS: Final = 5  # where processors are scarce, the event loop goes first
+NICENESS: Final = 10  # where processors are scarce, the event loop goes first, and has nine tenths of one
 
 
 class TranslatedBody(Protocol):

@@ -7,9 +7,11 @@ import msgspec
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversation
+from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
+from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Looked, PrefixBreaks
 
 
 class Intake(msgspec.Struct, gc=False):
@@ -46,6 +48,16 @@ class Intake(msgspec.Struct, gc=False):
 
     key_id: str = ""
     """The id of its API key; empty where that is not known."""
+
+    messages: list[int] = []
+    """Where its messages end, and their roles, as in `Fingerprint`."""
+
+    prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS
+    """Compares its prompt with those before it."""
+
+    def look(self) -> Looked | KnownPrompt | None:
+        """Compare its prompt with those before it, while its text is there."""
+        return self.prefix_breaks.look(self.facts, self.messages, self.body, self.salt)
 
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""

@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from warmroute_proxy.core.accounting.entry import UNDER_WAY, UNDER_WAY_END, Entry
-from warmroute_proxy.core.accounting.entry_steps import VOID_SUFFIX, interrupt
+from warmroute_proxy.core.accounting.entry_steps import VOID_SUFFIX, interrupt, turns_in
 from warmroute_proxy.server.ledger.journal import folder_of, journal_path, journal_sequences, processes_in, read_whole
 from warmroute_proxy.server.ledger.schema import LedgerError, connect, prepare
 from warmroute_proxy.server.ledger.totals import ADD_TO_TOTAL, TenantTotals
@@ -209,7 +209,7 @@ def _add_up(turn: _Ended, sums: dict[str, TenantTotals], times: int = 1) -> None
     totals = sums.get(turn.tenant)
     if totals is None:
         totals = sums[turn.tenant] = TenantTotals()
-    totals.turns += -times if turn.id.endswith(VOID_SUFFIX) else times
+    totals.turns += times * turns_in(turn.id)
     totals.prompt_tokens += times * turn.prompt_tokens
     totals.cached_tokens += times * turn.cached_tokens
     totals.completion_tokens += times * turn.completion_tokens

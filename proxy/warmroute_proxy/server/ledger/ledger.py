@@ -177,7 +177,7 @@ class Ledger:
             if end > written:
                 record = bytes(self._unwritten[self._unwritten.rfind(b"\n", 0, end - 1) + 1 : end])
                 entry = Entry.read(record)
-                if entry.outcome != "voided":  # who orders that one asks again
+                if entry.outcome not in {"voided", "credited"}:  # who orders a void asks again
                     self._journal.write_later(withdrawn(entry).record() + b"\n")
         if written < size:
             raise error

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from warmroute.contract.receipt import LOSS_CLASSES
-from warmroute_proxy.core.accounting.entry_steps import VOID_SUFFIX
+from warmroute_proxy.core.accounting.entry_steps import CREDIT_SUFFIX, VOID_SUFFIX
 from warmroute_proxy.server.ledger.all_rows import Reading, field
 from warmroute_proxy.server.ledger.totals import TOTALS
 
@@ -26,6 +26,11 @@ MAX_LISTED: Final = 200
 SUMMED: Final = (*TOTALS, *LOSS_CLASSES)
 """What is added up: the totals, then the tokens of each loss class."""
 
+WARM: Final = ("warm_prompt_tokens", "warm_cached_tokens")
+"""Those of turns of the kind `warm`, which hit ratios leave out. A database that proxies share does not have them."""
+
+_SUMMED_HERE: Final = (*SUMMED, *WARM)
+
 _KEYS: Final[dict[By | None, str]] = {
     None: "''",
     "session": f"coalesce({field('session')}, '')",
@@ -36,14 +41,21 @@ _KEYS: Final[dict[By | None, str]] = {
 LISTED: Final = ("id", "settled_at", "model", "session", "region", "turn", "stream", "outcome", *TOTALS[1:])
 OF_RECEIPT: Final = ("agent", "parent", "kind", "loss")
 _RECEIPT: Final = f"{field('usage')[:-2]}.warmroute"  # the beginning of an SQL call: a member's name and its end follow
-_TURNS: Final = f"sum(CASE WHEN {field('id')} LIKE '%{VOID_SUFFIX}' THEN -1 ELSE 1 END)"
+_TURNS: Final = (
+    f"sum(CASE WHEN {field('id')} LIKE '%{VOID_SUFFIX}' THEN -1"
+    f" WHEN {field('id')} LIKE '%{CREDIT_SUFFIX}' THEN 0 ELSE 1 END)"
+)
 _VALUES: Final = (
     _TURNS,
     *(f"sum({field(name)})" for name in TOTALS[1:]),
     *(f"sum(coalesce({_RECEIPT}.loss.{name}'), 0))" for name in LOSS_CLASSES),
+    *(
+        f"sum(CASE {_RECEIPT}.kind') WHEN 'warm' THEN {field(name)} ELSE 0 END)"
+        for name in ("prompt_tokens", "cached_tokens")
+    ),
 )
-_TABLE: Final = f"CREATE TEMP TABLE part (key TEXT PRIMARY KEY, {', '.join(f'{name} INT' for name in SUMMED)})"
-_ADD: Final = f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in SUMMED)}"
+_TABLE: Final = f"CREATE TEMP TABLE part (key TEXT PRIMARY KEY, {', '.join(f'{name} INT' for name in _SUMMED_HERE)})"
+_ADD: Final = f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in _SUMMED_HERE)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +126,7 @@ def add_up(
                 f" WHERE {turns.condition()} GROUP BY 1 {_ADD}",
                 values | where,
             )
-        sums = ", ".join(f"coalesce(sum({name}), 0)" for name in SUMMED)
+        sums = ", ".join(f"coalesce(sum({name}), 0)" for name in _SUMMED_HERE)
         count, *total = db.execute(f"SELECT count(*), {sums} FROM part").fetchone()  # noqa: S608 - constants
         rows = db.execute("SELECT * FROM part ORDER BY price_nanousd DESC, key LIMIT ?", (MAX_GROUPS,)).fetchall()
     finally:
@@ -150,4 +162,4 @@ def newest(
 
 
 def _named(values: list[int]) -> dict[str, int]:
-    return dict(zip(SUMMED, values, strict=True))
+    return dict(zip(_SUMMED_HERE, values, strict=True))

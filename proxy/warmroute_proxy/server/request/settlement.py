@@ -11,16 +11,18 @@ import msgspec
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
-from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, interrupt, settle
+from warmroute_proxy.core.accounting.entry_steps import Ending, crediting, dispatch, interrupt, settle
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 from warmroute_proxy.core.accounting.usage import with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.return_times import PERSON, TOOLS
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import cacheable_tokens
+from warmroute_proxy.core.placement.credit import Credits, MovedTurn, credit_nanousd
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.core.placement.homes import repeats
+from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm, last_prompt_tokens, repeats
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.quota import NO_TOKENS
@@ -28,7 +30,9 @@ from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY
+from warmroute_proxy.server.intake.caller import as_warm
 from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
@@ -53,6 +57,8 @@ class RequestAccount(msgspec.Struct):
     read_slowly: bool = False
     ttft_ms: float | None = None
     proxy_s: float = 0.0
+    looked: Looked | KnownPrompt | None = None
+    has_credit: bool = False
     since_s: float = 0.0
     """From when on the time until a dispatch is the proxy's own, if not since the request came."""
 
@@ -90,6 +96,7 @@ class Settlement:
         self._engines = engines
         self._admission = admission
         self._prices = admission.prices
+        self._credits = Credits()
         self._ledger = ledger
         self._metrics = metrics
         self._re_prefills = re_prefills
@@ -108,6 +115,7 @@ class Settlement:
                 self._region, model.name, intake.route, intake.stream,
                 self._prices.rates(model.name, opened_at), opened_at, intake.forwarded_from,
             )  # fmt: skip
+            account.looked = intake.look()
         dispatch(entry, rid, served_by, decision.predicted_cached_tokens)
         self._ledger.open(entry)
         account.entry = entry
@@ -141,7 +149,7 @@ class Settlement:
             usage = account.continuation.settled(usage, attempt.scanner)
         before = self._router.last_settled(facts)
         earlier = None if before is not None else self._ledger.earlier_turns.get(entry.lineage)
-        loss = losses_of(before, facts, usage, attempt, self._region, earlier)
+        loss = losses_of(before, facts, usage, attempt, self._region, earlier, account.looked)
         settled = self._settle_ticket(account, attempt, intake, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
@@ -160,27 +168,57 @@ class Settlement:
             entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(
             end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
-            changes, self._receipt_fields(intake, loss, before, attempt.decision, usage.cached_tokens),
+            changes, self._receipt_fields(account, intake, loss, before, attempt.decision, usage),
         )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         if reservation is not None:
             reservation.spent(entry.price_nanousd, ending.settled_at)
-        self._ledger.settle(entry, on_written)
+        self._write(account, entry, on_written)
         self._metrics.settled(entry, usage, loss, predicted, settled)
         if changes.normalised:
             self._metrics.normalised(changes.normalised)
 
     def _receipt_fields(
-        self, intake: Intake, loss: Mapping[str, int], before: SettledTurn | None, decision: Decision, cached: int
+        self,
+        account: RequestAccount,
+        intake: Intake,
+        loss: Mapping[str, int],
+        before: SettledTurn | None,
+        decision: Decision,
+        usage: Usage,
     ) -> bytes:
         """The members of the receipt beside those that every one has."""
-        members = [intake.receipt_fields] if intake.receipt_fields else []
+        own = intake.receipt_fields
+        if before is not None and keeps_warm(intake.facts, before):
+            own = as_warm(own)
+        members = [own] if own else []
         if "elsewhere" in loss:
-            region = msgspec.json.encode(_elsewhere_region(before, decision, self._region))
+            region = msgspec.json.encode(elsewhere_region(before, decision, self._region))
             members.append(b'"elsewhere_region":%b' % region)
-        if "evicted" in loss and decision.restarted_tokens > max(cached, decision.predicted_cached_tokens):
+        expected = max(usage.cached_tokens, decision.predicted_cached_tokens)
+        if "evicted" in loss and decision.restarted_tokens > expected:
             members.append(b'"evicted_by":"engine_restart"')
+        if "moved" in loss and before is not None and self._prices.credit_moved:
+            answers = intake.choices * intake.prompts
+            turn = MovedTurn(intake.facts, decision, usage, loss["moved"], account.attempts, answers)
+            members += self._credit(account, turn, before)
+        if "prefix_changed" in loss and account.entry is not None:
+            members += member(account.looked, loss["prefix_changed"], usage, account.entry.rates)
         return b",".join(members)
+
+    def _credit(self, account: RequestAccount, turn: MovedTurn, before: SettledTurn) -> list[bytes]:
+        """The member of the receipt that names its credit, where it has one."""
+        tokens = self._credits.grant(turn, before)
+        if not tokens or account.entry is None:
+            return []
+        account.has_credit = True
+        return [b'"credit":{"tokens":%d,"nanousd":%d}' % (tokens, credit_nanousd(tokens, account.entry.rates))]
+
+    def _write(self, account: RequestAccount, entry: Entry, on_written: Callable[[JournalError | None], None]) -> None:
+        """Write the row, together with that of its credit."""
+        if account.has_credit:
+            self._ledger.settle(crediting(entry), _ignore)
+        self._ledger.settle(entry, on_written)
 
     def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""
@@ -266,6 +304,8 @@ class Settlement:
         account.ticket = None
         self._admission.freed()
         self._engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
+        if account.looked is not None and end.charged and end.outcome == "completed":
+            intake.prefix_breaks.remember(intake.facts, intake.messages, account.looked, usage, ticket.decision)
         return settled
 
 
@@ -300,19 +340,6 @@ def _with_expected(
     return with_expected(usage, decision.prompt_tokens_est, decision.predicted, completion_tokens)
 
 
-def _prompt_tokens(last_settled: SettledTurn, facts: Facts, usage: Usage) -> int:
-    """The prompt of the turn before: as counted, or in proportion to this one where only another region counted it."""
-    if last_settled.prompt_tokens is not None:
-        return last_settled.prompt_tokens
-    total = facts.chain.total_bytes or 1
-    return min(last_settled.prompt_bytes, total) * usage.prompt_tokens // total
-
-
-def _elsewhere_region(before: SettledTurn | None, decision: Decision, here: str) -> str:
-    """The region that has what was lost as `elsewhere`: that of the turn before, or the one that the index knows."""
-    return before.region if before is not None and before.region != here else decision.other_region
-
-
 def losses_of(
     last_settled: SettledTurn | None,
     facts: Facts,
@@ -320,14 +347,16 @@ def losses_of(
     attempt: Attempt,
     here: str,
     earlier: EarlierTurn | None = None,
+    looked: Looked | KnownPrompt | None = None,
 ) -> dict[str, int]:
     """The loss classes of a request. `last_settled` is what the router knows before this request is settled; where it
-    knows nothing, `earlier` is what the ledger knows from before the proxy's start.
+    knows nothing, `earlier` is what the ledger knows from before the proxy's start, and `looked` may have the turn
+    whose prefix this one has changed.
     """
     decision, before = attempt.decision, last_settled
     known, other_region, last_turn = decision.known_tokens, decision.other_region_tokens, None
     if before is not None:
-        tokens = _prompt_tokens(before, facts, usage)
+        tokens = last_prompt_tokens(before, facts, usage.prompt_tokens)
         if repeats(facts.chain, before):  # so it was sent before, whatever the index has forgotten
             known = max(known, tokens)
             if before.region != here:
@@ -346,17 +375,15 @@ def losses_of(
             earlier.prompt_tokens, earlier.completion_tokens, at_home, salt_changed=False,
             same_region=earlier.region == here,
         )  # fmt: skip
+    else:
+        last_turn = turn_before(looked, decision, here)
+    expected, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
+    estimates = IndexEstimates(known, expected, moved, other_region, decision.restarted_tokens)
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=attempt.engine.info.page_tokens,
-        estimates=IndexEstimates(
-            known,
-            decision.predicted_cached_tokens,
-            decision.other_worker_tokens,
-            other_region,
-            decision.restarted_tokens,
-        ),
+        estimates=estimates,
         last_turn=last_turn,
         disaggregated=decision.prefill is not None,
         misreported=usage.misreported_tokens > 0,

@@ -37,6 +37,7 @@ class Prices:
         self._of_config: dict[str, tuple[PriceBook, ...]] = {}
         self._stored: dict[str, list[PriceBook]] = {}
         self._books = PriceBooks()
+        self.credit_moved = False
         self.use_models(models)
 
     def use_models(self, models: Iterable[ModelConfig]) -> None:

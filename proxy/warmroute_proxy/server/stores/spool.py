@@ -16,7 +16,7 @@ import msgspec
 
 from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.core.accounting.entry_steps import VOID_SUFFIX
+from warmroute_proxy.core.accounting.entry_steps import turns_in
 from warmroute_proxy.server.ledger.schema import LedgerError, connect
 from warmroute_proxy.server.ledger.usage_sums import SUMMED
 
@@ -113,7 +113,7 @@ def _row(number: int, record: str) -> SpooledRow:
     settled_at = min(max(entry.settled_at, 0.0), LAST_S)
     key_id, loss = entry.key_and_loss
     sums = (
-        -1 if entry.id.endswith(VOID_SUFFIX) else 1,
+        turns_in(entry.id),
         entry.prompt_tokens,
         entry.cached_tokens,
         entry.completion_tokens,

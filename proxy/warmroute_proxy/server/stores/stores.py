@@ -80,6 +80,7 @@ class Stores:
         no price.
         """
         prices = Prices(config.models, time.time)
+        prices.credit_moved = config.credit_moved
         if config.database is not None:
             made = await _with_database(config, config.database, process, metrics, prices)
         elif config.budgets:
@@ -136,6 +137,7 @@ class Stores:
     def replace(self, config: Config) -> None:
         """Use the prices, limits and budgets of another config."""
         self.prices.use_models(config.models)
+        self.prices.credit_moved = config.credit_moved
         if self._thread is not None:
             self.settled_budgets[:] = config.budgets
             self.budgets.replace(config.budgets)

@@ -1,0 +1,119 @@
+"""The newest prompts of each session without their text, so that a later one can be compared with them.
+
+A session has several prompts (a title, sub-agents, a conversation that was edited), so up to `MAX_PROMPTS` of it are
+kept, the newest first. A prompt replaces the one that it continues. A conversation without a session key that was
+edited is another session; it is found by its first user's message.
+
+Limit: bytes, given by the caller; the session that was served least recently goes first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from warmroute_proxy.core.prompt.breaks import PromptShape
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.parts import Head
+
+MAX_PROMPTS: Final = 6
+_BYTES_PER_CUT: Final = 140  # a hash, an end and some of a message, each an integer of its own in a list
+_BYTES_PER_PROMPT: Final = 600
+
+
+class KnownPrompt:
+    """A prompt that was served, and what was counted of it. The next turn of its conversation replaces it in place."""
+
+    __slots__ = ("chain", "completion_tokens", "head", "lineage", "messages", "prompt_tokens", "region", "worker")
+
+    def __init__(self, lineage: int, head: Head, chain: Chain, messages: list[int]) -> None:
+        """`messages` as in the prompt's fingerprint."""
+        self.lineage = lineage
+        self.head = head
+        self.chain = chain
+        self.messages = messages
+        self.prompt_tokens = self.completion_tokens = 0
+        self.worker = self.region = ""
+
+    @property
+    def shape(self) -> PromptShape:
+        """What a later prompt is compared with."""
+        return PromptShape(self.head, self.chain.hashes, self.chain.ends, self.messages)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory it takes."""
+        return _BYTES_PER_PROMPT + _BYTES_PER_CUT * len(self.chain.hashes) + self.head.size
+
+
+_NONE: Final[list[KnownPrompt]] = []
+
+
+class PromptMemory:
+    """The prompts of all sessions."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes` 0: nothing is remembered."""
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._by_session: OrderedDict[int, list[KnownPrompt]] = OrderedDict()
+        self._session_by_asked: dict[int, int] = {}
+
+    def continued(self, session: int, lineage: int, hashes: list[int]) -> KnownPrompt | None:
+        """The prompt that another one of its lineage continues."""
+        for prompt in self._by_session.get(session, _NONE):
+            if prompt.lineage == lineage and _continues(hashes, prompt):
+                return prompt
+        return None
+
+    def others(self, session: int, asked: int, *, is_under_way: bool) -> Iterator[KnownPrompt]:
+        """The prompts of a session, then of the newest one that began with the same message, if it is under way."""
+        yield from self._by_session.get(session, _NONE)
+        if is_under_way and asked:
+            other = self._session_by_asked.get(asked, session)
+            if other != session:
+                yield from self._by_session.get(other, _NONE)
+
+    def renew(self, session: int, prompt: KnownPrompt, chain: Chain, messages: list[int]) -> KnownPrompt:
+        """Replace a prompt by one that continued it when it was sent. Returns the one that is stored."""
+        if session not in self._by_session or not _continues(chain.hashes, prompt):
+            return self.add(session, KnownPrompt(prompt.lineage, prompt.head, chain, messages))
+        self.bytes += _BYTES_PER_CUT * (len(chain.hashes) - len(prompt.chain.hashes))
+        prompt.chain = chain
+        prompt.messages = messages
+        self._by_session.move_to_end(session)
+        if self.bytes > self.max_bytes:
+            self._drop_oldest()
+        return prompt
+
+    def add(self, session: int, prompt: KnownPrompt) -> KnownPrompt:
+        """Store a prompt that continues none; the oldest of a session with too many goes."""
+        prompts = self._by_session.setdefault(session, [])
+        prompts.insert(0, prompt)
+        self.bytes += prompt.size
+        self._by_session.move_to_end(session)
+        self.bytes -= _size(prompts[MAX_PROMPTS:])
+        del prompts[MAX_PROMPTS:]
+        if asked := prompt.head.asked:
+            self._session_by_asked[asked] = session
+        if self.bytes > self.max_bytes:
+            self._drop_oldest()
+        return prompt
+
+    def _drop_oldest(self) -> None:
+        while self.bytes > self.max_bytes and self._by_session:
+            dropped, prompts = self._by_session.popitem(last=False)
+            self.bytes -= _size(prompts)
+            for each in prompts:
+                if self._session_by_asked.get(each.head.asked) == dropped:
+                    del self._session_by_asked[each.head.asked]
+
+
+def _continues(hashes: list[int], prompt: KnownPrompt) -> bool:
+    """Whether a prompt begins with the whole of a known one."""
+    known = prompt.chain.hashes
+    at = len(known)
+    return at <= len(hashes) and hashes[at - 1] == known[-1]
+
+
+def _size(prompts: Sequence[KnownPrompt]) -> int:
+    return sum([prompt.size for prompt in prompts])

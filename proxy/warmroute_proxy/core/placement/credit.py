@@ -1,0 +1,84 @@
+"""The credit for tokens that were cached at home, and that placement chose not to use: whoever decides pays.
+
+It is apart from the price, which stays what the reported counts make it. A turn gets it only where all of this holds:
+
+- the session is named by its client, and this is the turn after one that is known and is of the same proxy
+- the home, a worker that computed that turn, could have been used by the recorded decision, and its queue was empty
+- the tokens are lost as `moved`, and the engine reported its counts
+- it is the first attempt, with one answer
+
+It is for at most the tokens of the turn before, and each turn is followed by one turn with a credit: copies of a turn
+that are sent at once get it once.
+
+Limit: the turns before of the newest `MAX_GRANTED` credits.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from warmroute.contract.money import Rates, nano_from_pico
+from warmroute_proxy.core.accounting.usage_fields import Usage
+from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.homes import repeats
+from warmroute_proxy.core.prompt.facts import Facts
+
+MAX_GRANTED: Final = 20_000
+_COUNTED: Final = frozenset({"prompt_tokens", "cached_tokens"})
+
+
+class MovedTurn(Frozen, frozen=True):
+    """A turn, and how many of its tokens are lost as `moved`. `answers`: of all its prompts."""
+
+    facts: Facts
+    decision: Decision
+    usage: Usage
+    tokens: int
+    attempts: int
+    answers: int
+
+
+class Credits:
+    """The credits that were granted."""
+
+    def __init__(self, max_granted: int = MAX_GRANTED) -> None:
+        self._max_granted = max_granted
+        self._granted: OrderedDict[tuple[int, int], None] = OrderedDict()
+
+    def grant(self, turn: MovedTurn, before: SettledTurn) -> int:
+        """Return the tokens of the credit of a turn, 0 where it gets none. A second one is not granted."""
+        key = turn.facts.lineage, before.tip
+        if key in self._granted or not (_is_due(turn, before) and _could_stay(turn.decision, before)):
+            return 0
+        tokens = min(turn.tokens, before.prompt_tokens or 0)
+        if tokens > 0:
+            self._granted[key] = None
+            if len(self._granted) > self._max_granted:
+                self._granted.popitem(last=False)
+        return tokens
+
+
+def credit_nanousd(tokens: int, rates: Rates) -> int:
+    """What so many tokens cost more than cached ones."""
+    return nano_from_pico(tokens * (rates.input - rates.cached))
+
+
+def _is_due(turn: MovedTurn, before: SettledTurn) -> bool:
+    facts, usage = turn.facts, turn.usage
+    return (
+        not facts.derived
+        and facts.turn == before.turn + 1
+        and repeats(facts.chain, before)
+        and before.salt_epoch == facts.salt_epoch
+        and not usage.misreported_tokens
+        and _COUNTED.isdisjoint(usage.estimated)
+        and turn.attempts == 1
+        and turn.answers == 1
+    )
+
+
+def _could_stay(decision: Decision, before: SettledTurn) -> bool:
+    """Whether the turn went elsewhere though a worker at home was a candidate, with an empty queue."""
+    homes = [candidate for candidate in decision.reasons if candidate.id in before.workers]
+    return decision.cache_worker not in before.workers and any(home.queue_s <= 0.0 for home in homes)

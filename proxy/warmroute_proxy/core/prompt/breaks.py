@@ -1,0 +1,215 @@
+"""The first part of a prompt that differs from an earlier prompt of its conversation, and the cause, by shape.
+
+The earlier prompt is known without its text (`parts`), so a cause is what the shapes tell: a line whose digits alone
+differ and that holds a date now; a line that holds a path now; the same tools in another order; a history that became a
+summary. The causes' names are those of the SDK's prefix guard, which has both texts and is more certain.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from warmroute_proxy.core.prompt.messages import TOOL
+from warmroute_proxy.core.prompt.parts import Head, LineMark, ToolMark, line_mark, sizes_of
+
+SIMILAR: Final = 0.5
+"""The share of tools, or of lines of a system prompt, that two prompts of one conversation have in common."""
+
+SHRUNK: Final = 0.5
+MAX_SUMMARY_CHARS: Final = 2_000
+MAX_LINE_CHARS: Final = 2_000
+MAX_CHANGED_LINES: Final = 3
+_ROLES: Final = ("system", "user", "assistant", "tool")
+
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_LONG_MONTHS: Final = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+_DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_LONG_DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_MONTH: Final = re.compile(rf"\b(?:{'|'.join((*_LONG_MONTHS, *_MONTHS))})\b")
+_DAY: Final = re.compile(rf"\b(?:{'|'.join((*_LONG_DAYS, *_DAYS))})\b")
+_DATE: Final = re.compile(
+    r"\b\d{4}-\d{2}-\d{2}|\b\d{1,4}[/.]\d{1,2}[/.]\d{1,4}\b|\b\d{1,2}:\d{2}\b|\b1\d{9}(?:\d{3})?\b"
+    rf"|\b(?:{'|'.join((*_LONG_MONTHS, *_MONTHS))})\b|\b(?:{'|'.join((*_LONG_DAYS, *_DAYS))})\b"
+)
+_COUNTER: Final = re.compile(r"(?i)\d[^\n]{0,40}\b(?:tokens?|context)\b|\b(?:tokens?|context|budget)\b[^\n]{0,40}\d")
+_NONCE: Final = re.compile(
+    r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b"
+    r"|\b(?:req|run|id|nonce|trace|msg|ses|call)[-_][0-9A-Za-z]{6,64}\b|(?<=[=:])[0-9a-f]{5,64}\b"
+)
+_PATH: Final = re.compile(r"(?<![\w/<])(?:~|\.{1,2})?(?:/[\w.@+~-]+)+/?|\b[A-Za-z]:\\[^\s\"'<>|]*")
+_SUMMARY: Final = re.compile(
+    r"(?i)\b(?:summary|summari[sz]ed?|compact(?:ed|ion)|what did we do so far|continued from a previous conversation)\b"
+)
+
+
+class PromptShape(NamedTuple):
+    """An earlier prompt. `messages`, `hashes` and `ends` are those of its fingerprint."""
+
+    head: Head
+    hashes: list[int]
+    ends: list[int]
+    messages: list[int]
+
+
+class Texts(NamedTuple):
+    """How to read the new prompt, whose text is still there."""
+
+    system_lines: Callable[[], list[str]]
+    messages: Callable[[int, int], list[str]]
+    """The texts of so many messages from one on."""
+
+
+class Break(NamedTuple):
+    """Where the prefix of an earlier prompt ends: in words, such as `system, line 1`, and the cause's name."""
+
+    where: str
+    cause: str
+
+
+def find_break(before: PromptShape, now: PromptShape, texts: Texts, key: int) -> Break | None:
+    """Return the first difference; None where the prompt continues the other, or is of another conversation.
+
+    Raises: msgspec.MsgspecError, where a text cannot be read.
+    """
+    alike = before.head.asked == now.head.asked != 0
+    if before.head.tools != now.head.tools:
+        if not (_tools_alike(before.head.tools, now.head.tools) and _lines_alike(before.head, now.head)):
+            return None
+        return _tools(before.head.tools, now.head.tools)
+    if before.head.lines != now.head.lines:
+        if not _lines_alike(before.head, now.head) and not (alike and now.head.tools):
+            return None
+        return _system(before.head.lines, now.head.lines, texts, key)
+    return _history(before, now, texts)
+
+
+def _tools_alike(old: tuple[ToolMark, ...], new: tuple[ToolMark, ...]) -> bool:
+    names, others = {tool.name for tool in old}, {tool.name for tool in new}
+    return len(names & others) >= SIMILAR * max(len(names), len(others)) and bool(names) and bool(others)
+
+
+def _lines_alike(old: Head, new: Head) -> bool:
+    if old.lines == new.lines:
+        return True
+    lines, others = {line.zeroed for line in old.lines}, {line.zeroed for line in new.lines}
+    return len(lines & others) >= SIMILAR * max(len(lines), len(others))
+
+
+def _tools(old: tuple[ToolMark, ...], new: tuple[ToolMark, ...]) -> Break:
+    at = _common(old, new)
+    where = f"tools, number {at + 1}"
+    if sorted(tool.digest for tool in old) == sorted(tool.digest for tool in new):
+        return Break(where, "tool-order")
+    if sorted(tool.name for tool in old) != sorted(tool.name for tool in new):
+        return Break(where, "tool-set")
+    one, other = old[at], new[at]
+    if one.name != other.name:
+        return Break(where, "tool-order")
+    same = (one.size, one.bytes_sum) == (other.size, other.bytes_sum)
+    return Break(where, "key-order" if same else "tool-schema")
+
+
+def _common(old: tuple[object, ...], new: tuple[object, ...]) -> int:
+    least = min(len(old), len(new))
+    return next((at for at in range(least) if old[at] != new[at]), least)
+
+
+def _system(old: tuple[LineMark, ...], new: tuple[LineMark, ...], texts: Texts, key: int) -> Break:
+    at = _common(old, new)
+    where = f"system, line {at + 1}" if new or old else "system"
+    lines = texts.system_lines()
+    if at >= len(lines):
+        return Break(where, "system")
+    if _in_memory_file(lines, at):
+        return Break(where, "memory-file")
+    changed = [n for n in range(min(len(old), len(new))) if old[n] != new[n]]
+    if len(old) == len(new) and len(changed) <= MAX_CHANGED_LINES:
+        return Break(where, _cause_of_line(old[at], new[at], lines[at][:MAX_LINE_CHARS], key) or "system")
+    return Break(where, "system")
+
+
+def _cause_of_line(old: LineMark, new: LineMark, line: str, key: int) -> str | None:
+    """What was changed in a line of which only the hashes are known from before."""
+    if _DATE.search(line) and (old.zeroed == new.zeroed or _other_day(old, line, key)):
+        return "date"
+    if old.zeroed == new.zeroed:
+        return "token-counter" if _COUNTER.search(line) else "nonce"
+    if _NONCE.search(line):
+        return "nonce"
+    return "working-directory" if _PATH.search(line) else None
+
+
+def _other_day(old: LineMark, line: str, key: int) -> bool:
+    """Whether the line was the same but for the digits and names of its day and month."""
+    return any(line_mark(each.encode("utf-8", "surrogatepass"), key).zeroed == old.zeroed for each in _days(line))
+
+
+def _days(line: str) -> Iterator[str]:
+    for month in (None, *_MONTHS, *_LONG_MONTHS):
+        there = line if month is None else _MONTH.sub(month, line)
+        if month is not None and there == line:
+            continue
+        yield there
+        yield from (_DAY.sub(day, there) for day in (*_DAYS, *_LONG_DAYS) if _DAY.search(there))
+
+
+_MEMORY_FILE: Final = re.compile(r"(?i)\b(?:AGENTS|CLAUDE|GEMINI|QWEN|MEMORY|CONVENTIONS|copilot-instructions)\.md\b")
+_OTHER_SECTION: Final = re.compile(r"^</?[a-z_-]+>")
+
+
+def _in_memory_file(lines: list[str], at: int) -> bool:
+    """Whether a line stands below one that names a memory file, with no other section between."""
+    for line in reversed(lines[:at]):
+        if _MEMORY_FILE.search(line[:MAX_LINE_CHARS]):
+            return True
+        if _OTHER_SECTION.match(line) and "instructions" not in line.lower():
+            return False
+    return False
+
+
+def _history(before: PromptShape, now: PromptShape, texts: Texts) -> Break | None:
+    at = _first_other_message(before, now)
+    if at >= len(before.messages) or at >= len(now.messages):
+        return None  # it continues the other, or is a beginning of it
+    old, new = sizes_of(before.messages, before.ends, at), sizes_of(now.messages, now.ends, at)
+    role = _ROLES[new[0][0]]
+    cause = _cause_in_history(old, new, lambda: _is_summary(texts, at))
+    leading = sum(1 for mark in now.messages[:at] if mark & 3 == 0)
+    if at <= leading and cause != "compaction":
+        return None  # nothing in common but what stands before the first message
+    return Break(f"message {at + 1} ({role})", cause)
+
+
+def _first_other_message(before: PromptShape, now: PromptShape) -> int:
+    """The number of the first message that is not equal, from 0."""
+    least = min(len(before.messages), len(now.messages))
+    for at in range(least):
+        cut = now.messages[at] >> 2
+        if before.messages[at] >> 2 != cut or before.hashes[cut - 1] != now.hashes[cut - 1]:
+            return at
+    return least
+
+
+def _cause_in_history(old: list[tuple[int, int]], new: list[tuple[int, int]], is_summary: Callable[[], bool]) -> str:
+    shorter = sum(size for _, size in new) < SHRUNK * sum(size for _, size in old)
+    if shorter and is_summary():
+        return "compaction"
+    rest = len(old) - 1
+    if rest and new[1 : 1 + rest] == old[1:]:  # one message differs, and what follows it has the sizes it had
+        return "history-pruned" if old[0][0] == TOOL and new[0][1] < SHRUNK * old[0][1] else "history-edited"
+    for removed in range(1, len(old)):
+        if old[removed:][: len(new)] == new[: len(old) - removed]:
+            return "history-pruned"
+    return "history-edited"
+
+
+def _is_summary(texts: Texts, at: int) -> bool:
+    try:
+        return any(_SUMMARY.search(text[:MAX_SUMMARY_CHARS]) for text in texts.messages(at, 2))
+    except msgspec.MsgspecError:
+        return False

@@ -1,0 +1,121 @@
+"""Names what broke the prefix of a turn: the part, the cause, and what that cost, as a member of its receipt.
+
+A prompt is compared only where it does not continue one that is known, and before it is sent, while its text is there.
+What is found is said only where tokens are lost as `prefix_changed`. Prompts are known to one process, since its start.
+
+Limits: prompts below `MIN_BYTES` are too short to be worth it, and those that another process reads are too long.
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from warmroute.contract.money import Rates, nano_from_pico
+from warmroute_proxy.core.accounting.losses import LastTurn
+from warmroute_proxy.core.accounting.usage_fields import Usage
+from warmroute_proxy.core.cache.prompt_memory import KnownPrompt, PromptMemory
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.prompt.breaks import Break, Texts, find_break
+from warmroute_proxy.core.prompt.canonical import MalformedPrompt
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.parts import head_of, message_texts, system_lines
+from warmroute_proxy.server.intake.body import AnyBody
+from warmroute_proxy.server.intake.large_body import LargeBody
+
+MIN_BYTES: Final = 4_096
+COMPACTION: Final = "compaction"
+
+
+class Looked(NamedTuple):
+    """What was seen of a prompt that continues none, before it was sent. `before` is the prompt that it breaks."""
+
+    prompt: KnownPrompt
+    found: Break | None = None
+    before: KnownPrompt | None = None
+
+
+class PrefixBreaks:
+    """Compares prompts with those before them."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes`: of the memory of prompts; 0: nothing is compared."""
+        self.memory = PromptMemory(max_bytes)
+        self._is_on = max_bytes > 0
+
+    def look(self, facts: Facts, messages: list[int], body: AnyBody, salt: str) -> Looked | KnownPrompt | None:
+        """Compare a prompt. Returns the one that it continues, if any, and None where it is not to be remembered.
+
+        `messages` as in its fingerprint.
+        """
+        session, chain = facts.session, facts.chain
+        if not self._is_on or session is None or chain.ends[-1] < MIN_BYTES or not messages:
+            return None
+        continued = self.memory.continued(session, facts.lineage, chain.hashes)
+        if continued is not None:
+            return continued
+        if isinstance(body, LargeBody):
+            return None
+        try:
+            return self._compared(facts, messages, body.members, xxh3_64_intdigest(salt.encode()))
+        except (msgspec.MsgspecError, MalformedPrompt, ValueError, KeyError, RecursionError):
+            return None  # what cannot be read twice is not compared
+
+    def _compared(self, facts: Facts, messages: list[int], members: dict[str, msgspec.Raw], key: int) -> Looked:
+        raw = members["messages"]
+        assert facts.session is not None
+        now = KnownPrompt(facts.lineage, head_of(members.get("tools"), raw, key), facts.chain, messages)
+        texts = Texts(lambda: system_lines(raw), lambda at, count: message_texts(raw, at, count))
+        shape = now.shape
+        for before in self.memory.others(facts.session, now.head.asked, is_under_way=facts.turn > 1):
+            found = find_break(before.shape, shape, texts, key)
+            if found is not None:
+                return Looked(now, found, before)
+        return Looked(now)
+
+    def remember(
+        self, facts: Facts, messages: list[int], looked: Looked | KnownPrompt, usage: Usage, decision: Decision
+    ) -> None:
+        """Store a prompt that was served."""
+        session = facts.session
+        if session is None:
+            return
+        if isinstance(looked, KnownPrompt):
+            prompt = self.memory.renew(session, looked, facts.chain, messages)
+        else:
+            prompt = self.memory.add(session, looked.prompt)
+        prompt.prompt_tokens, prompt.region = usage.prompt_tokens, decision.region
+        prompt.completion_tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
+        prompt.worker = decision.cache_worker
+
+
+NO_PREFIX_BREAKS: Final = PrefixBreaks(0)
+
+
+def turn_before(looked: Looked | KnownPrompt | None, decision: Decision, region: str) -> LastTurn | None:
+    """The turn whose prompt was broken, where nothing else is known of it."""
+    if not isinstance(looked, Looked) or looked.before is None:
+        return None
+    before = looked.before
+    same_worker = decision.cache_worker == before.worker
+    return LastTurn(
+        before.prompt_tokens, before.completion_tokens, same_worker, salt_changed=False,
+        same_region=before.region == region,
+    )  # fmt: skip
+
+
+def member(looked: Looked | KnownPrompt | None, lost_tokens: int, usage: Usage, rates: Rates) -> list[bytes]:
+    """The member of the receipt that says what broke the prefix; none where that is not known."""
+    if not isinstance(looked, Looked) or looked.found is None or looked.before is None or lost_tokens <= 0:
+        return []
+    where, cause = looked.found
+    report: dict[str, object] = {
+        "where": where,
+        "cause": cause,
+        "tokens": lost_tokens,
+        "nanousd": nano_from_pico(lost_tokens * (rates.input - rates.cached)),
+    }
+    if cause == COMPACTION:
+        less = max(0, looked.before.prompt_tokens - usage.prompt_tokens)
+        report |= {"compacted_tokens": less, "saved_nanousd_a_turn": nano_from_pico(less * rates.cached)}
+    return [b'"prefix_break":%b' % msgspec.json.encode(report)]

@@ -1,0 +1,171 @@
+"""What broke a prefix, as the receipts of clients say it that only have another base_url."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.machine import seconds
+from warmroute.contract import receipt as contract_receipt
+from warmroute_cli.processes import stop_all
+
+from .harness import EngineProcess, ProxyProcess
+
+RULES = "\n".join(f"Rule {number}: keep to the conventions of the code around you." for number in range(200))
+FILES = [f"File {number} says this. " + "It is a long line of text. " * 60 for number in range(12)]
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    folder = tmp_path_factory.mktemp("breaks")
+    engine = EngineProcess(folder, "a0", "aggregated").listening()
+    started = ProxyProcess(folder / "p", [engine.toml("east")])
+    try:
+        yield started.start()
+    finally:
+        started.stop()
+        stop_all([engine.child], seconds(5.0))
+
+
+@pytest.fixture(scope="module")
+def client(proxy: ProxyProcess) -> Iterator[httpx.Client]:
+    with proxy.client() as found:
+        yield found
+
+
+def _tool(name: str, *keys: str) -> dict[str, Any]:
+    properties = {key: {"type": "string", "description": f"The {key} that {name} needs."} for key in keys}
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
+
+
+TOOLS = [_tool("read", "path", "limit"), _tool("write", "path", "text"), _tool("search", "pattern")]
+
+
+def _system(first: str = "Today is 2026-11-24.") -> dict[str, Any]:
+    return {"role": "system", "content": f"{first}\n{RULES}"}
+
+
+def _history(turns: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"role": "user", "content": "Read the files, one after the other."}]
+    for number in range(turns):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "read", "arguments": '{"path":"a"}'}}
+        found.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        found.append({"role": "tool", "tool_call_id": f"c{number}", "content": FILES[number]})
+    return found
+
+
+def _ask(
+    client: httpx.Client, session: str | None, messages: list[dict[str, Any]], tools: list[dict[str, Any]] = TOOLS
+) -> dict[str, Any]:
+    body = {"model": "kimi-k2.5", "max_tokens": 4, "tools": tools, "messages": messages}
+    headers = {"x-session-affinity": session} if session else {}
+    answer = client.post("/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    usage: dict[str, Any] = answer.json()["usage"]
+    assert contract_receipt.check(usage) == []
+    receipt: dict[str, Any] = usage["warmroute"]
+    return receipt
+
+
+def _broken(receipt: dict[str, Any]) -> tuple[str, str]:
+    found = receipt["prefix_break"]
+    assert found["tokens"] == receipt["loss"]["prefix_changed"] > 1000
+    rates = {name: round(float(rate) * 1e6) for name, rate in receipt["rates_usd_per_mtok"].items()}
+    assert found["nanousd"] == round(found["tokens"] * (rates["input"] - rates["cached"]) / 1000)
+    return found["where"], found["cause"]
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "cause"),
+    [
+        ("date", "Today is 2026-11-25.", "date"),
+        ("path", "Work in /home/other/project now.", "working-directory"),
+        ("words", "You are another agent, with other aims.", "system"),
+    ],
+)
+def test_a_changed_system_prompt_is_named_by_its_line(client: httpx.Client, name: str, first: str, cause: str) -> None:
+    for turns in (1, 2, 3):
+        receipt = _ask(client, f"system-{name}", [_system(), *_history(turns)])
+        assert "prefix_break" not in receipt
+    receipt = _ask(client, f"system-{name}", [_system(first), *_history(4)])
+    assert _broken(receipt) == ("system, line 1", cause)
+
+
+def test_a_weekday_and_a_month_are_a_date(client: httpx.Client) -> None:
+    for turns in (1, 2):
+        _ask(client, "weekday", [_system("Today is Monday, 30 November 2026."), *_history(turns)])
+    receipt = _ask(client, "weekday", [_system("Today is Tuesday, 1 December 2026."), *_history(3)])
+    assert _broken(receipt)[0] == "system, line 1"
+
+
+@pytest.mark.parametrize(
+    ("name", "tools", "expected"),
+    [
+        ("order", [TOOLS[0], TOOLS[2], TOOLS[1]], ("tools, number 2", "tool-order")),
+        ("keys", [_tool("read", "limit", "path"), *TOOLS[1:]], ("tools, number 1", "key-order")),
+        ("schema", [*TOOLS[:2], _tool("search", "pattern", "folder")], ("tools, number 3", "tool-schema")),
+        ("set", [*TOOLS, _tool("run", "command")], ("tools, number 4", "tool-set")),
+    ],
+)
+def test_changed_tools_are_named(
+    client: httpx.Client, name: str, tools: list[dict[str, Any]], expected: tuple[str, str]
+) -> None:
+    for turns in (1, 2, 3):
+        _ask(client, f"tools-{name}", [_system(), *_history(turns)])
+    assert _broken(_ask(client, f"tools-{name}", [_system(), *_history(4)], tools)) == expected
+
+
+@pytest.mark.parametrize("session", ["edited", None])
+def test_an_edited_history_is_named_with_and_without_a_session(client: httpx.Client, session: str | None) -> None:
+    history = _history(5)
+    history[0]["content"] = f"Read the files for {session}, one after the other."
+    for end in (3, 5, 7, 9):
+        _ask(client, session, [_system(), *history[:end]])
+    history[2] = {**history[2], "content": FILES[2].upper()}
+    assert _broken(_ask(client, session, [_system(), *history])) == ("message 4 (tool)", "history-edited")
+
+
+def test_a_pruned_result_is_named(client: httpx.Client) -> None:
+    history = _history(6)
+    for end in (3, 5, 7, 9):
+        _ask(client, "pruned", [_system(), *history[:end]])
+    history[2] = {**history[2], "content": "[old result removed]"}
+    assert _broken(_ask(client, "pruned", [_system(), *history])) == ("message 4 (tool)", "history-pruned")
+
+
+def test_a_compaction_is_named_with_what_it_cost_and_saves(client: httpx.Client) -> None:
+    history = _history(10)
+    for end in (3, 9, 15, 21):
+        _ask(client, "compacted", [_system(), *history[:end]])
+    summary = "This session is continued from a previous conversation. Summary: " + "We read the files. " * 400
+    receipt = _ask(client, "compacted", [_system(), {"role": "user", "content": summary}])
+    assert _broken(receipt) == ("message 2 (user)", "compaction")
+    found = receipt["prefix_break"]
+    assert found["compacted_tokens"] > 2000
+    assert found["saved_nanousd_a_turn"] > 0
+
+
+def test_another_conversation_of_a_session_is_no_break(client: httpx.Client) -> None:
+    _ask(client, "two", [_system(), *_history(4)])
+    title = {"role": "system", "content": "Make a title of the conversation. " * 200}
+    receipt = _ask(client, "two", [title, {"role": "user", "content": FILES[0] * 3}], [])
+    assert "prefix_break" not in receipt
+    other = [_system(), {"role": "user", "content": "Write a letter. " * 500}]
+    assert "prefix_break" not in _ask(client, "two", other)
+
+
+def test_nothing_of_it_is_kept_where_it_is_off(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, "a0", "aggregated").listening()
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")], limits="prompt_parts_bytes = 0")
+    try:
+        with proxy.start().client() as client:
+            for turns in (1, 2, 3):
+                _ask(client, "off", [_system(), *_history(turns)])
+            receipt = _ask(client, "off", [_system("Today is 2026-11-25."), *_history(4)])
+            assert receipt["loss"]["prefix_changed"] > 1000
+            assert "prefix_break" not in receipt
+    finally:
+        proxy.stop()
+        stop_all([engine.child], seconds(5.0))

@@ -1,0 +1,89 @@
+"""What the processes of a plan pin of a node's memory, by the rules of SGLang, read from the files of the plan."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.unit.plan.plans import request
+
+from warmroute_backend.plan.argv import mooncake_file
+from warmroute_backend.plan.check import problems
+from warmroute_backend.plan.choose import make_plan
+from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.files.bundle import deployment_files
+from warmroute_backend.plan.models import MODELS, known_model, names_of
+from warmroute_backend.plan.speculation import draft_of
+from warmroute_backend.plan.tiers import RESERVE_GIB
+
+CLUSTERS: list[tuple[str, dict[str, Any]]] = [
+    ("8xH200", {}),
+    ("8xB200", {"objective": "throughput"}),
+    ("8xH100", {"split": (4, 4), "storage": "mooncake"}),
+    ("2x8xH200", {"objective": "throughput"}),
+    ("2x8xH200", {"split": (8, 8)}),
+    ("2x8xH200", {"attention_dp": 8, "storage": "mooncake"}),
+    ("4x8xB200", {"split": (8, 24)}),
+]
+
+
+def pinned_bytes(made: Plan, files: dict[str, str], engine: Engine) -> float:
+    """Of each rank: `--hicache-size` in 1e9 bytes, twice the GPU's pool where decode offload has no size, and its part
+    of the engine's segment (`mooncake_store.py:446`)."""
+    name = engine.name if engine.nodes == 1 else f"{engine.name}-node0"
+    argv = json.loads(files[f"processes/{name}.json"])["argv"]
+    found = 0.0
+    if "--hicache-size" in argv:
+        found += int(argv[argv.index("--hicache-size") + 1]) * 1e9
+    elif "--disaggregation-decode-enable-offload-kvcache" in argv:
+        found += 2.0 * made.memory(engine).pool
+    if engine.storage == "mooncake":
+        segment = json.loads(files[mooncake_file(engine)])["global_segment_size"]
+        found += segment // (engine.shape.tp // engine.shape.attention_dp)
+    return found
+
+
+@pytest.mark.parametrize(("gpus", "options"), CLUSTERS, ids=lambda each: each if isinstance(each, str) else "")
+@pytest.mark.parametrize("model", MODELS)
+def test_all_processes_of_a_node_pin_no_more_than_it_has(model: str, gpus: str, options: dict[str, Any]) -> None:
+    try:
+        made = make_plan(request(model, gpus, **options))
+    except PlanError:
+        return  # it does not fit there, and the error says so
+    files = deployment_files(made, model, "")
+    for node in range(made.cluster.nodes):
+        here = [engine for engine in made.engines if engine.node <= node < engine.node + engine.nodes]
+        ranks = [(engine, engine.shape.tp // engine.nodes) for engine in here]
+        pinned = sum(pinned_bytes(made, files, engine) * count for engine, count in ranks)
+        assert pinned <= (made.cluster.gpu.host_memory_gib - RESERVE_GIB) * 2**30
+    assert problems(made) == []
+
+
+def test_a_plan_whose_engines_pin_too_much_together_is_refused() -> None:
+    made = make_plan(request("gpt-oss-120b", "8xH200", objective="throughput"))
+    pools = [engine for engine in made.engines if engine.hicache is not None]
+    assert len(pools) > 1
+    share = (made.cluster.gpu.host_memory_gib - RESERVE_GIB) * 2**30 / 8 / 1e9
+    too_much = tuple(
+        replace(engine, hicache=replace(engine.hicache, size_gb=math.ceil(share * 1.1)))
+        if engine.hicache is not None
+        else engine
+        for engine in made.engines
+    )
+    found = problems(replace(made, engines=too_much))
+    assert any(each.startswith("node 0: host pools and parts of the shared store take") for each in found)
+
+
+@pytest.mark.parametrize("model", ["kimi-k2.5", "deepseek-r1", "gpt-oss-120b", "qwen3-coder-480b"])
+@pytest.mark.parametrize("folder", ["upper", "weights"])
+def test_a_folder_has_the_flags_of_its_model_whatever_it_is_called(model: str, folder: str) -> None:
+    known = known_model(model)
+    found = replace(known, name=known.path.rpartition("/")[2] if folder == "upper" else "weights", path="/weights")
+    names = names_of(found)
+    assert model in names
+    if len(names) == 1:
+        assert draft_of(found) == draft_of(known)
+    if model.startswith("kimi"):
+        assert all(name.startswith("kimi") for name in names)
