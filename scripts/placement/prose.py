@@ -11,6 +11,8 @@ Hit ratios and latencies of warmroute's placement and of published ones, by `war
 of a queueing model, not of any GPU** ([the model](../reference/replay.md#what-is-simulated)). The decisions are made by
 the same `core.Router` as in production, which sees what a proxy sees: its own turns, and the engines' load once a
 second. `warmroute+events` also gets each worker's KV events, 0.1 s late. Baselines see everything, exactly and at once.
+
+Where KV is short, admission by working set decides more than placement: [its rows](tight.md).
 """
 
 RULE: Final = f"""\

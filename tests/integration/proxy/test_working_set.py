@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from .harness import answer, events, until
 from .test_admission import Scene, scene, worker
 
@@ -110,3 +112,37 @@ def books(it: Scene) -> dict[str, int]:
     with it.proxy.admin() as admin:
         (found,) = admin.get("/admin/admission").json()["working_set"].values()
     return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sign", "last"),
+    [
+        ("/v1/messages", {"max_tokens": 5, "stream": True}, "event: ping", "message_stop"),
+        ("/v1/responses", {"stream": True}, ":", "response.completed"),
+        ("/v1beta/models/kimi-k2.5:streamGenerateContent?alt=sse", {}, "", '"finishReason"'),  # an empty line
+    ],
+)
+def test_a_stream_of_another_api_that_waits_shows_a_sign_of_life(
+    tmp_path: Path, path: str, body: dict[str, object], sign: str, last: str
+) -> None:
+    text = long_text("second")
+    prompts: dict[str, dict[str, object]] = {
+        "/v1/messages": {"model": "kimi-k2.5", "messages": [{"role": "user", "content": text}]},
+        "/v1/responses": {"model": "kimi-k2.5", "input": text},
+    }
+    prompt = prompts.get(path, {"contents": [{"role": "user", "parts": [{"text": text}]}]})
+    with scene(tmp_path, running=100, limits="head_hold_s = 0.1") as it:
+        small_pool(it)
+        first = it.send(long_text("first"))
+        it.runs(1)
+        lines: list[str] = []
+        with it.proxy.client() as client, client.stream("POST", path, json=body | prompt) as stream:
+            assert stream.status_code == 200
+            for line in stream.iter_lines():
+                lines.append(line)
+                if line.startswith(sign) and not it.gate.wide_open:
+                    assert it.queue()["for_memory"] == 1
+                    it.gate.open_for_all()
+        assert answer(first)[0] == 200
+        assert any(line.startswith(sign) for line in lines)
+        assert any(last in line for line in lines)

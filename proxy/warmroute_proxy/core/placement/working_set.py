@@ -121,6 +121,17 @@ class WorkingSet:
         if worker is not None:
             worker.load.residents.touch(lineage, now_s)
 
+    def emptiest(self, model: str, excluded: frozenset[str], now_s: float) -> str:
+        """The id of the usable worker with the most free memory; empty where there is none."""
+        most, found = -NO_LIMIT, ""
+        for worker in self._workers.values():
+            if not worker.caches_prompts or worker.id in excluded or not worker.target.serves(model):
+                continue
+            free = worker.load.residents.free_tokens(0, now_s)
+            if free > most and worker.load.availability.is_usable(now_s):
+                most, found = free, worker.id
+        return found
+
     def resident_at(self, lineage: int, need: int) -> str:
         """The worker that has at least half of what a turn needs; empty where none has."""
         home_id = self._homes.get(lineage, "")

@@ -71,7 +71,9 @@ def in_memory(
     working_set.arrived(lineage, now_s)
     memory = working_set.memory_for(facts, decision, now_s)
     if is_overdue(queue, waiter, now_s):
-        return MemoryVerdict(decision)  # where its prompt costs least: some of it may still be cached
+        if memory == LACKS:
+            decision = _at(router, facts, working_set.emptiest(model, excluded, now_s), excluded, now_s) or decision
+        return MemoryVerdict(decision)
     need = need_tokens(facts, decision)
     home = working_set.resident_at(lineage, need)
     if home:

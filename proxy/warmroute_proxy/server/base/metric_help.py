@@ -53,6 +53,7 @@ HELP: Final[dict[str, str]] = {
     "warmroute_turns_live": "Open turns.",
     "warmroute_queue_requests": "Requests in the queue.",
     "warmroute_queue_bytes": "Size of the bodies in the queue, bytes.",
+    "warmroute_queue_memory_missing_tokens": "KV tokens that turns waiting for memory need, mean of the last minute.",
     "warmroute_queue_memory_requests": "Requests in the queue that wait for KV memory.",
     "warmroute_kept_prompts": "Prompts of hot sessions in memory, for a re-prefill when an engine leaves.",
     "warmroute_ledger_rows_waiting": "Turns that ended while the ledger could not be written: their rows wait.",

@@ -51,6 +51,7 @@ class Holdings:
             self._memory.budget.used_bytes,
             self._announcements.waiting,
             len(queue.all_for_memory()),
+            round(self._admission.shortage.missing_tokens),
         )
 
 

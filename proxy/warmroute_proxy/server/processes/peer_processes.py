@@ -95,6 +95,7 @@ class Gauges(NamedTuple):
     body_memory_bytes: int
     announcements_waiting: int
     queue_memory_requests: int = 0
+    queue_memory_missing_tokens: int = 0
 
 
 class ProcessReport(msgspec.Struct, gc=False, array_like=True):
