@@ -58,6 +58,7 @@ FRAMEWORKS: Final = {
     ),
     "openai-agents": Framework("OpenAI Agents SDK", "openai-agents", "openai_agents_agent.py"),
     "deepagents": Framework("deepagents", "deepagents", "deepagents_agent.py"),
+    "langchain": Framework("LangChain", "langchain", "langchain_agent.py"),
     "crewai": Framework("CrewAI", "crewai", "crewai_agent.py"),
     "agno": Framework("Agno", "agno", "agno_agent.py"),
     "strands": Framework("Strands Agents", "strands-agents", "strands_agent.py"),
