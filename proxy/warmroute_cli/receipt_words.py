@@ -47,10 +47,16 @@ def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> l
         return [f"{receipt['id']} takes {receipt['voids']} back. {OUTCOMES['voided']}"]
     if "credits" in receipt:
         return [f"{receipt['id']} is the credit of {receipt['credits']}. {OUTCOMES['credited']}"]
-    lines = [f"{receipt['id']}: {answer['model']}, turn {receipt['turn']}, session {receipt['session'] or 'not named'}"]
+    lines = [f"{receipt['id']}: {answer['model']}, turn {receipt['turn']}, session {_session(receipt)}"]
     lines += [*_sender(receipt), "", *_where(answer, receipt), *_why(answer, receipt, decision)]
     lines += ["", *_cached(answer["usage"], receipt), *_lost(receipt)]
     return [*lines, "", *_cost(answer["usage"], receipt), *_remarks(answer, receipt)]
+
+
+def _session(receipt: Mapping[str, Any]) -> str:
+    """The session's name for people and its hash, or what there is of them."""
+    hashed = str(receipt["session"] or "not named")
+    return f"{receipt['name']} ({hashed})" if "name" in receipt else hashed
 
 
 def _sender(receipt: Mapping[str, Any]) -> Iterator[str]:

@@ -95,5 +95,5 @@ def receipts_table(turns: list[dict[str, Any]], most: int) -> list[str]:
         counts = [f"{turn[name]:,}" for name in ("turn", "prompt_tokens", "cached_tokens")]
         cells = [turn["id"], at.strftime(form), *counts, usd(turn["price_nanousd"]), f"{turn['completion_tokens']:,}"]
         outcome = [] if turn["outcome"] == "completed" else [str(turn["outcome"])]
-        rows.append(Row([*cells, turn["model"], turn["session"] or "-", turn["region"]], outcome))
+        rows.append(Row([*cells, turn["model"], turn.get("name") or turn["session"] or "-", turn["region"]], outcome))
     return fitted(COLUMNS, rows, "outcome", most)

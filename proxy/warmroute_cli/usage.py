@@ -17,6 +17,8 @@ from warmroute_cli.tables import WIDTH_OF_PAGES, Column, Row, fitted, width
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError
 
+NEWEST = "200"
+SHORT_HASH = 6
 CLEARED = "\x1b[H\x1b[2J\x1b[3J"
 COLUMNS = (
     Column("turns", is_number=True), Column("prompt", is_number=True), Column("cached", is_number=True),
@@ -96,13 +98,29 @@ def _ask(arguments: Namespace) -> dict[str, Any]:
 def _text(arguments: Namespace, found: Mapping[str, Any]) -> str:
     if arguments.json:
         return json.dumps(found, indent=2)
-    return "\n".join(usage_table(found, width()))
+    names = _names(arguments) if found["by"] == "session" and found["groups"] else {}
+    return "\n".join(usage_table(found, width(), names))
 
 
-def usage_table(found: Mapping[str, Any], most: int) -> list[str]:
-    """The lines of an answer about usage, at most so wide."""
-    rows = [_row(group["key"] or "(none)", group) for group in found["groups"]]
+def _names(arguments: Namespace) -> dict[str, str]:
+    """The names of the newest sessions that have one, by their hashes; none where they cannot be asked for."""
+    try:
+        rows = tenants_api(arguments).ask("/usage/receipts", {"limit": NEWEST} | since_of(arguments))["data"]
+    except ApiError:
+        return {}
+    return {row["session"]: row["name"] for row in reversed(rows) if row.get("name") and row["session"]}
+
+
+def usage_table(found: Mapping[str, Any], most: int, names: Mapping[str, str] | None = None) -> list[str]:
+    """The lines of an answer about usage, at most so wide. `names`: what people know sessions by."""
+    known = names or {}
+    rows = [_row(_named(group["key"], known.get(group["key"], "")), group) for group in found["groups"]]
     return fitted([Column(found["by"]), *COLUMNS], [*rows, _row("all", found)], "not cached", most)
+
+
+def _named(key: str, name: str) -> str:
+    """A session's name with the beginning of its hash, which tells two of one name apart; else its key."""
+    return f"{name} ({key[:SHORT_HASH]})" if name else key or "(none)"
 
 
 def _row(key: str, sums: Mapping[str, Any]) -> Row:

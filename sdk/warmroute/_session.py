@@ -28,13 +28,19 @@ class Named(NamedTuple):
     parent: str | None = None
     kind: Kind = "main"
     agent: str | None = None
+    name: str | None = None
 
 
 _current: ContextVar[Named | None] = ContextVar("warmroute_session", default=None)
 
 
 def session(
-    key: str | None = None, *, parent: str | None = None, kind: Kind = "main", agent: str | None = None
+    key: str | None = None,
+    *,
+    parent: str | None = None,
+    kind: Kind = "main",
+    agent: str | None = None,
+    name: str | None = None,
 ) -> AbstractContextManager[str]:
     """Calls made inside the block belong to session `key`; without one, to a new session with a random key.
 
@@ -43,7 +49,8 @@ def session(
 
     `parent`: the session that started this one, for servers that read it. `kind`: a title or a compaction of a session
     keeps its key and stays with its server, while the guard compares it with its own kind only. `agent`: a name that
-    tells the agents of one session apart, likewise.
+    tells the agents of one session apart, likewise. `name`: what people know the session by, such as `fix the tests`;
+    a warmroute server shows it in receipts and tables of usage.
     """
     if kind not in _KINDS:
         raise ValueError(f"kind={kind!r} is none of {', '.join(_KINDS)}")
@@ -52,6 +59,7 @@ def session(
         None if parent is None else checked_key(parent),
         kind,
         None if agent is None else checked_key(agent),
+        None if name is None else checked_key(name),
     )
     return _entered(named)
 
@@ -59,7 +67,8 @@ def session(
 def purpose(named: Named) -> dict[str, str]:
     """The headers that tell a warmroute server what a block's calls are for, for their receipts."""
     found = {} if named.kind in ("main", "sample") else {headers.KIND: _KIND_NAMES.get(named.kind, named.kind)}
-    return {**found, headers.AGENT: named.agent} if named.agent else found
+    found |= {headers.AGENT: named.agent} if named.agent else {}
+    return found | ({headers.NAME: named.name} if named.name else {})
 
 
 def current() -> Named | None:

@@ -14,6 +14,9 @@ IDEMPOTENCY: Final = "idempotency-key"
 AGENT: Final = "x-warmroute-agent"
 """The name of the agent that sends a request, such as `explore`; shown in its receipt, at most 64 bytes, printable."""
 
+NAME: Final = "x-warmroute-session-name"
+"""A name of the session for people, such as `fix the tests`; shown in its receipts, at most 64 bytes, printable."""
+
 KIND: Final = "x-warmroute-kind"
 """What a request is for: one of `identity.KINDS`; shown in its receipt."""
 

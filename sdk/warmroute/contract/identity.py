@@ -93,6 +93,7 @@ IDENTITY_HEADERS: Final = frozenset(
         *PARENT_HEADERS,
         *_KIND_BY_VALUE,
         headers.AGENT,
+        headers.NAME,
         headers.DERIVED,
         headers.EXPECT,
         headers.HOME,
@@ -172,14 +173,23 @@ def described(request_headers: Mapping[str, str]) -> Described:
     which its main loop does not have. A name that is too long or not printable
     and an unknown kind are left out: they steer nothing, so they are no reason to refuse a request.
     """
-    agent = request_headers.get(headers.AGENT, "")
-    if not agent.isprintable() or len(agent.encode("utf-8", "surrogatepass")) > MAX_AGENT_NAME_BYTES:
-        agent = ""
+    agent = _shown(request_headers, headers.AGENT)
     for name, kinds in _KIND_BY_VALUE.items():
         kind = kinds.get(request_headers.get(name, ""))
         if kind is not None:
             return Described(agent, kind)
     return Described(agent, "sub" if _first(request_headers, _OF_SUB_AGENTS) else "")
+
+
+def session_name(request_headers: Mapping[str, str]) -> str:
+    """The session's name for people, empty where it has none that can be shown; header names are lower case."""
+    return _shown(request_headers, headers.NAME)
+
+
+def _shown(request_headers: Mapping[str, str], header: str) -> str:
+    """A name that a receipt can show, else an empty one."""
+    name = request_headers.get(header, "")
+    return name if name.isprintable() and len(name.encode("utf-8", "surrogatepass")) <= MAX_AGENT_NAME_BYTES else ""
 
 
 def _field_key(field: str, value: object) -> str | None:

@@ -40,6 +40,10 @@ class Turn:
     now: str = ""
     """The line before and now; masked unless the text was asked for."""
     lost_usd: float | None = None
+    compacted_tokens: int = 0
+    """By how many tokens a compaction has made the prompt shorter."""
+    saved_usd_a_turn: float | None = None
+    """What these would cost each turn as cached tokens."""
 
     @property
     def new_tokens(self) -> int:
@@ -140,6 +144,7 @@ def _turn(request: Recorded, reading: Reading, memory: Memory, show_text: bool) 
         lost = max(min(before.tokens, counted) - cached, 0) if cause is not None else 0
     cached_tokens = predicted if cached is None else cached
     lost = min(lost, counted - min(cached_tokens, counted))
+    compacted = max(before.tokens - counted, 0) if cause == Cause.COMPACTION and before is not None else 0
     line_before, line_now = _lines(reading) if broken is not None else ("", "")
     price = price_of(prompt.model)
     turn = Turn(
@@ -153,6 +158,8 @@ def _turn(request: Recorded, reading: Reading, memory: Memory, show_text: bool) 
         before=line_before if show_text else masked(line_before),
         now=line_now if show_text else masked(line_now),
         lost_usd=None if price is None or cause is None else lost * (price.input - price.cached) / 1e6,
+        compacted_tokens=compacted,
+        saved_usd_a_turn=None if price is None or not compacted else compacted * price.cached / 1e6,
     )
     return turn, cached is not None
 

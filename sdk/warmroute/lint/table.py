@@ -28,6 +28,7 @@ def text_of(analysis: Analysis) -> str:
     lines += ["", *_changed_lines(analysis)]
     for cause in dict.fromkeys(total.cause for total in causes):
         lines.append(f"{cause}: {WORDS[cause].meaning}. To change: {WORDS[cause].fix}.")
+    lines += _compaction_lines(analysis)
     turns = sum(len(session.turns) for session in analysis.sessions)
     kind = "cached" if analysis.is_recorded else "cached or repeated"
     lines.append(
@@ -69,6 +70,8 @@ def json_of(analysis: Analysis) -> dict[str, Any]:
                         "cause": turn.cause,
                         "where": turn.where or None,
                         "line": turn.line,
+                        "compacted_tokens": turn.compacted_tokens,
+                        "saved_usd_a_turn": turn.saved_usd_a_turn,
                         "before": turn.before or None,
                         "now": turn.now or None,
                     }
@@ -78,6 +81,20 @@ def json_of(analysis: Analysis) -> dict[str, Any]:
             for session in analysis.sessions
         ],
     }
+
+
+def _compaction_lines(analysis: Analysis) -> list[str]:
+    """What each compaction has cost, and what it saves."""
+    found = []
+    for session in analysis.sessions:
+        for turn in session.turns:
+            if turn.compacted_tokens:
+                cost = "" if turn.lost_usd is None else f" ({turn.lost_usd:.4f} USD)"
+                saved = "" if turn.saved_usd_a_turn is None else f" ({turn.saved_usd_a_turn:.4f} USD)"
+                lost, less = f"{turn.lost_tokens:,} tokens{cost}", f"{turn.compacted_tokens:,} tokens{saved}"
+                found.append(f"{_short(session.name)} #{turn.number} is a compaction: {lost} were computed again,")
+                found.append(f"  and each turn from there on is {less} shorter.")
+    return found
 
 
 def _changed_lines(analysis: Analysis) -> list[str]:

@@ -69,3 +69,13 @@ def test_a_client_that_says_what_it_sends_is_believed_but_for_keep_alives(client
 def test_all_turns_of_a_session_that_is_only_kept_warm_have_no_hit_ratio(client: httpx.Client) -> None:
     usage = _ask(client, "only", 1, 1, "warm")
     assert _of(client, usage)["hit_ratio"] is None
+
+
+def test_a_session_has_the_name_that_its_client_gives_it(client: httpx.Client) -> None:
+    body = {"model": "kimi-k2.5", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 2}
+    for name, shown in (("fix the tests", "fix the tests"), ("x" * 65, None)):
+        headers = {"x-session-affinity": "named", "x-warmroute-session-name": name}
+        usage = client.post("/v1/chat/completions", json=body, headers=headers).json()["usage"]
+        assert usage["warmroute"].get("name") == shown
+        newest = client.get("/v1/usage/receipts", params={"limit": "1"}).json()["data"][0]
+        assert newest["name"] == shown

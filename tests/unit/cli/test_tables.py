@@ -104,3 +104,10 @@ def test_nothing_is_said_where_there_is_no_terminal() -> None:
     with at_work("warmroute plan", out, lambda _ended, _seconds: False):
         pass
     assert out.getvalue() == ""
+
+
+def test_a_session_that_has_a_name_is_shown_by_it() -> None:
+    groups = [{"key": "0123456789abcdef", **SUMS}, {"key": "fedcba9876543210", **SUMS}]
+    text = "\n".join(usage_table({**USAGE, "by": "session", "groups": groups}, 170, {"0123456789abcdef": "fix tests"}))
+    assert "fix tests (012345)" in text
+    assert "fedcba9876543210" in text

@@ -143,3 +143,19 @@ def test_the_page_has_a_bar_for_each_turn_and_loads_nothing(
     assert page.bars == 4
     assert not page.tags & {"script", "link", "img", "iframe"}
     assert not re.search(r"https?://", path.read_text())
+
+
+def test_a_compaction_has_what_it_cost_and_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = ["Read the files.", *["The file says this. " * 400, "Go on."] * 6]
+    summary = "This session is continued from a previous conversation. Summary: " + "We read files. " * 100
+    bodies = [body("2026-11-20", TOOLS, *texts[:end]) for end in (1, 5, 9, 13)]
+    bodies.append(body("2026-11-20", TOOLS, summary))
+    path = tmp_path / "calls.jsonl"
+    path.write_text("\n".join(map(json.dumps, bodies)))
+    assert main(["lint", str(path)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"calls #5 is a compaction: [\d,]+ tokens \(0\.\d+ USD\) were computed again, and each turn", text)
+    main(["lint", "--json", str(path)])
+    turn = json.loads(capsys.readouterr().out)["sessions"][0]["turns"][-1]
+    assert turn["compacted_tokens"] > 10_000
+    assert turn["saved_usd_a_turn"] == pytest.approx(turn["compacted_tokens"] * 0.1 / 1e6)

@@ -160,6 +160,7 @@ _PREFIX_BREAK: Final = _object(
 )  # fmt: skip
 _RECEIPT: Final = _object(
     "agent",
+    "name",
     "continued",
     "dropped_fields",
     "kind",
@@ -189,6 +190,7 @@ _RECEIPT: Final = _object(
     cache_write=_object(**{"5m": _COUNT, "1h": _COUNT}),
     estimated={"type": "array", "items": _STRING},
     agent=_STRING,
+    name=_STRING,
     parent=_STRING,
     kind={"enum": [*KINDS]},
     dropped_fields={"type": "array", "items": _STRING},

@@ -22,6 +22,7 @@ from warmroute.contract.identity import (
     Session,
     described,
     lineage_parts,
+    session_name,
     session_of,
 )
 from warmroute_proxy.core.cache.return_times import OVER, PERSON, TOOLS, UNKNOWN
@@ -107,7 +108,9 @@ class Caller:
             agent, kind = described(identity)
             if not agent and self.agent:
                 agent = secrets.session_of(tenant.share_group, self.agent)[0]
-        self.receipt_fields = _receipt_fields(key=key_id, agent=agent, parent=parent_hex, kind=kind)
+        self.receipt_fields = _receipt_fields(
+            key=key_id, agent=agent, parent=parent_hex, kind=kind, name=session_name(identity)
+        )
 
     def keep(self, body: KnownBody) -> None:
         """Add a known body."""

@@ -39,7 +39,7 @@ _KEYS: Final[dict[By | None, str]] = {
     "day": f"date({field('settled_at')}, 'unixepoch')",
 }
 LISTED: Final = ("id", "settled_at", "model", "session", "region", "turn", "stream", "outcome", *TOTALS[1:])
-OF_RECEIPT: Final = ("agent", "parent", "kind", "loss")
+OF_RECEIPT: Final = ("agent", "parent", "kind", "name", "loss")
 _RECEIPT: Final = f"{field('usage')[:-2]}.warmroute"  # the beginning of an SQL call: a member's name and its end follow
 _TURNS: Final = (
     f"sum(CASE WHEN {field('id')} LIKE '%{VOID_SUFFIX}' THEN -1"
