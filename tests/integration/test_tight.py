@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.machine import seconds
 from warmroute_cli.demo.tight import Load, TightFleet, Turn, figures, pauses_of, play
 from warmroute_cli.main import main
 from warmroute_cli.state import make
-from warmroute_proxy.replay.setup import WITH_WORKING_SET, Setup, run
+from warmroute_proxy.replay.setup import WITH_QUEUE, WITH_WORKING_SET, Setup, run
 from warmroute_proxy.replay.trace import Request, Trace
 
 LOAD = Load(sessions=30, turns=8, first_tokens=12_000, more_tokens=1_000, kv_tokens=130_000, speed=1.0)
 PAGE = 64
+pytestmark = [pytest.mark.full, pytest.mark.timeout(seconds(600))]
 
 
 def trace_of(load: Load, turns: list[Turn]) -> Trace:
@@ -39,21 +41,19 @@ def trace_of(load: Load, turns: list[Turn]) -> Trace:
     return Trace("tight", PAGE, requests, load.sessions, named_sessions=True)
 
 
-@pytest.mark.full
-def test_two_proxies_have_the_hit_ratio_of_their_replay(tmp_path: Path) -> None:
-    """Two runs on two busy cores were 0.051 below their replays, which differ by 0.05 among five seeds."""
+def test_two_proxies_do_as_their_replay_with_admission_and_not_as_that_without(tmp_path: Path) -> None:
+    """How near depends on the machine: two runs on two busy cores were 0.051 below their replays."""
     make(tmp_path / "state")
     with TightFleet(tmp_path / "state", tmp_path / "run", LOAD, 120.0, proxies=2) as fleet:
         turns = asyncio.run(play(fleet.urls, fleet.api_key, LOAD))
     live = figures(turns, LOAD.speed)
     setup = Setup(prefills=LOAD.engines, kv_tokens=LOAD.kv_tokens, routers=2, share_lag_s=0.01)
-    replayed = run(trace_of(LOAD, turns), setup, WITH_WORKING_SET)
-    figure = f"live {live.hit:.3f}, replay {replayed.hit:.3f}"
+    with_it, without = (run(trace_of(LOAD, turns), setup, policy).hit for policy in (WITH_WORKING_SET, WITH_QUEUE))
+    figure = f"live {live.hit:.3f}, replay {with_it:.3f}, without admission {without:.3f}"
     print(figure)
-    assert abs(live.hit - replayed.hit) <= 0.06, figure
+    assert abs(live.hit - with_it) < abs(live.hit - without), figure
 
 
-@pytest.mark.full
 def test_the_demo_shows_what_admission_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--tight", "--state-dir", str(tmp_path / "state"), "--json", str(tmp_path / "figures")]) == 0
     lines = capsys.readouterr().out.splitlines()
