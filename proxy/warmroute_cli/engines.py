@@ -43,13 +43,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show(engines: list[dict[str, Any]]) -> None:
-    """A line for each engine."""
-    for engine in engines:
-        by = ", ".join(engine["draining_since"])
-        state = f"{engine['state']} (by the {by})" if by else str(engine["state"])
-        print(f"{engine['id']:<24} {engine['role']:<11} {state:<32} {engine['running']:>5} running")
+    """A line for each engine, in columns as wide as what stands in them."""
+    rows = [(engine["id"], engine["role"], _state(engine), f"{engine['running']} running") for engine in engines]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, engine in zip(rows, engines, strict=True):
+        *cells, running = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join([*cells, running.strip().rjust(widths[-1])]))
         if "warning" in engine:
             print(f"warning: {engine['warning']}", file=sys.stderr)
+
+
+def _state(engine: Mapping[str, Any]) -> str:
+    by = ", ".join(engine["draining_since"])
+    return f"{engine['state']} (by the {by})" if by else str(engine["state"])
 
 
 def _admin_of(admins: Mapping[str, Api], path: str, engine_id: str) -> Api:

@@ -15,6 +15,8 @@ from .pages import NODE, QUIET, ROOT
 
 PAGE = ROOT / "docs" / "quickstart.md"
 TIMEOUT_S = 240.0
+WIDTH = 80
+"""Of the terminal of somebody who follows the page."""
 
 
 def copy_of_the_checkout(folder: Path) -> Path:
@@ -43,6 +45,7 @@ def run(script: str, folder: Path) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "PYTHON"))}
     path = f"{NODE / 'node_modules' / '.bin'}:{os.environ['PATH']}"
     environment = {**kept, **QUIET, "HOME": str(home), "PATH": path, "PIP_FIND_LINKS": str(wheels)}
+    environment["COLUMNS"] = str(WIDTH)
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=seconds(TIMEOUT_S),
@@ -72,4 +75,6 @@ def test_the_first_hour(tmp_path: Path) -> None:
     for words in ("Where: in region ", "Why there: ", "Cached: ", "Cold, with nothing cached, it would have cost "):
         assert words in said[5]
     assert len(re.findall(r"^(?:east|west)-\w\d ", said[6], re.MULTILINE)) == 8
+    tables = [line for step in (4, 6) for line in said[step].splitlines()[1:]]
+    assert [line for line in tables if len(line) > WIDTH and "http" not in line] == []
     assert "requests in " in said[7]
