@@ -19,7 +19,7 @@ from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.server.ledger import all_rows
 from warmroute_proxy.server.ledger.fold import Fold
 from warmroute_proxy.server.ledger.journal import journal_path
-from warmroute_proxy.server.ledger.usage_sums import SUMMED, By, Turns, add_up, newest
+from warmroute_proxy.server.ledger.usage_sums import SUMMED, WARM, By, Turns, add_up, newest
 
 BEGAN_S = 1_700_000_000.0
 HOUR_S = 3600.0
@@ -33,6 +33,7 @@ turns = st.fixed_dictionaries(
         "prompt": st.integers(1, 500),
         "cached": st.integers(0, 500),
         "voided": st.booleans(),
+        "warm": st.booleans(),
     }
 )
 
@@ -60,17 +61,22 @@ def entry(number: int, turn: dict[str, Any]) -> Entry:
     }
     loss = {"cold": (prompt - cached) // 2, "new": (prompt - cached + 1) // 2}
     ended_at = BEGAN_S + turn["hours"] * HOUR_S
-    settle(made, merge_usage(reported, None, None, 0), loss, reported, Ending("completed", 200, ended_at, 1.0, 2.0))
+    fields = b'"kind":"warm"' if turn["warm"] else b""
+    ending = Ending("completed", 200, ended_at, 1.0, 2.0, receipt_fields=fields)
+    settle(made, merge_usage(reported, None, None, 0), loss, reported, ending)
     return made
 
 
 def by_hand(rows: list[Entry]) -> dict[str, int]:
-    sums: Counter[str] = Counter(dict.fromkeys(SUMMED, 0))
+    sums: Counter[str] = Counter(dict.fromkeys((*SUMMED, *WARM), 0))
     for row in rows:
         sums["turns"] += -1 if row.outcome == "voided" else 1
         for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "list_nanousd", "price_nanousd"):
             sums[name] += getattr(row, name)
         sums.update(row.loss)
+        if b'"kind":"warm"' in bytes(row.usage):
+            sums["warm_prompt_tokens"] += row.prompt_tokens
+            sums["warm_cached_tokens"] += row.cached_tokens
     return dict(sums)
 
 
@@ -136,7 +142,10 @@ def test_sums_are_those_by_hand(
 
 def test_what_is_not_read_for_want_of_time_is_named(tmp_path: Path, monkeypatch: Any) -> None:
     rows = [
-        entry(number, {"tenant": "acme", "session": None, "model": "m", "hours": number, "prompt": 9, "cached": 1})
+        entry(
+            number,
+            {"tenant": "acme", "session": None, "model": "m", "hours": number, "prompt": 9, "cached": 1, "warm": False},
+        )
         for number in range(40)
     ]
     journal_path(tmp_path, 1).write_bytes(b"".join(row.record() + b"\n" for row in rows))
