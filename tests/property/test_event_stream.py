@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.search import searched
@@ -10,8 +12,18 @@ from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.replicas.event_stream import ALIVE_EVERY_S, MAX_WAITING, SILENT_S, Inbox, Outbox
-from warmroute_proxy.core.replicas.peer_events import Event, Lost
+from warmroute_proxy.core.replicas.event_stream import (
+    ALIVE_EVERY_S,
+    CUT_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_WAITING,
+    MAX_WAITING_BYTES,
+    SILENT_S,
+    Events,
+    Inbox,
+    Outbox,
+)
+from warmroute_proxy.core.replicas.peer_events import Event, Lost, Sent
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 
 
@@ -53,6 +65,55 @@ def test_each_event_is_applied_once_and_in_order(fates: list[tuple[int, str]]) -
     assert router.numbers == list(range(count))
     assert router.forgotten == 0
     assert outbox.waiting == 0
+
+
+def sent(cuts: int) -> Sent:
+    return Sent(1, "a", None, Chain(list(range(cuts)), list(range(cuts))), True, 0, 1, 0, 1, 1, 0)
+
+
+def test_an_event_that_no_peer_would_take_holds_up_nothing() -> None:
+    outbox = Outbox(7)
+    outbox.add(sent(MAX_MESSAGE_BYTES // CUT_BYTES))
+    outbox.add(Lost(2, []))
+    message = outbox.take(100.0)
+    assert message is not None
+    assert (message.first, message.events, outbox.lost) == (0, [Lost(2, [])], 1)
+
+
+@pytest.mark.parametrize("cuts", [1, 500, 8_000, 40_000])
+def test_what_waits_and_a_message_are_bounded_by_their_bytes(cuts: int) -> None:
+    outbox = Outbox(7)
+    for _ in range(min(2 * MAX_WAITING, 4 * MAX_WAITING_BYTES // (CUT_BYTES * cuts))):
+        outbox.add(sent(cuts))
+    assert outbox.waiting * (CUT_BYTES * cuts) <= MAX_WAITING_BYTES
+    message = outbox.take(100.0)
+    assert message is not None
+    assert len(msgspec.msgpack.encode([message])) <= 1 << 20
+
+
+def test_a_refused_message_is_not_sent_again() -> None:
+    router, inbox, outbox = Applied(), Inbox(), Outbox(7)
+    outbox.add(Lost(0, []))
+    assert outbox.take(100.0) is not None
+    outbox.refused()
+    outbox.add(Lost(1, []))
+    message = outbox.take(100.0)
+    assert message is not None
+    inbox.apply(message, router, 100.0)
+    assert (router.numbers, outbox.lost, outbox.waiting) == ([1], 1, 1)
+
+
+def test_an_event_that_cannot_be_applied_is_not_applied_again() -> None:
+    class Broken(Applied):
+        def apply(self, peer: int, event: Event, now_s: float) -> None:
+            super().apply(peer, event, now_s)
+            raise IndexError
+
+    router, inbox, message = Broken(), Inbox(), Events(7, 0, [Lost(0, [])])
+    with pytest.raises(IndexError):
+        inbox.apply(message, router, 100.0)
+    assert inbox.apply(message, router, 100.0) == 0
+    assert router.numbers == [0]
 
 
 def test_a_receiver_that_missed_events_forgets_the_requests_of_that_sender() -> None:

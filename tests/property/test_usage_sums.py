@@ -74,7 +74,7 @@ def by_hand(rows: list[Entry]) -> dict[str, int]:
         for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "list_nanousd", "price_nanousd"):
             sums[name] += getattr(row, name)
         sums.update(row.loss)
-        if b'"kind":"warm"' in bytes(row.usage):
+        if row.kind == "warm":
             sums["warm_prompt_tokens"] += row.prompt_tokens
             sums["warm_cached_tokens"] += row.cached_tokens
     return dict(sums)

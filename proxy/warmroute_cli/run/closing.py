@@ -90,7 +90,8 @@ def _agents_row(agent: str, turns: Sequence[Mapping[str, Any]]) -> Row:
 
 def _broken(api: Api, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The turns that lost most."""
-    coldest = sorted(rows, key=lambda row: row["cached_tokens"] - row["prompt_tokens"])[:MAX_READ]
+    turns = [row for row in rows if row["outcome"] not in NO_TURNS]
+    coldest = sorted(turns, key=lambda row: row["cached_tokens"] - row["prompt_tokens"])[:MAX_READ]
     receipts = [api.ask(f"/usage/receipts/{row['id']}")["usage"]["warmroute"] for row in coldest]
     found = [(receipt["loss"].get(name, 0), name, receipt) for receipt in receipts for name in BREAKS]
     worst = sorted((each for each in found if each[0]), key=lambda each: -each[0])

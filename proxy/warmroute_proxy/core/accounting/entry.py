@@ -80,6 +80,12 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
         return ("", {}) if found is None else (found.warmroute.key, found.warmroute.loss)
 
     @property
+    def kind(self) -> str:
+        """The kind of the turn that the receipt in `usage` names, empty where it names none."""
+        found = _decode_usage(self.usage)
+        return "" if found is None else found.warmroute.kind
+
+    @property
     def credit_nanousd(self) -> int:
         """The credit that the receipt in `usage` names, which another row has."""
         found = _decode_usage(self.usage)
@@ -92,6 +98,7 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
 class _Receipt(msgspec.Struct):
     loss: dict[str, int] = {}
+    kind: str = ""
     key: str = ""
     credit: dict[str, int] = {}
 

@@ -143,6 +143,7 @@ def voiding(entry: Entry, now_s: float) -> Entry:
         "id": void_id(entry.id),
         "voids": entry.id,
         **({"key": key_id} if key_id else {}),
+        **({"kind": kind} if (kind := entry.kind) else {}),
         "loss": {name: -tokens for name, tokens in loss.items()},
         "list_nanousd": -entry.list_nanousd,
         "price_nanousd": -entry.price_nanousd,

@@ -8,7 +8,7 @@ Limit: bytes, given by the caller; the session that was served least recently go
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from warmroute_proxy.core.prompt.breaks import PromptShape
@@ -75,8 +75,11 @@ class PromptMemory:
 
     def renew(self, session: int, prompt: KnownPrompt, chain: Chain, messages: list[int]) -> KnownPrompt:
         """Replace a prompt by one that continued it when it was sent. Returns the one that is stored."""
-        if session not in self._by_session or not _continues(chain.hashes, prompt):
+        prompts = self._by_session.get(session, _NONE)
+        at = next((at for at, each in enumerate(prompts) if each is prompt), None)
+        if at is None or not _continues(chain.hashes, prompt):
             return self.add(session, KnownPrompt(prompt.lineage, prompt.head, chain, messages))
+        prompts.insert(0, prompts.pop(at))
         self.bytes += _BYTES_PER_CUT * (len(chain.hashes) - len(prompt.chain.hashes))
         prompt.chain = chain
         prompt.messages = messages
@@ -91,8 +94,9 @@ class PromptMemory:
         prompts.insert(0, prompt)
         self.bytes += prompt.size
         self._by_session.move_to_end(session)
-        self.bytes -= _size(prompts[MAX_PROMPTS:])
+        left_out = prompts[MAX_PROMPTS:]
         del prompts[MAX_PROMPTS:]
+        self._left_out(session, left_out, {each.head.asked for each in prompts} if left_out else set())
         if asked := prompt.head.asked:
             self._session_by_asked[asked] = session
         if self.bytes > self.max_bytes:
@@ -102,10 +106,15 @@ class PromptMemory:
     def _drop_oldest(self) -> None:
         while self.bytes > self.max_bytes and self._by_session:
             dropped, prompts = self._by_session.popitem(last=False)
-            self.bytes -= _size(prompts)
-            for each in prompts:
-                if self._session_by_asked.get(each.head.asked) == dropped:
-                    del self._session_by_asked[each.head.asked]
+            self._left_out(dropped, prompts, set())
+
+    def _left_out(self, session: int, prompts: list[KnownPrompt], stay: set[int]) -> None:
+        """Forget prompts of a session. `stay`: by which first messages those are found that it still has."""
+        for each in prompts:
+            self.bytes -= each.size
+            asked = each.head.asked
+            if asked not in stay and self._session_by_asked.get(asked) == session:
+                del self._session_by_asked[asked]
 
 
 def _continues(hashes: list[int], prompt: KnownPrompt) -> bool:
@@ -113,7 +122,3 @@ def _continues(hashes: list[int], prompt: KnownPrompt) -> bool:
     known = prompt.chain.hashes
     at = len(known)
     return at <= len(hashes) and hashes[at - 1] == known[-1]
-
-
-def _size(prompts: Sequence[KnownPrompt]) -> int:
-    return sum([prompt.size for prompt in prompts])

@@ -3,6 +3,9 @@
 The earlier prompt is known without its text (`parts`), so a cause is what the shapes tell: a line whose digits alone
 differ and that holds a date now; a line that holds a path now; the same tools in another order; a history that became a
 summary. The causes' names are those of the SDK's prefix guard, which has both texts and is more certain.
+
+Limits, so that no prompt costs more than its length: `MAX_LEFT_OUT` messages that were left out, `MAX_COMPARED` behind
+them; `MAX_SECTION_LINES` above a line for the file that it is of; lines of `MAX_DATE_CHARS` for other days.
 """
 
 import re
@@ -19,6 +22,10 @@ SIMILAR: Final = 0.5
 
 SHRUNK: Final = 0.5
 MAX_SUMMARY_CHARS: Final = 2_000
+MAX_LEFT_OUT: Final = 64
+MAX_COMPARED: Final = 256
+MAX_SECTION_LINES: Final = 200
+MAX_DATE_CHARS: Final = 300
 MAX_LINE_CHARS: Final = 2_000
 MAX_CHANGED_LINES: Final = 3
 _ROLES: Final = ("system", "user", "assistant", "tool")
@@ -146,6 +153,8 @@ def _cause_of_line(old: LineMark, new: LineMark, line: str, key: int) -> str | N
 
 def _other_day(old: LineMark, line: str, key: int) -> bool:
     """Whether the line was the same but for the digits and names of its day and month."""
+    if len(line) > MAX_DATE_CHARS:
+        return False
     return any(line_mark(each.encode("utf-8", "surrogatepass"), key).zeroed == old.zeroed for each in _days(line))
 
 
@@ -164,7 +173,7 @@ _OTHER_SECTION: Final = re.compile(r"^</?[a-z_-]+>")
 
 def _in_memory_file(lines: list[str], at: int) -> bool:
     """Whether a line stands below one that names a memory file, with no other section between."""
-    for line in reversed(lines[:at]):
+    for line in reversed(lines[max(0, at - MAX_SECTION_LINES) : at]):
         if _MEMORY_FILE.search(line[:MAX_LINE_CHARS]):
             return True
         if _OTHER_SECTION.match(line) and "instructions" not in line.lower():
@@ -177,12 +186,14 @@ def _history(before: PromptShape, now: PromptShape, texts: Texts) -> Break | Non
     if at >= len(before.messages) or at >= len(now.messages):
         return None  # it continues the other, or is a beginning of it
     old, new = sizes_of(before.messages, before.ends, at), sizes_of(now.messages, now.ends, at)
-    role = _ROLES[new[0][0]]
-    cause = _cause_in_history(old, new, lambda: _is_summary(texts, at))
+    where = f"message {at + 1} ({_ROLES[new[0][0]]})"
+    shorter = sum(size for _, size in new) < SHRUNK * sum(size for _, size in old)
+    if shorter and _is_summary(texts, at):
+        return Break(where, "compaction")
     leading = sum(1 for mark in now.messages[:at] if mark & 3 == 0)
-    if at <= leading and cause != "compaction":
+    if at <= leading:
         return None  # nothing in common but what stands before the first message
-    return Break(f"message {at + 1} ({role})", cause)
+    return Break(where, _cause_in_history(old, new))
 
 
 def _first_other_message(before: PromptShape, now: PromptShape) -> int:
@@ -195,15 +206,14 @@ def _first_other_message(before: PromptShape, now: PromptShape) -> int:
     return least
 
 
-def _cause_in_history(old: list[tuple[int, int]], new: list[tuple[int, int]], is_summary: Callable[[], bool]) -> str:
-    shorter = sum(size for _, size in new) < SHRUNK * sum(size for _, size in old)
-    if shorter and is_summary():
-        return "compaction"
+def _cause_in_history(old: list[tuple[int, int]], new: list[tuple[int, int]]) -> str:
+    """What was changed in messages of these sizes: one of them, or some left out, at most `MAX_LEFT_OUT`."""
     rest = len(old) - 1
     if rest and new[1 : 1 + rest] == old[1:]:  # one message differs, and what follows it has the sizes it had
         return "history-pruned" if old[0][0] == TOOL and new[0][1] < SHRUNK * old[0][1] else "history-edited"
-    for removed in range(1, len(old)):
-        if old[removed:][: len(new)] == new[: len(old) - removed]:
+    for removed in range(1, min(len(old), 1 + MAX_LEFT_OUT)):
+        stay = min(len(old) - removed, len(new), MAX_COMPARED)
+        if old[removed] == new[0] and old[removed : removed + stay] == new[:stay]:
             return "history-pruned"
     return "history-edited"
 

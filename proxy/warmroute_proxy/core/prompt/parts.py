@@ -129,7 +129,7 @@ def line_mark(line: bytes, key: int) -> LineMark:
 
 
 def _tools(raw: Raw, key: int) -> tuple[ToolMark, ...]:
-    known = (key, xxh3_128_digest(raw))
+    known = (key, xxh3_128_digest(raw, key))
     found = _read_tools.get(known)
     if found is None:
         names = [tool.function.name if tool.function is not None else tool.name for tool in _TOOLS.decode(raw)]
@@ -147,7 +147,7 @@ def _tool(name: str, piece: bytes, key: int) -> ToolMark:
 
 
 def _lines(content: Raw, key: int) -> tuple[LineMark, ...]:
-    known = (key, xxh3_128_digest(content))
+    known = (key, xxh3_128_digest(content, key))
     found = _read_lines.get(known)
     if found is None:
         lines = text_of(content).encode("utf-8", "surrogatepass").split(b"\n", MAX_LINES)[:MAX_LINES]

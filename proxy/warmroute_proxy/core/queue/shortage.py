@@ -42,10 +42,10 @@ class Shortage:
         self.waiting_share = self.waiting_share * left_share + (waiting_tokens > 0) * (1 - left_share)
 
     def computed_today(self, evicted_tokens: int, unix_s: float) -> int:
-        """Tokens computed again since midnight UTC, or since the start. `evicted_tokens`: all of them so far."""
+        """Tokens computed again since midnight UTC, or since the first call. `evicted_tokens`: all of them so far."""
         day = int(unix_s // DAY_S)
         if day != self._day:
-            self._evicted_before = 0 if self._day < 0 else self._evicted_last
+            self._evicted_before = evicted_tokens if self._day < 0 else self._evicted_last
             self._day = day
         self._evicted_last = evicted_tokens
         return evicted_tokens - self._evicted_before

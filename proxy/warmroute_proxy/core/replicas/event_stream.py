@@ -5,7 +5,8 @@ is under way: it is sent again until it is confirmed, so that events arrive in o
 has applied already. Where some are missing, it forgets the open requests of that sender, as it does when the sender
 dies: an end may be among the missing events, and a request must not count as load for ever.
 
-Limits: `MAX_WAITING` events wait for a peer, the oldest are dropped first. `MAX_SENDERS` senders are known, the one
+Limits: `MAX_WAITING` events of `MAX_WAITING_BYTES` wait for a peer, the oldest are dropped first. An event that is
+larger than a message, and a message that a peer refuses, are dropped, too. `MAX_SENDERS` senders are known, the one
 that was silent longest is forgotten first; so is one that was silent for `SILENT_S`. A sender that has nothing to say
 sends an empty message each `ALIVE_EVERY_S`.
 """
@@ -15,11 +16,18 @@ from typing import Final
 
 import msgspec
 
-from warmroute_proxy.core.replicas.peer_events import Event
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
+from warmroute_proxy.core.replicas.peer_events import Event, Evicted, Sent
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 
 MAX_WAITING: Final = 16_384
+MAX_WAITING_BYTES: Final = 8 << 20
 MAX_IN_MESSAGE: Final = 256
+MAX_MESSAGE_BYTES: Final = 700_000
+"""As `bytes_of` has it; who receives a message takes 1 MiB."""
+
+EVENT_BYTES: Final = 400
+CUT_BYTES: Final = 14  # a hash and where it ends
 MAX_SENDERS: Final = 256
 SILENT_S: Final = 30.0
 ALIVE_EVERY_S: Final = 5.0
@@ -36,12 +44,13 @@ class Events(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="p"):
 class Outbox:
     """What one peer is to be sent."""
 
-    __slots__ = ("_first", "_sender", "_under_way", "_waiting", "lost", "sent_s")
+    __slots__ = ("_bytes", "_first", "_sender", "_under_way", "_waiting", "lost", "sent_s")
 
     def __init__(self, sender: int) -> None:
         self._sender = sender
         self._first = 0  # the number of the first event that waits
         self._waiting: deque[Event] = deque()
+        self._bytes = 0  # of all that wait
         self._under_way = 0  # events of the message that is under way
         self.lost = 0
         """Events that were dropped."""
@@ -55,18 +64,27 @@ class Outbox:
 
     def add(self, event: Event) -> None:
         """Have an event sent."""
+        size = bytes_of(event)
+        if size > MAX_MESSAGE_BYTES:
+            self.lost += 1
+            return
         self._waiting.append(event)
-        if len(self._waiting) > MAX_WAITING:
-            self._waiting.popleft()
-            self._first += 1
+        self._bytes += size
+        while len(self._waiting) > MAX_WAITING or self._bytes > MAX_WAITING_BYTES:
+            self._drop()
             self._under_way = max(0, self._under_way - 1)
             self.lost += 1
 
     def take(self, now_s: float, most: int = MAX_IN_MESSAGE) -> Events | None:
         """The message to send now: of at most `most` events; None where there is nothing to say."""
-        count = min(len(self._waiting), most)
-        if not count and now_s - self.sent_s < ALIVE_EVERY_S:
+        if not self._waiting and now_s - self.sent_s < ALIVE_EVERY_S:
             return None
+        count = size = 0
+        for event in self._waiting:
+            size += bytes_of(event)
+            if count == most or size > MAX_MESSAGE_BYTES:
+                break
+            count += 1
         self.sent_s = now_s
         self._under_way = count
         return Events(self._sender, self._first, [self._waiting[at] for at in range(count)])
@@ -74,9 +92,28 @@ class Outbox:
     def confirmed(self) -> None:
         """The message under way has arrived."""
         for _ in range(self._under_way):
-            self._waiting.popleft()
-        self._first += self._under_way
+            self._drop()
         self._under_way = 0
+
+    def refused(self) -> None:
+        """The message under way is one that the peer does not take: it is not sent again."""
+        self.lost += self._under_way
+        self.confirmed()
+
+    def _drop(self) -> None:
+        self._bytes -= bytes_of(self._waiting.popleft())
+        self._first += 1
+
+
+def bytes_of(event: Event) -> int:
+    """About how many bytes of a message an event takes; never less."""
+    if isinstance(event, Sent):
+        return EVENT_BYTES + CUT_BYTES * len(event.chain.hashes)
+    if isinstance(event, Evicted):
+        return EVENT_BYTES + CUT_BYTES * len(event.cuts)
+    if isinstance(event, RegionalTurn):
+        return EVENT_BYTES + CUT_BYTES * len(event.new)
+    return EVENT_BYTES
 
 
 class Inbox:
@@ -104,13 +141,13 @@ class Inbox:
             router.forget(sender, now_s)
             expected = message.first
         new = message.events[expected - message.first :]
-        for event in new:
-            router.apply(sender, event, now_s)
-        self._next[sender] = expected + len(new)
+        self._next[sender] = expected + len(new)  # before they are applied: an error of ours must not repeat them
         self._last_s[sender] = now_s
         self._last_s.move_to_end(sender)
         if len(self._last_s) > MAX_SENDERS:
             self._forget(next(iter(self._last_s)), router, now_s)
+        for event in new:
+            router.apply(sender, event, now_s)
         return len(new)
 
     def drop_silent(self, router: PeerRouter, now_s: float) -> None:

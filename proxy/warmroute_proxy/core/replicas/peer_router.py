@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
+from warmroute_proxy.core.cache.return_times import OVER, UNKNOWN
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
@@ -211,6 +212,8 @@ class PeerRouter(Router):
         decode_worker = workers.get(sent.decode_worker) if sent.decode_worker is not None else None
         if cache_worker is None or (decode_worker is None and sent.decode_worker is not None):
             return  # a worker that only the peer knows yet
+        if sent.number in under_way:
+            self._in_flight.drop(under_way.pop(sent.number), now_s)
         ticket = under_way[sent.number] = PeerTicket(sent, cache_worker, decode_worker)
         self._in_flight.begin(ticket, sent.begins, sent.cached_tokens / sent.prompt_tokens, now_s)
         self._histories.dispatched(sent.lineage, ticket)
@@ -220,7 +223,7 @@ class PeerRouter(Router):
 
     def _apply_served(self, served: Served, ticket: PeerTicket, now_s: float) -> None:
         turn = served.settled_turn
-        self.working_set.expect(ticket, served.returns)
+        self.working_set.expect(ticket, served.returns if 0 <= served.returns <= OVER else UNKNOWN)
         self._in_flight.end(ticket, now_s, served.streamed_tokens)
         counts = turn.prompt_tokens, turn.cached_tokens, turn.completion_tokens
         self._end_history(ticket, served.lineage, *counts)

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from warmroute_proxy.server.engines.chunk_shape import Shape, shape_of
-from warmroute_proxy.server.engines.sse import UNFINISHED, Scanner, has_marker
+from warmroute_proxy.server.engines.sse import UNFINISHED, Scanner, ended_in_tools, has_marker
 
 MAX_REST_BYTES: Final = 65_536
 SMALL_BYTES: Final = 4096  # an answer that came whole and is smaller is parsed
@@ -211,7 +211,10 @@ class Passthrough:
         events = chunk.count(UNFINISHED)
         if not (events or counted) or chunk[:digits] != b"%x" % (len(chunk) - digits - 4) or has_marker(chunk):
             return False
-        self._stream.scanner.content_events += events
+        scanner = self._stream.scanner
+        scanner.content_events += events
+        if not events and not scanner.called_tools:  # a finish, behind content that came with it
+            scanner.called_tools = ended_in_tools(chunk)
         if events == 1 and self._shapes < MAX_SHAPES:
             shape = shape_of(chunk, digits)
             if shape is not None:

@@ -185,7 +185,14 @@ class LargeBodies:
             waiting.reads += 1
             waiting.began_s = self._loop.time()
             try:
-                self._started().ask(waiting.asked)
+                reader = self._started()
+            except (OSError, RuntimeError) as error:
+                log.error("no process can be started that reads large requests: %s", error)
+                self._stop_reading()
+                self._end(waiting, _unreadable())
+                continue
+            try:
+                reader.ask(waiting.asked)
             except OSError:  # it has ended, which is told later
                 return
             self._guard = self._loop.call_later(SILENT_S, self._silent, waiting)

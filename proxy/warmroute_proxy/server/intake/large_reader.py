@@ -20,7 +20,10 @@ TOO_LONG: Final = -signal.SIGPROF
 
 
 class LargeReader:
-    """One process. Both functions are called in the event loop, the second one once, with how the process ended."""
+    """One process. Both functions are called in the event loop, the second one once, with how the process ended.
+
+    Raises: OSError, RuntimeError, where no process or no thread can be made.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,11 @@ class LargeReader:
         self._process = context.Process(target=large_reading.serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
-        Thread(target=self._listen, daemon=True, name="large-bodies").start()
+        try:
+            Thread(target=self._listen, daemon=True, name="large-bodies").start()
+        except RuntimeError:  # no thread can be made
+            self._process.kill()
+            raise
 
     def ask(self, asked: LargeRequest) -> None:
         """Have a body read. Raises: OSError, where the process has ended."""

@@ -34,7 +34,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
-from warmroute_proxy.core.accounting.entry_steps import void_id, voiding, withdrawn
+from warmroute_proxy.core.accounting.entry_steps import turns_in, void_id, voiding, withdrawn
 from warmroute_proxy.server.ledger.all_processes import AllProcessesReader
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn, read_earlier_turns
 from warmroute_proxy.server.ledger.fold import Fold, recover_all
@@ -202,7 +202,7 @@ class Ledger:
         """Void a tenant's row, unless that is done; `on_durable` is called where it returns "voided" alone."""
         if receipt_id in self._under_way:
             return "open"
-        entry = self._entry(tenant, receipt_id)
+        entry = self._entry(tenant, receipt_id) if turns_in(receipt_id) == 1 else None
         if entry is None:
             return "unknown"
         if not entry.ended:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from warmroute.contract import headers as names
-from warmroute_proxy.core.replicas.event_stream import MAX_IN_MESSAGE, Events, Inbox, Outbox
+from warmroute_proxy.core.replicas.event_stream import Events, Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.server.base.metrics import Metrics
@@ -25,8 +25,9 @@ from warmroute_proxy.server.regions.forward_claim import Forwards
 
 SEND_WITHIN_S: Final = 0.002
 RETRY_S: Final = 1.0
-MAX_BYTES: Final = 1_048_576
 NO_TENANT: Final = ""
+_REFUSED: Final = frozenset({400, 413, 500})
+"""The same message would have the same answer."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -144,16 +145,10 @@ class OtherProxies:
         now_s = self._clock()
         if link.busy or now_s < link.retry_at_s:
             return
-        most = MAX_IN_MESSAGE
-        message = link.outbox.take(now_s, most)
+        message = link.outbox.take(now_s)
         if message is None:
             return
         body = _encode([message])
-        while len(body) > MAX_BYTES and most > 1:
-            most = max(1, len(message.events) // 2)
-            message = link.outbox.take(now_s, most)
-            assert message is not None
-            body = _encode([message])
         link.busy = True
         task = asyncio.get_running_loop().create_task(self._post(link, body, len(message.events)))
         self._tasks.add(task)
@@ -172,6 +167,9 @@ class OtherProxies:
             if link.up:
                 link.outbox.confirmed()
                 self._sent[0] += count
+            elif status in _REFUSED:
+                link.outbox.refused()
+                self._lost[0] += count
             else:
                 link.retry_at_s = self._clock() + RETRY_S
         if link.outbox.waiting:

@@ -208,17 +208,20 @@ class Settlement:
 
     def _credit(self, account: RequestAccount, turn: MovedTurn, before: SettledTurn) -> list[bytes]:
         """The member of the receipt that names its credit, where it has one."""
+        if account.entry is None or account.entry.rates is UNCHARGED:
+            return []
         tokens = self._credits.grant(turn, before)
-        if not tokens or account.entry is None:
+        if not tokens:
             return []
         account.has_credit = True
         return [b'"credit":{"tokens":%d,"nanousd":%d}' % (tokens, credit_nanousd(tokens, account.entry.rates))]
 
     def _write(self, account: RequestAccount, entry: Entry, on_written: Callable[[JournalError | None], None]) -> None:
-        """Write the row, together with that of its credit."""
-        if account.has_credit:
-            self._ledger.settle(crediting(entry), _ignore)
+        """Write the row, then that of its credit: no credit is written without its turn."""
+        credit = crediting(entry) if account.has_credit else None
         self._ledger.settle(entry, on_written)
+        if credit is not None:
+            self._ledger.settle(credit, _ignore)
 
     def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""

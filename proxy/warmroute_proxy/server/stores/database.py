@@ -93,7 +93,7 @@ class Database:
             await asyncio.wait({opening}, timeout=_CLOSE_S)
             if not opening.done():
                 opening.cancel()
-            elif opening.exception() is None:
+            elif not has_failed(opening):
                 opening.result().terminate()
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -105,8 +105,10 @@ class Database:
     async def _connected(self) -> Connection:
         if self._connection is None:
             loop = asyncio.get_running_loop()
-            ended = self._opening is not None and self._opening.done()
-            if loop.time() < self._not_before_s and not ended:  # a call has just failed: the next need not wait too
+            if self._opening is not None and has_failed(self._opening):  # the call that began it was given up before
+                self._opening = None
+            opened = self._opening is not None and self._opening.done()
+            if loop.time() < self._not_before_s and not opened:  # a call has just failed: the next need not wait too
                 raise StoreAway(self.problem)
             self._not_before_s = loop.time() + RETRY_S
             if self._opening is None:
@@ -138,6 +140,11 @@ class Database:
         self.state, self.problem = state, problem
         if connection is not None:
             connection.terminate()
+
+
+def has_failed(opening: asyncio.Task[Connection]) -> bool:
+    """Whether an attempt to connect has ended without a connection."""
+    return opening.done() and (opening.cancelled() or opening.exception() is not None)
 
 
 def ask_once(dsn: str, work: Callable[[Connection], Awaitable[T]], timeout_s: float) -> T:
