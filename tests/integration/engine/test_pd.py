@@ -211,6 +211,7 @@ def test_aborting_decode_ends_the_prefill_leg(pair: Callable[..., Pair]) -> None
     prefill, decode = legs.prefill_leg(body), legs.decode_leg(body)
     legs.prefill.wait(lambda log: log["running"] == 1)
     legs.decode.wait(lambda log: log["running"] == 1)
+    legs.prefill.wait(lambda _: legs.prefill.load()["disaggregation"]["prefill_bootstrap_queue_reqs"] == 0)
     legs.decode.client.post("/abort_request", json={"rid": "rid-7"})
     assert decode.result().status_code == 500
     assert prefill.result().status_code == 500
