@@ -40,11 +40,29 @@ def bench() -> Iterator[Bench]:
     made.close()
 
 
+PATIENT = (
+    "import runpy, sys; from tests.subjects import patience; patience.wait();"
+    " sys.argv[0] = 'warmroute'; runpy.run_module('warmroute_cli.main', run_name='__main__')"
+)
+
+
+def patient(proxy: Proxy) -> Proxy:
+    """The same with deadlines that no machine reaches: the engines are in the process of the load, which is busy."""
+
+    def start(place: Place, fleet: Fleet) -> Start:
+        made = proxy.start(place, fleet)
+        python, _, _, *arguments = made.command
+        variables = {**made.variables, "PYTHONPATH": f"{ROOT}:{made.variables['PYTHONPATH']}"}
+        return Start([python, "-c", PATIENT, *arguments], variables)
+
+    return replace(proxy, start=start)
+
+
 @pytest.fixture(scope="module", params=[OURS, OURS_PD], ids=["aggregated", "pd"])
 def running(
     request: pytest.FixtureRequest, bench: Bench, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
-    started = Running(request.param, bench.fleet, tmp_path_factory.mktemp("perf") / "warmroute", None, None)
+    started = Running(patient(request.param), bench.fleet, tmp_path_factory.mktemp("perf") / "warmroute", None, None)
     try:
         bench.start(started)
         yield started
