@@ -12,6 +12,7 @@ random ids it would write a page of the index for each row.
 
 import contextlib
 import sqlite3
+import time
 from pathlib import Path
 from typing import Final
 
@@ -86,6 +87,9 @@ _STEPS: Final = {
 }
 """Version of a file -> the statements that migrate it to `SCHEMA_VERSION`."""
 
+BUSY_S: Final = 10.0
+RETRY_S: Final = 0.01
+
 _NULL: Final = msgspec.Raw(b"null")
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -100,16 +104,29 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         with contextlib.suppress(OSError):  # SQLite raises the error
             path.touch(mode=0o600)  # private; SQLite creates its other files with the same mode
     uri = f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rwc'}"
-    connection = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         if not read_only:
             connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait where another process switches a new file in the same moment: it says that it is locked."""
+    end_s = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end_s:
+                raise
+        time.sleep(RETRY_S)
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
