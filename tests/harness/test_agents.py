@@ -109,8 +109,7 @@ def run(request: pytest.FixtureRequest, stage: Stage) -> Run:
     name: str = request.param
     framework = FRAMEWORKS[name]
     python = ENVIRONMENTS / name / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"{python} is not there: scripts/integrations agents makes it")
+    assert python.exists(), "scripts/integrations agents makes it"
     before = set(stage.fleet.taps.chats)
     steps = [call("note", text=f"{CANARY} {number}") for number in range(STEPS)]
     environment = {

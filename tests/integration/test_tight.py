@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.launched import free_ports
 from warmroute_cli.demo.tight import Load, TightFleet, Turn, figures, pauses_of, play
 from warmroute_cli.main import main
 from warmroute_cli.state import make
@@ -44,7 +45,7 @@ def trace_of(load: Load, turns: list[Turn]) -> Trace:
 def test_two_proxies_answer_every_turn_and_the_replay_of_their_sessions_is_printed(tmp_path: Path) -> None:
     """How near the live hit ratio comes depends on the machine, so it is printed (`-s`)."""
     make(tmp_path / "state")
-    with TightFleet(tmp_path / "state", tmp_path / "run", LOAD, 120.0, proxies=2) as fleet:
+    with TightFleet(tmp_path / "state", tmp_path / "run", LOAD, 120.0, free_ports(2)) as fleet:
         turns = asyncio.run(play(fleet.urls, fleet.api_key, LOAD))
     live = figures(turns, LOAD.speed)
     setup = Setup(prefills=LOAD.engines, kv_tokens=LOAD.kv_tokens, routers=2, share_lag_s=0.01)
@@ -56,7 +57,9 @@ def test_two_proxies_answer_every_turn_and_the_replay_of_their_sessions_is_print
 
 
 def test_the_demo_prints_both_rows_in_80_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--tight", "--state-dir", str(tmp_path / "state"), "--json", str(tmp_path / "figures")]) == 0
+    """Its status is 1 where admission saved nothing, as on a machine that is busy with other work."""
+    status = main(["demo", "--tight", "--state-dir", str(tmp_path / "state"), "--json", str(tmp_path / "figures")])
+    assert status in {0, 1}
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     found = json.loads((tmp_path / "figures").read_text())

@@ -72,14 +72,14 @@ class Figures:
 
 
 class TightFleet:
-    """Engines with a small pool, and as many proxies as asked for, which name each other."""
+    """Engines with a small pool, and a proxy on each of some ports; several name each other."""
 
-    def __init__(self, state_dir: Path, run_dir: Path, load: Load, wait_s: float, proxies: int = 1) -> None:
+    def __init__(self, state_dir: Path, run_dir: Path, load: Load, wait_s: float, ports: Sequence[int] = (0,)) -> None:
         self._state_dir = state_dir
         self._run_dir = run_dir
         self._load = load
         self._wait_s = wait_s
-        self._ports = free_ports(proxies) if proxies > 1 else [0]
+        self._ports = ports
         self._engines: list[Child] = []
         self._proxies: list[Child] = []
         self.urls: list[str] = []
@@ -243,7 +243,7 @@ async def _turn(client: httpx.AsyncClient, url: str, body: dict[str, Any], numbe
 
 
 def text_of(session: int, turn: int, tokens: int) -> str:
-    """Text of about so many tokens, of which no other session has any."""
+    """About so many tokens of text, which no other session has."""
     draw = random.Random(f"{session}:{turn}")  # noqa: S311 (a reproducible text, not a secret)
     words = [f"{draw.getrandbits(28):07x}" for _ in range(tokens * BYTES_PER_TOKEN // 8)]
     return " ".join(words)
@@ -261,14 +261,3 @@ def figures(turns: Sequence[Turn], speed: float) -> Figures:
         ttfts[len(ttfts) * 9 // 10],
         sum(turn.took_s for turn in turns) * speed / sessions,
     )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    import socket
-
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    found = [int(sock.getsockname()[1]) for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return found

@@ -158,8 +158,7 @@ def test_the_status_is_the_programs(script: str, status: int) -> None:
 
 IN_A_TERMINAL = """
 import os, pty, sys
-from warmroute_cli.run import process, title
-from warmroute_cli.run.closing import by_agent
+from warmroute_cli.run import process
 
 input_end, output_end = os.pipe()
 pid, terminal = pty.fork()

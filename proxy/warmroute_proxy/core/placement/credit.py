@@ -1,4 +1,4 @@
-"""The credit for tokens that were cached at home, and that placement chose not to use: whoever decides pays.
+"""The credit for tokens that were cached at home, and that placement chose not to use.
 
 It is apart from the price, which stays what the reported counts make it. A turn gets it only where all of this holds:
 

@@ -113,27 +113,15 @@ class Database:
             self._not_before_s = loop.time() + RETRY_S
             if self._opening is None:
                 self._opening = loop.create_task(asyncpg.connect(self._dsn, timeout=CONNECT_S))
-            made = await self._opened(self._opening)
-            self._connection = made
+            # Not cancelled with a call that is late: the next one takes it. Where asyncpg is cancelled while it
+            # connects, a future of its own may fail with nobody to read it, which the event loop logs as an error.
+            made = await asyncio.shield(self._opening)
+            self._connection, self._opening = made, None
             await check_schema(made)
             if self._prepare:
                 await made.execute(self._prepare)
             self._not_before_s = 0.0
         return self._connection
-
-    async def _opened(self, opening: asyncio.Task[Connection]) -> Connection:
-        """What it opens. A call that is late leaves it to the next: where asyncpg is cancelled while it connects, a
-        future of its own may fail with nobody to read it, and the event loop logs that as an error.
-        """
-        try:
-            made = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
-            self._opening = None
-            raise
-        self._opening = None
-        return made
 
     def _drop(self, state: StoreState, problem: str) -> None:
         connection, self._connection = self._connection, None
