@@ -23,6 +23,7 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.full
 def test_the_page_of_plans_is_what_the_command_prints_today() -> None:
     assert plans.PAGE.read_text() == plans.page(), "run: python -m scripts.plans"
 
