@@ -56,7 +56,7 @@ def test_every_option_is_in_the_reference_and_no_other() -> None:
 
 
 def options(line: str) -> list[str]:
-    return re.findall(r"`(--[a-z-]+)", line.split(" | ", maxsplit=1)[0])
+    return re.findall(r"`(--[a-z0-9-]+)", line.split(" | ", maxsplit=1)[0])
 
 
 @pytest.mark.parametrize("name", sorted(GPUS))
