@@ -28,6 +28,7 @@ HELP: Final[dict[str, str]] = {
     "warmroute_shared_events_total": "Events of requests sent to other proxies of this region, and applied from them.",
     "warmroute_announcements_waiting": "Announcements that another region has not confirmed yet.",
     "warmroute_voids_ordered_total": "Forwards whose answer was lost: their rows in other regions are voided.",
+    "warmroute_traces_total": "Traces by outcome: exported, failed (not taken), or dropped as many waited.",
     "warmroute_ttft_seconds": "Time to the first content byte of streams, seconds.",
     "warmroute_predicted_tokens_total": "Prompt tokens predicted to be cached, by tier.",
     "warmroute_prediction_error_ratio": "Absolute error of predicted cached tokens, as a share of the prompt.",

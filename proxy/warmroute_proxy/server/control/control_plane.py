@@ -19,6 +19,7 @@ from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
+from warmroute_proxy.server.control.exposition import OPEN_METRICS_TYPE, TEXT_TYPE, wants_open_metrics
 from warmroute_proxy.server.control.fleet_usage import FleetUsage
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.model_routes import add_models
@@ -134,9 +135,11 @@ def admin_app(
         return json_answer(engine_admin.watching.as_dict(clock()))
 
     @app.get("/metrics")
-    async def metrics() -> Response:
-        """Prometheus' text format."""
-        return Response(page.render(), media_type="text/plain; version=0.0.4")
+    async def metrics(request: Request) -> Response:
+        """Prometheus' text format, or OpenMetrics where `Accept` prefers it."""
+        open_metrics = wants_open_metrics(request.headers.get("accept", ""))
+        media_type = OPEN_METRICS_TYPE if open_metrics else TEXT_TYPE
+        return Response(page.render(open_metrics=open_metrics), headers={"content-type": media_type})
 
     @app.get("/admin/workers")
     async def workers() -> Response:
