@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,6 +207,37 @@ def scripted() -> Iterator[ScriptedEngine]:
     engine = ScriptedEngine("s0", _answer)
     yield engine
     engine.stop()
+
+
+SDK = """
+import sys
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+import warmroute
+collector, base_url, key = sys.argv[1:]
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(collector + "/v1/traces")))
+trace.set_tracer_provider(provider)
+client = warmroute.OpenAI(base_url=base_url, api_key=key, telemetry=True)
+client.chat.completions.create(model="kimi-k2.5", messages=[{"role": "user", "content": "hello"}], max_tokens=4)
+"""
+
+
+def test_the_sdks_span_is_the_parent_of_the_proxys(pair: ProxyProcess, receiver: OtlpReceiver) -> None:
+    command = [sys.executable, "-c", SDK, receiver.url, pair.base_url, pair.keys[0]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(60), check=False)
+    assert done.returncode == 0, done.stderr
+
+    def joined() -> list[tuple[Span, Span]]:
+        turns = [each for each in receiver.requests() if "warmroute.region" not in each.resource]
+        return [(turn, each) for turn in turns for each in receiver.requests() if each.parent == turn.id]
+
+    [(turn, request)] = until(joined, "both spans")
+    assert request.trace == turn.trace
+    assert request.attributes["warmroute.receipt.id"] == turn.attributes["warmroute.receipt.id"]
+    assert (turn.kind, request.kind) == (3, 2)  # client and server
 
 
 class TestAnEngine:

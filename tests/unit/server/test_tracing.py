@@ -2,6 +2,7 @@
 
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.config import TracingConfig
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.secrets import SecretError, load_headers
 from warmroute_proxy.server.control.exposition import wants_open_metrics
 from warmroute_proxy.server.request.states import RequestEvent as On
 from warmroute_proxy.server.tracing.context import Context, Sampler, read_context, written
@@ -146,7 +148,7 @@ class Stuck:
 
 def test_what_does_not_fit_into_the_queue_is_dropped_and_counted_and_nothing_waits() -> None:
     stuck, metrics = Stuck(), Metrics()
-    tracing = Tracing(TracingConfig("http://x", queue_requests=64), "east", metrics, lambda: 1.0, lambda _: stuck)
+    tracing = Tracing(TracingConfig("http://x", queue_requests=64), "east", metrics, lambda: 1.0, lambda: stuck)
     tracing.ended(FINISHED)
     assert stuck.began.wait(30)
     for _ in range(70):
@@ -172,3 +174,19 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted_and_nothing_wai
 )
 def test_open_metrics_is_given_where_it_is_preferred(accept: str, wanted: bool) -> None:
     assert wants_open_metrics(accept) is wanted
+
+
+def test_headers_for_the_collector_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "headers"
+    file.write_text("Authorization: Bearer a:b\n\nX-Tenant: 7\n")
+    assert load_headers(file) == {"authorization": "Bearer a:b", "x-tenant": "7"}
+    assert load_headers(None) == {}
+
+
+@pytest.mark.parametrize("text", ["s3cret", "two words: s3cret", ": s3cret", "caf\u00e9: s3cret"])
+def test_a_file_without_headers_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "headers"
+    file.write_text(text)
+    with pytest.raises(SecretError, match="holds no headers") as refused:
+        load_headers(file)
+    assert "s3cret" not in str(refused.value)

@@ -11,10 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from warmroute_proxy.server.base.config import TracingConfig
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.secrets import load_headers
 from warmroute_proxy.server.tracing.context import Sampler
 from warmroute_proxy.server.tracing.finished import Finished
 
@@ -47,9 +49,9 @@ class Tracing:
         region: str,
         metrics: Metrics,
         clock: Callable[[], float],
-        make_exporter: Callable[[TracingConfig], Exporter] | None = None,
+        make_exporter: Callable[[], Exporter] | None = None,
     ) -> None:
-        """`make_exporter`: None for OTLP over HTTP. It is called in the thread."""
+        """`make_exporter`: None for OTLP over HTTP. It is called in the thread. Raises: SecretError."""
         follow = config.follow_clients
         bits = random.Random().getrandbits  # noqa: S311 - ids of spans are no secrets, and a system call is dear
         self.sampler = Sampler(config.ratio, follow_clients=follow, random_bits=bits)
@@ -57,7 +59,8 @@ class Tracing:
         self._metrics = metrics
         self._config = config
         self._region = region
-        self._make_exporter = make_exporter or _otlp
+        headers = load_headers(config.headers_file)
+        self._make_exporter = make_exporter or partial(_otlp, config, headers)
         self._queue: deque[Finished] = deque()
         self._more = threading.Event()
         self._closed = False
@@ -106,7 +109,7 @@ class Tracing:
     def _export_all(self) -> None:
         from warmroute_proxy.server.tracing.spans import Spans
 
-        exporter = self._exporter = self._make_exporter(self._config)
+        exporter = self._exporter = self._make_exporter()
         spans = Spans(self._config.service_name, self._region, self.sampler.span_id)
         was_away = False
         while not (self._closed and not self._queue):
@@ -128,12 +131,11 @@ class Tracing:
 class _Otlp:
     """OTLP over HTTP, by OpenTelemetry's exporter."""
 
-    def __init__(self, config: TracingConfig) -> None:
+    def __init__(self, config: TracingConfig, headers: dict[str, str]) -> None:
         from opentelemetry.exporter.otlp.proto.http import Compression
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # `warmroute_traces_total` has it, and our log
-        headers = {} if config.headers_file is None else _read_headers(config.headers_file.read_text())
         self._exporter = OTLPSpanExporter(
             f"{config.endpoint}/v1/traces", headers=headers, timeout=config.timeout_s, compression=Compression.Gzip
         )
@@ -145,11 +147,5 @@ class _Otlp:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
 
-def _otlp(config: TracingConfig) -> Exporter:
-    return _Otlp(config)
-
-
-def _read_headers(text: str) -> dict[str, str]:
-    """Headers of a file, one a line, written `name: value`."""
-    pairs = [line.partition(":") for line in text.splitlines() if ":" in line]
-    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+def _otlp(config: TracingConfig, headers: dict[str, str]) -> Exporter:
+    return _Otlp(config, headers)
