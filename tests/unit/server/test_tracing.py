@@ -59,24 +59,25 @@ class TestSampling:
     def test_of_two_proxies_takes_the_same_traces(self) -> None:
         ids = [random.Random(seed).getrandbits(128) for seed in range(500)]
         samplers = [Sampler(0.3, follow_clients=False, random_bits=random.Random(n).getrandbits) for n in range(2)]
-        one, other = [[s.takes(Context(i, 1, True), of_proxy=False) for i in ids] for s in samplers]
+        one, other = [[s.takes(Context(i, 1, True)) for i in ids] for s in samplers]
         assert one == other
         assert 0 < sum(one) < len(ids)
 
     @pytest.mark.parametrize("follow", [True, False])
     def test_never_takes_what_its_client_does_not_want(self, follow: bool) -> None:
         sampler = Sampler(1.0, follow_clients=follow, random_bits=random.Random(1).getrandbits)
-        assert not sampler.takes(Context(1, 1, False), of_proxy=False)
+        assert not sampler.takes(Context(1, 1, False))
 
     def test_follows_clients_only_where_it_is_said(self) -> None:
         for follow in (True, False):
             sampler = Sampler(0.0, follow_clients=follow, random_bits=random.Random(1).getrandbits)
-            assert sampler.takes(Context(1, 1, True), of_proxy=False) is follow
+            assert sampler.takes(Context(1, 1, True)) is follow
 
-    def test_follows_another_proxy(self) -> None:
-        sampler = Sampler(0.0, follow_clients=False, random_bits=random.Random(1).getrandbits)
-        assert sampler.takes(Context(1, 1, True), of_proxy=True)
-        assert not sampler.takes(Context(1, 1, False), of_proxy=True)
+    def test_of_a_home_takes_each_trace_that_the_first_proxy_has_begun(self) -> None:
+        first, home = [Sampler(0.1, follow_clients=False, random_bits=random.Random(n).getrandbits) for n in range(2)]
+        begun = [trace for trace in (first.new_trace() for _ in range(500)) if trace is not None]
+        assert begun
+        assert all(home.takes(Context(trace, 1, True)) for trace in begun)
 
 
 def decision(kind: Any = "local") -> Decision:

@@ -61,14 +61,10 @@ class Sampler:
             return None
         return self.random_bits(128 - _RANDOM_BITS) << _RANDOM_BITS | (low or 1)
 
-    def takes(self, context: Context, *, of_proxy: bool) -> bool:
-        """Whether a request with a context is traced. `of_proxy`: another proxy of the fleet has sent it."""
-        if of_proxy or (self._follow_clients and context.sampled):
-            return context.sampled
-        return not self._follow_clients and context.sampled and self._by_id(context.trace_id)
-
-    def _by_id(self, trace_id: int) -> bool:
-        return trace_id & ((1 << _RANDOM_BITS) - 1) < self._below
+    def takes(self, context: Context) -> bool:
+        """Whether a request with a context is traced."""
+        by_id = context.trace_id & ((1 << _RANDOM_BITS) - 1) < self._below
+        return context.sampled and (self._follow_clients or by_id)
 
     def span_id(self) -> int:
         """The id of a new span."""

@@ -114,7 +114,9 @@ def _trace_of(tracing: Tracing, headers: dict[str, str], intake: Intake) -> Cont
     """Where the span of a request belongs; None where it has no trace."""
     sampler, parent = tracing.sampler, headers.get(TRACEPARENT)
     if parent is not None and (context := read_context(parent)) is not None:
-        return context if sampler.takes(context, of_proxy=intake.forwarded_from is not None) else None
+        return context if sampler.takes(context) else None
+    if intake.forwarded_from is not None:
+        return None  # the proxy that has forwarded it has decided
     trace_id = sampler.new_trace()
     return None if trace_id is None else Context(trace_id, 0, True)
 
