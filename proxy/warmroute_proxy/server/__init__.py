@@ -15,6 +15,7 @@ Decisions are made in `core`, which never waits. A room imports only those above
     stores          the ledger of a fleet, budgets, and limits over all proxies
     reload          another config while the proxy runs
     request         the path of an inference request
+    tracing         spans of requests, and the thread that exports them
     control         the control plane
     authentication  whose request it is
     endpoint        which request goes where

@@ -56,6 +56,8 @@ from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import Settlement
 from warmroute_proxy.server.routing import routing
 from warmroute_proxy.server.stores.stores import Stores
+from warmroute_proxy.server.tracing.traced_request import request_maker
+from warmroute_proxy.server.tracing.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -84,6 +86,8 @@ class Proxy:
     idempotent_calls: IdempotentCalls
     path: RequestPath
     metrics_page: MetricsPage
+    tracing: Tracing | None
+    """None: no request has a trace."""
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -102,7 +106,7 @@ class Proxy:
 
     def public_endpoint(self, control_plane: Bridge) -> PublicEndpoint:
         """What clients and other proxies reach."""
-        return PublicEndpoint(
+        made = PublicEndpoint(
             self.intakes,
             self.authentication,
             self.ledger,
@@ -112,6 +116,8 @@ class Proxy:
             self.announcements,
             control_plane,
         )
+        made.new_request = request_maker(self.tracing)
+        return made
 
     def follow_directory(self) -> None:
         """Let all that knows tenants know those of the database, now and whenever they change."""
@@ -181,6 +187,8 @@ class Proxy:
             self.recording.close()
         self.ledger.close()
         self.stores.close()
+        if self.tracing is not None:
+            self.tracing.close()
 
 
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
@@ -227,6 +235,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         idempotent_calls=_idempotent_calls(config, stores, secrets, metrics, clock, memory),
         path=path,
         metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag, stores),
+        tracing=_tracing(config, metrics, clock),
     )
 
 
@@ -299,6 +308,10 @@ async def _ledger(
     return ledger, await Stores.opened(config, number, metrics)
 
 
+def _tracing(config: Config, metrics: Metrics, clock: Callable[[], float]) -> Tracing | None:
+    return None if config.tracing is None else Tracing(config.tracing, config.proxy.region, metrics, clock)
+
+
 def _peers(config: Config, clock: Callable[[], float]) -> Peers:
     here = config.proxy.region
     urls = {region.name: region.url for region in config.regions if region.name != here and region.url}
@@ -335,6 +348,7 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     config, clock = proxy.config, proxy.clock
     degraded = [proxy.stores.problems, orders.problems, proxy.intakes.large_bodies.problems]
     readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, degraded)
+    proxy.metrics_page.more_gauges.append(readiness.gauges)
     questions = PeerQuestions(proxy.peers, proxy.voids.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,

@@ -45,6 +45,7 @@ from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.request_path import RequestPath
+from warmroute_proxy.server.tracing.traced_request import NewRequest
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,9 @@ class PublicEndpoint:
         self._metrics = metrics
         self._announcements = announcements
         self._control_plane = control_plane
+        self.new_request: NewRequest = InferenceRequest
+        """What makes a request."""
+
         self._token_counts = TokenCounts(path.engines, path.placing.router, intakes.counted_tokens_per_minute)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
@@ -181,7 +185,7 @@ class PublicEndpoint:
             self._begin_idempotent_request(request, exchange, caller)
         else:
             intake = self._intakes.read(request, caller)
-            InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
+            self.new_request(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
 
     def _receive_announcements(self, request: Request, exchange: Exchange) -> None:
         """Apply what another region announces."""
@@ -263,11 +267,11 @@ class PublicEndpoint:
             self._check_open()
             if caller.region is not None:
                 claim = self._authentication.of_forwarded(request)[1]
-                InferenceRequest(self._path, exchange, _as_claimed(intake, claim), claim.request_id).begin()
+                self.new_request(self._path, exchange, _as_claimed(intake, claim), claim.request_id).begin()
             elif caller.idempotent:
                 self._begin_idempotent_request(request, exchange, caller, intake)
             else:
-                InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
+                self.new_request(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
         except Exception as error:
             _answer_error(request, exchange, error)
 
@@ -276,7 +280,7 @@ class PublicEndpoint:
         tenant, claim = self._authentication.of_forwarded(request)
         caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
         intake = _as_claimed(self._intakes.read(request, caller), claim)
-        InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
+        self.new_request(self._path, exchange, intake, claim.request_id).begin()
 
     def _begin_idempotent_request(
         self, request: Request, exchange: Exchange, caller: Caller, intake: Intake | None = None
@@ -294,7 +298,7 @@ class PublicEndpoint:
         """Begin a request that no other process has, maybe a moment after it came."""
         try:
             self._check_open()
-            inference = InferenceRequest(self._path, shared, intake, self._path.engines.ids.receipt())
+            inference = self.new_request(self._path, shared, intake, self._path.engines.ids.receipt())
             shared.served = inference
             inference.begin()
         except Exception as error:

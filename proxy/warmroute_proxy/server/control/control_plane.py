@@ -13,12 +13,15 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute.contract.version import VERSION
 from warmroute_proxy import BUILD
+from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.live_config import LiveConfig
+from warmroute_proxy.server.base.metrics import Labels
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
+from warmroute_proxy.server.control.exposition import OPEN_METRICS_TYPE, TEXT_TYPE, wants_open_metrics
 from warmroute_proxy.server.control.fleet_usage import FleetUsage
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.model_routes import add_models
@@ -43,7 +46,7 @@ class Readiness:
         open_requests: OpenRequests,
         ledger: Ledger,
         engines: Engines,
-        degraded: Sequence[Callable[[], list[str]]],
+        degraded: Sequence[Callable[[], list[Problem]]],
     ) -> None:
         """`degraded`: what each part says that does not work as it should."""
         self._open_requests = open_requests
@@ -51,24 +54,30 @@ class Readiness:
         self._engines = engines
         self._degraded = degraded
 
-    def degraded(self) -> list[str]:
+    def degraded(self) -> list[Problem]:
         """What does not work as it should while requests are served."""
         return [problem for problems in self._degraded for problem in problems()]
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """The reasons; none where the proxy is ready."""
         reasons = []
         if self._open_requests.closed:
-            reasons.append("shutting down")
+            reasons.append(Problem(Trouble.SHUTTING_DOWN, "shutting down"))
         if not self._ledger.healthy:
             waiting = self._ledger.waiting
-            reasons.append("the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else ""))
+            text = "the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else "")
+            reasons.append(Problem(Trouble.LEDGER_UNWRITABLE, text))
         up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.serves]
         if not up:
-            reasons.append("no engine is up")
+            reasons.append(Problem(Trouble.NO_ENGINE, "no engine is up"))
         elif all(map(self._engines.drains.draining, up)):
-            reasons.append("all engines that are up drain")
+            reasons.append(Problem(Trouble.ALL_ENGINES_DRAIN, "all engines that are up drain"))
         return reasons
+
+    def gauges(self) -> list[tuple[str, Labels, float]]:
+        """What `/metrics` shows: each trouble that can be, and whether this process has it."""
+        there = {problem.trouble for problem in (*self.problems(), *self.degraded())}
+        return [("warmroute_trouble", (("trouble", each.value),), float(each in there)) for each in Trouble]
 
 
 def public_app(
@@ -101,11 +110,11 @@ def _add_health(app: FastAPI, readiness: Readiness, region: str) -> None:
     @get(app, "/ready")
     async def ready() -> Response:
         """Whether requests should be sent here."""
-        reasons = readiness.problems()
+        reasons = [problem.text for problem in readiness.problems()]
         status = "not ready" if reasons else "ready"
         body = {"status": status, "region": region, "version": VERSION, "build": BUILD, "reasons": reasons}
         if degraded := readiness.degraded():
-            body["degraded"] = degraded
+            body["degraded"] = [problem.text for problem in degraded]
         return json_answer(body, 503 if reasons else 200)
 
     @get(app, "/openapi.json")
@@ -134,9 +143,11 @@ def admin_app(
         return json_answer(engine_admin.watching.as_dict(clock()))
 
     @app.get("/metrics")
-    async def metrics() -> Response:
-        """Prometheus' text format."""
-        return Response(page.render(), media_type="text/plain; version=0.0.4")
+    async def metrics(request: Request) -> Response:
+        """Prometheus' text format, or OpenMetrics where `Accept` prefers it."""
+        open_metrics = wants_open_metrics(request.headers.get("accept", ""))
+        media_type = OPEN_METRICS_TYPE if open_metrics else TEXT_TYPE
+        return Response(page.render(open_metrics=open_metrics), headers={"content-type": media_type})
 
     @app.get("/admin/workers")
     async def workers() -> Response:
