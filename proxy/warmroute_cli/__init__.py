@@ -21,7 +21,6 @@ reconcile   `warmroute ledger reconcile`: receipts against the engines' own coun
 usage       `warmroute usage`: what turns cost
 tables      tables that fit the width of the terminal
 receipts    `warmroute receipts`: the newest turns, and one of them in words
-receipt_words  a receipt in words
 asking      whom these ask: a proxy by its config, an `up` fleet, or what the environment names
 past        what a fleet that has ended has served
 api         small questions to a proxy
