@@ -138,7 +138,7 @@ def _add_fleet(command: argparse.ArgumentParser) -> None:
 
 def _add_usage(usage: argparse.ArgumentParser) -> None:
     _add_turns(usage)
-    by = ("session", "model", "tenant", "day")
+    by = ("session", "model", "tenant", "day", "hour")
     usage.add_argument("--by", choices=by, default="model", help="a row for each (%(default)s); tenant: for operators")
     usage.add_argument(
         "--watch", type=above_zero, nargs="?", const=2.0, metavar="SECONDS", help="print it anew each %(const)g s"

@@ -112,7 +112,7 @@ def test_usage_says_what_a_session_cost(fleet: Fleet, by_environment: bool) -> N
     assert sum(found["losses"].values()) == found["prompt_tokens"] - found["cached_tokens"]
 
 
-@pytest.mark.parametrize("by", ["session", "model", "tenant", "day"])
+@pytest.mark.parametrize("by", ["session", "model", "tenant", "day", "hour"])
 def test_usage_is_a_table(fleet: Fleet, by: str) -> None:
     done = command(fleet.folder, "usage", "--by", by)
     assert (done.returncode, done.stderr) == (0, "")

@@ -129,7 +129,7 @@ def _list_of(item: Schema) -> Schema:
 _STRING: Final[Schema] = {"type": "string"}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 _ERROR: Final = _object(error=_object(message=_STRING, type=_STRING, param=_or_null(_STRING), code=_or_null(_STRING)))
-_BY: Final[Schema] = {"enum": ["session", "model", "day"]}
+_BY: Final[Schema] = {"enum": ["session", "model", "day", "hour"]}
 _SINCE: Final[Schema] = {
     "type": "string",
     "description": "A time ago (`1h`, `7d`), a day (`2026-11-23`, UTC) or unix seconds.",
