@@ -57,7 +57,11 @@ class AdminEndpoint:
         if self._key_matches(key):
             return None
         if key and request.method == "GET" and _is_view(request.path):
-            known = self._authentication.of_head(request)
+            try:
+                known = self._authentication.of_head(request)
+            except Refusal:
+                text = "the key is neither the admin key nor the API key of a tenant"
+                raise Refusal(401, text, code="invalid_api_key") from None
             if known is not None:
                 return known.tenant
         raise Refusal(401, "the admin key is missing or wrong", code="invalid_api_key")

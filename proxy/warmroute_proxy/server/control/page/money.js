@@ -18,7 +18,7 @@ export async function show(state, place) {
     el("h2", {}, "Money and hit ratio"), tiles(sums), notes(sums), ...charts(sums, by), ...losses(sums),
     el("h2", {}, "By model"), sumsTable("Models", "Model", models.groups),
     ...(tenants ? [el("h2", {}, "By tenant"), sumsTable("Tenants", "Tenant", tenants.groups)] : []));
-  draw(place, sums, by);
+  place.addEventListener("shown", () => draw(place, sums, by));
 }
 
 function tiles(sums) {

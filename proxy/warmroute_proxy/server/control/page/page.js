@@ -8,8 +8,8 @@ import { show as sessions } from "./sessions.js";
 
 const VIEWS = {
   money: { title: "Money", show: money }, sessions: { title: "Sessions", show: sessions },
-  engines: { title: "Engines", show: engines, operator: true, live: true },
-  decisions: { title: "Decisions", show: decisions, operator: true, live: true },
+  engines: { title: "Engines", show: engines, operator: true },
+  decisions: { title: "Decisions", show: decisions, operator: true },
   keys: { title: "Keys and budgets", show: keys },
 };
 const LIVE_MS = 5000;
@@ -19,7 +19,7 @@ const state = { role: null, tenant: "", region: "", since: "24h", detail: "" };
 let shown = 0;
 
 function name() {
-  const [view, detail] = location.hash.slice(1).split("/");
+  const [view, detail] = location.hash.slice(2).split("/");
   const allowed = Object.hasOwn(VIEWS, view) && (state.role === "operator" || !VIEWS[view].operator);
   state.detail = allowed && /^[0-9a-f]{16}$/.test(detail ?? "") ? detail : "";
   return allowed ? view : "money";
@@ -34,15 +34,19 @@ async function show() {
   }
   place.setAttribute("aria-busy", "true");
   try {
-    await VIEWS[view].show(state, place);
-    if (number !== shown) return show();
+    const fresh = el("div");
+    await VIEWS[view].show({ ...state }, fresh);
+    if (number !== shown) return; // another one was asked for since
+    place.replaceChildren(fresh);
+    fresh.dispatchEvent(new Event("shown"));
     $("problem").textContent = "";
     place.dataset.view = view;
   } catch (error) {
+    if (number !== shown) return;
     if (error instanceof Refused && error.status === 401) return signOut(error.message);
     $("problem").textContent = error instanceof Refused ? error.message : `This view failed: ${error.message}`;
   } finally {
-    place.setAttribute("aria-busy", "false");
+    if (number === shown) place.setAttribute("aria-busy", "false");
   }
 }
 
@@ -56,7 +60,7 @@ async function signIn() {
     $("tenant").disabled = about.role !== "operator";
     if (about.tenants.length === 1) $("tenant").value = state.tenant = about.tenants[0];
     const open = Object.entries(VIEWS).filter(([, view]) => about.role === "operator" || !view.operator);
-    $("views").replaceChildren(...open.map(([view, { title }]) => el("a", { href: `#${view}`, "data-view": view }, title)));
+    $("views").replaceChildren(...open.map(([view, { title }]) => el("a", { href: `#/${view}`, "data-view": view }, title)));
     toggle(true);
     $("problem").textContent = "";
     await show();
@@ -68,6 +72,7 @@ async function signIn() {
 function signOut(problem = "") {
   key.forget();
   state.role = null;
+  shown++;
   $("who").textContent = "";
   $("view").replaceChildren();
   if ($("receipt").open) $("receipt").close();
@@ -91,7 +96,7 @@ $("forget").addEventListener("click", () => signOut());
 $("refresh").addEventListener("click", show);
 $("tenant").addEventListener("change", (event) => { state.tenant = event.target.value; show(); });
 $("since").addEventListener("change", (event) => { state.since = event.target.value; show(); });
-addEventListener("hashchange", async () => { await show(); $("main").focus({ preventScroll: true }); });
+addEventListener("hashchange", show);
 
 let resized;
 addEventListener("resize", () => {
@@ -99,7 +104,8 @@ addEventListener("resize", () => {
   resized = setTimeout(() => { if (name() === "money") show(); }, 250);
 });
 setInterval(() => {
-  if ($("live").checked && !document.hidden && !$("receipt").open) show();
+  const reading = $("view").contains(document.activeElement) || $("view").querySelector("details.card[open]") || $("receipt").open;
+  if ($("live").checked && !document.hidden && !reading) show();
 }, LIVE_MS);
 
 if (key.get()) signIn();

@@ -29,7 +29,7 @@ export async function show(state, place) {
 function sessions(groups, names, chosen) {
   const columns = [{ name: "Session" }, ...["Turns", "Prompt", "Hit ratio", "Paid, USD", "Saved, USD"].map((name) => ({ name, number: true })), { name: "Largest loss" }];
   const link = (key) => (/^[0-9a-f]{16}$/.test(key)
-    ? el("a", { href: `#sessions/${key}`, class: "id", "aria-current": key === chosen ? "true" : null }, names.has(key) ? `${names.get(key)} (${key.slice(0, 6)})` : key)
+    ? el("a", { href: `#/sessions/${key}`, class: "id", "aria-current": key === chosen ? "true" : null }, names.has(key) ? `${names.get(key)} (${key.slice(0, 6)})` : key)
     : "(none)");
   return table("Sessions", columns, groups.map((group) => [link(group.key), count(group.turns), count(group.prompt_tokens),
     percent(group.hit_ratio), usd(group.price_nanousd), usd(group.saved_nanousd), largest(group.losses)]));
