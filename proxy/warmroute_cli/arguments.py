@@ -1,9 +1,12 @@
-"""Readers of option values. Each has an error message with the value that it expects."""
+"""Readers of option values, each with an error message that names what it expects; and options of several commands."""
 
 import argparse
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Final, TypeVar
+
+DEFAULT_STATE_DIR: Final = Path(".warmroute")
 
 T = TypeVar("T")
 Reader = Callable[[str], T]
@@ -112,3 +115,22 @@ def share(text: str) -> float:
     if not text.endswith("%") or not 0 <= value <= 1:
         raise ValueError(text)
     return value
+
+
+def add_admin(command: argparse.ArgumentParser) -> None:
+    """Add the options that name a running proxy."""
+    command.add_argument("--config", type=Path, metavar="FILE", help="the proxy's TOML file, if it is no `up` fleet")
+    command.add_argument("--admin-url", metavar="URL", help="the proxy's admin listener, if the file names no port")
+
+
+def add_state_dir(command: argparse.ArgumentParser) -> None:
+    """Add the option for the folder of an `up` fleet."""
+    about = "secret, key and logs (%(default)s)"
+    command.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help=about)
+
+
+def add_turns(command: argparse.ArgumentParser) -> None:
+    """Add the options that say which turns, and in which form."""
+    command.add_argument("--session", metavar="KEY", help="only the session with this key")
+    command.add_argument("--since", metavar="TIME", help="only turns since then: 30m, 7d, today, monday, 2026-11-23")
+    command.add_argument("--json", action="store_true", help="print the answer as JSON")
