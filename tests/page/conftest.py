@@ -70,7 +70,23 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
     with two_regions(tmp_path_factory.mktemp("page"), tables=LIMITS) as made:
         for turns in (1, 2, 3, 4):
             made.turn(made.east, "named", turns, headers=HEADS)
+        work(made)
         yield made
+
+
+def work(fleet: Regions) -> None:
+    """A session of ten turns as agents have them, whose sixth changes its system prompt."""
+    head = {"x-session-affinity": WORK, "x-warmroute-session-name": WORK, "x-warmroute-agent": "build"}
+    messages: list[dict[str, Any]] = [{"role": "system", "content": "You are a careful engineer. " * 300}]
+    with fleet.east.client() as client:
+        for number in range(10):
+            messages.append({"role": "user", "content": f"Result {number}: " + f"line {number} is fine. " * 150})
+            if number == 5:
+                messages[0] = {"role": "system", "content": "It is Tuesday. " + messages[0]["content"]}
+            body = {"model": "kimi-k2.5", "messages": messages, "max_tokens": 40}
+            answer = client.post("/v1/chat/completions", json=body, headers=head).raise_for_status().json()
+            messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
+            fleet.usages.append(answer["usage"] | {"tenant": 0, "key": WORK, "model": "kimi-k2.5"})
 
 
 LIMITS = """
@@ -79,12 +95,14 @@ name = "of-both"
 tenants = ["first", "second"]
 requests_per_minute = 1000
 tokens_per_minute = 1000000
+usd_per_day = "5"
 
 [[budget]]
 name = "of-second"
 tenants = ["second"]
 requests_per_minute = 500
 """
+WORK = "fix the tests"
 HEADS = {"x-warmroute-session-name": HOSTILE[:64], "x-warmroute-agent": HOSTILE[:64]}
 
 

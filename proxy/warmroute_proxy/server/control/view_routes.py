@@ -92,19 +92,23 @@ class Views:
             rows = [{**key._asdict(), "source": "database"} for key in stored] + rows
         return {"object": "list", "data": rows[:MAX_KEYS], "has_more": len(rows) > MAX_KEYS}
 
-    def budgets(self, tenant: TenantConfig | None) -> dict[str, Any]:
-        """Limits and budgets. A tenant sees those that are its own alone."""
+    def budgets(self, tenant: TenantConfig | None, *, shared: bool) -> dict[str, Any]:
+        """Limits and budgets, of a tenant or of all. `shared`: also those that a tenant shares with others."""
         found = self._admission.limits.as_dict(self._clock())
         if tenant is None:
             return found
         name, ids = tenant.name, {config_key_id(digest) for digest in tenant.key_sha256}
         limits = found["tenants"]
-        return {
+        own = {
             "tenants": {name: limits[name]} if name in limits else {},
             "limits": {},
             "budgets": [row for row in found["budgets"] if _is_own(row, name, ids)],
             "at_once": [row for row in found["at_once"] if (row["kind"], row["name"]) == ("tenant", name)],
         }
+        if not shared:
+            return own
+        of_it = [row for row in found["budgets"] if name in row["tenants"] or ids & set(row["keys"])]
+        return {**own, "limits": found["limits"], "budgets": of_it}
 
 
 def add_views(app: FastAPI, views: Views) -> None:
@@ -186,7 +190,8 @@ def _add_keys_and_budgets(app: FastAPI, views: Views) -> None:
     async def budgets(request: Request) -> Response:
         """Limits and budgets, and what is left of them."""
         try:
-            return json_answer(views.budgets(_tenant(request, asked(request, ("tenant",)), views.config)))
+            tenant = _tenant(request, asked(request, ("tenant",)), views.config)
+            return json_answer(views.budgets(tenant, shared=request.state.viewer is None))
         except Refusal as refusal:
             return refused(refusal)
 

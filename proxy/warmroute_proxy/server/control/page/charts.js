@@ -2,7 +2,7 @@
 
 import { el, percent, usd } from "./dom.js";
 
-const HEIGHT = 190, LEFT = 48, RIGHT = 8, TOP = 8, BOTTOM = 22;
+const HEIGHT = 190, LEFT = 64, RIGHT = 8, TOP = 8, BOTTOM = 22;
 
 const LEAST = 24;
 

@@ -53,7 +53,7 @@ export const percent = (share) => (share === null ? "–" : `${(share * 100).toF
 export function usd(nano) {
   const value = nano / 1e9;
   const digits = value === 0 || Math.abs(value) >= 100 ? 2 : Math.min(9, Math.max(2, 2 - Math.floor(Math.log10(Math.abs(value)))));
-  return value.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: digits });
+  return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 export const seconds = (value) => (value === 0 ? "0 s" : value < 1 ? `${(value * 1000).toFixed(1)} ms` : `${value.toFixed(2)} s`);

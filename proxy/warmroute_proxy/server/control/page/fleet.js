@@ -98,7 +98,7 @@ function budgets(rows) {
 }
 
 function quotas(named) {
-  const rows = Object.entries(named);
+  const rows = Object.entries(named).filter(([, quota]) => quota.requests_per_minute !== undefined || quota.tokens_per_minute !== undefined);
   if (!rows.length) return [el("p", { class: "quiet" }, "There are no limits here.")];
   const left = (limit, remaining) => (limit === undefined ? null : meter("", limit - remaining, limit, `${count(remaining)} left of ${count(limit)}`));
   return rows.map(([name, quota]) => {
