@@ -205,7 +205,7 @@ def test_top_shows_the_fleet_on_a_terminal_and_follows_keys(fleet: Fleet) -> Non
 
 
 def test_top_prints_one_screen_for_a_script_and_refuses_to_draw_into_a_pipe(fleet: Fleet) -> None:
-    once = command(fleet.folder, "top", "--once")
+    once = command(fleet.folder, "top", "--once", "--every", "0.1")
     assert (once.returncode, once.stderr) == (0, "")
     assert "NEWEST LOSSES" in once.stdout
     assert "\x1b" not in once.stdout

@@ -18,7 +18,6 @@ PICTURES = {
     ("sessions", 1280, "light"),
     ("decisions", 1280, "light"),
     ("engines", 390, "dark"),
-    ("keys", 1280, "light"),
 }
 """What is shown in the docs."""
 

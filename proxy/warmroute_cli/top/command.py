@@ -34,7 +34,7 @@ def run(arguments: Namespace) -> int:
         print(f"warmroute top: {error}", file=sys.stderr)
         return 2
     if arguments.once:
-        return _once(admins)
+        return _once(admins, arguments.every)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print("warmroute top: this is no terminal; `--once` prints one screen", file=sys.stderr)
         return 2
@@ -42,9 +42,13 @@ def run(arguments: Namespace) -> int:
         return _follow(terminal, Readings(admins, arguments.every))
 
 
-def _once(admins: Mapping[str, Api]) -> int:
+def _once(admins: Mapping[str, Api], every_s: float) -> int:
+    """Print what two readings say, `every_s` apart: rates need two."""
+    window = Window()
+    window.add(time.monotonic(), read(admins).counters)
+    time.sleep(every_s)
     reading = read(admins)
-    rates = Window().add(time.monotonic(), reading.counters)
+    rates = window.add(time.monotonic(), reading.counters)
     for line in lines(reading, rates, Choice(), _clock(), (width(), LINES_OF_PAGES)):
         print(line.text)
     return 1 if reading.problems else 0
