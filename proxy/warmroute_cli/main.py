@@ -19,14 +19,14 @@ from warmroute.lint import arguments as lint_arguments
 from warmroute_cli.arguments import (
     above_zero,
     add_admin,
+    add_engines,
+    add_ledger,
     add_state_dir,
     add_turns,
     count,
-    duration,
     listed,
     port,
     read_strictly,
-    share,
 )
 from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.demo import arguments as demo_arguments
@@ -62,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
     try:
-        with at_work(f"warmroute {words[0]}", sys.stderr) if arguments.run in SILENT else nullcontext():
+        silent = arguments.run in SILENT and getattr(arguments, "watch", None) is None
+        with at_work(f"warmroute {words[0]}", sys.stderr) if silent else nullcontext():
             code: int = arguments.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -115,8 +116,10 @@ def parser() -> argparse.ArgumentParser:
     audit.set_defaults(run=_audit)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
     _add_reload(commands.add_parser("reload", help="let a running proxy apply its config file"))
-    _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
-    _add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"))
+    add_engines(
+        commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"), _engines
+    )
+    add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"), _ledger)
     _add_directory(commands)
     prices_arguments.add(commands.add_parser("prices", help="price books: which are in effect, and further ones"))
     return found
@@ -191,32 +194,6 @@ def _add_reload(reload: argparse.ArgumentParser) -> None:
     add_admin(reload)
     add_state_dir(reload)
     reload.set_defaults(run=_reload)
-
-
-def _add_engines(engines: argparse.ArgumentParser) -> None:
-    engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
-    engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
-    add_admin(engines)
-    add_state_dir(engines)
-    engines.add_argument(
-        "--wait", type=above_zero, metavar="SECONDS", help="drain, flip: wait until no request runs there"
-    )
-    engines.add_argument("--graph-gb", type=above_zero, metavar="N", help="flip to decode: memory of its graphs")
-    engines.set_defaults(run=_engines)
-
-
-def _add_ledger(ledger: argparse.ArgumentParser) -> None:
-    actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
-    migrate = actions.add_parser("migrate", help="make the tables of the database, or bring them up to date")
-    reconcile = actions.add_parser("reconcile", help="compare receipts with the engines' own counters, by hour")
-    for each in (migrate, reconcile):
-        each.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
-        each.set_defaults(run=_ledger)
-    ago = "from so long ago on: 30m, 24h, 7d"
-    reconcile.add_argument("--since", type=duration, default=86_400.0, metavar="TIME", help=ago)
-    within = "status 1 where more of an hour's tokens is unexplained: 1%%, 0.5%%"
-    reconcile.add_argument("--tolerance", type=share, default=0.01, metavar="SHARE", help=within)
-    reconcile.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_directory(commands: Any) -> None:
@@ -388,7 +365,7 @@ def _failed(error: Exception) -> int:
     return 2
 
 
-SILENT = (_plan, _lint, _receipts, _ledger, _doctor, _reload)
+SILENT = (_plan, _lint, _usage, _receipts, _ledger, _doctor, _reload, prices_arguments.run)
 """The subcommands that print nothing until they are done."""
 
 EXTRAS = {_replay: ["proxy", "replay"], _lint: []}

@@ -7,10 +7,12 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from warmroute_proxy.server.control.page_files import page_files
 
 from .harness import PLAIN, ProxyProcess, chat
 from .test_usage import Regions, two_regions
 
+NAMESPACE = b"http://www.w3.org/2000/svg"
 PATHS = ("", "/usage", "/usage?by=hour", "/receipts", "/keys", "/budgets")
 
 
@@ -147,3 +149,23 @@ def test_the_hash_and_the_key_of_a_session_are_not_asked_for_together(fleet: Reg
         headers = {"x-session-affinity": "mine"}
         found = client.get("/v1/usage/receipts?session_hash=0123456789abcdef", headers=headers)
     assert (found.status_code, found.json()["error"]["param"]) == (400, "session_hash")
+
+
+def test_the_page_is_small_and_makes_no_markup_of_text(fleet: Regions) -> None:
+    sources = {path: file.content for path, file in page_files().items()}
+    assert sum(map(len, sources.values())) < 60_000
+    assert all(len(source.splitlines()) < 400 for source in sources.values())
+    for word in (
+        b"innerHTML",
+        b"outerHTML",
+        b"insertAdjacentHTML",
+        b"document.write",
+        b"eval(",
+        b"http://",
+        b"https://",
+    ):
+        assert not [path for path, source in sources.items() if word in source.replace(NAMESPACE, b"")], word
+    for path, source in sources.items():
+        served = httpx.get(f"{fleet.east.line['admin_url']}{path}", verify=PLAIN)
+        assert (served.status_code, served.content) == (200, source)
+        assert served.headers["x-content-type-options"] == "nosniff"
