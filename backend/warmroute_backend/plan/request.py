@@ -13,8 +13,8 @@ AGGREGATED = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """Inputs. `split`: GPUs of prefill and of decode, (0, 0) for aggregated engines, None to choose. None of `hicache`
-    and `speculation` is to choose as well; `lmcache` takes the place of HiCache. `compared`: the traffic
+    """Inputs. `split`: GPUs of prefill and of decode, (0, 0) for aggregated engines, None to choose. None of `hicache`,
+    `speculation` and `window_ratio` is to choose as well; `lmcache` takes the place of HiCache. `compared`: the traffic
     was played on other divisions and groups of the same GPUs as well, and this one won."""
 
     model: Model
@@ -31,7 +31,7 @@ class PlanRequest:
     storage: Storage | None = None
     lmcache: bool = False
     compared: bool = False
-    window_ratio: float = 0.8
+    window_ratio: float | None = None
     model_name: str = ""
     site: Site = field(default_factory=Site)
 

@@ -36,7 +36,7 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--attention-dp", type=count, metavar="N", help="attention groups of an engine")
     group.add_argument("--kv-dtype", choices=KV_TYPES)
     group.add_argument("--mem-fraction", type=share, metavar="SHARE", help="--mem-fraction-static")
-    group.add_argument("--swa-ratio", type=share, default=0.8, metavar="SHARE", help="--swa-full-tokens-ratio")
+    group.add_argument("--swa-ratio", type=share, metavar="SHARE", help="--swa-full-tokens-ratio")
     group.add_argument("--hicache", choices=("on", "off"))
     group.add_argument("--storage", choices=STORAGES, help="behind HiCache")
     group.add_argument("--lmcache", action="store_true", help="LMCache in place of HiCache")
