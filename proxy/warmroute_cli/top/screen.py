@@ -11,7 +11,7 @@ from warmroute.contract.money import usd
 from warmroute_cli.top.rates import Rates
 from warmroute_cli.top.reading import EngineRow, Loss, Reading
 
-LOSS_LINES: Final = 6
+MAX_LOSSES: Final = 5
 LEAST_COLUMNS: Final = 40
 LEAST_LINES: Final = 12
 
@@ -83,7 +83,7 @@ def lines(reading: Reading, rates: Rates, choice: Choice, clock: str, size: tupl
     if choice.helps:
         made += [Line(text) for text in HELP]
     else:
-        below = _losses(reading.losses, columns)
+        below = _losses(reading.losses[: min(MAX_LOSSES, height // 5)], columns)
         made += _engines(reading.engines, choice, height - len(made) - len(below) - 1)
         made += [Line(""), *below]
     if reading.problems:
@@ -138,7 +138,7 @@ def _losses(losses: Sequence[Loss], columns: int) -> list[Line]:
     made = [Line(f"{'NEWEST LOSSES':<20} {'TOKENS':>9}  {'REGION':<8} {'RECEIPT':<27} MODEL", "head")]
     made += [
         Line(f"{loss.name[:20]:<20} {loss.tokens:>9,}  {loss.region[:8]:<8} {loss.receipt[:27]:<27} {loss.model}")
-        for loss in losses[: LOSS_LINES - 1]
+        for loss in losses
     ]
     if not losses:
         made.append(Line("none among the newest turns", "dim"))

@@ -75,7 +75,7 @@ class AdminEndpoint:
 
 
 def _is_page(path: str) -> bool:
-    return path == PAGE or path.startswith(f"{PAGE}/")
+    return path in {"/", PAGE} or path.startswith(f"{PAGE}/")
 
 
 def _is_view(path: str) -> bool:

@@ -53,6 +53,7 @@ def test_the_files_need_no_key_and_come_with_headers_that_keep_the_page_to_itsel
     assert "unsafe" not in policy
     assert page.headers["x-frame-options"] == "DENY"
     assert httpx.head(f"{url}/page", verify=PLAIN).status_code == 200
+    assert httpx.get(f"{url}/", verify=PLAIN, follow_redirects=True).content == page.content
     assert httpx.post(f"{url}/page", content=b"x", verify=PLAIN).status_code == 405
     for path in ("/page/none.js", "/page/../admin/usage", "/page/%2e%2e/page_files.py"):
         assert httpx.get(f"{url}{path}", verify=PLAIN).status_code in {401, 404}

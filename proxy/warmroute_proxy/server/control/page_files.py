@@ -56,6 +56,11 @@ def add_page(app: FastAPI, files: dict[str, PageFile]) -> None:
     for path, file in files.items():
         _add(app, path, file)
 
+    @get(app, "/")
+    async def to_page() -> Response:
+        """Lead whoever opens the address of the listener to the page."""
+        return Response(status_code=303, headers={**HEADERS, "location": "/page"})
+
 
 def _add(app: FastAPI, path: str, file: PageFile) -> None:
     @get(app, path)
