@@ -3,7 +3,7 @@
 import { ask } from "./api.js";
 import { count, el, legend, part, percent, table, time, usd, words } from "./dom.js";
 
-const LISTED = 200, SHOWN = 100, WORST = 4;
+const LISTED = 200, SHOWN = 100, WORST = 4, FEW = 14;
 // Losses of every session, in which nothing broke.
 const EXPECTED = new Set(["new", "cold", "page_rounding", "not_kept"]);
 
@@ -40,7 +40,7 @@ function largest(losses) {
   return name ? `${words(name)} ${count(tokens)}` : "";
 }
 
-/** One column for each turn, as high as its prompt: what was cached below, what was lost above. */
+/** One column for each turn, as high as its prompt: what was cached below, what was lost above; under it its number and its cost. */
 function timeline(rows, state) {
   const most = Math.max(1, ...rows.map((row) => row.prompt_tokens));
   const seen = new Set(["cached"]);
@@ -54,13 +54,13 @@ function timeline(rows, state) {
         const made = part(name, 0, "height");
         made.style.height = `${(tokens / most) * 10}rem`;
         return made;
-      }), el("span", { class: "under" }, row.turn));
+      }), el("span", { class: "under" }, row.turn), el("span", { class: "under cost" }, usd(row.price_nanousd)));
     return bar;
   };
   const columns = rows.map(column);
   return [
     el("div", { class: "card" },
-      el("div", { class: "turns", role: "group", "aria-label": "Turns of the session in their order; each opens its receipt" }, columns),
+      el("div", { class: rows.length <= FEW ? "turns few" : "turns", role: "group", "aria-label": "Turns of the session in their order; each opens its receipt" }, columns),
       legend([...seen])),
     summary(rows),
     el("details", { open: rows.length <= 12 }, el("summary", {}, "Turns as a table"), turns(rows, state)),
