@@ -6,10 +6,12 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from tests.integration.proxy.test_usage import Regions
+from tests.machine import seconds
 
 from .conftest import HEADS, VIEWS, Opener, Scheme, Visit
 
 FOCUSED = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText"
+CLICKS = "() => { for (const each of document.querySelectorAll('nav a, #refresh')) each.click(); }"
 CELLS = "rows => rows.map((row) => [...row.cells].map((cell) => cell.innerText))"
 
 
@@ -174,3 +176,22 @@ def test_money_is_that_of_the_ledger(visit: Opener, fleet: Regions) -> None:
     assert float(tiles["Saved, USD"]) == pytest.approx(wanted["saved_nanousd"] / 1e9, rel=0.01)
     rows = page.page.eval_on_selector_all("[aria-label='Losses by class'] tbody tr", CELLS)
     assert {name.replace(" ", "_"): int(tokens.replace(",", "")) for name, tokens, _ in rows} == wanted["losses"]
+
+
+def test_whoever_clicks_fast_sees_the_last_view_and_asks_for_each_once(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key)
+    asked = len(page.asked)
+    page.page.evaluate(CLICKS)
+    page.settled("keys")
+    page.page.wait_for_load_state("networkidle")
+    assert page.text("#view h2:first-of-type").startswith("Keys")
+    assert len(page.asked) - asked < 40
+    assert page.complaints == []
+
+
+def test_live_asks_anew_until_it_is_turned_off(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key).go("engines")
+    with page.page.expect_request("**/admin/engines", timeout=seconds(20) * 1000):
+        page.page.check("#live")
+    page.settled("engines")
+    assert "east-a0" in page.text("#view")
