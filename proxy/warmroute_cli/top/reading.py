@@ -62,7 +62,7 @@ def read(admins: Mapping[str, Api]) -> Reading:
             metrics = rows_of(admin.text("/metrics", timeout_s=TIMEOUT_S))
             engines += _engines(region, admin, metrics)
             queue = admin.ask("/admin/admission", timeout_s=TIMEOUT_S)["queue"]
-            listed = admin.ask("/admin/view/receipts", {"limit": NEWEST}, timeout_s=TIMEOUT_S)["data"]
+            listed = _newest(admin)
         except ApiError as error:
             problems.append(f"{region}: {error}")
             continue
@@ -72,6 +72,16 @@ def read(admins: Mapping[str, Api]) -> Reading:
     # Proxies that share a database know each other's turns.
     newest = sorted(set(losses), key=lambda loss: (-loss.ended_s, -loss.tokens))[:MAX_LOSSES]
     return Reading(tuple(admins), tuple(engines), queued, oldest_s, counters_of(rows), tuple(newest), tuple(problems))
+
+
+def _newest(admin: Api) -> list[dict[str, Any]]:
+    """The newest turns; none of a proxy that is older than this question."""
+    try:
+        return list(admin.ask("/admin/view/receipts", {"limit": NEWEST}, timeout_s=TIMEOUT_S)["data"])
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return []
 
 
 def _engines(region: str, admin: Api, metrics: list[Row]) -> Iterator[EngineRow]:

@@ -1,10 +1,14 @@
 """`warmroute top`: rates of the last minute, and a screen that fits whatever is shown on it."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute_cli.api import Api, ApiError
 from warmroute_cli.top.rates import Counters, Rates, Window, counters_of, rows_of
-from warmroute_cli.top.reading import EngineRow, Loss, Reading
+from warmroute_cli.top.reading import EngineRow, Loss, Reading, read
 from warmroute_cli.top.screen import HELP, SORTS, Choice, lines, pressed
 
 METRICS = """
@@ -83,6 +87,51 @@ def test_keys_sort_scroll_pause_and_help() -> None:
     assert "paused" in screen(choice=pressed(Choice(), " ", 3))
     assert HELP[0] in screen(choice=pressed(Choice(), "?", 3))
     assert pressed(pressed(Choice(), "?", 3), "?", 3) == pressed(Choice(), "x", 3) == Choice()
+
+
+class Answers(Api):
+    """An admin listener that answers from a table; what is not there is a 404, and everything where it is away."""
+
+    def __init__(self, table: Mapping[str, Any], away: bool = False) -> None:
+        super().__init__("http://admin", "")
+        self._table, self._away = table, away
+
+    def ask(self, path: str, *_given: Any, **_options: Any) -> Any:
+        if self._away or path not in self._table:
+            raise ApiError("it does not answer", 0 if self._away else 404)
+        return self._table[path]
+
+    text = ask
+
+
+WORKER = {
+    "engine": "e0",
+    "role": "aggregated",
+    "running": 3,
+    "prefill_tokens": 7,
+    "resident_tokens": 25,
+    "queue_s": 0.5,
+}
+TABLE = {
+    "/metrics": METRICS.replace("east-a0", "e0"),
+    "/admin/engines": {"engines": [{"id": "e0", "state": "draining"}]},
+    "/admin/workers": {"workers": {"e0": {**WORKER, "token_limit": 100}, "e1": WORKER}},
+    "/admin/admission": {"queue": {"requests": 4, "oldest_s": 2.5}},
+}
+TURN = {"id": "wr-1", "settled_at": 5.0, "region": "east", "model": "m", "loss": {"new": 9, "evicted": 8}}
+
+
+def test_regions_are_read_together_and_one_that_is_away_is_named() -> None:
+    view = {"/admin/view/receipts": {"data": [TURN]}}
+    found = read({"east": Answers({**TABLE, **view}), "west": Answers({}, away=True), "old": Answers(TABLE)})
+    assert found.problems == ("west: it does not answer",)
+    assert [(row.region, row.id, row.state, row.kv_share) for row in found.engines[:2]] == [
+        ("east", "e0", "draining", 0.25),
+        ("east", "e1", "draining", None),
+    ]
+    assert found.engines[0].tiers == {"device": 0.25}
+    assert (len(found.engines), found.queued, found.oldest_s, found.counters.turns) == (4, 8, 2.5, 96)
+    assert found.losses == (Loss(5.0, "east", "evicted", 8, "wr-1", "m"),)
 
 
 def test_a_region_that_does_not_answer_is_named() -> None:
