@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from warmroute.contract.providers import UNKNOWN, Provider
 from warmroute_proxy.core.accounting.price_books import PriceBook
@@ -53,6 +54,12 @@ class ProxyConfig:
 
     media: Addresses = PUBLIC
     """The addresses of images, audio and files that engines may be sent to."""
+
+    def others_than(self, host: str) -> tuple[str, ...]:
+        """`other_proxies` without this proxy's own address, so that all pods of a StatefulSet can share a config:
+        `host`, the machine's name, is the first part of it, and its port is `port`.
+        """
+        return tuple(url for url in self.other_proxies if not _leads_to(url, host.partition(".")[0], self.port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,3 +309,8 @@ class Config:
     def tenant_by_sha256(self) -> dict[str, str]:
         """API key digest -> tenant name, for `secrets.ApiKeys`."""
         return {digest: tenant.name for tenant in self.tenants for digest in tenant.key_sha256}
+
+
+def _leads_to(url: str, host: str, port: int) -> bool:
+    parts = urlsplit(url)
+    return bool(host) and (parts.hostname or "").partition(".")[0] == host.lower() and parts.port == port
