@@ -64,7 +64,24 @@ def test_kubernetes_takes_its_manifests(which: str, version: str, request: pytes
             kubernetes_validate.validate(manifest, version, strict=True)
 
 
-@pytest.mark.parametrize("which", ["plain", "everything"])
+@pytest.fixture(scope="module")
+def finding() -> Rendered:
+    """Engines are found by their InferencePool."""
+    engine = {"models": ["kimi-k2.5"], "kv_events": "off"}
+    found = render({"discovery": {"enabled": True, "kind": "inferencepool", "pool": "sglang", "engine": engine}})
+    assert not found.refused
+    return found
+
+
+def test_a_proxy_that_finds_engines_may_read_what_it_needs(finding: Rendered) -> None:
+    account = finding.pod()["serviceAccountName"]
+    assert finding.one("RoleBinding")["subjects"][0]["name"] == account
+    verbs = {kind: rule["verbs"] for rule in finding.one("Role")["rules"] for kind in rule["resources"]}
+    assert verbs == dict.fromkeys(("inferencepools", "pods"), ["get", "list", "watch"])
+    assert finding.pod()["automountServiceAccountToken"]
+
+
+@pytest.mark.parametrize("which", ["plain", "everything", "finding"])
 def test_the_proxy_takes_its_config(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     found: Rendered = request.getfixturevalue(which)
     secrets = tmp_path / "secrets"
