@@ -77,7 +77,7 @@ def test_a_proxy_that_finds_engines_may_read_what_it_needs(finding: Rendered) ->
     account = finding.pod()["serviceAccountName"]
     assert finding.one("RoleBinding")["subjects"][0]["name"] == account
     verbs = {kind: rule["verbs"] for rule in finding.one("Role")["rules"] for kind in rule["resources"]}
-    assert verbs == dict.fromkeys(("inferencepools", "pods"), ["get", "list", "watch"])
+    assert verbs == {kind: ["get", "list", "watch"] for kind in ("inferencepools", "pods")}
     assert finding.pod()["automountServiceAccountToken"]
 
 
