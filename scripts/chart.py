@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Render a chart as Helm 4 does, without its program: prints JSON. Needs .venv-deploy (scripts/deploy).
 
-    .venv-deploy/bin/python scripts/chart.py CHART NAME NAMESPACE < VALUES.json
+    .venv-deploy/bin/python scripts/chart.py CHART NAME NAMESPACE [KEY=VALUE...] < VALUES.json
 
 Status 1 where Helm finds the chart or the values wrong; the reason is on stderr.
 """
@@ -14,8 +14,10 @@ import helm_python as helm
 
 def main() -> int:
     """The command line."""
-    folder, name, namespace = sys.argv[1:]
+    folder, name, namespace, *pairs = sys.argv[1:]
     values = json.load(sys.stdin)
+    if pairs:  # as Helm reads --set
+        values |= helm.parse_set_string(",".join(pairs))
     try:
         problems = helm.lint(folder)["errors"]
         with helm.Chart.load(folder) as chart:

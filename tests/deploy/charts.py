@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -38,8 +39,18 @@ class Rendered(NamedTuple):
 
 def render(values: dict[str, Any]) -> Rendered:
     """The chart with these values, as release `east` in the namespace `prod`."""
-    command = [str(ROOT / ".venv-deploy/bin/python"), str(ROOT / "scripts/chart.py"), str(CHART), "east", "prod"]
-    done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, check=False)
+    return _rendered("east", json.dumps(values), [])
+
+
+def render_with(name: str, pairs: list[str], files: list[Path]) -> Rendered:
+    """The chart as `helm install NAME` takes it: with `--set` of the pairs, and `--values` of at most one file."""
+    text = files[0].read_text() if files else "{}"
+    return _rendered(name, text, pairs)
+
+
+def _rendered(name: str, values: str, pairs: list[str]) -> Rendered:
+    command = [str(ROOT / ".venv-deploy/bin/python"), str(ROOT / "scripts/chart.py"), str(CHART), name, "prod", *pairs]
+    done = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
     if done.returncode:
         return Rendered([], done.stderr)
     found = json.loads(done.stdout)

@@ -22,6 +22,7 @@ EVERYTHING: dict[str, Any] = {
     "replicas": 3,
     "region": "east",
     "regions": [{"name": "west", "url": "https://west.example", "rttMs": 60}],
+    "tenants": [{"name": "acme", "keySha256": ["6" * 64]}],
     "limits": {"queue_requests": 100, "body_bytes": 67108864},
     "proxy": {"processes": 2},
     "secrets": {

@@ -123,6 +123,12 @@ url = "http://{{ include "warmroute.name" $ }}-engine-{{ $number }}.{{ include "
 region = {{ $.Values.region | toJson }}
 {{- end }}
 {{- end }}
+{{- range .Values.tenants }}
+
+[[tenant]]
+name = {{ .name | toJson }}
+key_sha256 = {{ .keySha256 | toJson }}
+{{- end }}
 
 {{ .Values.config }}
 {{- end }}
