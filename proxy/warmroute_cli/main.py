@@ -32,6 +32,7 @@ from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.demo import arguments as demo_arguments
 from warmroute_cli.directory import arguments as directory_arguments
 from warmroute_cli.doctor import arguments as doctor_arguments
+from warmroute_cli.doctor import health
 from warmroute_cli.installed import missing
 from warmroute_cli.launch import arguments as launch_arguments
 from warmroute_cli.plan import arguments as plan_arguments
@@ -115,6 +116,7 @@ def parser() -> argparse.ArgumentParser:
     audit_arguments.add(audit)
     audit.set_defaults(run=_audit)
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
+    health.add(commands.add_parser("health", help="ask the proxy of a config on this machine whether it is well"))
     _add_reload(commands.add_parser("reload", help="let a running proxy apply its config file"))
     add_engines(
         commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"), _engines
@@ -368,7 +370,7 @@ def _failed(error: Exception) -> int:
 SILENT = (_plan, _lint, _usage, _receipts, _ledger, _doctor, _reload, prices_arguments.run)
 """The subcommands that print nothing until they are done."""
 
-EXTRAS = {_replay: ["proxy", "replay"], _lint: []}
+EXTRAS = {_replay: ["proxy", "replay"], _lint: [], health.run: []}
 """The extras that a subcommand needs, if not `proxy` alone."""
 
 

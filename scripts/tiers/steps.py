@@ -15,6 +15,7 @@ COMPUTING: Final = ("tests/unit", "tests/property", "tests/simulation", "tests/f
 
 SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
 HOSTILE: Final = "tests/hostile"
+DEPLOY: Final = "tests/deploy"
 RELEASE: Final = "tests/release"
 COMPILED: Final = "build/compiled"
 PAGE: Final = "tests/page"
@@ -103,8 +104,9 @@ def full_steps() -> tuple[Step, ...]:
         Step(programs, ("scripts/integrations", "install"), after=(stores,)),
         Step("set-up of the page", ("scripts/page", "install"), after=(programs,)),
         Step(wheel, ("scripts/compiled-tests", "install")),
+        Step("set-up of deploy", ("scripts/deploy", "install"), after=(stores, wheel)),
     )
-    more = pytest("-m", "full", "tests", *ignored((*APART, HOSTILE, RELEASE)), processes=3)
+    more = pytest("-m", "full", "tests", *ignored((*APART, DEPLOY, HOSTILE, RELEASE)), processes=3)
     search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", "tests/unit", "tests/property", processes=2)
     of_the_proxy = (
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
@@ -114,7 +116,8 @@ def full_steps() -> tuple[Step, ...]:
         Step("compiled", ("scripts/compiled-tests",), after=("hostile",), compiled=True),
         Step("chaos", pytest("tests/chaos"), after=("compiled",), compiled=True),
         Step("release", pytest(RELEASE), after=("chaos", wheel)),
-        Step("vulnerabilities", (PYTHON, "scripts/audit.py"), after=("release",)),
+        Step("deploy", ("scripts/deploy",), after=("release", "set-up of deploy")),
+        Step("vulnerabilities", (PYTHON, "scripts/audit.py"), after=("deploy",)),
         Step("costs of requests", ("scripts/costs",), after=("vulnerabilities",)),
     )
     of_others = (

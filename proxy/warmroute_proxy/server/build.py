@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets as random
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -330,9 +331,8 @@ def _links(
     timeout_s = config.limits.connect_timeout_s
     voids = Voids(_peers(config, clock), forwards, orders, metrics, time.time, timeout_s)
     here = config.proxy.region
-    others = OtherProxies(
-        config.proxy.other_proxies, here, ANNOUNCEMENTS, forwards, metrics, clock, timeout_s, random.randbits(62)
-    )
+    urls = config.proxy.others_than(socket.gethostname())
+    others = OtherProxies(urls, here, ANNOUNCEMENTS, forwards, metrics, clock, timeout_s, random.randbits(62))
     return voids, Announcements(here, voids.peers, forwards, metrics, clock, timeout_s, others)
 
 
