@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from warmroute_backend.plan.deployment import Site
 from warmroute_backend.plan.words import KV_TYPES, OBJECTIVES, STORAGES
 from warmroute_cli.arguments import above_zero, count, wants
 
@@ -68,6 +69,13 @@ def _add_site(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--hosts", nargs="+", default=[], metavar="HOST", help="addresses of the nodes")
     group.add_argument("--ib-device", default="", metavar="NAMES", help="network cards, comma-separated or a JSON map")
     group.add_argument("--image", metavar="IMAGE", help="of the engines in Kubernetes")
+    group.add_argument(
+        "--rdma-resource",
+        default=Site().rdma_resource,
+        metavar="NAME",
+        help="of network cards in Kubernetes (%(default)s), or '': privileged pods",
+    )
+    group.add_argument("--cache-dir", default=Site().cache_dir, metavar="DIR", help="of each node (%(default)s)")
     group.add_argument("--namespace", default="default", help="in Kubernetes (%(default)s)")
     group.add_argument("--env", nargs="+", type=variable, default=[], metavar="NAME=VALUE", help="of every engine")
 

@@ -200,6 +200,8 @@ def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequ
             ib_devices=arguments.ib_device,
             image=arguments.image or Site().image,
             namespace=arguments.namespace,
+            rdma_resource=arguments.rdma_resource,
+            cache_dir=arguments.cache_dir,
             environment=tuple(arguments.env),
         ),
     )

@@ -3,8 +3,10 @@
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,9 +86,64 @@ def test_a_pod_has_only_the_gpus_of_its_engine() -> None:
     for path in ("kubernetes/prefill.json", "kubernetes/decode.json"):
         template = manifests("inside a node")[path]["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
         container = template["spec"]["containers"][0]
-        assert container["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+        assert container["resources"]["limits"] == {"nvidia.com/gpu": "4", "rdma/hca_shared_devices_a": "1"}
         assert container["command"][container["command"].index("--base-gpu-id") + 1] == "0"
         assert not any("NVLINK" in variable["name"] for variable in container["env"])
+
+
+def leader(path: str, name: str = "over nodes", **site: str) -> dict[str, Any]:
+    """The pod of an engine's leader."""
+    made = replace(kind(name), site=replace(kind(name).site, **site))  # type: ignore[arg-type]
+    found = json.loads(deployment_files(made, KINDS[name][0], page(made))[f"kubernetes/{path}.json"])
+    pod: dict[str, Any] = found["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]
+    return pod
+
+
+def test_engines_start_after_the_stores_master_and_decode_after_prefill() -> None:
+    found = manifests("over nodes")
+    master = found["kubernetes/mooncake-master.json"]["spec"]["template"]["spec"]["containers"][0]
+    service = found["kubernetes/mooncake-master-service.json"]
+    address = f"{service['metadata']['name']}.default.svc"
+    assert service["spec"]["ports"][0]["port"] == master["ports"][0]["containerPort"]
+    for config in found["kubernetes/mooncake.json"]["data"].values():
+        assert json.loads(config)["master_server_address"] == f"{address}:{master['ports'][0]['containerPort']}"
+    prefill, decode = leader("prefill")["initContainers"], leader("decode")["initContainers"]
+    assert [each["command"][-2:] for each in prefill] == [[address, "50051"]]
+    assert [each["command"][-2] for each in decode] == [address, "prefill-0.prefill.default.svc"]
+    assert "initContainers" in found["kubernetes/decode.json"]["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+
+
+def test_what_an_init_container_runs_ends_when_the_port_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = leader("prefill")["initContainers"][0]["command"]
+        address = ["127.0.0.1", str(server.getsockname()[1])]
+        subprocess.run([sys.executable, *command[1:-2], *address], check=True, timeout=seconds(20))
+
+
+def test_pods_that_exchange_kv_have_network_cards() -> None:
+    container = leader("prefill")["containers"][0]
+    assert container["resources"]["requests"]["rdma/hca_shared_devices_a"] == "1"
+    assert "privileged" not in container["securityContext"]
+    alone = leader("aggregated", "aggregated")["containers"][0]
+    assert list(alone["resources"]["limits"]) == ["nvidia.com/gpu"]
+    without = leader("prefill", rdma_resource="")
+    assert without["containers"][0]["securityContext"] == {"privileged": True}
+    assert {"path": "/dev/infiniband", "type": "Directory"} in [each.get("hostPath") for each in without["volumes"]]
+
+
+def test_what_a_start_would_load_or_compile_again_is_kept_on_the_node() -> None:
+    """The checkpoint, compiled kernels, and the KV of the file tier."""
+    for pod, folders in (
+        (leader("aggregated", "files"), {"/var/cache/sglang", "/var/lib/warmroute/hicache"}),
+        (leader("aggregated", "files", model_path="/data/m"), {"/data/m", "/var/cache/sglang"}),
+    ):
+        container = pod["containers"][0]
+        kept = {each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each}
+        assert folders <= kept <= {each["mountPath"] for each in container["volumeMounts"]}
+        variables = {each["name"]: each.get("value") for each in container["env"]}
+        assert variables["SGLANG_CACHE_DIR"] in kept
+        assert variables["SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"] in kept
+        assert ("HF_HOME" in variables) == ("/data/m" not in kept)
 
 
 @pytest.mark.parametrize("name", KINDS)

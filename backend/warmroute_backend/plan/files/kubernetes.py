@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from warmroute_backend.plan.argv import CONFIG_FOLDER, argv, environment
 from warmroute_backend.plan.deployment import Engine, Plan
-from warmroute_backend.plan.files.proxy import mooncake_configs
+from warmroute_backend.plan.files.proxy import MASTER, MASTER_PORT, mooncake_configs, pod_host
 from warmroute_backend.plan.memory import Role
 
 Manifest = dict[str, Any]
@@ -24,6 +24,16 @@ HEALTH_S: Final = 60
 HEALTH_TIMEOUT_S: Final = 30
 """`/health` waits up to 20 s for a token behind real work (`SGLANG_HEALTH_CHECK_TIMEOUT`)."""
 SHARED_MEMORY: Final = "64Gi"
+_WAIT: Final = """import socket, sys, time
+while True:
+    try:
+        socket.create_connection((sys.argv[1], int(sys.argv[2])), 5).close()
+        break
+    except OSError as error:
+        print(f"{sys.argv[1]}:{sys.argv[2]} does not answer yet: {error}", flush=True)
+        time.sleep(5)
+"""
+"""What an init container runs."""
 
 
 def manifests(plan: Plan) -> dict[str, Manifest]:
@@ -37,6 +47,8 @@ def manifests(plan: Plan) -> dict[str, Manifest]:
             found[f"{role}-budget"] = _budget(plan, engines[0].role)
     if any(engine.storage == "mooncake" for engine in plan.engines):
         found["mooncake"] = _mooncake(plan)
+        found[MASTER] = _master(plan)
+        found[f"{MASTER}-service"] = _master_service(plan)
     return found
 
 
@@ -76,14 +88,59 @@ def _pod(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
             **_network(plan, engine),
             "hostIPC": True,
             "terminationGracePeriodSeconds": STOP_S,
+            "initContainers": _waits(plan, engine, leads=leads),
             "containers": [_container(plan, engine, leads=leads)],
             "volumes": [
                 {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}},
-                {"name": "models", "hostPath": {"path": plan.site.model_path or "/models"}},
+                *(_folder(name, path) for name, path in _folders(plan, engine).items()),
                 *([_mooncake_volume()] if engine.storage == "mooncake" else []),
             ],
         },
     }
+
+
+def _folders(plan: Plan, engine: Engine) -> dict[str, str]:
+    """Volume name -> folder of the node, which the pod sees at the same path."""
+    site = plan.site
+    found = {"cache": site.cache_dir}
+    if site.model_path:
+        found["models"] = site.model_path
+    if engine.storage == "file":
+        found["kv-files"] = site.storage_dir
+    if _needs_rdma(plan, engine) and not site.rdma_resource:
+        found["infiniband"] = "/dev/infiniband"
+    return found
+
+
+def _folder(name: str, path: str) -> Manifest:
+    kind = "DirectoryOrCreate" if name in {"cache", "kv-files"} else "Directory"
+    return {"name": name, "hostPath": {"path": path, "type": kind}}
+
+
+def _needs_rdma(plan: Plan, engine: Engine) -> bool:
+    """KV goes to another pod or to the store, or an engine's GPUs are in several nodes."""
+    return plan.is_split or engine.nodes > 1 or engine.storage == "mooncake"
+
+
+def _waits(plan: Plan, engine: Engine, *, leads: bool) -> list[Manifest]:
+    """What must answer before an engine starts: the store's master, which SGLang asks once and then gives up, and for
+    decode the engines that it gets KV from. The others of a group follow their leader."""
+    wanted = []
+    if engine.storage == "mooncake":
+        wanted.append(("master", f"{MASTER}.{plan.site.namespace}.svc", MASTER_PORT))
+    if engine.role == "decode" and leads:
+        first = plan.of("prefill")[0]
+        host = pod_host(plan, first, plan.engines.index(first))
+        wanted.append(("prefill", host, first.ports.bootstrap))
+    return [
+        {
+            "name": f"wait-for-{name}",
+            "image": plan.site.image,
+            "command": ["python3", "-c", _WAIT, host, str(port)],
+            "resources": {"limits": {"cpu": "1", "memory": "256Mi"}},
+        }
+        for name, host, port in wanted
+    ]
 
 
 def _network(plan: Plan, engine: Engine) -> Manifest:
@@ -96,16 +153,22 @@ def _container(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
     gpus = str(engine.shape.tp // engine.nodes)
     resource = "amd.com/gpu" if plan.cluster.gpu.vendor == "amd" else "nvidia.com/gpu"
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108
-    mounts.append({"name": "models", "mountPath": plan.site.model_path or "/models"})
+    mounts += [{"name": name, "mountPath": path} for name, path in _folders(plan, engine).items()]
     if engine.storage == "mooncake":
         mounts.append({"name": "mooncake", "mountPath": CONFIG_FOLDER})
+    resources, security = {resource: gpus}, {"capabilities": {"add": ["IPC_LOCK"]}}
+    if _needs_rdma(plan, engine):
+        if plan.site.rdma_resource:
+            resources[plan.site.rdma_resource] = "1"
+        else:
+            security = {"privileged": True}
     container: Manifest = {
         "name": "sglang",
         "image": plan.site.image,
         "command": _in_pod(plan, engine),
         "env": _env(plan, engine),
-        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
-        "resources": {"limits": {resource: gpus}, "requests": {resource: gpus}},
+        "securityContext": security,
+        "resources": {"limits": resources, "requests": resources},
         "volumeMounts": mounts,
     }
     if leads:
@@ -132,6 +195,9 @@ def _env(plan: Plan, engine: Engine) -> list[Manifest]:
     found: list[Manifest] = [
         {"name": name, "value": value} for name, value in environment(plan, engine).items() if name not in skipped
     ]
+    found.append({"name": "SGLANG_CACHE_DIR", "value": plan.site.cache_dir})
+    if not plan.site.model_path:
+        found.append({"name": "HF_HOME", "value": f"{plan.site.cache_dir}/huggingface"})
     if engine.storage == "mooncake":
         address = {"fieldRef": {"fieldPath": "status.podIP"}}
         found.append({"name": "MOONCAKE_LOCAL_HOSTNAME", "valueFrom": address})
@@ -188,7 +254,46 @@ def _mooncake(plan: Plan) -> Manifest:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": _metadata(plan, "mooncake", "store"),
-        "data": {name: json.dumps(config, indent=2) for name, config in mooncake_configs(plan).items()},
+        "data": {name: json.dumps(config, indent=2) for name, config in mooncake_configs(plan, in_pods=True).items()},
+    }
+
+
+def _master(plan: Plan) -> Manifest:
+    """One pod, made anew where it ends: it keeps which engine has which KV, and engines tell it again."""
+    command = ["mooncake_master", "--port", str(MASTER_PORT), "--eviction_high_watermark_ratio=0.95"]
+    port = {"tcpSocket": {"port": MASTER_PORT}, "periodSeconds": PROBE_S}
+    container = {
+        "name": "master",
+        "image": plan.site.image,
+        "command": command,
+        "ports": [{"name": "rpc", "containerPort": MASTER_PORT}],
+        "readinessProbe": port,
+        "livenessProbe": {**port, "failureThreshold": 6},
+        "resources": {"requests": {"cpu": "2", "memory": "8Gi"}},
+    }
+    labels = _labels("store")
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(plan, MASTER, "store"),
+        "spec": {
+            "replicas": 1,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+
+
+def _master_service(plan: Plan) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(plan, MASTER, "store"),
+        "spec": {
+            "selector": _labels("store"),
+            "ports": [{"name": "rpc", "port": MASTER_PORT, "targetPort": MASTER_PORT}],
+        },
     }
 
 

@@ -11,6 +11,7 @@ from warmroute_backend.plan.deployment import Engine, Plan
 from warmroute_backend.plan.tiers import engine_segment_bytes
 
 REGION: Final = "here"
+MASTER: Final = "mooncake-master"
 MASTER_PORT: Final = 50051
 _HEAD: Final = """# The proxy of this plan. Set prices and tenants (`warmroute key`), then:
 # warmroute proxy --config proxy.toml --check
@@ -69,17 +70,18 @@ def pod_host(plan: Plan, engine: Engine, number: int) -> str:
     return f"{engine.role}-{number - first}.{engine.role}.{plan.site.namespace}.svc"
 
 
-def mooncake_configs(plan: Plan) -> dict[str, dict[str, Any]]:
+def mooncake_configs(plan: Plan, *, in_pods: bool = False) -> dict[str, dict[str, Any]]:
     """File name -> what `SGLANG_HICACHE_MOONCAKE_CONFIG_PATH` names. The host's name comes from
     `MOONCAKE_LOCAL_HOSTNAME`, so one file serves all nodes, and all engines with the same attention groups.
     """
     stored = [engine for engine in plan.engines if engine.storage == "mooncake"]
-    return {mooncake_file(engine): _mooncake(plan, engine) for engine in stored}
+    master = f"{MASTER}.{plan.site.namespace}.svc" if in_pods else plan.site.host(0)
+    return {mooncake_file(engine): _mooncake(plan, engine, master) for engine in stored}
 
 
-def _mooncake(plan: Plan, engine: Engine) -> dict[str, Any]:
+def _mooncake(plan: Plan, engine: Engine, master: str) -> dict[str, Any]:
     return {
-        "master_server_address": f"{plan.site.host(0)}:{MASTER_PORT}",
+        "master_server_address": f"{master}:{MASTER_PORT}",
         "metadata_server": "P2PHANDSHAKE",
         "protocol": "rdma",
         "device_name": plan.site.ib_devices,
