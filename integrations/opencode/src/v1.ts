@@ -12,9 +12,9 @@ import { guarded } from "./guarded.js"
 import { identityHeaders, kindOf } from "./identity.js"
 import { type Options, readOptions } from "./options.js"
 import { PrefixWatch } from "./prefix_watch.js"
-import { type Address, MAX_TURNS, turnsOf } from "./proxy.js"
+import { type Address, expect, type Expected, MAX_TURNS, turnsOf } from "./proxy.js"
 import type { Turn } from "./turn.js"
-import { Sessions } from "./v1_sessions.js"
+import { type Session, Sessions } from "./v1_sessions.js"
 import { explanation, turnLine } from "./words.js"
 
 export const COMMAND = "warmroute"
@@ -104,7 +104,11 @@ class V1 {
   #event = async ({ event }: { event: { type: string; properties?: unknown } }): Promise<void> => {
     const properties = (event.properties ?? {}) as { sessionID?: string; server?: string; info?: { id: string } }
     if (event.type === "session.created" && properties.info) this.#sessions.created(properties.info)
-    if (event.type === "session.idle" && properties.sessionID) void this.#idle(properties.sessionID).catch(this.#failed)
+    if (event.type === "session.idle" && properties.sessionID) {
+      void this.#idle(properties.sessionID).catch(this.#failed)
+      void this.#waits(properties.sessionID).catch(this.#failed)
+    }
+    if (event.type === "session.deleted" && properties.info) this.#ended(properties.info.id)
     if (event.type === "mcp.tools.changed") {
       const occasion = `${properties.server}\0${Date.now()}`
       for (const warning of this.#watch.toolsChanged(`those of ${properties.server}`, occasion)) this.warn(warning)
@@ -146,6 +150,7 @@ class V1 {
     }
     session.requests += 1
     session.proxy = addressOf(input)
+    session.expected = undefined
     this.#watch.requested()
     const early = this.#early ?? []
     this.#early = undefined
@@ -182,6 +187,24 @@ class V1 {
     for (const turn of turns) this.#shownTurns.set(turn.id, true)
     const line = turnLine(turns)
     if (line !== undefined) this.#shown(line)
+  }
+
+  /** Says that a session waits for the user. A sub-agent that is idle has given its answer, and is over. */
+  async #waits(id: string): Promise<void> {
+    const session = await this.#sessions.of(id)
+    this.#expect(session, session.parent === undefined ? "human" : "end")
+  }
+
+  /** Says that a session that was deleted is over, and so are those that it has started. */
+  #ended(id: string): void {
+    for (const session of this.#sessions.family(id)) this.#expect(session, "end")
+  }
+
+  /** Says it once for each turn, and nothing of a session that has sent nothing. */
+  #expect(session: Session, expected: Expected): void {
+    if (session.proxy === undefined || session.expected === "end" || session.expected === expected) return
+    session.expected = expected
+    void expect(session.proxy, session.id, expected)
   }
 
   async #explained(id: string): Promise<string> {

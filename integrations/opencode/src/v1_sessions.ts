@@ -6,7 +6,7 @@ import type { PluginInput } from "@opencode-ai/plugin"
 
 import { Bounded } from "./bounded.js"
 import { within } from "./guarded.js"
-import type { Address } from "./proxy.js"
+import type { Address, Expected } from "./proxy.js"
 
 const MAX_SESSIONS = 1_000
 const MAX_DEPTH = 10
@@ -20,6 +20,8 @@ export interface Session {
   /** Requests since `takeRequests`. */
   requests: number
   proxy: Address | undefined
+  /** What the proxy knows of how soon it returns, since its last request. */
+  expected: Expected | undefined
   /** Agent and model of the user's last message. */
   last: { agent?: string; model?: { providerID: string; modelID: string } }
 }
@@ -35,7 +37,7 @@ export class Sessions {
     const found = this.#sessions.get(info.id)
     if (found !== undefined) return found
     const createdMs = info.time?.created
-    const made = { id: info.id, parent: info.parentID, createdMs, requests: 0, proxy: undefined, last: {} }
+    const made = { id: info.id, parent: info.parentID, createdMs, requests: 0, proxy: undefined, expected: undefined, last: {} }
     this.#sessions.set(info.id, made)
     this.#ids.push(info.id)
     this.#ids.splice(0, this.#ids.length - MAX_SESSIONS)

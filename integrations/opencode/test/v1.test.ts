@@ -157,6 +157,38 @@ test("an idle session shows what its requests came to, and the command explains"
   await hooks["command.execute.before"]?.({ ...command("ses_1"), command: "other" }, { parts: [] })
 })
 
+test("the proxy is told once which sessions wait for the user, and which are over", async () => {
+  const heard: string[] = []
+  const server = createServer((asked, response) => {
+    if (asked.method === "POST") heard.push(`${asked.headers["x-session-affinity"]} ${asked.headers["x-warmroute-expect"]}`)
+    response.end('{"data": []}')
+  })
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))
+  const baseURL = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+  const { hooks } = await started()
+  await created(hooks, "ses_1")
+  await created(hooks, "ses_sub", "ses_1")
+  await created(hooks, "ses_unused")
+  const idle = (sessionID: string) => hooks.event?.({ event: { type: "session.idle", properties: { sessionID } } } as never)
+  const deleted = (id: string) => hooks.event?.({ event: { type: "session.deleted", properties: { info: { id } } } } as never)
+  for (const session of ["ses_1", "ses_sub"]) await request(hooks, session, "build", MODEL, baseURL)
+  await idle("ses_sub")
+  await until(() => heard.length === 1)
+  await idle("ses_1")
+  await idle("ses_1")
+  await until(() => heard.length === 2)
+  await request(hooks, "ses_1", "build", MODEL, baseURL)
+  await idle("ses_1")
+  await until(() => heard.length === 3)
+  await idle("ses_unused")
+  await deleted("ses_unused")
+  await deleted("ses_1")
+  await until(() => heard.length === 4)
+  server.closeAllConnections()
+  server.close()
+  assert.deepEqual(heard, ["ses_sub end", "ses_1 human", "ses_1 human", "ses_1 end"])
+})
+
 test("a turn is shown once, also where a request after it has failed", async () => {
   const { baseURL, asked: asks, stop } = await proxy([ROW])
   const { hooks, asked } = await started()
