@@ -14,7 +14,8 @@ import { type Options, readOptions } from "./options.js"
 import { PrefixWatch } from "./prefix_watch.js"
 import { type Address, expect, type Expected, MAX_TURNS, turnsOf } from "./proxy.js"
 import type { Turn } from "./turn.js"
-import { type Session, Sessions } from "./v1_sessions.js"
+import { sessionName } from "./session_name.js"
+import { type Info, type Session, Sessions } from "./v1_sessions.js"
 import { explanation, turnLine } from "./words.js"
 
 export const COMMAND = "warmroute"
@@ -42,7 +43,7 @@ class CarriedOut extends Error {
 /** V1's function of a plugin. */
 export async function server(input: PluginInput, given?: unknown): Promise<Hooks> {
   const { options, problems } = readOptions(given)
-  const plugin = new V1(input.client, options)
+  const plugin = new V1(input.client, options, input.directory)
   for (const problem of problems) plugin.warn(problem)
   return plugin.hooks()
 }
@@ -59,6 +60,7 @@ class V1 {
   constructor(
     private readonly client: PluginInput["client"],
     private readonly options: Options,
+    private readonly directory: string | undefined,
   ) {
     this.#sessions = new Sessions(client)
   }
@@ -102,8 +104,9 @@ class V1 {
   }
 
   #event = async ({ event }: { event: { type: string; properties?: unknown } }): Promise<void> => {
-    const properties = (event.properties ?? {}) as { sessionID?: string; server?: string; info?: { id: string } }
+    const properties = (event.properties ?? {}) as { sessionID?: string; server?: string; info?: Info }
     if (event.type === "session.created" && properties.info) this.#sessions.created(properties.info)
+    if (event.type === "session.updated" && properties.info) this.#sessions.updated(properties.info)
     if (event.type === "session.idle" && properties.sessionID) {
       void this.#idle(properties.sessionID).catch(this.#failed)
       void this.#waits(properties.sessionID).catch(this.#failed)
@@ -143,7 +146,8 @@ class V1 {
     if (!this.#isOurs(input.model.providerID)) return
     const session = await this.#sessions.of(input.sessionID)
     const kind = kindOf(input.agent, session.parent)
-    const sender = { session: session.id, agent: input.agent, parent: session.parent, kind }
+    const name = sessionName({ title: session.title, directory: session.directory ?? this.directory }, this.options.name)
+    const sender = { session: session.id, agent: input.agent, parent: session.parent, kind, name }
     const own = new Set(Object.keys(input.model.headers ?? {}).map((name) => name.toLowerCase()))
     for (const [name, value] of Object.entries(identityHeaders(sender))) {
       if (!own.has(name)) output.headers[name] = value

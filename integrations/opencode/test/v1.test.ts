@@ -76,6 +76,19 @@ test("each request says who sends it and what for", async () => {
   }
 })
 
+test("a session has the name that a person knows, once it has a title", async () => {
+  const { hooks } = await started()
+  const tell = (type: string, title: string) =>
+    hooks.event?.({ event: { type, properties: { info: { id: "ses_1", title, directory: "/src/shop" } } } } as never)
+  const name = async () => (await request(hooks, "ses_1")).headers["x-warmroute-session-name"]
+  await tell("session.created", "New session - 2026-11-24T10:00:00.000Z")
+  assert.equal(await name(), "shop")
+  await tell("session.updated", "Fix the tests")
+  assert.equal(await name(), "Fix the tests")
+  const quiet = await started({ name: "none" }, async () => ({ data: { id: "ses_1", title: "Fix the tests" } }))
+  assert.equal((await request(quiet.hooks, "ses_1")).headers["x-warmroute-session-name"], undefined)
+})
+
 test("a session of an earlier process is looked up, once", async () => {
   let calls = 0
   const { hooks } = await started({}, async () => (calls++, { data: { id: "ses_old", parentID: "ses_parent", time: {} } }))
