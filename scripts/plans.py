@@ -38,8 +38,8 @@ SHOWN: Final = (
     Shown(
         "Kimi K2.5 on 8 H200",
         "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400",
-        "At one request a second of 60,000 tokens the pool is the limit: on eight GPUs of one attention group, latent\n"
-        "KV is the same on each of them. Eight groups hold three times as much, and each answer then takes longer.",
+        "At one request a second of 60,000 tokens the pool is the limit: with KV of 16 bits requests wait for memory\n"
+        "for longer than an answer takes, however the GPUs are divided. KV of 8 bits is half as large.",
     ),
     Shown(
         "Kimi K2.5 on 8 H100",
@@ -115,9 +115,9 @@ def capacity_row(capacity: Capacity) -> str:
 
 
 SPEED_HEAD: Final = """
-Speeds: a decode step with scheduling, or prompt tokens a second of a node, by the roofline. Rows that a constant is from
-say so; the others were not fitted to, so their errors are those of the formula. Speeds depend on versions of kernels and
-are off by more than memory: plans are compared by them, and ranges of latencies are as wide as the largest of these.
+Speeds: a decode step with scheduling, or prompt tokens a second of a node, by the roofline. Rows that a constant is
+from say so; the others were not fitted to, so their errors are those of the formula. Speeds depend on versions of
+kernels and are off by more than memory: plans are compared by them, and a latency of a plan is that uncertain.
 
 """
 

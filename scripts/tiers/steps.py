@@ -15,9 +15,11 @@ COMPUTING: Final = ("tests/unit", "tests/property", "tests/simulation", "tests/f
 
 SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
 HOSTILE: Final = "tests/hostile"
+DEPLOY: Final = "tests/deploy"
 RELEASE: Final = "tests/release"
 COMPILED: Final = "build/compiled"
-APART: Final = (*SGLANG_FOLDERS, "tests/chaos", "tests/compiled", "tests/harness", "tests/integrations_real")
+PAGE: Final = "tests/page"
+APART: Final = (*SGLANG_FOLDERS, PAGE, "tests/chaos", "tests/compiled", "tests/harness", "tests/integrations_real")
 """Folders whose tests need a set-up of their own: a step of `scripts/test full` runs each."""
 
 BY_FOLDER: Final = "by folder"
@@ -100,9 +102,11 @@ def full_steps() -> tuple[Step, ...]:
         Step("set-up of SGLang", ("scripts/sglang", "install")),
         Step(stores, ("scripts/stores", "install")),
         Step(programs, ("scripts/integrations", "install"), after=(stores,)),
+        Step("set-up of the page", ("scripts/page", "install"), after=(programs,)),
         Step(wheel, ("scripts/compiled-tests", "install")),
+        Step("set-up of deploy", ("scripts/deploy", "install"), after=(stores, wheel)),
     )
-    more = pytest("-m", "full", "tests", *ignored((*APART, HOSTILE, RELEASE)), processes=3)
+    more = pytest("-m", "full", "tests", *ignored((*APART, DEPLOY, HOSTILE, RELEASE)), processes=3)
     search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", "tests/unit", "tests/property", processes=2)
     of_the_proxy = (
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
@@ -112,7 +116,8 @@ def full_steps() -> tuple[Step, ...]:
         Step("compiled", ("scripts/compiled-tests",), after=("hostile",), compiled=True),
         Step("chaos", pytest("tests/chaos"), after=("compiled",), compiled=True),
         Step("release", pytest(RELEASE), after=("chaos", wheel)),
-        Step("vulnerabilities", (PYTHON, "scripts/audit.py"), after=("release",)),
+        Step("deploy", ("scripts/deploy",), after=("release", "set-up of deploy")),
+        Step("vulnerabilities", (PYTHON, "scripts/audit.py"), after=("deploy",)),
         Step("costs of requests", ("scripts/costs",), after=("vulnerabilities",)),
     )
     of_others = (
@@ -120,6 +125,7 @@ def full_steps() -> tuple[Step, ...]:
         Step("SDK on openai 2", ("scripts/openai2",), after=("search of properties",)),
         Step("programs and frameworks", ("scripts/integrations",), after=("SDK on openai 2", programs)),
         Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
+        Step("page", ("scripts/page",), after=("coding agents", "set-up of the page")),
     )
     # One process, so that each SGLang is started once.
     sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang", wheel), compiled=True)

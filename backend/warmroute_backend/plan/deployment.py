@@ -114,6 +114,9 @@ class Site:
     namespace: str = "default"
     storage_dir: str = "/var/lib/warmroute/hicache"
     user: str = "sglang"
+    python: str = "/opt/sglang/bin/python"
+    """That of the environment with SGLang on each node, for units of systemd."""
+
     environment: tuple[tuple[str, str], ...] = ()
     """Of every engine: the fabric's NCCL settings, for instance."""
 

@@ -25,7 +25,14 @@ class PlanRequest:
     kv_type: KvType | None = None
     split: tuple[int, int] | None = None
     attention_dp: int | None = None
+    decode_dp: int | None = None
+    """Attention groups of decode engines, where they are others than `attention_dp`."""
+    tp: int | None = None
+    """GPUs of an engine."""
+    chunk_tokens: int | None = None
     fraction: float | None = None
+    most_fraction: bool = False
+    """Where no fraction is given: the largest that leaves what SGLang reserves, and no more for a vision tower."""
     hicache: bool | None = None
     speculation: bool | None = None
     storage: Storage | None = None

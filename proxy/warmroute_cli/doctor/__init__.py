@@ -4,5 +4,6 @@ Facts and their judgement are `warmroute_backend.doctor`'s; here are what needs 
 
 arguments  the options
 command    from options to findings, text or JSON
+health     `warmroute health`: whether the proxy of a config answers here
 proxies    a proxy's configuration: its problems, its engines, its limits against the system's
 """

@@ -19,6 +19,7 @@ Decisions are made in `core`, which never waits. A room imports only those above
     control         the control plane
     authentication  whose request it is
     endpoint        which request goes where
+    admin_endpoint  the same of the admin listener
     routing         the router of a process: alone, recorded, or one of several
     build           the composition root
     check           what is wrong with a config, and what its servers answer

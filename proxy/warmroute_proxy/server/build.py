@@ -3,12 +3,14 @@
 import asyncio
 import os
 import secrets as random
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.admin_endpoint import AdminEndpoint
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base.config import Config, copies_of_bodies
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
@@ -18,7 +20,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret
 from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
 from warmroute_proxy.server.discovery.discovery import Discovery
-from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
+from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
@@ -136,7 +138,7 @@ class Proxy:
     def admin_endpoint(self, control_plane: Bridge) -> AdminEndpoint:
         """What operators reach."""
         digest = self.config.proxy.admin_key_sha256 or key_sha256(self.intakes.callers.secrets.admin_key())
-        return AdminEndpoint.with_key(digest, control_plane)
+        return AdminEndpoint.with_key(digest, self.authentication, control_plane)
 
     def sweep_steps(self, listeners: list[Listener]) -> list[Callable[[], None]]:
         """What is done a few times a second."""
@@ -329,9 +331,8 @@ def _links(
     timeout_s = config.limits.connect_timeout_s
     voids = Voids(_peers(config, clock), forwards, orders, metrics, time.time, timeout_s)
     here = config.proxy.region
-    others = OtherProxies(
-        config.proxy.other_proxies, here, ANNOUNCEMENTS, forwards, metrics, clock, timeout_s, random.randbits(62)
-    )
+    urls = config.proxy.others_than(socket.gethostname())
+    others = OtherProxies(urls, here, ANNOUNCEMENTS, forwards, metrics, clock, timeout_s, random.randbits(62))
     return voids, Announcements(here, voids.peers, forwards, metrics, clock, timeout_s, others)
 
 
@@ -342,8 +343,10 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     from warmroute_proxy.server.control.engine_admin import EngineAdmin
     from warmroute_proxy.server.control.engine_flip import EngineFlips, add_flip_routes
     from warmroute_proxy.server.control.fleet_usage import FleetUsage
+    from warmroute_proxy.server.control.page_files import add_page, page_files
     from warmroute_proxy.server.control.reload_routes import add_reload
-    from warmroute_proxy.server.control.usage_routes import add_admin_usage
+    from warmroute_proxy.server.control.usage_routes import Asking, Receipts, add_admin_usage
+    from warmroute_proxy.server.control.view_routes import Views, add_views
 
     config, clock = proxy.config, proxy.clock
     degraded = [proxy.stores.problems, orders.problems, proxy.intakes.large_bodies.problems]
@@ -367,12 +370,16 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
         from warmroute_proxy.server.control.shared_usage import SharedUsage
 
         usage = SharedUsage(*read_by, shared)
-    secrets, prices = proxy.intakes.callers.secrets, proxy.stores.prices
-    public = public_app(proxy.live, secrets, prices, readiness, proxy.ledger, questions, usage)
+    asking = Asking(usage, proxy.intakes.callers.secrets, proxy.live)
+    receipts = Receipts(proxy.ledger, questions, usage)
+    public = public_app(proxy.live, proxy.stores.prices, readiness, receipts, asking)
     admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
     add_flip_routes(admin, engine_admin, EngineFlips(proxy.engines, proxy.router, engine_admin))
     access = proxy.stores.access
-    add_directory(admin, None if access is None else DirectoryAdmin(access, proxy.stores.ask, config.proxy.region))
-    add_admin_usage(admin, usage, secrets, proxy.live)
+    directory = None if access is None else DirectoryAdmin(access, proxy.stores.ask, config.proxy.region)
+    add_directory(admin, directory)
+    add_admin_usage(admin, asking)
+    add_views(admin, Views(asking, receipts, proxy.open_requests, proxy.admission, directory, clock))
+    add_page(admin, page_files())
     add_reload(admin, orders)
     return Bridge(public, {}), Bridge(admin, {})

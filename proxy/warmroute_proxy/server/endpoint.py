@@ -5,7 +5,6 @@ APIs are refused before the key is looked at, which their clients send elsewhere
 """
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -14,10 +13,9 @@ from msgspec.structs import replace
 from warmroute.contract import headers as names
 from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.dialects.work import TooMuch
-from warmroute_proxy.server.authentication import Authentication, bearer
+from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base.errors import Refusal, wrong_method
 from warmroute_proxy.server.base.metrics import Counter, Metrics
-from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.gemini import GEMINI, cut_key
@@ -342,32 +340,3 @@ def _answer_error(request: Request, exchange: Exchange, error: Exception) -> Non
     else:
         log.error("answering %s failed: %s", request.path[:100], type(error).__name__)
         exchange.fail()
-
-
-class AdminEndpoint:
-    """What operators reach, on a listener of its own: everything needs the admin key."""
-
-    def __init__(self, key_matches: Callable[[bytes], bool], control_plane: Bridge) -> None:
-        self._key_matches = key_matches
-        self._control_plane = control_plane
-
-    @classmethod
-    def with_key(cls, sha256_hex: str, control_plane: Bridge) -> "AdminEndpoint":
-        """An endpoint that takes the key with this digest."""
-        return cls(lambda key: admin_key_matches(key, sha256_hex), control_plane)
-
-    def on_head(self, request: Request) -> None:
-        """Refuse without the admin key."""
-        if not self._key_matches(bearer(request)):
-            raise Refusal(401, "the admin key is missing or wrong", code="invalid_api_key")
-
-    def handle(self, request: Request, exchange: Exchange) -> None:  # noqa: ARG002
-        """Hand it to the control plane."""
-        self._control_plane.handle(exchange)
-
-    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:  # noqa: ARG002
-        """As it is."""
-        return refusal
-
-    def on_status(self, request: Request, status: int) -> None:
-        """Count nothing: `warmroute_requests_total` is of clients."""

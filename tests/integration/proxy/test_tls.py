@@ -162,6 +162,21 @@ def test_a_new_certificate_is_used_after_sighup_and_a_wrong_one_is_not(scene: Sc
         until(lambda: all(proxy.shown() == before for _ in range(8)), "as it was")
 
 
+def test_a_new_certificate_is_used_by_itself_where_the_config_is_watched(tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, "e0", "aggregated").listening()
+    proxy = SecureProxy(tmp_path / "p", [engine.toml("east")], extra="watch_config = true")
+    proxy.start()
+    try:
+        cert, key = make(tmp_path, "newer")
+        proxy.key.write_bytes(key.read_bytes())
+        proxy.cert.write_bytes(cert.read_bytes())
+        expected = ssl.PEM_cert_to_DER_cert(cert.read_text())
+        until(lambda: proxy.shown() == expected, "it shows the new one")
+    finally:
+        proxy.stop()
+        stop_all([engine.child], seconds(5.0))
+
+
 class TestCheck:
     def test_what_is_wrong_with_a_certificate_is_said_by_check_and_at_the_start(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

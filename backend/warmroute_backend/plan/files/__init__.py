@@ -3,6 +3,7 @@
 bundle       all files of a plan by path
 units        systemd units
 kubernetes   LeaderWorkerSets, Services, PodDisruptionBudgets
+chart        values for the chart of the proxies
 proxy        the proxy's TOML, and the Mooncake store's configuration
 """
 

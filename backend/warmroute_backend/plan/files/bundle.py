@@ -4,6 +4,7 @@ import json
 
 from warmroute_backend.plan.argv import argv, environment
 from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.plan.files.chart import chart_values
 from warmroute_backend.plan.files.kubernetes import manifests
 from warmroute_backend.plan.files.proxy import mooncake_configs, proxy_config
 from warmroute_backend.plan.files.units import units
@@ -25,6 +26,7 @@ def deployment_files(plan: Plan, model: str, page: str) -> dict[str, str]:
             found[f"processes/{name}.json"] = _json(process)
     found |= {f"systemd/{name}": text for name, text in units(plan).items()}
     found |= {f"kubernetes/{name}.json": _json(manifest) for name, manifest in manifests(plan).items()}
+    found["helm/values.json"] = _json(chart_values(plan))
     found["kubernetes/proxy.toml"] = proxy_config(plan, in_pods=True)
     return found | {name: _json(config) for name, config in mooncake_configs(plan).items()}
 

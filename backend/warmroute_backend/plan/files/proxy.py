@@ -32,9 +32,12 @@ url = ""
 
 def proxy_config(plan: Plan, *, in_pods: bool = False) -> str:
     """The proxy's TOML; `in_pods`: with the names that engines have in Kubernetes."""
-    lines = [_HEAD, *tables_of(plan, in_pods=in_pods)]
-    lines += ["[[tenant]]", 'name = "replace-me"', f'key_sha256 = ["{"0" * 64}"]', ""]
-    return "\n".join(lines)
+    return "\n".join([_HEAD, *tables_of(plan, in_pods=in_pods), *tenants_to_replace()])
+
+
+def tenants_to_replace() -> list[str]:
+    """The lines of a tenant whose key nobody has."""
+    return ["[[tenant]]", 'name = "replace-me"', f'key_sha256 = ["{"0" * 64}"]', ""]
 
 
 def tables_of(plan: Plan, *, in_pods: bool = False) -> list[str]:

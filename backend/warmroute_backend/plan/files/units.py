@@ -15,6 +15,8 @@ from warmroute_backend.plan.files.proxy import MASTER_PORT
 START_S: Final = 3600
 STOP_S: Final = 900
 POLL_S: Final = 5
+WARMROUTE: Final = "/opt/warmroute/bin/warmroute"
+"""Where docs/how-to/production.md installs it."""
 
 
 def units(plan: Plan) -> dict[str, str]:
@@ -27,12 +29,17 @@ def units(plan: Plan) -> dict[str, str]:
     if any(engine.storage == "mooncake" for engine in plan.engines):
         found["mooncake-master.service"] = _plain(
             "Mooncake master, which knows where the shared KV lies",
-            ["/usr/bin/env", "mooncake_master", "--port", str(MASTER_PORT), "--eviction_high_watermark_ratio=0.95"],
+            [
+                f"{plan.site.python.rpartition('/')[0]}/mooncake_master",
+                "--port",
+                str(MASTER_PORT),
+                "--eviction_high_watermark_ratio=0.95",
+            ],
             plan.site.user,
         )
     found["warmroute-proxy.service"] = _plain(
         "warmroute proxy",
-        ["/usr/bin/env", "warmroute", "proxy", "--config", "/etc/warmroute/proxy.toml"],
+        [WARMROUTE, "proxy", "--config", "/etc/warmroute/proxy.toml"],
         plan.site.user,
     )
     return found
@@ -46,7 +53,8 @@ def _engine(plan: Plan, engine: Engine, rank: int) -> str:
     if "MOONCAKE_LOCAL_HOSTNAME" in variables:
         variables["MOONCAKE_LOCAL_HOSTNAME"] = host
     lines += [f"Environment={_quoted(f'{name}={value}')}" for name, value in variables.items()]
-    lines.append(f"ExecStart=/usr/bin/env {' '.join(_argument(each) for each in argv(plan, engine, rank))}")
+    command = [plan.site.python, *argv(plan, engine, rank)[1:]]
+    lines.append(f"ExecStart={' '.join(_argument(each) for each in command)}")
     if rank == 0:
         url = f"http://127.0.0.1:{engine.ports.http}/ready"
         wait = f"until curl -sf -o /dev/null {shlex.quote(url)}; do sleep {POLL_S}; done"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from warmroute.contract.providers import UNKNOWN, Provider
 from warmroute_proxy.core.accounting.price_books import PriceBook
@@ -53,6 +54,12 @@ class ProxyConfig:
 
     media: Addresses = PUBLIC
     """The addresses of images, audio and files that engines may be sent to."""
+
+    def others_than(self, host: str) -> tuple[str, ...]:
+        """`other_proxies` without this proxy's own address, so that all pods of a StatefulSet can share a config:
+        `host`, the machine's name, is the first part of it, and its port is `port`.
+        """
+        return tuple(url for url in self.other_proxies if not _leads_to(url, host.partition(".")[0], self.port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +140,17 @@ class EngineConfig:
     """What it calls models, by their names here."""
 
 
+SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
 @dataclass(frozen=True, slots=True)
 class DiscoveryConfig:
-    """Where engines are found beside those of the config. `kind`: a folder of files, or SRV records of a DNS name."""
+    """Where engines are found beside those of the config. `kind`: a folder of files, SRV records of a DNS name, or a
+    Service or InferencePool of a Kubernetes cluster.
+    """
 
     id: str
-    kind: Literal["folder", "srv"]
+    kind: Literal["folder", "srv", "endpointslices", "inferencepool"]
     interval_s: float
     path: Path | None = None
     """The folder."""
@@ -147,14 +159,26 @@ class DiscoveryConfig:
     """Another folder that its engines' key files may be in; None: they are in the folder itself."""
 
     name: str = ""
-    """The DNS name, such as `_http._tcp.sglang.prod.svc.cluster.local`."""
+    """The DNS name, such as `_http._tcp.sglang.prod.svc.cluster.local`; that of the Service or InferencePool."""
 
     scheme: Literal["http", "https"] = "http"
     servers: tuple[str, ...] = ()
     """`host:port` of the DNS servers that are asked; empty: those of the system."""
 
     engine: Mapping[str, Any] = field(default_factory=dict)
-    """Further keys of an [[engine]], which all engines of a DNS name have."""
+    """Further keys of an [[engine]], which all engines of a DNS name, Service or InferencePool have."""
+
+    namespace: str = ""
+    """Of the Service or InferencePool; empty: that of this pod."""
+
+    port: str = ""
+    """Of a Service's endpoints, by name or number; empty: the one named `http`, or the only one."""
+
+    api: str = ""
+    """The address of the API server; empty: that of the cluster that this process runs in."""
+
+    credentials: Path = Path(SERVICE_ACCOUNT)
+    """The folder with `token`, `ca.crt` and `namespace`."""
 
     @property
     def keys_within(self) -> tuple[Path, ...]:
@@ -327,3 +351,8 @@ class Config:
     def tenant_by_sha256(self) -> dict[str, str]:
         """API key digest -> tenant name, for `secrets.ApiKeys`."""
         return {digest: tenant.name for tenant in self.tenants for digest in tenant.key_sha256}
+
+
+def _leads_to(url: str, host: str, port: int) -> bool:
+    parts = urlsplit(url)
+    return bool(host) and (parts.hostname or "").partition(".")[0] == host.lower() and parts.port == port

@@ -1,15 +1,27 @@
 """Reads the tables [[discovery]] of a config: where engines are found beside those of the config."""
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from warmroute_proxy.server.base.config import DiscoveryConfig
+from warmroute_proxy.server.base.config import SERVICE_ACCOUNT, DiscoveryConfig
 from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_table import Table, shown
 
+_OF_CLUSTER: Final = ("endpointslices", "inferencepool")
+_IN_CLUSTER: Final = frozenset({"name", "scheme", "engine", "namespace", "api", "credentials"})
+_KEYS: Final[dict[str, frozenset[str]]] = {
+    "folder": frozenset({"path", "key_folder"}),
+    "srv": frozenset({"name", "scheme", "servers", "engine"}),
+    "endpointslices": _IN_CLUSTER | {"port"},
+    "inferencepool": _IN_CLUSTER,
+}
+"""What each kind has of its own."""
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _OF_RECORDS: Final = ("id", "url", "region")
-"""What an SRV record says of an engine."""
+"""What an SRV record, or a pod, says of an engine."""
 
 
 def read_discoveries(found: object, folder: Path, region: str, problems: list[str]) -> tuple[DiscoveryConfig, ...]:
@@ -30,12 +42,15 @@ def read_discoveries(found: object, folder: Path, region: str, problems: list[st
 
 
 def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
-    kind = table.choice("kind", ("folder", "srv"), "folder")
+    kind = table.choice("kind", tuple(_KEYS), "folder")
+    for key in sorted(set().union(*_KEYS.values()) - _KEYS[kind]):
+        if table.has(key):
+            table.problem(key, "is for kind = " + " or ".join(f'"{one}"' for one, keys in _KEYS.items() if key in keys))
     of_folder = kind == "folder"
     key_folder = table.text("key_folder", "")
     made = DiscoveryConfig(
         id=table.name("id", f"{kind}-{number}"),
-        kind=cast("Literal['folder', 'srv']", kind),
+        kind=cast("Literal['folder', 'srv', 'endpointslices', 'inferencepool']", kind),
         interval_s=table.number("interval_s", 1.0 if of_folder else 5.0, 0.1, 3_600.0),
         path=folder / table.text("path") if of_folder else None,
         key_folder=folder / key_folder if of_folder and key_folder else None,
@@ -43,21 +58,31 @@ def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
         scheme=cast("Literal['http', 'https']", table.choice("scheme", ("http", "https"), "http")),
         servers=table.names("servers", ()),
         engine=table.table("engine"),
+        namespace=table.text("namespace", ""),
+        port=table.text("port", ""),
+        api=table.url("api", required=False),
+        credentials=folder / table.text("credentials", SERVICE_ACCOUNT),
     )
-    for key in ("name", "scheme", "servers", "engine"):
-        if of_folder and table.has(key):
-            table.problem(key, 'is for kind = "srv"')
-    for key in ("path", "key_folder"):
-        if not of_folder and table.has(key):
-            table.problem(key, 'is for kind = "folder"')
     for server in made.servers:
         host, _, port = server.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
             table.problem("servers", f'{shown(server)} is not an address, written like "127.0.0.1:8600"')
-    if not of_folder and find_spec("dns") is None:
+    if kind == "srv" and find_spec("dns") is None:
         table.problem("kind", "\"srv\" needs dnspython: pip install 'warmroute[discovery]'")
+    _check_cluster(made, table)
     table.close()
     return made
+
+
+def _check_cluster(made: DiscoveryConfig, table: Table) -> None:
+    """What goes into paths of the API: names of Kubernetes, and no more."""
+    if made.kind not in _OF_CLUSTER:
+        return
+    for key, value in (("name", made.name), ("namespace", made.namespace or "default")):
+        if _NAME.fullmatch(value) is None:
+            table.problem(key, f"{shown(value)} is no name of Kubernetes")
+    if made.api and not made.api.startswith("https://"):
+        table.problem("api", "must start with https: the token is sent there")
 
 
 def _check_engine(one: DiscoveryConfig, path: str, folder: Path, region: str, problems: list[str]) -> None:

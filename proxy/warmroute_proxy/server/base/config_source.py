@@ -51,25 +51,28 @@ class ConfigSource:
 
 
 class FileChanges:
-    """Whether a file has changed since the last look: by its time, size and inode. At the first look it counts as
-    changed, since what was read of it is older.
+    """Whether files have changed since the last look: by their times, sizes and inodes. At the first look they count as
+    changed, since what was read of them is older.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, int, int] | None = None
+    def __init__(self, *paths: Path | None) -> None:
+        """`paths`: None is no file."""
+        self._seen: dict[Path, tuple[int, int, int] | None] = {path: None for path in paths if path is not None}
 
     def found(self) -> bool:
-        """Whether it is another one than at the last look. A file that is away has not changed."""
-        state = self._state()
-        changed = state is not None and state != self._seen
-        if state is not None:
-            self._seen = state
+        """Whether one is another than at the last look. A file that is away has not changed."""
+        changed = False
+        for path, seen in self._seen.items():
+            state = _state_of(path)
+            if state is not None and state != seen:
+                self._seen[path] = state
+                changed = True
         return changed
 
-    def _state(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+
+def _state_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

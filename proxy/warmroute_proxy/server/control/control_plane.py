@@ -4,7 +4,7 @@ Two FastAPI applications, run behind our own connections. Neither is on the path
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -14,23 +14,26 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from warmroute.contract.version import VERSION
 from warmroute_proxy import BUILD
 from warmroute_proxy.core.base.trouble import Problem, Trouble
-from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.metrics import Labels
-from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
 from warmroute_proxy.server.control.exposition import OPEN_METRICS_TYPE, TEXT_TYPE, wants_open_metrics
-from warmroute_proxy.server.control.fleet_usage import FleetUsage
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.model_routes import add_models
 from warmroute_proxy.server.control.openapi import description
-from warmroute_proxy.server.control.usage_routes import add_operators_question, add_receipts, add_usage
+from warmroute_proxy.server.control.usage_routes import (
+    Asking,
+    Receipts,
+    add_operators_question,
+    add_receipts,
+    add_usage,
+)
+from warmroute_proxy.server.control.view_routes import decision_body
 from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.ledger import Ledger
-from warmroute_proxy.server.regions.peers import PeerQuestions
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.stores.prices import Prices
@@ -82,20 +85,18 @@ class Readiness:
 
 def public_app(
     live: LiveConfig,
-    secrets: Secrets,
     prices: Prices,
     readiness: Readiness,
-    ledger: Ledger,
-    questions: PeerQuestions,
-    usage: FleetUsage,
+    receipts: Receipts,
+    asking: Asking,
 ) -> FastAPI:
     """`/health`, `/ready`, `/openapi.json`, `/v1/models`, and what `usage_routes` has."""
     app = _app("warmroute", no_route)
     _add_health(app, readiness, live.now.proxy.region)
     add_models(app, live, prices)
-    add_receipts(app, ledger, questions, usage)
-    add_usage(app, usage, secrets)
-    add_operators_question(app, usage, secrets, live)
+    add_receipts(app, receipts)
+    add_usage(app, asking)
+    add_operators_question(app, asking)
     return app
 
 
@@ -132,7 +133,8 @@ def admin_app(
     clock: Callable[[], float],
 ) -> FastAPI:
     """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/conditions`, `/admin/engines`;
-    `add_admin_usage` adds `/admin/usage`, `add_flip_routes` the flips of engines, `add_reload` `/admin/reload`.
+    `add_admin_usage` adds `/admin/usage`, `add_flip_routes` the flips of engines, `add_reload` `/admin/reload`,
+    `add_views` and `add_page` the page and what it reads.
     """
     app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
     add_engine_routes(app, engine_admin)
@@ -163,18 +165,9 @@ def admin_app(
     async def decisions(limit: int = 50) -> Response:
         """The newest decisions with their reasons, newest first."""
         newest = list(open_requests.decisions)[-min(max(limit, 1), MAX_LISTED_DECISIONS) :][::-1]
-        return json_answer({"decisions": [_decision(receipt_id, decision) for receipt_id, decision in newest]})
+        return json_answer({"decisions": [decision_body(receipt_id, decision) for receipt_id, decision in newest]})
 
     return app
-
-
-def _decision(receipt_id: str, decision: Decision) -> dict[str, Any]:
-    names = zip(Decision.__struct_fields__, Decision.__struct_encode_fields__, strict=True)
-    return {
-        "id": receipt_id,
-        **{shown: getattr(decision, field) for field, shown in names if field != "reasons"},
-        "reasons": [candidate._asdict() for candidate in decision.reasons],
-    }
 
 
 def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:

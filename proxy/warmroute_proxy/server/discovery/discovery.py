@@ -116,13 +116,16 @@ class Discovery:
 
     async def _read(self, reading: _Reading, source: Source) -> None:
         """An error of ours must not end the reading of a source."""
-        while True:
-            next_s = reading.config.interval_s
-            try:
-                next_s = await self._read_once(reading, source)
-            except Exception as error:
-                log.error("what discovery %s names is not used: %s", reading.config.id, type(error).__name__)
-            await asyncio.sleep(next_s)
+        try:
+            while True:
+                next_s = reading.config.interval_s
+                try:
+                    next_s = await self._read_once(reading, source)
+                except Exception as error:
+                    log.error("what discovery %s names is not used: %s", reading.config.id, type(error).__name__)
+                await asyncio.sleep(next_s)
+        finally:
+            source.close()
 
     async def _read_once(self, reading: _Reading, source: Source) -> float:
         """Read a source; returns the seconds until the next time."""
@@ -154,6 +157,10 @@ class Discovery:
 def _source(config: DiscoveryConfig, region: str) -> Source:
     if config.path is not None:
         return Folder(config.path, config.interval_s, region)
+    if config.kind in {"endpointslices", "inferencepool"}:
+        from warmroute_proxy.server.discovery.kubernetes import Pool, Slices
+
+        return Slices(config, region) if config.kind == "endpointslices" else Pool(config, region)
     from warmroute_proxy.server.discovery.srv import Records
 
     return Records(config, region)

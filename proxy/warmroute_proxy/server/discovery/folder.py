@@ -41,6 +41,9 @@ class Folder:
         except TimeoutError:
             raise SourceError(f"{self._path} was not read within {READ_S:g} s") from None
 
+    def close(self) -> None:
+        """As `Source`: nothing is held between two reads."""
+
     def _run(self, reading: "Future[Found]") -> None:
         try:
             reading.set_result(self._read())

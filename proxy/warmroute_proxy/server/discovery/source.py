@@ -24,4 +24,7 @@ class Source(Protocol):
     """One source."""
 
     async def read(self) -> Found:
-        """Read all of it. Raises: SourceError."""
+        """Read all of it; a source that is told of changes waits for one. Raises: SourceError."""
+
+    def close(self) -> None:
+        """It is read no more."""

@@ -57,6 +57,9 @@ class Records:
         ttl_s = float(answer.rrset.ttl) if answer.rrset is not None else 0.0
         return Found(engines, min(max(ttl_s, config.interval_s), LONGEST_S), problems)
 
+    def close(self) -> None:
+        """As `Source`: nothing is held between two reads."""
+
     def _resolver(self) -> Resolver:
         """With the servers of the system as they are now, or those of the config."""
         servers = self._config.servers

@@ -7,10 +7,10 @@ reserves the ports while no process listens.
 
 A process that dies is started again: after 0.1 s, twice as long each time it dies within a minute, 30 s at most. Its
 successor settles its open requests as interrupted. SIGTERM and SIGINT end all processes in good order, a second one at
-once. At SIGHUP, or where the config is watched and has changed, it checks the config file; a good one is kept in the
-state folder (`config_source`), from where all processes apply the same bytes, and one that starts later begins with it.
-SIGHUP is passed on in any case. Processes whose supervisor dies end in good order too: each holds a pipe that breaks
-then.
+once. At SIGHUP, or where the config is watched and it or the certificate has changed, it checks the config file; a good
+one is kept in the state folder (`config_source`), from where all processes apply the same bytes, and one that starts
+later begins with it. SIGHUP is passed on in any case. Processes whose supervisor dies end in good order too: each holds
+a pipe that breaks then.
 """
 
 import contextlib
@@ -116,6 +116,8 @@ class Supervisor:
         config, self._running, self._source = running.config, running, source
         self._live_lists = live_lists(config)
         self._changes = FileChanges(source.path)
+        self._certificate = FileChanges(config.proxy.tls_cert, config.proxy.tls_key)
+        self._certificate.found()
         self._state_dir = config.proxy.state_dir
         self._lock_fd = lock(self._state_dir)
         (self._state_dir / ACCEPTED_FILE).unlink(missing_ok=True)
@@ -221,7 +223,9 @@ class Supervisor:
             if caught is not None and caught.si_signo in {signal.SIGTERM, signal.SIGINT}:
                 return
             hung_up = caught is not None and caught.si_signo == signal.SIGHUP
-            changed = self._changes.found() and self._config.proxy.watch_config
+            watched = self._config.proxy.watch_config
+            hung_up |= self._certificate.found() and watched
+            changed = self._changes.found() and watched
             if (changed or hung_up) and (self._reload() or hung_up):
                 self._send(signal.SIGHUP)
             for process in self._reaped():

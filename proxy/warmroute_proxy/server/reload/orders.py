@@ -67,12 +67,18 @@ class ReloadOrders:
         self._report()
 
     async def watch(self, live: LiveConfig) -> None:
-        """Apply the file when it changes, while the config asks for that. Of several processes the supervisor looks."""
+        """Apply the file when it changes, while the config asks for that; a new certificate counts as SIGHUP. Of
+        several processes the supervisor looks.
+        """
         if self._peer_processes is not None:
             return
-        changes = FileChanges(self._source.path)
+        proxy = live.now.proxy
+        changes, certificate = FileChanges(self._source.path), FileChanges(proxy.tls_cert, proxy.tls_key)
+        certificate.found()
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
+            if certificate.found() and live.now.proxy.watch_config:
+                os.kill(os.getpid(), signal.SIGHUP)
             if changes.found() and live.now.proxy.watch_config:
                 try:
                     self.reloads.reload(self._source)

@@ -1,0 +1,49 @@
+{{/* Folders and not single files: the kubelet replaces what is in a folder when a Secret or ConfigMap changes. */}}
+{{- define "warmroute.mounts" -}}
+- {name: state, mountPath: /var/lib/warmroute}
+- {name: temporary, mountPath: /tmp}
+- {name: config, mountPath: /etc/warmroute, readOnly: true}
+{{- range $folder, $secret := fromYaml (include "warmroute.secrets" .) }}
+- {name: secret-{{ $folder }}, mountPath: /etc/warmroute-secrets/{{ $folder }}, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "warmroute.volumes" -}}
+{{- if not .Values.persistence.enabled }}
+- {name: state, emptyDir: {}}
+{{- end }}
+- {name: temporary, emptyDir: {}}
+- name: config
+  configMap: {name: {{ include "warmroute.name" . }}}
+{{- range $folder, $secret := fromYaml (include "warmroute.secrets" .) }}
+- name: secret-{{ $folder }}
+  secret:
+    secretName: {{ $secret.name }}
+    defaultMode: 0440
+    {{- with $secret.items }}
+    items: {{- toYaml . | nindent 6 }}
+    {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Folder of /etc/warmroute-secrets: the Secret, and which of its keys is which file. */}}
+{{- define "warmroute.secrets" -}}
+{{- with .Values.secrets }}
+fleet: {name: {{ .fleet.name }}, items: [{key: {{ .fleet.key }}, path: secret}]}
+{{- if .ledgerDsn.name }}
+ledger: {name: {{ .ledgerDsn.name }}, items: [{key: {{ .ledgerDsn.key }}, path: dsn}]}
+{{- end }}
+{{- if .redisUrl.name }}
+redis: {name: {{ .redisUrl.name }}, items: [{key: {{ .redisUrl.key }}, path: url}]}
+{{- end }}
+{{- if .tls.name }}
+tls: {name: {{ .tls.name }}}
+{{- end }}
+{{- if .ca.name }}
+ca: {name: {{ .ca.name }}, items: [{key: {{ .ca.key }}, path: ca.crt}]}
+{{- end }}
+{{- if .engineKeys.name }}
+engine-keys: {name: {{ .engineKeys.name }}}
+{{- end }}
+{{- end }}
+{{- end }}

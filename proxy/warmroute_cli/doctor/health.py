@@ -1,0 +1,67 @@
+"""`warmroute health`: whether the proxy of a config answers here, for containers and units that have no curl.
+
+It asks the proxy's own port on this machine and nothing else, and reads of the config only where that is.
+"""
+
+import sys
+import tomllib
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any, Final
+
+TIMEOUT_S: Final = 4.0
+MAX_BYTES: Final = 65_536
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+def add(parser: ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
+    parser.add_argument("--ready", action="store_true", help="ask whether it takes turns now, not only whether it runs")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: Namespace) -> int:
+    """Ask, and print what was answered. Status 0: it is well; 1: it is not, or does not answer; 2: no such config."""
+    try:
+        proxy = _proxy_table(arguments.config)
+    except (OSError, ValueError) as error:
+        print(f"warmroute health: {arguments.config}: {error}", file=sys.stderr)
+        return 2
+    path = "/ready" if arguments.ready else "/health"
+    try:
+        status, answer = _ask(proxy, path)
+    except OSError as error:
+        print(f"{path}: no answer: {error or type(error).__name__}")
+        return 1
+    print(f"{path}: {status} {answer}")
+    return 0 if status == 200 else 1
+
+
+def _proxy_table(config: Path) -> dict[str, Any]:
+    table = tomllib.loads(config.read_text()).get("proxy", {})
+    if not isinstance(table, dict) or not isinstance(table.get("port"), int) or not table["port"]:
+        raise ValueError("[proxy] names no port")
+    return table
+
+
+def _ask(proxy: dict[str, Any], path: str) -> tuple[int, str]:
+    import http.client
+    import ssl
+
+    host = str(proxy.get("host", "127.0.0.1"))
+    host, port = _EVERYWHERE.get(host, host), proxy["port"]
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    if "tls_cert" in proxy:  # its certificate is for the name that clients know, and this is the same machine
+        unverified = ssl.create_default_context()
+        unverified.check_hostname = False
+        unverified.verify_mode = ssl.CERT_NONE
+        connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=unverified)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read(MAX_BYTES).decode(errors="replace").strip()
+    except http.client.HTTPException as error:
+        raise OSError(f"no answer of HTTP: {type(error).__name__}") from None
+    finally:
+        connection.close()

@@ -1,0 +1,185 @@
+"""Engines in a Kubernetes cluster: the endpoints of a Service, or the pods of an InferencePool.
+
+An engine joins when its pod is ready for the first time, and leaves when the pod ends. One that is not ready for a
+moment stays: whether it gets requests is decided by the proxy's own probes. It has the name of its pod.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from warmroute_proxy.server.base.config import DiscoveryConfig
+from warmroute_proxy.server.base.config_discovery import record_values
+from warmroute_proxy.server.base.config_table import shown
+from warmroute_proxy.server.discovery.kubernetes_api import Api
+from warmroute_proxy.server.discovery.kubernetes_watch import Watch
+from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
+
+PORT_NAME: Final = "http"
+_SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
+_POOLS: Final = "/apis/inference.networking.k8s.io/v1/namespaces/{}/inferencepools"
+_PODS: Final = "/api/v1/namespaces/{}/pods"
+_MALFORMED: Final = (LookupError, TypeError, AttributeError, ValueError)
+
+
+class _Pod(NamedTuple):
+    """Where a pod serves. `ending`: it will serve no more."""
+
+    name: str
+    host: str
+    port: int
+    ready: bool
+    ending: bool
+
+
+class Slices:
+    """The EndpointSlices of one Service. `region`: that of the engines."""
+
+    def __init__(self, config: DiscoveryConfig, region: str) -> None:
+        self._members = _Members(config, region)
+        self._config = config
+        self._api = Api(config.api, config.credentials)
+        self._watch: Watch | None = None
+
+    async def read(self) -> Found:
+        """As `Source`; waits until there is news."""
+        if self._watch is None:
+            path = _SLICES.format(self._config.namespace or self._api.namespace())
+            self._watch = Watch(self._api, path, {"labelSelector": f"kubernetes.io/service-name={self._config.name}"})
+        await self._watch.changed()
+        slices = sorted(self._watch.objects, key=lambda each: str(each.get("addressType")))  # IPv4 before IPv6
+        return self._members.found(slices, self._pods_of)
+
+    def close(self) -> None:
+        """As `Source`."""
+        if self._watch is not None:
+            self._watch.close()
+
+    def _pods_of(self, piece: dict[str, Any]) -> Iterator[_Pod]:
+        port = _port_of(piece.get("ports") or [], self._config.port)
+        for each in piece.get("endpoints") or []:
+            state, host = each.get("conditions") or {}, each["addresses"][0]
+            name = (each.get("targetRef") or {}).get("name") or f"{host}:{port}"
+            ready, ending = state.get("ready") is not False, state.get("terminating") is True
+            yield _Pod(name, host, port, ready, ending)
+
+
+class Pool:
+    """The pods of one InferencePool (Gateway API Inference Extension, v1). `region`: that of the engines."""
+
+    def __init__(self, config: DiscoveryConfig, region: str) -> None:
+        self._members = _Members(config, region)
+        self._config = config
+        self._api = Api(config.api, config.credentials)
+        self._pool: Watch | None = None
+        self._pods: Watch | None = None
+        self._labels: dict[str, str] = {}
+        self._ports: list[int] = []
+        self._waiting: dict[Watch, asyncio.Task[None]] = {}
+
+    async def read(self) -> Found:
+        """As `Source`; waits until there is news of the pool or of its pods."""
+        namespace = self._config.namespace or self._api.namespace()
+        if self._pool is None:
+            fields = {"fieldSelector": f"metadata.name={self._config.name}"}
+            self._pool = Watch(self._api, _POOLS.format(namespace), fields)
+        other_pods = await self._news() is self._pool and self._select(namespace)
+        if self._pods is None:
+            raise SourceError(f"there is no InferencePool {self._config.name}")
+        while other_pods and await self._news() is self._pool:
+            self._select(namespace)
+        return self._members.found(self._pods.objects, self._pods_of)
+
+    def close(self) -> None:
+        """As `Source`."""
+        for task in self._waiting.values():
+            task.cancel()
+        for watch in (self._pool, self._pods):
+            if watch is not None:
+                watch.close()
+
+    async def _news(self) -> Watch:
+        """The watch that has some. The other one goes on."""
+        for watch in (self._pool, self._pods):
+            if watch is not None and watch not in self._waiting:
+                self._waiting[watch] = asyncio.ensure_future(watch.changed())
+        await asyncio.wait(self._waiting.values(), return_when=asyncio.FIRST_COMPLETED)
+        watch = next(watch for watch, task in self._waiting.items() if task.done())
+        self._waiting.pop(watch).result()
+        return watch
+
+    def _select(self, namespace: str) -> bool:
+        """Watch the pods that the pool takes now; whether they are others than before."""
+        assert self._pool is not None
+        found = self._pool.objects
+        try:
+            labels = dict(found[0]["spec"]["selector"]["matchLabels"]) if found else {}
+            self._ports = [int(each["number"]) for each in found[0]["spec"]["targetPorts"]] if found else []
+        except _MALFORMED:
+            raise SourceError(f"the InferencePool {self._config.name} is not of version v1") from None
+        if labels == self._labels:
+            return False
+        if self._pods is not None:
+            if task := self._waiting.pop(self._pods, None):
+                task.cancel()
+            self._pods.close()
+        self._labels, self._pods = labels, None
+        if labels:
+            wanted = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+            self._pods = Watch(self._api, _PODS.format(namespace), {"labelSelector": wanted})
+        return self._pods is not None
+
+    def _pods_of(self, pod: dict[str, Any]) -> Iterator[_Pod]:
+        state, name = pod["status"], pod["metadata"]["name"]
+        conditions = {each["type"]: each["status"] for each in state.get("conditions") or []}
+        ready, ending = conditions.get("Ready") == "True", "deletionTimestamp" in pod["metadata"]
+        if state.get("podIP"):
+            for port in self._ports:
+                own = name if len(self._ports) == 1 else f"{name}:{port}"
+                yield _Pod(own, state["podIP"], port, ready, ending or state.get("phase") in {"Failed", "Succeeded"})
+
+
+class _Members:
+    """Which pods are engines: those that were ready once, and have not ended since."""
+
+    def __init__(self, config: DiscoveryConfig, region: str) -> None:
+        self._config = config
+        self._region = region
+        self._hosts: dict[str, str] = {}
+        """By name: where the pod was when it was ready."""
+
+    def found(self, objects: list[dict[str, Any]], pods_of: Callable[[dict[str, Any]], Iterable[_Pod]]) -> Found:
+        """The engines of these objects. One that cannot be read is a problem, and the others are used."""
+        problems: list[str] = []
+        now: dict[str, _Pod] = {}
+        for each in objects:
+            try:
+                for pod in pods_of(each):
+                    now.setdefault(pod.name, pod)
+            except _MALFORMED as error:
+                problems.append(f"{shown(each.get('metadata', {}).get('name'))} cannot be read: {error}")
+        was, self._hosts = self._hosts, {}
+        for pod in now.values():
+            if not pod.ending and (pod.ready or was.get(pod.name) == pod.host):
+                self._hosts[pod.name] = pod.host
+        used = sorted(self._hosts)
+        if len(used) > MAX_ENGINES:
+            problems.append(f"{self._config.name} has {len(used)} engines, and only {MAX_ENGINES} are used")
+        return Found([self._engine(now[name]) for name in used[:MAX_ENGINES]], 0.0, problems)
+
+    def _engine(self, pod: _Pod) -> dict[str, Any]:
+        host = f"[{pod.host}]" if ":" in pod.host else pod.host
+        own = record_values(pod.name, self._config.scheme, host, pod.port, self._region)
+        return {**self._config.engine, **own}
+
+
+def _port_of(ports: list[dict[str, Any]], wanted: str) -> int:
+    """The port by name or number; without either the one named `http`, or the only one."""
+    for each in ports:
+        if wanted and wanted in {each.get("name"), str(each["port"])}:
+            return int(each["port"])
+    if not wanted:
+        named = [each for each in ports if each.get("name") == PORT_NAME] or ports
+        if len(named) == 1:
+            return int(named[0]["port"])
+    raise ValueError(f"it has no port {shown(wanted or PORT_NAME)}")

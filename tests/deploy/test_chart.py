@@ -1,0 +1,194 @@
+"""The chart: rendered by Helm's own library, its manifests judged by Kubernetes' schemas, its config by the proxy."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.unit.plan.plans import KINDS, kind
+from warmroute_backend.plan.files import deployment_files
+from warmroute_proxy.server.base.config_file import load_config
+from warmroute_proxy.server.main import serve
+
+from .charts import CHART, Rendered, render
+from .container import ROOT
+
+OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
+"""Kinds that others define; Kubernetes has no schema of them."""
+
+EVERYTHING: dict[str, Any] = {
+    "replicas": 3,
+    "region": "east",
+    "regions": [{"name": "west", "url": "https://west.example", "rttMs": 60}],
+    "tenants": [{"name": "acme", "keySha256": ["6" * 64]}],
+    "limits": {"queue_requests": 100, "body_bytes": 67108864},
+    "proxy": {"processes": 2},
+    "secrets": {
+        "adminKey": {"name": "admin"},
+        "ledgerDsn": {"name": "ledger"},
+        "redisUrl": {"name": "redis"},
+        "tls": {"name": "tls"},
+        "ca": {"name": "ca"},
+        "engineKeys": {"name": "engine-keys"},
+    },
+    "ledger": {"sync": "disk", "keepDays": 400},
+    "persistence": {"storageClass": "fast"},
+    "autoscaling": {"kind": "hpa", "maxReplicas": 5},
+    "networkPolicy": {"clients": [{"podSelector": {"matchLabels": {"app": "agents"}}}]},
+    "monitoring": {"proxies": True, "engines": True, "rules": True, "labels": {"release": "prometheus"}},
+    "embeddedEngines": {"enabled": True},
+}
+
+
+@pytest.fixture(scope="module")
+def everything() -> Rendered:
+    found = render(EVERYTHING)
+    assert not found.refused
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain() -> Rendered:
+    found = render({"embeddedEngines": {"enabled": True}})
+    assert not found.refused
+    return found
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.33", "1.36"])
+@pytest.mark.parametrize("which", ["plain", "everything"])
+def test_kubernetes_takes_its_manifests(which: str, version: str, request: pytest.FixtureRequest) -> None:
+    found: Rendered = request.getfixturevalue(which)
+    for manifest in found.manifests:
+        if manifest["kind"] not in OF_OPERATORS:
+            kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.fixture(scope="module")
+def finding() -> Rendered:
+    """Engines are found by their InferencePool."""
+    engine = {"models": ["kimi-k2.5"], "kv_events": "off"}
+    found = render({"discovery": {"enabled": True, "kind": "inferencepool", "pool": "sglang", "engine": engine}})
+    assert not found.refused
+    return found
+
+
+def test_a_proxy_that_finds_engines_may_read_what_it_needs(finding: Rendered) -> None:
+    account = finding.pod()["serviceAccountName"]
+    assert finding.one("RoleBinding")["subjects"][0]["name"] == account
+    verbs = {kind: rule["verbs"] for rule in finding.one("Role")["rules"] for kind in rule["resources"]}
+    assert verbs == {kind: ["get", "list", "watch"] for kind in ("inferencepools", "pods")}
+    assert finding.pod()["automountServiceAccountToken"]
+
+
+@pytest.mark.parametrize("which", ["plain", "everything", "finding"])
+def test_the_proxy_takes_its_config(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    found: Rendered = request.getfixturevalue(which)
+    secrets = tmp_path / "secrets"
+    for name, content in (("fleet/secret", "5" * 64), ("ledger/dsn", "postgresql://a@b/c"), ("redis/url", "redis://a")):
+        path = secrets / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        path.chmod(0o440)
+    text = found.config().replace("/etc/warmroute-secrets", str(secrets)).replace("/var/lib/warmroute", str(tmp_path))
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("tls_"))
+    config = tmp_path / "warmroute.toml"
+    config.write_text(f'{text}\n[[tenant]]\nname = "a"\nkey_sha256 = ["{"5" * 64}"]\n')
+    assert serve(str(config), True, None) == 0
+
+
+def test_a_pod_has_longer_to_end_than_its_longest_stream(everything: Rendered) -> None:
+    found = render({"longestStreamSeconds": 3600, "preStopSeconds": 7, "embeddedEngines": {"enabled": True}})
+    assert "shutdown_grace_s = 3600\n" in found.config()
+    assert found.pod()["terminationGracePeriodSeconds"] > 3607
+    assert found.pod()["containers"][0]["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
+
+
+def test_containers_may_nothing(everything: Rendered) -> None:
+    pods = [each["spec"]["template"]["spec"] for each in everything.manifests if each["kind"] == "StatefulSet"]
+    containers = [each for pod in pods for each in [*pod["containers"], *pod.get("initContainers", [])]]
+    assert len(containers) == 3
+    for container in containers:
+        context = container["securityContext"]
+        assert context["readOnlyRootFilesystem"]
+        assert context["runAsNonRoot"]
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert not context["allowPrivilegeEscalation"]
+    assert not any(pod["automountServiceAccountToken"] for pod in pods)
+
+
+def test_secrets_are_named_and_mounted_as_folders_so_that_new_ones_arrive(everything: Rendered) -> None:
+    pod = everything.pod()
+    named = {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each}
+    assert named == {"warmroute-fleet", "ledger", "redis", "tls", "ca", "engine-keys"}
+    assert not any("subPath" in mount for mount in pod["containers"][0]["volumeMounts"])
+    assert "Secret" not in everything.kinds()
+    assert "watch_config = true" in everything.config()
+
+
+def test_proxies_keep_a_disk_or_say_that_they_do_not(plain: Rendered) -> None:
+    assert plain.one("StatefulSet")["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "state"
+    without = render({"persistence": {"enabled": False}, "embeddedEngines": {"enabled": True}})
+    assert "volumeClaimTemplates" not in without.one("StatefulSet")["spec"]
+    assert {"name": "state", "emptyDir": {}} in without.pod()["volumes"]
+
+
+def test_proxies_name_all_that_there_may_be(everything: Rendered) -> None:
+    """Each leaves itself out."""
+    assert all(
+        f"https://east-warmroute-{number}.east-warmroute-proxies:8000" in everything.config() for number in range(5)
+    )
+
+
+def test_they_are_scaled_by_tokens_in_flight_and_by_the_queue(everything: Rendered) -> None:
+    metrics = everything.one("HorizontalPodAutoscaler")["spec"]["metrics"]
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    names = [each["pods"]["metric"]["name"] for each in metrics]
+    assert names == ["warmroute_worker_resident_tokens", "warmroute_queue_requests"]
+    assert all(f"`{name}`" in page for name in names)
+    keda = render({"autoscaling": {"kind": "keda"}, "embeddedEngines": {"enabled": True}}).one("ScaledObject")
+    assert all(name in each["metadata"]["query"] for name, each in zip(names, keda["spec"]["triggers"], strict=True))
+    assert "replicas" not in everything.one("StatefulSet")["spec"]
+
+
+def test_prometheus_reads_proxies_and_engines(everything: Rendered) -> None:
+    proxies = everything.one("ServiceMonitor")
+    service = everything.one("Service", "east-warmroute-proxies")
+    assert proxies["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert proxies["spec"]["endpoints"][0]["authorization"]["credentials"] == {"name": "admin", "key": "key"}
+    assert everything.one("ServiceMonitor", "east-warmroute-engines")["metadata"]["labels"]["release"] == "prometheus"
+    assert everything.one("PrometheusRule")["spec"]["groups"]
+
+
+def test_its_rules_are_those_of_the_reference() -> None:
+    reference = (ROOT / "docs/reference/prometheus-rules.yml").read_text()
+    assert (CHART / "files/prometheus-rules.yml").read_text() == reference
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"replica": 2}, "replica"),
+        ({"replicas": 0}, "replicas"),
+        ({"proxy": {"port": 9}}, "port"),
+        ({"limits": {"shutdown_grace_s": 9}}, "limits"),
+        ({"secrets": {"fleet": {"name": "", "key": "a"}}}, "fleet"),
+        ({"image": {"digest": "latest"}}, "digest"),
+        ({"discovery": {"enabled": True}}, "service"),
+        ({"discovery": {"enabled": True, "kind": "inferencepool"}}, "pool"),
+        ({"monitoring": {"proxies": True}}, "adminKey"),
+    ],
+)
+def test_wrong_values_are_refused(values: dict[str, Any], reason: str) -> None:
+    assert reason in render(values).refused
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_chart_takes_the_values_of_a_plan(name: str, tmp_path: Path) -> None:
+    plan = kind(name)
+    found = render(json.loads(deployment_files(plan, "model", "")["helm/values.json"]))
+    assert not found.refused
+    config = tmp_path / "warmroute.toml"
+    config.write_text(found.config())
+    assert [engine.id for engine in load_config(config).engines] == [engine.name for engine in plan.engines]

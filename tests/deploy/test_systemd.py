@@ -1,0 +1,61 @@
+"""The units: verified by systemd, their exposure rated by it, and their commands taken by warmroute."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from warmroute_cli.main import parser
+
+from .container import ROOT
+
+UNITS = ROOT / "deploy/systemd"
+EXPOSURE = {"warmroute-proxy": 1.5, "warmroute-launch": 3.6}
+"""At most, by `systemd-analyze security`: 0 may nothing, 10 everything."""
+
+
+def lines(name: str, key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", (UNITS / f"{name}.service").read_text(), re.MULTILINE)
+
+
+def test_each_unit_has_its_rating() -> None:
+    assert sorted(path.stem for path in UNITS.glob("*.service")) == sorted(EXPOSURE)
+
+
+@pytest.mark.parametrize("name", EXPOSURE)
+def test_systemd_takes_it(name: str, tmp_path: Path) -> None:
+    unit = tmp_path / f"{name}.service"
+    text = (UNITS / unit.name).read_text()
+    unit.write_text(text.replace("ExecStart=/opt/warmroute/bin/warmroute", f"ExecStart={sys.executable}"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert not [line for line in done.stderr.splitlines() if name in line]
+
+
+@pytest.mark.parametrize("name", EXPOSURE)
+def test_it_is_exposed_no_more_than_it_has_to_be(name: str) -> None:
+    unit = UNITS / f"{name}.service"
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", unit], capture_output=True, text=True, check=True, timeout=60
+    )
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
+    assert found
+    assert float(found[1]) <= EXPOSURE[name], done.stdout
+
+
+@pytest.mark.parametrize("name", EXPOSURE)
+def test_warmroute_takes_its_command(name: str) -> None:
+    variables = dict(pair.split("=") for line in lines(name, "Environment") for pair in line.split())
+    words = [
+        re.sub(r"\$\{(\w+)\}", lambda found: variables[found[1]], word) for word in lines(name, "ExecStart")[0].split()
+    ]
+    assert words[0] == "/opt/warmroute/bin/warmroute"
+    parser().parse_args(words[1:])
+
+
+@pytest.mark.parametrize("name", EXPOSURE)
+def test_it_has_longer_to_end_than_the_chart_gives_streams(name: str) -> None:
+    assert int(lines(name, "TimeoutStopSec")[0]) >= 930

@@ -1,0 +1,64 @@
+"""`warmroute health`: what it prints and its status, against a small server in the proxy's place."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from warmroute_cli.main import main
+
+
+class _Proxy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        status, body = {"/health": (200, b'{"status":"ok"}'), "/ready": (503, b'{"status":"draining"}')}[self.path]
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Proxy)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def config(folder: Path, *lines: str) -> str:
+    path = folder / "warmroute.toml"
+    path.write_text("\n".join(["[proxy]", *lines]))
+    return str(path)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+def test_a_proxy_that_answers_is_well(host: str, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--config", config(tmp_path, f'host = "{host}"', f"port = {port}")]) == 0
+    assert capsys.readouterr().out == '/health: 200 {"status":"ok"}\n'
+
+
+def test_one_that_takes_no_turns_is_not_ready(port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--ready", "--config", config(tmp_path, f"port = {port}")]) == 1
+    assert capsys.readouterr().out == '/ready: 503 {"status":"draining"}\n'
+
+
+def test_one_that_speaks_no_tls_where_the_config_says_so_is_not_well(
+    port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["health", "--config", config(tmp_path, f"port = {port}", 'tls_cert = "a"')]) == 1
+    assert "/health: no answer: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lines", [[], ["port = 0"], ["port ="], ["host = 1"]])
+def test_a_config_without_a_port_cannot_be_asked(
+    lines: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["health", "--config", config(tmp_path, *lines)]) == 2
+    assert "warmroute health: " in capsys.readouterr().err

@@ -1,0 +1,265 @@
+"""Engines of a Kubernetes cluster, from an API server with a script."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.certificates import make
+from tests.machine import seconds
+from tests.subjects.kube_server import KubeServer
+
+from warmroute_proxy.server.base.config import DiscoveryConfig
+from warmroute_proxy.server.discovery.kubernetes import Pool, Slices
+from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
+
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices"
+POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/prod/inferencepools"
+PODS = "/api/v1/namespaces/prod/pods"
+OF_SERVICE = {"kubernetes.io/service-name": "engines"}
+
+
+OPEN: list[Slices | Pool] = []
+
+
+@pytest.fixture(autouse=True)
+async def closing() -> AsyncIterator[None]:
+    """Closes what a test has read from."""
+    yield
+    while OPEN:
+        OPEN.pop().close()
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[KubeServer]:
+    found = KubeServer(tmp_path)
+    yield found
+    found.stop()
+
+
+def endpoint(name: str, host: str, **conditions: bool) -> dict[str, Any]:
+    return {"addresses": [host], "conditions": conditions, "targetRef": {"kind": "Pod", "name": name}}
+
+
+def piece(*endpoints: dict[str, Any], **more: Any) -> dict[str, Any]:
+    ports = [{"name": "http", "port": 30000}, {"name": "bootstrap", "port": 8998}]
+    return {"addressType": "IPv4", "ports": ports, "endpoints": list(endpoints), **more}
+
+
+def slices(server: KubeServer, **more: Any) -> Slices:
+    config = DiscoveryConfig("cluster", "endpointslices", 0.1, name="engines", api=server.url,
+                             credentials=server.credentials, **more)  # fmt: skip
+    OPEN.append(found := Slices(config, "east"))
+    return found
+
+
+def pool(server: KubeServer) -> Pool:
+    config = DiscoveryConfig(
+        "cluster", "inferencepool", 0.1, name="engines", api=server.url, credentials=server.credentials
+    )
+    OPEN.append(found := Pool(config, "east"))
+    return found
+
+
+async def read(source: Slices | Pool) -> Found:
+    return await asyncio.wait_for(source.read(), seconds(20))
+
+
+def urls(found: Found) -> dict[str, str]:
+    return {each["id"]: each["url"] for each in found.engines}
+
+
+async def watching(server: KubeServer, source: Slices | Pool, number: int = 1) -> "asyncio.Task[Found]":
+    """Read on, until the server was asked for so many watches."""
+    task = asyncio.ensure_future(read(source))
+    while len(server.watches()) < number and not task.done():
+        await asyncio.sleep(0.01)
+    return task
+
+
+async def test_endpoints_are_engines_with_the_names_of_their_pods(server: KubeServer) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1", ready=True)), OF_SERVICE)
+    server.put(SLICES, "other", piece(endpoint("x", "10.0.0.9", ready=True)), {"kubernetes.io/service-name": "x"})
+    source = slices(server, engine={"models": ["m"]})
+    found = await read(source)
+    assert found.engines == [{"models": ["m"], "id": "engine-0", "url": "http://10.0.0.1:30000", "region": "east"}]
+    task = await watching(server, source)
+    server.put(SLICES, "b", piece(endpoint("engine-1", "10.0.0.2", ready=True)), OF_SERVICE)
+    assert list(urls(await task)) == ["engine-0", "engine-1"]
+    server.delete(SLICES, "a")
+    assert list(urls(await read(source))) == ["engine-1"]
+
+
+async def test_an_engine_joins_when_it_is_ready_and_leaves_when_its_pod_ends(server: KubeServer) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1", ready=False)), OF_SERVICE)
+    source = slices(server)
+    assert not (await read(source)).engines
+    for state, names in (
+        ({"ready": True}, ["engine-0"]),
+        ({"ready": False, "serving": False}, ["engine-0"]),
+        ({"ready": False, "terminating": True}, []),
+    ):
+        server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1", **state)), OF_SERVICE)
+        assert list(urls(await read(source))) == names
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.5", ready=False)), OF_SERVICE)
+    assert not (await read(source)).engines
+
+
+async def test_a_pod_with_addresses_of_both_families_is_one_engine(server: KubeServer) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "fd00::1", ready=True), addressType="IPv6"), OF_SERVICE)
+    source = slices(server)
+    assert urls(await read(source)) == {"engine-0": "http://[fd00::1]:30000"}
+    server.put(SLICES, "b", piece(endpoint("engine-0", "10.0.0.1", ready=True)), OF_SERVICE)
+    assert urls(await read(source)) == {"engine-0": "http://10.0.0.1:30000"}
+
+
+@pytest.mark.parametrize(("port", "used"), [("", 30000), ("bootstrap", 8998), ("8998", 8998)])
+async def test_the_port_is_named_or_http(server: KubeServer, port: str, used: int) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    assert urls(await read(slices(server, port=port))) == {"engine-0": f"http://10.0.0.1:{used}"}
+
+
+async def test_a_slice_that_cannot_be_read_is_a_problem_of_its_own(server: KubeServer) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    server.put(
+        SLICES, "b", piece(endpoint("engine-1", "10.0.0.2"), ports=[{"name": "x", "port": 1}, {"port": 2}]), OF_SERVICE
+    )
+    server.put(SLICES, "c", piece({"addresses": []}), OF_SERVICE)
+    found = await read(slices(server))
+    assert list(urls(found)) == ["engine-0"]
+    assert "has no port" in found.problems[0]
+    assert len(found.problems) == 2
+
+
+async def test_long_lists_come_in_pages_and_have_a_limit(server: KubeServer) -> None:
+    for number in range(450):
+        three = [endpoint(f"e-{number}-{each}", f"10.{number // 250}.{number % 250}.{each}") for each in range(3)]
+        server.put(SLICES, f"s{number:03}", piece(*three), OF_SERVICE)
+    found = await read(slices(server))
+    assert server.lists() == 3
+    assert len(found.engines) == MAX_ENGINES
+    assert f"only {MAX_ENGINES} are used" in found.problems[0]
+
+
+async def test_a_watch_goes_on_from_the_newest_bookmark(server: KubeServer) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    source = slices(server)
+    await read(source)
+    task = await watching(server, source)
+    server.bookmark(SLICES)
+    newest = server.version
+    server.end_watches()
+    while len(server.watches()) < 2:
+        await asyncio.sleep(0.01)
+    assert server.watches()[1]["resourceVersion"] == str(newest)
+    assert server.watches()[0]["allowWatchBookmarks"] == "true"
+    server.put(SLICES, "b", piece(endpoint("engine-1", "10.0.0.2")), OF_SERVICE)
+    assert list(urls(await task)) == ["engine-0", "engine-1"]
+    assert server.lists() == 1
+
+
+@pytest.mark.parametrize("as_event", [False, True])
+async def test_a_version_that_is_gone_is_listed_again(server: KubeServer, as_event: bool) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    source = slices(server)
+    await read(source)
+    task = await watching(server, source)
+    server.gone_as_event = as_event
+    server.stop()
+    with pytest.raises(SourceError):
+        await task
+    server.delete(SLICES, "a")
+    server.put(SLICES, "b", piece(endpoint("engine-1", "10.0.0.2")), OF_SERVICE)
+    server.forget()
+    server.start()
+    found = await read(source)
+    if as_event:  # the server took the watch, so what was known last is told first
+        assert list(urls(found)) == ["engine-0"]
+        found = await read(source)
+    assert list(urls(found)) == ["engine-1"]
+    assert server.lists() == 2
+
+
+async def test_after_a_restart_of_the_server_the_source_is_back_without_news(server: KubeServer) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    source = slices(server)
+    await read(source)
+    task = await watching(server, source)
+    server.stop()
+    with pytest.raises(SourceError, match="cannot be reached"):
+        await task
+    with pytest.raises(SourceError, match="cannot be reached"):
+        await read(source)
+    server.start()
+    assert list(urls(await read(source))) == ["engine-0"]
+    assert server.lists() == 1
+
+
+async def test_token_and_authority_may_be_replaced(server: KubeServer) -> None:
+    source = slices(server)
+    await read(source)
+    task = await watching(server, source)
+    server.set_token("second")
+    server.end_watches()
+    while len(server.watches()) < 2:
+        await asyncio.sleep(0.01)
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    assert list(urls(await task)) == ["engine-0"]
+    (server.credentials / "token").write_text("wrong")
+    server.end_watches()
+    with pytest.raises(SourceError, match="answers 401"):
+        await read(source)
+    own = (server.credentials / "ca.crt").read_bytes()
+    other = server.credentials / "other"
+    other.mkdir()
+    (server.credentials / "ca.crt").write_bytes(make(other, "other")[0].read_bytes())
+    with pytest.raises(SourceError, match="CERTIFICATE_VERIFY_FAILED"):
+        await read(source)
+    (server.credentials / "ca.crt").write_bytes(own)
+    server.set_token("third")
+    assert list(urls(await read(source))) == ["engine-0"]
+
+
+def a_pod(host: str, *, ready: bool = True, **metadata: str) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    return {"metadata": metadata, "status": {"podIP": host, "phase": "Running", "conditions": conditions}}
+
+
+def a_pool(*ports: int, app: str = "sglang") -> dict[str, Any]:
+    target = [{"number": port} for port in ports]
+    return {"spec": {"selector": {"matchLabels": {"app": app}}, "targetPorts": target}}
+
+
+async def test_the_pods_of_a_pool_are_engines(server: KubeServer) -> None:
+    server.put(POOLS, "engines", a_pool(30000))
+    server.put(POOLS, "other", a_pool(1))
+    server.put(PODS, "engine-0", a_pod("10.0.0.1"), {"app": "sglang"})
+    server.put(PODS, "engine-1", a_pod("10.0.0.2", ready=False), {"app": "sglang"})
+    server.put(PODS, "x", a_pod("10.0.0.3"), {"app": "x"})
+    source = pool(server)
+    assert urls(await read(source)) == {"engine-0": "http://10.0.0.1:30000"}
+    server.put(PODS, "engine-1", a_pod("10.0.0.2"), {"app": "sglang"})
+    assert list(urls(await read(source))) == ["engine-0", "engine-1"]
+    server.put(PODS, "engine-0", a_pod("10.0.0.1", deletionTimestamp="2026-11-23T00:00:00Z"), {"app": "sglang"})
+    assert list(urls(await read(source))) == ["engine-1"]
+    server.put(POOLS, "engines", a_pool(30000, 30001, app="x"))
+    assert urls(await read(source)) == {"x:30000": "http://10.0.0.3:30000", "x:30001": "http://10.0.0.3:30001"}
+
+
+async def test_a_pool_that_is_not_there_yet_is_waited_for(server: KubeServer) -> None:
+    source = pool(server)
+    with pytest.raises(SourceError, match="there is no InferencePool engines"):
+        await read(source)
+    task = await watching(server, source)
+    server.put(PODS, "engine-0", a_pod("10.0.0.1"), {"app": "sglang"})
+    server.put(POOLS, "engines", a_pool(30000))
+    assert list(urls(await task)) == ["engine-0"]
+
+
+async def test_outside_of_a_cluster_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    config = DiscoveryConfig("cluster", "endpointslices", 1.0, name="engines", namespace="a", credentials=tmp_path)
+    with pytest.raises(SourceError, match="name the API server by `api`"):
+        await Slices(config, "east").read()
