@@ -66,6 +66,7 @@ _COMPILED: Final = {
     " request_starts",
     "server/intake": "body body_fields body_template caller intake intakes known_body",
     "server/ledger": "journal ledger",
+    "server/tracing": "traced_request",
     "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request placing"
     " prefill_leg reported_usage request_metrics settlement states",
 }

@@ -14,12 +14,13 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.unit.plan.published import CAPACITIES, SIZES, Capacity, Size
+from tests.unit.plan.published import CAPACITIES, SIZES, SPEEDS, Capacity, Size, Speed
 
 from warmroute_backend.plan.cache import cell_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
 from warmroute_backend.plan.memory import Shape, memory
 from warmroute_backend.plan.models import known_model
+from warmroute_backend.plan.speed import STEP_S, Load, decode_step_s, prefill_tokens_per_s
 from warmroute_cli.main import main as warmroute
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "plans.md"
@@ -37,8 +38,8 @@ SHOWN: Final = (
     Shown(
         "Kimi K2.5 on 8 H200",
         "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400",
-        "At one request a second of 60,000 tokens the pool is the limit: on eight GPUs of one attention group, latent\n"
-        "KV is the same on each of them. Eight groups hold three times as much, and each answer then takes longer.",
+        "At one request a second of 60,000 tokens the pool is the limit: with KV of 16 bits requests wait for memory\n"
+        "for longer than an answer takes, however the GPUs are divided. KV of 8 bits is half as large.",
     ),
     Shown(
         "Kimi K2.5 on 8 H100",
@@ -113,6 +114,48 @@ def capacity_row(capacity: Capacity) -> str:
     )
 
 
+SPEED_HEAD: Final = """
+Speeds: a decode step with scheduling, or prompt tokens a second of a node, by the roofline. Rows that a constant is
+from say so; the others were not fitted to, so their errors are those of the formula. Speeds depend on versions of
+kernels and are off by more than memory: plans are compared by them, and a latency of a plan is that uncertain.
+
+"""
+
+
+def rooflined(speed: Speed) -> float:
+    """What the planner computes for a published speed, in its unit."""
+    model, gpu = known_model(speed.model), GPUS[speed.gpu]
+    batch = max(1, speed.batch)
+    shape = Shape("decode", speed.tp, speed.attention_dp, 8192, batch * speed.attention_dp, batch, speed.kv_type, 64)
+    load = Load(speed.input_tokens, speed.input_tokens, speed.output_tokens)
+    if speed.batch:
+        return (decode_step_s(gpu, model, shape, load, batch) + STEP_S) * 1e3
+    return prefill_tokens_per_s(gpu, model, shape, load)
+
+
+def speed_row(speed: Speed) -> str:
+    found = rooflined(speed)
+    digits, unit = (1, "ms") if speed.batch else (0, "tokens/s")
+    return (
+        f"| {speed.what} | {speed.published:,.{digits}f} {unit} | {found:,.{digits}f} {unit} "
+        f"| {found / speed.published - 1:+.0%} | {'yes' if speed.is_fitted else 'no'} | [source]({speed.source}) |"
+    )
+
+
+def speeds() -> str:
+    lines = ["| run | published | by roofline | error | fitted | |", "|---|---|---|---|---|---|"]
+    lines += [speed_row(each) for each in SPEEDS]
+    held_out = [abs(rooflined(each) / each.published - 1) for each in SPEEDS if not each.is_fitted]
+    return (
+        f"{SPEED_HEAD}"
+        + "\n".join(lines)
+        + (
+            f"\n\nOf the {len(held_out)} that are not fitted: median error {statistics.median(held_out):.0%}, "
+            f"largest {max(held_out):.0%}.\n"
+        )
+    )
+
+
 def checks() -> str:
     errors = [
         abs(size.tokens * cell_bytes(size.model, size.kv_type, size.tp, raw_rows=size.raw_rows) / GIB / size.gib - 1)
@@ -137,7 +180,7 @@ def output(command: str) -> str:
 
 def page() -> str:
     """The whole page."""
-    parts = [checks()]
+    parts = [checks(), speeds()]
     for shown in SHOWN:
         text = f"\n{shown.text}\n" if shown.text else ""
         parts.append(f"\n## {shown.title}\n{text}\n```text\n$ {shown.command}\n{output(shown.command)}\n```\n")

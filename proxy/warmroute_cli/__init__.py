@@ -19,9 +19,9 @@ prices      `warmroute prices`: price books of the config and of the database
 ledger      `warmroute ledger`: the tables of the database
 reconcile   `warmroute ledger reconcile`: receipts against the engines' own counters
 usage       `warmroute usage`: what turns cost
+top         `warmroute top`: the fleet in a terminal
 tables      tables that fit the width of the terminal
 receipts    `warmroute receipts`: the newest turns, and one of them in words
-receipt_words  a receipt in words
 asking      whom these ask: a proxy by its config, an `up` fleet, or what the environment names
 past        what a fleet that has ended has served
 api         small questions to a proxy

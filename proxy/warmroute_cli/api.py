@@ -37,6 +37,21 @@ class Api:
         timeout_s: float = TIMEOUT_S,
     ) -> Any:
         """The JSON answer to a call. `session`: the key of a session, which goes into a header."""
+        try:
+            return json.loads(self.text(path, parameters, method=method, session=session, timeout_s=timeout_s))
+        except ValueError as error:
+            raise ApiError(f"{self._url} does not answer: {error}") from None
+
+    def text(
+        self,
+        path: str,
+        parameters: Mapping[str, str] | None = None,
+        *,
+        method: str = "GET",
+        session: str = "",
+        timeout_s: float = TIMEOUT_S,
+    ) -> str:
+        """The text that answers a call."""
         target = f"{self._url}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
         request = urllib.request.Request(target, method=method)  # noqa: S310 - http, see above
         request.add_header("authorization", f"Bearer {self._key}")
@@ -44,7 +59,8 @@ class Api:
             request.add_header("x-session-affinity", _header(session))
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310
-                return json.load(response)
+                found: bytes = response.read()
+                return found.decode()
         except urllib.error.HTTPError as error:
             with error:
                 raise ApiError(_reason(error), error.code) from None

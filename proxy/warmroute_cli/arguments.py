@@ -1,12 +1,16 @@
-"""Readers of option values. Each has an error message with the value that it expects."""
+"""Readers of option values, each with an error message that names what it expects; and options of several commands."""
 
 import argparse
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Final, TypeVar
+
+DEFAULT_STATE_DIR: Final = Path(".warmroute")
 
 T = TypeVar("T")
 Reader = Callable[[str], T]
+Run = Callable[[argparse.Namespace], int]
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -112,3 +116,50 @@ def share(text: str) -> float:
     if not text.endswith("%") or not 0 <= value <= 1:
         raise ValueError(text)
     return value
+
+
+def add_admin(command: argparse.ArgumentParser) -> None:
+    """Add the options that name a running proxy."""
+    command.add_argument("--config", type=Path, metavar="FILE", help="the proxy's TOML file, if it is no `up` fleet")
+    command.add_argument("--admin-url", metavar="URL", help="the proxy's admin listener, if the file names no port")
+
+
+def add_state_dir(command: argparse.ArgumentParser) -> None:
+    """Add the option for the folder of an `up` fleet."""
+    about = "secret, key and logs (%(default)s)"
+    command.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help=about)
+
+
+def add_turns(command: argparse.ArgumentParser) -> None:
+    """Add the options that say which turns, and in which form."""
+    command.add_argument("--session", metavar="KEY", help="only the session with this key")
+    command.add_argument("--since", metavar="TIME", help="only turns since then: 30m, 7d, today, monday, 2026-11-23")
+    command.add_argument("--json", action="store_true", help="print the answer as JSON")
+
+
+def add_engines(engines: argparse.ArgumentParser, run: Run) -> None:
+    """Add the options of `engines`."""
+    engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
+    engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
+    add_admin(engines)
+    add_state_dir(engines)
+    engines.add_argument(
+        "--wait", type=above_zero, metavar="SECONDS", help="drain, flip: wait until no request runs there"
+    )
+    engines.add_argument("--graph-gb", type=above_zero, metavar="N", help="flip to decode: memory of its graphs")
+    engines.set_defaults(run=run)
+
+
+def add_ledger(ledger: argparse.ArgumentParser, run: Run) -> None:
+    """Add the actions of `ledger`."""
+    actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
+    migrate = actions.add_parser("migrate", help="make the tables of the database, or bring them up to date")
+    reconcile = actions.add_parser("reconcile", help="compare receipts with the engines' own counters, by hour")
+    for each in (migrate, reconcile):
+        each.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
+        each.set_defaults(run=run)
+    ago = "from so long ago on: 30m, 24h, 7d"
+    reconcile.add_argument("--since", type=duration, default=86_400.0, metavar="TIME", help=ago)
+    within = "status 1 where more of an hour's tokens is unexplained: 1%%, 0.5%%"
+    reconcile.add_argument("--tolerance", type=share, default=0.01, metavar="SHARE", help=within)
+    reconcile.add_argument("--json", action="store_true", help="print JSON")

@@ -16,7 +16,18 @@ from typing import Any
 
 from warmroute import __version__
 from warmroute.lint import arguments as lint_arguments
-from warmroute_cli.arguments import above_zero, count, duration, listed, port, read_strictly, share
+from warmroute_cli.arguments import (
+    above_zero,
+    add_admin,
+    add_engines,
+    add_ledger,
+    add_state_dir,
+    add_turns,
+    count,
+    listed,
+    port,
+    read_strictly,
+)
 from warmroute_cli.audit import arguments as audit_arguments
 from warmroute_cli.demo import arguments as demo_arguments
 from warmroute_cli.directory import arguments as directory_arguments
@@ -29,6 +40,7 @@ from warmroute_cli.prices import arguments as prices_arguments
 from warmroute_cli.replay import arguments as replay_arguments
 from warmroute_cli.run import arguments as run_arguments
 from warmroute_cli.tables import at_work
+from warmroute_cli.top import arguments as top_arguments
 from warmroute_proxy import BUILD
 
 NEEDED = {
@@ -39,8 +51,6 @@ NEEDED = {
 
 COLLECT_EVERY = 100_000
 """Allocations between two runs of the garbage collector in a replay, whose objects are hardly ever in cycles."""
-
-DEFAULT_STATE_DIR = Path(".warmroute")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
     try:
-        with at_work(f"warmroute {words[0]}", sys.stderr) if arguments.run in SILENT else nullcontext():
+        silent = arguments.run in SILENT and getattr(arguments, "watch", None) is None
+        with at_work(f"warmroute {words[0]}", sys.stderr) if silent else nullcontext():
             code: int = arguments.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -77,9 +88,12 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="start a coding agent that is installed here on a proxy, and show its costs")
     run_arguments.add(run)
     _add_fleet(run)
-    _add_state_dir(run)
+    add_state_dir(run)
     run.set_defaults(run=_run)
     _add_usage(commands.add_parser("usage", help="what turns cost, how much was cached, and why the rest was not"))
+    top = commands.add_parser("top", help="the fleet in a terminal: engines, queue, hit ratio, money, newest losses")
+    top_arguments.add(top)
+    top.set_defaults(run=_top)
     _add_receipts(commands.add_parser("receipts", help="list the newest turns, or explain one in words"))
     lint = commands.add_parser("lint", help="find what breaks the cached prefix in recorded requests")
     lint_arguments.add(lint)
@@ -104,8 +118,10 @@ def parser() -> argparse.ArgumentParser:
     _add_proxy(commands.add_parser("proxy", help="run one proxy"))
     health.add(commands.add_parser("health", help="ask the proxy of a config on this machine whether it is well"))
     _add_reload(commands.add_parser("reload", help="let a running proxy apply its config file"))
-    _add_engines(commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"))
-    _add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"))
+    add_engines(
+        commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"), _engines
+    )
+    add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"), _ledger)
     _add_directory(commands)
     prices_arguments.add(commands.add_parser("prices", help="price books: which are in effect, and further ones"))
     return found
@@ -113,7 +129,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_demo(demo: argparse.ArgumentParser) -> None:
     demo_arguments.add(demo)
-    _add_state_dir(demo)
+    add_state_dir(demo)
     demo.set_defaults(run=_demo)
 
 
@@ -122,7 +138,7 @@ def _add_up(up: argparse.ArgumentParser) -> None:
     up.add_argument(
         "--env", action="store_true", help="print only the exports for a shell; of the fleet that runs here"
     )
-    _add_state_dir(up)
+    add_state_dir(up)
     up.set_defaults(run=_up)
 
 
@@ -139,39 +155,32 @@ def _add_fleet(command: argparse.ArgumentParser) -> None:
 
 
 def _add_usage(usage: argparse.ArgumentParser) -> None:
-    _add_turns(usage)
-    by = ("session", "model", "tenant", "day")
+    add_turns(usage)
+    by = ("session", "model", "tenant", "day", "hour")
     usage.add_argument("--by", choices=by, default="model", help="a row for each (%(default)s); tenant: for operators")
     usage.add_argument(
         "--watch", type=above_zero, nargs="?", const=2.0, metavar="SECONDS", help="print it anew each %(const)g s"
     )
     usage.add_argument("--tenant", metavar="NAME", help="for operators: only the turns of this tenant")
-    _add_admin(usage)
-    _add_state_dir(usage)
+    add_admin(usage)
+    add_state_dir(usage)
     usage.set_defaults(run=_usage)
 
 
 def _add_receipts(receipts: argparse.ArgumentParser) -> None:
     actions = receipts.add_subparsers(required=True, metavar="ACTION", dest="action")
     newest = actions.add_parser("list", help="the newest turns")
-    _add_turns(newest)
+    add_turns(newest)
     newest.add_argument("--limit", type=listed, default=20, metavar="N", help="how many, at most 200 (%(default)d)")
     show = actions.add_parser("show", help="where one went, why there, what was lost, what it would have cost cold")
     show.add_argument(
         "receipt", metavar="ID", help="its id, as in the header x-warmroute-receipt, or a beginning of it"
     )
     show.add_argument("--json", action="store_true", help="print the receipt as JSON")
-    _add_admin(show)
+    add_admin(show)
     for command in (newest, show):
-        _add_state_dir(command)
+        add_state_dir(command)
     receipts.set_defaults(run=_receipts)
-
-
-def _add_turns(command: argparse.ArgumentParser) -> None:
-    """Which turns, and in which form."""
-    command.add_argument("--session", metavar="KEY", help="only the session with this key")
-    command.add_argument("--since", metavar="TIME", help="only turns since then: 30m, 7d, today, monday, 2026-11-23")
-    command.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
 def _add_proxy(proxy: argparse.ArgumentParser) -> None:
@@ -184,35 +193,9 @@ def _add_proxy(proxy: argparse.ArgumentParser) -> None:
 
 def _add_reload(reload: argparse.ArgumentParser) -> None:
     reload.add_argument("--dry-run", action="store_true", help="only say what that would change")
-    _add_admin(reload)
-    _add_state_dir(reload)
+    add_admin(reload)
+    add_state_dir(reload)
     reload.set_defaults(run=_reload)
-
-
-def _add_engines(engines: argparse.ArgumentParser) -> None:
-    engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
-    engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
-    _add_admin(engines)
-    _add_state_dir(engines)
-    engines.add_argument(
-        "--wait", type=above_zero, metavar="SECONDS", help="drain, flip: wait until no request runs there"
-    )
-    engines.add_argument("--graph-gb", type=above_zero, metavar="N", help="flip to decode: memory of its graphs")
-    engines.set_defaults(run=_engines)
-
-
-def _add_ledger(ledger: argparse.ArgumentParser) -> None:
-    actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
-    migrate = actions.add_parser("migrate", help="make the tables of the database, or bring them up to date")
-    reconcile = actions.add_parser("reconcile", help="compare receipts with the engines' own counters, by hour")
-    for each in (migrate, reconcile):
-        each.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
-        each.set_defaults(run=_ledger)
-    ago = "from so long ago on: 30m, 24h, 7d"
-    reconcile.add_argument("--since", type=duration, default=86_400.0, metavar="TIME", help=ago)
-    within = "status 1 where more of an hour's tokens is unexplained: 1%%, 0.5%%"
-    reconcile.add_argument("--tolerance", type=share, default=0.01, metavar="SHARE", help=within)
-    reconcile.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_directory(commands: Any) -> None:
@@ -226,16 +209,6 @@ def _add_directory(commands: Any) -> None:
     key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     directory_arguments.add_keys(key, required=False)
     key.set_defaults(run=_key)
-
-
-def _add_admin(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--config", type=Path, metavar="FILE", help="the proxy's TOML file, if it is no `up` fleet")
-    command.add_argument("--admin-url", metavar="URL", help="the proxy's admin listener, if the file names no port")
-
-
-def _add_state_dir(command: argparse.ArgumentParser) -> None:
-    about = "secret, key and logs (%(default)s)"
-    command.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help=about)
 
 
 def _processes(text: str) -> int | str:
@@ -285,6 +258,12 @@ def _usage(arguments: argparse.Namespace) -> int:
     from warmroute_cli import usage
 
     return usage.run(arguments)
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    from warmroute_cli.top import command
+
+    return command.run(arguments)
 
 
 def _receipts(arguments: argparse.Namespace) -> int:
@@ -388,7 +367,7 @@ def _failed(error: Exception) -> int:
     return 2
 
 
-SILENT = (_plan, _lint, _receipts, _ledger, _doctor, _reload)
+SILENT = (_plan, _lint, _usage, _receipts, _ledger, _doctor, _reload, prices_arguments.run)
 """The subcommands that print nothing until they are done."""
 
 EXTRAS = {_replay: ["proxy", "replay"], _lint: [], health.run: []}

@@ -10,11 +10,11 @@ from urllib.parse import quote
 from warmroute.contract.money import usd
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.asking import admin_apis, tenants_api
-from warmroute_cli.receipt_words import in_words
 from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_cli.usage import noted, since_of
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError
+from warmroute_proxy.server.control.receipt_words import in_words
 
 if TYPE_CHECKING:
     from warmroute_cli.past import PastFleet

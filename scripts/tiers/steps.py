@@ -18,7 +18,8 @@ HOSTILE: Final = "tests/hostile"
 DEPLOY: Final = "tests/deploy"
 RELEASE: Final = "tests/release"
 COMPILED: Final = "build/compiled"
-APART: Final = (*SGLANG_FOLDERS, "tests/chaos", "tests/compiled", "tests/harness", "tests/integrations_real")
+PAGE: Final = "tests/page"
+APART: Final = (*SGLANG_FOLDERS, PAGE, "tests/chaos", "tests/compiled", "tests/harness", "tests/integrations_real")
 """Folders whose tests need a set-up of their own: a step of `scripts/test full` runs each."""
 
 BY_FOLDER: Final = "by folder"
@@ -101,6 +102,7 @@ def full_steps() -> tuple[Step, ...]:
         Step("set-up of SGLang", ("scripts/sglang", "install")),
         Step(stores, ("scripts/stores", "install")),
         Step(programs, ("scripts/integrations", "install"), after=(stores,)),
+        Step("set-up of the page", ("scripts/page", "install"), after=(programs,)),
         Step(wheel, ("scripts/compiled-tests", "install")),
         Step("set-up of deploy", ("scripts/deploy", "install"), after=(stores, wheel)),
     )
@@ -123,6 +125,7 @@ def full_steps() -> tuple[Step, ...]:
         Step("SDK on openai 2", ("scripts/openai2",), after=("search of properties",)),
         Step("programs and frameworks", ("scripts/integrations",), after=("SDK on openai 2", programs)),
         Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
+        Step("page", ("scripts/page",), after=("coding agents", "set-up of the page")),
     )
     # One process, so that each SGLang is started once.
     sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang", wheel), compiled=True)

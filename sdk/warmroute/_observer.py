@@ -62,6 +62,7 @@ class Call:
         "sent",
         "server",
         "stream_cls",
+        "telemetry",
         "tip",
         "watch",
     )
@@ -75,6 +76,7 @@ class Call:
         self.added_usage = False
         self.reads_raw = False
         self.watch: Watch | None = None
+        self.telemetry: Telemetry | None = None  # where the turn has a span
         self.answered = False
         self.conversation: Conversation | None = None
         self.tip = 0
@@ -103,6 +105,8 @@ class Call:
 
     def ended(self) -> None:
         """It has returned or failed. If it failed, the same call again is of the same conversation."""
+        if self.telemetry is not None and self.watch is not None and not self.answered:
+            self.telemetry.failed(self.watch.turn)
         if self.conversation is not None and not self.answered:
             self.conversation.left_unanswered(self.tip)
 
@@ -131,7 +135,8 @@ class Observer:
     def __init__(
         self, session: str | None, guard: Guard, backend: str | None = None, *, telemetry: bool = False
     ) -> None:
-        self.books = Books(guard, Telemetry().settled if telemetry else None)
+        self._telemetry = Telemetry() if telemetry else None
+        self.books = Books(guard, self._telemetry.settled if self._telemetry else None)
         self._default = None if session is None else checked_key(session)
         self._pinned: str | None = None
         self._backend = backend
@@ -168,6 +173,7 @@ class Observer:
                 call.watch = Watch(self.books, turn)
                 self._request_usage(call, turn, caller, body)
                 self._add_key(call, caller)
+                self._add_trace(call, turn, caller)
                 self._guard(call, turn, body)
         return call
 
@@ -253,6 +259,13 @@ class Observer:
         with self.books.shelter():
             if headers.IDEMPOTENCY not in caller and call.backend is WARMROUTE:
                 call.add_headers({headers.IDEMPOTENCY: call.given.idempotency_key or secrets.token_hex(16)})
+
+    def _add_trace(self, call: Call, turn: Turn, caller: Mapping[str, object]) -> None:
+        """Begin the turn's span, and let the proxy continue its trace, unless the caller names a trace itself."""
+        with self.books.shelter():
+            if self._telemetry is not None and call.backend is WARMROUTE and "traceparent" not in caller:
+                call.telemetry = self._telemetry
+                call.add_headers(self._telemetry.begun(turn))
 
 
 def _json(content: bytes) -> object:

@@ -35,17 +35,35 @@ class Telemetry:
         """`ImportError` that says what to install, where OpenTelemetry's API is not there."""
         try:
             trace: Any = import_module("opentelemetry.trace")
+            propagation: Any = import_module("opentelemetry.trace.propagation.tracecontext")
         except ImportError:
             raise ImportError("telemetry=True needs OpenTelemetry: pip install 'warmroute[telemetry]'") from None
         self._tracer = trace.get_tracer("warmroute")
-        self._kind = trace.SpanKind.CLIENT
+        self._trace = trace
+        self._propagator = propagation.TraceContextTextMapPropagator()
+
+    def begun(self, turn: Turn) -> dict[str, str]:
+        """Begin the span of a turn; the headers with which a server continues its trace."""
+        carrier: dict[str, str] = {}
+        turn.span = self._started(turn)
+        self._propagator.inject(carrier, self._trace.set_span_in_context(turn.span))
+        return carrier
 
     def settled(self, turn: Turn) -> None:
         """The usage of a turn is known: its span is from its request until now."""
-        span = self._tracer.start_span(
-            f"chat {turn.model}", kind=self._kind, start_time=turn.begun_ns, attributes=attributes_of(turn)
-        )
+        span = turn.span or self._started(turn)
+        span.set_attributes(attributes_of(turn))
         span.end(end_time=time.time_ns())
+
+    def failed(self, turn: Turn) -> None:
+        """The call has failed: its span says so."""
+        if turn.span is not None:
+            turn.span.set_attributes(attributes_of(turn))
+            turn.span.set_status(self._trace.StatusCode.ERROR)
+            turn.span.end(end_time=time.time_ns())
+
+    def _started(self, turn: Turn) -> Any:
+        return self._tracer.start_span(f"chat {turn.model}", kind=self._trace.SpanKind.CLIENT, start_time=turn.begun_ns)
 
 
 def attributes_of(turn: Turn) -> dict[str, str | int | float]:

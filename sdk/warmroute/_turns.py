@@ -37,6 +37,8 @@ class Turn:
     """Why an intact prefix was not cached."""
     receipt_id: str | None = None
     measured: Measured | None = None
+    span: Any = None
+    """Its span, with telemetry."""
 
 
 @dataclass(slots=True)

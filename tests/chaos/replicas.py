@@ -179,7 +179,7 @@ class Replicas(Run):
         await eventually(self._idle, IDLE_WITHIN_S)
         await eventually(lambda: not any(map(open_entries, folders)), IDLE_WITHIN_S)
         await eventually(self._all_sent, SENT_WITHIN_S)
-        found.totals = await asyncio.to_thread(self._totals, proxies[0])
+        found.totals = await self._totals(proxies[0])
         found.files = [await asyncio.to_thread(proxy.stop) for proxy in proxies]
         postgres = self._postgres()
         found.rows = [as_row(line) for line in postgres.sql("SELECT record FROM turn ORDER BY settled_at", self._dsn)]

@@ -167,7 +167,7 @@ class Run:
         # What an engine says of a request whose client left is waited for, so its row may come after the engine's end.
         await eventually(lambda: not open_entries(proxy.process.state_dir), IDLE_WITHIN_S)
         await eventually(lambda: self._few_descriptors(proxy), FD_WITHIN_S)
-        found.totals = await asyncio.to_thread(self._totals, proxy)
+        found.totals = await self._totals(proxy)
         found.rows = await asyncio.to_thread(proxy.stop)
         found.served = {name: engine.served() for name, engine in self._engines.items()}
         found.open_at_kill = proxy.open_at_kill
@@ -184,9 +184,16 @@ class Run:
         return found.fd_end <= found.fd_base + FD_SPARE * found.processes
 
     @staticmethod
-    def _totals(proxy: Proxy) -> list[dict[str, Any]]:
-        totals = []
-        for tenant in (0, 1):
-            with proxy.process.client(tenant) as client:
-                totals.append(client.get("/v1/usage").json())
+    async def _totals(proxy: Proxy) -> list[dict[str, Any]]:
+        totals: list[dict[str, Any]] = []
+
+        def answered() -> bool:
+            """Asked again after a 503, as a client would: the database may have come back a moment ago."""
+            with proxy.process.client(len(totals)) as client:
+                answer = client.get("/v1/usage")
+            if answer.status_code != 503:
+                totals.append(answer.raise_for_status().json())
+            return len(totals) == 2
+
+        await eventually(answered, IDLE_WITHIN_S)
         return totals

@@ -9,7 +9,7 @@ from warmroute.contract.receipt import LOSS_CLASSES
 ROOT = Path(__file__).parents[2]
 PLACES = {
     "docs/receipt.md": "| `{}` |",
-    "sdk/warmroute/_explain.py": '"{}": "',
+    "sdk/warmroute/contract/meanings.py": '"{}": "',
     "integrations/opencode/src/words.ts": '\n  {}: "',
 }
 

@@ -18,6 +18,7 @@ from warmroute_proxy.server.base.config_table import Table
 from warmroute_proxy.server.base.metric_help import HELP
 from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.processes.peer_processes import Gauges
+from warmroute_proxy.server.tracing import names as traced
 
 REFERENCE = Path(__file__).parents[2] / "docs"
 PROXY = Path(config_file.__file__).parents[2]
@@ -52,6 +53,7 @@ def keys_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     changing = (REFERENCE / "how-to/change.md").read_text()
     document |= tomllib.loads(changing.partition("```toml")[2].partition("```")[0])
     document["redis"] = {"url_file": "redis.url"}
+    document["tracing"] = {"endpoint": "http://127.0.0.1:4318"}
     document["budget"][0]["tenants"] = [document["tenant"][0]["name"]]
     document["budget"][1]["keys"] = [config_key_id(document["tenant"][0]["key_sha256"][0])]
     config_file.parse_config(document, Path(), "")
@@ -89,6 +91,13 @@ def test_every_metric_that_is_counted_has_its_help() -> None:
     of_workers = {"dp_rank", "running_limit", "token_limit", "prefill_limit", *WorkerLoad().as_dict(0.0)} - NOT_NUMBERS
     made = {f"warmroute_worker_{name}" for name in of_workers} | {f"warmroute_{name}" for name in Gauges._fields}
     assert written | made == set(HELP)
+
+
+def test_every_span_and_attribute_of_a_trace_is_in_its_table_with_what_it_says() -> None:
+    tables = (traced.REQUEST_ATTRIBUTES, traced.SPANS, traced.CHILD_ATTRIBUTES, traced.RESOURCE_ATTRIBUTES)
+    page = (REFERENCE / "reference/tracing.md").read_text().partition("## Which requests")[0]
+    found = [(row[0].strip("`"), row[1]) for row in rows(page)]
+    assert found == [(name, text) for table in tables for name, text in table.items()]
 
 
 def test_every_error_code_is_in_the_table() -> None:

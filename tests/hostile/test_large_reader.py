@@ -245,7 +245,7 @@ async def test_ready_says_when_it_is_the_bottleneck(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(large_bodies, "SLOW_S", 0.0)
     scene = Scene()
     waits, _ = scene.ask(hangs)
-    assert "1 large requests wait to be read" in scene.bodies.problems()[0]
+    assert "1 large requests wait to be read" in scene.bodies.problems()[0].text
     scene.bodies.shut_down()
     assert (await waits).code == "draining"
     late, _ = scene.ask()

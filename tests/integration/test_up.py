@@ -2,11 +2,15 @@
 
 import json
 import os
+import pty
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,7 +116,7 @@ def test_usage_says_what_a_session_cost(fleet: Fleet, by_environment: bool) -> N
     assert sum(found["losses"].values()) == found["prompt_tokens"] - found["cached_tokens"]
 
 
-@pytest.mark.parametrize("by", ["session", "model", "tenant", "day"])
+@pytest.mark.parametrize("by", ["session", "model", "tenant", "day", "hour"])
 def test_usage_is_a_table(fleet: Fleet, by: str) -> None:
     done = command(fleet.folder, "usage", "--by", by)
     assert (done.returncode, done.stderr) == (0, "")
@@ -152,11 +156,70 @@ def test_engines_of_the_fleet_are_found_and_drained_by_name(fleet: Fleet) -> Non
     assert "no engine" in command(fleet.folder, "engines", "drain", "north-d1").stderr
 
 
+@contextmanager
+def on_terminal(folder: Path, *words: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """A command on a terminal of 80 x 24; its other end, and the process."""
+    here, there = pty.openpty()
+    termios.tcsetwinsize(there, (24, 80))
+    process = subprocess.Popen(
+        [*COMMAND, *words], cwd=folder, stdin=there, stdout=there, stderr=there, start_new_session=True
+    )
+    try:
+        yield here, process
+    finally:
+        process.kill()
+        process.wait()
+        os.close(here)
+        os.close(there)
+
+
+def screen_with(terminal: int, wanted: str) -> list[str]:
+    """The lines of the first screen with a text."""
+    read, until = "", time.monotonic() + seconds(30)
+    while time.monotonic() < until:
+        if select.select([terminal], [], [], 1.0)[0]:
+            read += os.read(terminal, 65_536).decode()
+        for screen in read.split("\x1b[H")[1:]:
+            if wanted in screen and screen.endswith("\x1b[J"):
+                return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", screen).split("\n")
+    raise AssertionError(f"{wanted!r} is not shown: {read[-2000:]!r}")
+
+
+def test_top_shows_the_fleet_on_a_terminal_and_follows_keys(fleet: Fleet) -> None:
+    with on_terminal(fleet.folder, "top", "--every", "0.2") as (terminal, process):
+        shown = screen_with(terminal, "west-d1")
+        assert len(shown) <= 24
+        assert max(map(len, shown)) <= 80
+        assert shown[0].startswith("warmroute top  east, west  ")
+        assert [line.split()[0] for line in shown if line.startswith(("east-", "west-"))] == [
+            f"{r}-{e}" for r in ("east", "west") for e in ("a0", "d0", "d1", "p0")
+        ]
+        turn(fleet.variables, 2)
+        assert any(re.match(r"hit ratio \d+\.\d% now, ", line) for line in screen_with(terminal, "% now"))
+        os.write(terminal, b"\x1b[C")
+        screen_with(terminal, "RUN*")
+        os.write(terminal, b"?")
+        screen_with(terminal, "q        quit")
+        os.write(terminal, b"q")
+        assert process.wait(seconds(20)) == 0
+
+
+def test_top_prints_one_screen_for_a_script_and_refuses_to_draw_into_a_pipe(fleet: Fleet) -> None:
+    once = command(fleet.folder, "top", "--once", "--every", "0.1")
+    assert (once.returncode, once.stderr) == (0, "")
+    assert "NEWEST LOSSES" in once.stdout
+    assert "\x1b" not in once.stdout
+    piped = command(fleet.folder, "top")
+    assert piped.returncode == 2
+    assert "--once" in piped.stderr
+
+
 def test_where_no_fleet_runs_the_hint_says_what_to_name(tmp_path: Path) -> None:
     for words, hint in (
         (["usage"], "OPENAI_BASE_URL"),
         (["receipts", "list"], "OPENAI_BASE_URL"),
         (["engines", "list"], "--config"),
+        (["top"], "--config"),
     ):
         done = command(tmp_path, *words)
         assert done.returncode == 2

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from tests.perf import budget, instructions, page, peers, rows, soak, stores, table
+from tests.perf import budget, instructions, page, peers, rows, sizing, soak, stores, table
 from tests.perf.bench import Bench, NotReady, Sample
 from tests.perf.proxies import ALL, COMPILED, OURS, OURS_COMPILED, OURS_PD, Proxy, Running
 from tests.perf.workloads import ALL as ALL_WORKLOADS
@@ -20,7 +20,8 @@ from warmroute_cli.processes import stopping_on_signals
 
 _ALSO: Final = (
     "Also `soak`: whether memory grows; `instructions`: by callgrind; `budget`: those against the base; `page`: the"
-    " figures of the docs; `--stores`: with PostgreSQL and Redis; `rows`: how fast rows reach the database."
+    " figures of the docs; `--stores`: with PostgreSQL and Redis; `rows`: how fast rows reach the database;"
+    " `sizing`: what a proxy of some processes needs."
 )
 QUIET_LOAD: Final = 0.5
 """A load average above which the machine is said not to be quiet."""
@@ -166,10 +167,15 @@ class Run:
         return running
 
 
+def _where(facts: dict[str, Any]) -> str:
+    """The machine in a line."""
+    where = f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}, Python {facts['python']}"
+    return f"{where}; load average {facts['load_average']:.1f} at the start."
+
+
 def report(run: Run, workloads: list[Workload], facts: dict[str, Any], versions: dict[str, str]) -> list[str]:
     """The whole of it, in Markdown."""
-    where = f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}, Python {facts['python']}"
-    said = [f"{where}; load average {facts['load_average']:.1f} at the start.", ""]
+    said = [_where(facts), ""]
     if facts["load_average"] > QUIET_LOAD:
         said += ["**This machine was not quiet**: compare within a table only.", ""]
     said += ["Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()) + ".", ""]
@@ -197,6 +203,8 @@ def main() -> int:
         return page.main(sys.argv[2:])
     if sys.argv[1:2] == ["rows"]:
         return rows.main(sys.argv[2:])
+    if sys.argv[1:2] == ["sizing"]:
+        return sizing.main(sys.argv[2:], _where(machine()))
     if sys.argv[1:2] == ["--stores"]:
         return stores.main(sys.argv[2:], divide_cores())
     asked = arguments()

@@ -3,7 +3,8 @@
 A proxy runs whole in one process, without sockets (`in_process`), and callgrind counts what it executes for requests
 after a warm-up, in the thread of the event loop: the proxy, the interpreter and the libraries, but neither the kernel
 nor the thread that writes the ledger. No body is sent twice. `--tree` names another checkout, whose `.venv` is used.
-`--limits` gives the tenant a budget by the day, a limit by the minute, or both.
+`--limits` gives the tenant a budget by the day, a limit by the minute, or both; or the proxy a table [tracing]
+that samples no request, or each.
 """
 
 import argparse
@@ -45,7 +46,15 @@ from tests.perf.proxies import BUDGET, MINUTE, ROOT, Fleet, Place, write_config
 
 CHUNKS: Final = 200
 TIMEOUT_S: Final = 600
-LIMITS: Final = {"none": ("", ""), "budget": (BUDGET, ""), "minute": ("", MINUTE), "both": (BUDGET, MINUTE)}
+_TRACING: Final = '\n[tracing]\nendpoint = "http://127.0.0.1:9"\nratio = %d\n'
+LIMITS: Final = {
+    "none": ("", ""),
+    "budget": (BUDGET, ""),
+    "minute": ("", MINUTE),
+    "both": (BUDGET, MINUTE),
+    "unsampled": (_TRACING % 0, ""),
+    "sampled": (_TRACING % 1, ""),
+}
 """What the configuration has more, and what its tenant has."""
 
 _PORT: Final = 0
@@ -273,7 +282,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.perf instructions", description=__doc__)
     parser.add_argument("--tree", type=Path, action="append", metavar="DIR", help="a checkout; may stand several times")
     parser.add_argument("--workloads", default=DEFAULT, help=f"of {','.join(WORKLOADS)} (%(default)s)")
-    parser.add_argument("--limits", choices=LIMITS, default="none", help="what limits the tenant (%(default)s)")
+    parser.add_argument("--limits", choices=LIMITS, default="none", help="what the config has more (%(default)s)")
     asked = parser.parse_args(argv)
     names = asked.workloads.split(",")
     try:

@@ -85,6 +85,7 @@ _CONFIG: Final = Template("""
 region = "here"
 port = $port
 state_dir = "state"
+processes = $processes
 [secret]
 file = "secret"
 [[region]]
@@ -111,10 +112,10 @@ MINUTE: Final = "requests_per_minute = 100000000\n"
 BUDGET: Final = '[[budget]]\nname = "perf"\ntenants = ["perf"]\nusd_per_day = "1000000"\n'
 
 
-def write_config(place: Place, fleet: Fleet, pd: bool, more: str = "", of_tenant: str = "") -> Path:
+def write_config(place: Place, fleet: Fleet, pd: bool, more: str = "", of_tenant: str = "", processes: int = 1) -> Path:
     """A configuration of warmroute with nothing but defaults, and `more` of it; `of_tenant` is of its tenant."""
     digest = hashlib.sha256(API_KEY.encode()).hexdigest()
-    config = _CONFIG.substitute(port=place.port, model=MODEL, digest=digest, of_tenant=of_tenant)
+    config = _CONFIG.substitute(port=place.port, model=MODEL, digest=digest, of_tenant=of_tenant, processes=processes)
     if pd:
         config += _ENGINE.substitute(id="p", url=fleet.prefill.url, role="prefill") + "bootstrap_port = 8998\n"
         config += _ENGINE.substitute(id="d", url=fleet.decode.url, role="decode")

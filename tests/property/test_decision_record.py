@@ -3,7 +3,7 @@
 from io import BytesIO
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.search import searched
 
@@ -119,6 +119,7 @@ def recorded(done: list[tuple[str, int, int]], policy: Policy = "cost") -> bytes
 
 
 @given(ops, st.sampled_from(["cost", "round_robin"]))
+@example([("turn", 0, 0), ("restart", 0, 0), ("turn", 0, 0)], "round_robin")
 def test_every_decision_comes_out_the_same(done: list[tuple[str, int, int]], policy: Policy) -> None:
     verdict = judge(Frames(BytesIO(recorded(done, policy)).read))
     assert (verdict.differing, verdict.first_difference, verdict.cut_off) == (0, None, None)

@@ -1,5 +1,7 @@
 """Whatever stands in a query, it is a question or a 400 that names the parameter."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +10,7 @@ from warmroute_proxy.server.control.usage_question import read_question, session
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 
 NOW_S = 1_800_000_000.0
-ALLOWED = ("by", "since", "limit")
+ALLOWED = ("by", "since", "limit", "session_hash")
 
 times = st.one_of(
     st.from_regex(r"\d{1,10}[smhdwx]?", fullmatch=True),
@@ -18,7 +20,8 @@ times = st.one_of(
 parameters = st.lists(
     st.one_of(
         st.tuples(st.just("since"), times),
-        st.tuples(st.just("by"), st.sampled_from(["session", "model", "tenant", "day", "", "Day"])),
+        st.tuples(st.just("by"), st.sampled_from(["session", "model", "tenant", "day", "hour", "", "Day"])),
+        st.tuples(st.just("session_hash"), st.one_of(st.text("0123456789abcdefg", max_size=17), st.text(max_size=4))),
         st.tuples(st.just("limit"), st.one_of(st.integers(-3, 300).map(str), st.text(max_size=4))),
         st.tuples(st.text(max_size=9), st.text(max_size=9)),
     ),
@@ -36,6 +39,7 @@ def test_a_query_is_a_question_or_a_400(given_parameters: list[tuple[str, str]])
     names = [name for name, _ in given_parameters]
     assert sorted(names) == sorted(set(names) & set(ALLOWED))
     assert 1 <= question.limit <= MAX_LISTED
+    assert question.session_hash is None or re.fullmatch("[0-9a-f]{16}", question.session_hash)
     assert (question.since_s is None) == ("since" not in names)
 
 

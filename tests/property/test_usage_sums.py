@@ -83,6 +83,8 @@ def by_hand(rows: list[Entry]) -> dict[str, int]:
 def key_of(row: Entry, by: By) -> str:
     if by == "day":
         return datetime.fromtimestamp(row.settled_at, UTC).strftime("%Y-%m-%d")
+    if by == "hour":
+        return datetime.fromtimestamp(row.settled_at, UTC).strftime("%Y-%m-%dT%H")
     return str(getattr(row, by) or "")
 
 
@@ -90,7 +92,7 @@ def key_of(row: Entry, by: By) -> str:
 @given(
     st.lists(turns, max_size=30),
     st.integers(0, 30),
-    st.sampled_from(["session", "model", "tenant", "day", None]),
+    st.sampled_from(["session", "model", "tenant", "day", "hour", None]),
     st.sampled_from(["acme", 'q"uote', None]),
     st.sampled_from(["00000000000000aa", None]),
     st.sampled_from([None, 0, 20, 61]),

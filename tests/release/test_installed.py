@@ -29,6 +29,7 @@ OF_AN_EXTRA = {
     "discovery": ["dns.asyncresolver"],
     "doctor": ["pynvml"],
     "lint": ["warmroute.lint.command"],
+    "otel": ["opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"],
     "postgres": ["alembic", "asyncpg", "sqlalchemy.ext.asyncio"],
     "proxy": ["warmroute_proxy.server.main", "warmroute_cli.up", "warmroute_backend.engine.server"],
     "redis": ["redis.asyncio"],
@@ -42,6 +43,7 @@ OF_ALL_EXTRAS = (
     "warmroute_proxy.server.redis.calls",
     "warmroute_proxy.server.stores.fleet_ledger",
     "warmroute_proxy.server.stores.migrate",
+    "warmroute_proxy.server.tracing.spans",
     "warmroute_cli.replay.command",
 )
 

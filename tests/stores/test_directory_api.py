@@ -61,6 +61,30 @@ def test_a_tenant_and_its_key_from_beginning_to_end(operator: Operator) -> None:
     assert made["key"] not in str(audit)
 
 
+def test_a_tenant_of_the_database_sees_its_own_keys_on_the_page_until_its_key_is_revoked(operator: Operator) -> None:
+    def view(key: str, path: str) -> httpx.Response:
+        url = f"{operator.proxies[0].line['admin_url']}/admin/view{path}"
+        return httpx.get(url, headers={"authorization": f"Bearer {key}"}, verify=PLAIN)
+
+    for name in ("viewer", "other"):
+        operator.ask("POST", "/admin/tenants", {"name": name})
+    _, made = operator.ask("POST", "/admin/keys", {"tenant": "viewer", "note": "ci"})
+    operator.ask("POST", "/admin/keys", {"tenant": "other"})
+    operator.until_all(made["key"], 200)
+    assert view(made["key"], "").json()["tenant"] == "viewer"
+    found = view(made["key"], "/keys")
+    assert [(key["id"], key["note"], key["source"]) for key in found.json()["data"]] == [(made["id"], "ci", "database")]
+    assert made["key"] not in found.text
+    assert view(made["key"], "/keys?tenant=other").status_code == 403
+    _, all_keys = operator.ask("GET", "/admin/view/keys")
+    assert {"viewer", "other", "first", "second"} <= {key["tenant"] for key in all_keys["data"]}
+    operator.ask("DELETE", f"/admin/keys/{made['id']}")
+    operator.until_all(made["key"], 401)
+    assert view(made["key"], "").status_code == 401
+    for name in ("viewer", "other"):
+        operator.ask("DELETE", f"/admin/tenants/{name}")
+
+
 def test_lists_come_in_pages(operator: Operator) -> None:
     names = [f"page-{number}" for number in range(5)]
     for name in names:

@@ -219,3 +219,24 @@ async def test_a_server_of_another_kind_than_the_address_asks_for_counts_as_away
     with pytest.raises(StoreAway, match="TargetServerAttributeNotMatched"):
         await database.call(nothing, 5.0)
     assert database.state is StoreState.AWAY
+
+
+async def test_a_connection_that_the_server_has_ended_is_opened_anew(dsn: str) -> None:
+    """A restart of the database, for example: the next question is answered, not refused."""
+    database = Database(dsn)
+
+    async def who(connection: asyncpg.Connection) -> int:
+        found: int = await connection.fetchval("SELECT pg_backend_pid()")
+        return found
+
+    async def end(connection: asyncpg.Connection) -> None:
+        await connection.execute("SELECT pg_terminate_backend($1, 10000)", before)
+
+    other = Database(dsn)
+    try:
+        before = await database.call(who, seconds(5.0))
+        await other.call(end, seconds(5.0))
+        assert await database.call(who, seconds(5.0)) != before
+    finally:
+        await database.close()
+        await other.close()

@@ -44,6 +44,17 @@ def test_a_schema_of_another_version_is_refused(postgres: Postgres, tmp_path: Pa
     assert words in refused.stderr
 
 
+def test_a_newer_schema_is_not_migrated_back(postgres: Postgres, tmp_path: Path) -> None:
+    dsn = postgres.new_database()
+    migrate(dsn)
+    postgres.sql("UPDATE alembic_version SET version_num = '9999'", dsn)
+    refused = run(tmp_path / "p", dsn, "ledger", "migrate")
+    assert refused.returncode == 2
+    assert "there is no way back; update warmroute, or restore the backup" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert postgres.sql("SELECT version_num FROM alembic_version", dsn) == ["9999"]
+
+
 def test_a_migration_that_stops_half_way_leaves_nothing(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     dsn = postgres.new_database()
     postgres.sql("CREATE TABLE budget_lease (mine int)", dsn)  # the last table of the revision cannot be made

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 
 from warmroute_backend.plan.deployment import Engine, Plan
 from warmroute_backend.plan.hardware import GIB
-from warmroute_backend.plan.memory import reserve_mib
+from warmroute_backend.plan.memory import chunk_of_rank, most_fraction, reserve_mib
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache
 from warmroute_backend.plan.words import KV_TYPES
 
-LEAST_FREE_GIB = 2
-"""Below this, activations of one chunk do not fit beside the static memory."""
-
 _WEIGHT_BLOCK = 128
+_FRACTION_DIGIT = 0.0005
 
 
 def problems(plan: Plan) -> list[str]:
@@ -108,10 +106,18 @@ def _memory(plan: Plan, engine: Engine) -> Iterator[str]:
             f"a rank holds {found.tokens:,} tokens, less than context_tokens {engine.context_tokens:,}; "
             f"set context_tokens to {found.tokens} or less, or kv_dtype to fp8_e4m3."
         )
-    if found.slack < LEAST_FREE_GIB * GIB:
+    least = plan.model.window_tokens + chunk_of_rank(engine.shape)
+    if plan.model.kind is CacheKind.WINDOW and 0 < found.window_tokens < least:
+        yield (
+            f"window_ratio {engine.shape.window_ratio:g} leaves {found.window_tokens:,} tokens for windows, and one "
+            f"request needs {least:,}: a window of {plan.model.window_tokens:,} and a chunk; raise it."
+        )
+    most = most_fraction(plan.cluster.gpu, plan.model, engine.shape)
+    if engine.fraction > most + _FRACTION_DIGIT:
         yield (
             f"memory_fraction {engine.fraction:.3f} leaves {found.slack / GIB:.1f} GiB for activations and graphs, and "
-            f"SGLang's rule keeps {reserve:.1f}; at least {LEAST_FREE_GIB} GiB are needed."
+            f"SGLang keeps {reserve:.1f} for this chunk and batch; it is at most {most:.3f}, or more with smaller "
+            "chunk_tokens, running_requests and graph_batch."
         )
 
 

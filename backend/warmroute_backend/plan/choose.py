@@ -12,7 +12,7 @@ from warmroute_backend.plan import reasons
 from warmroute_backend.plan.deployment import Choice, Engine, Plan, Ports
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, Cluster
-from warmroute_backend.plan.layout import Layout, Wanted, default_kv_type, fitted, layouts, smallest_engine
+from warmroute_backend.plan.layout import Layout, Wanted, default_kv_type, fitted, holds, layouts, smallest_engine
 from warmroute_backend.plan.memory import Role
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
 from warmroute_backend.plan.speculation import Draft, draft_of, speculation
@@ -57,7 +57,7 @@ def _plan(request: PlanRequest) -> Plan | None:
     engines = []
     for role, gpus, layout in _spread(request, sides):
         drafting = _with_draft(request, wanted, layout, draft)
-        if drafting.memory.tokens < wanted.context_tokens:
+        if not holds(wanted, drafting):
             return None if request.speculation else _plan(replace(request, speculation=False))
         engines.append(_engine(request, role, gpus, drafting, draft))
     plan = Plan(
@@ -88,6 +88,9 @@ def _wanted(request: PlanRequest) -> Wanted:
         request.attention_dp,
         request.fraction,
         request.window_ratio,
+        request.tp,
+        request.chunk_tokens,
+        request.most_fraction,
     )
 
 
@@ -113,7 +116,9 @@ def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
         return None if layout is None else [Side("aggregated", cluster.gpus, layout)]
     sides: list[Side] = []
     for role, gpus in zip(("prefill", "decode"), split, strict=True):
-        layout = _engine_of(wanted, cluster, gpus, role)  # type: ignore[arg-type]
+        groups = request.decode_dp if role == "decode" else None
+        of_side = replace(wanted, attention_dp=groups or wanted.attention_dp)
+        layout = _engine_of(of_side, cluster, gpus, role)  # type: ignore[arg-type]
         if layout is None:
             return None
         sides.append(Side(role, gpus, layout))  # type: ignore[arg-type]
@@ -123,8 +128,8 @@ def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
 def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layout | None:
     """An engine on `gpus` GPUs: inside a node, or over nodes where one node does not hold the model."""
     layout = smallest_engine(wanted, min(gpus, cluster.per_node), role)
-    size = 2 * cluster.per_node
-    while layout is None and size <= gpus:
+    size = wanted.tp if wanted.tp is not None and wanted.tp > cluster.per_node else 2 * cluster.per_node
+    while layout is None and size <= gpus and wanted.tp in {None, size}:
         layout = next(layouts(wanted, size, role), None)
         size *= 2
     return layout

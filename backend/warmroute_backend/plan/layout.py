@@ -7,9 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from warmroute_backend.plan.cache import WINDOW_RATIO
 from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.hardware import Gpu
-from warmroute_backend.plan.memory import Memory, Role, Shape, default_fraction, memory
+from warmroute_backend.plan.memory import (
+    Memory,
+    Role,
+    Shape,
+    chunk_of_rank,
+    default_fraction,
+    memory,
+    most_fraction,
+    requests_held,
+    window_of,
+)
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.words import KvType, Objective
 
@@ -30,6 +41,9 @@ REQUEST_TOKENS: Final = 16_384
 
 POOL_SHARE: Final = 0.4
 """For throughput, an engine takes the fewest GPUs on which at least this share of the static memory is left for KV."""
+
+WINDOW_SPARE: Final = 1.2
+"""The pool of windows is so much larger than what as many requests as the other pool holds need of it."""
 
 _WEIGHT_BLOCK: Final = 128
 
@@ -56,7 +70,10 @@ class Wanted:
     traffic: Traffic | None
     attention_dp: int | None = None
     fraction: float | None = None
-    window_ratio: float = 0.8
+    window_ratio: float | None = None
+    tp: int | None = None
+    chunk_tokens: int | None = None
+    most_fraction: bool = False
 
 
 def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
@@ -66,13 +83,24 @@ def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
         return
     for attention_dp in _attention_groups(wanted, gpus):
         found = _sized(wanted, gpus, attention_dp, role)
-        if found.memory.tokens >= wanted.context_tokens:
+        if holds(wanted, found):
             yield found
+
+
+def holds(wanted: Wanted, layout: Layout) -> bool:
+    """Whether a rank has memory for the context that is wanted, and for one request of the traffic."""
+    found = layout.memory
+    if wanted.context_tokens < 0:  # any memory will do
+        return True
+    one = min(request_tokens(wanted.traffic), max(1, found.tokens))
+    return found.tokens >= wanted.context_tokens and requests_held(found, wanted.model, layout.shape, one) > 0
 
 
 def smallest_engine(wanted: Wanted, most_gpus: int, role: Role) -> Layout | None:
     """For latency, the engine of all `most_gpus`; for throughput, the smallest one with enough memory for KV."""
     sizes = [1 << power for power in range(most_gpus.bit_length()) if 1 << power <= most_gpus]
+    if wanted.tp is not None:
+        sizes = [size for size in sizes if size == wanted.tp]
     if wanted.objective == "latency":
         sizes.reverse()
     largest = None
@@ -100,22 +128,45 @@ def _attention_groups(wanted: Wanted, gpus: int) -> list[int]:
 
 def _sized(wanted: Wanted, gpus: int, attention_dp: int, role: Role) -> Layout:
     """The engine with running requests that its own pool holds: the pool depends on them by the graphs' memory."""
-    large = wanted.gpu.memory_mib >= LARGE_GPU_MIB
-    chunk = max(LARGE_CHUNK_TOKENS if large else CHUNK_TOKENS, RANK_CHUNK_TOKENS * attention_dp)
+    model = wanted.model
+    chunk = wanted.chunk_tokens or default_chunk(wanted.gpu, attention_dp)
     most = MOST_RUNNING[wanted.objective]
     shape = Shape(
         role, gpus, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, PAGE_TOKENS,
-        window_ratio=wanted.window_ratio,
+        window_ratio=wanted.window_ratio or WINDOW_RATIO,
     )  # fmt: skip
+    shape = _with_window_ratio(wanted, shape)
     layout = fitted(wanted, shape)
-    running = max(1, min(most, layout.memory.tokens // request_tokens(wanted.traffic)))
+    running = max(1, min(most, requests_held(layout.memory, model, shape, request_tokens(wanted.traffic))))
     return fitted(wanted, replace(shape, running_requests=running * attention_dp, graph_batch=running))
+
+
+def _with_window_ratio(wanted: Wanted, shape: Shape) -> Shape:
+    """The least ratio, to a hundredth, at which the pool of windows has room for as many requests as the other pool.
+    A smaller one leaves more to the other, which then holds more requests."""
+    if wanted.model.kind is not CacheKind.WINDOW or wanted.window_ratio is not None:
+        return shape
+    tokens = request_tokens(wanted.traffic)
+    for hundredth in range(1, 100):
+        tried = replace(shape, window_ratio=hundredth / 100)
+        found = fitted(wanted, tried).memory
+        needed = chunk_of_rank(tried) + found.tokens // tokens * window_of(wanted.model, tried, tokens)
+        if found.window_tokens >= WINDOW_SPARE * needed:
+            return tried
+    return replace(shape, window_ratio=1.0)
+
+
+def default_chunk(gpu: Gpu, attention_dp: int) -> int:
+    """`--chunked-prefill-size`: SGLang's default for the GPU, and more where many groups divide it."""
+    of_gpu = LARGE_CHUNK_TOKENS if gpu.memory_mib >= LARGE_GPU_MIB else CHUNK_TOKENS
+    return max(of_gpu, RANK_CHUNK_TOKENS * attention_dp)
 
 
 def fitted(wanted: Wanted, shape: Shape) -> Layout:
     """A shape with its fraction and memory."""
     gpu, model = wanted.gpu, wanted.model
-    fraction = wanted.fraction or round(default_fraction(gpu, model, shape), 3)
+    chosen = most_fraction if wanted.most_fraction else default_fraction
+    fraction = wanted.fraction or round(chosen(gpu, model, shape), 3)
     return Layout(shape, expert_groups(wanted, shape), fraction, memory(gpu, model, shape, fraction))
 
 

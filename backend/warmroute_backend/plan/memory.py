@@ -71,6 +71,8 @@ class Memory:
     cell: float
     tokens: int
     fraction: float
+    window_tokens: int = 0
+    """Of the second pool, that of layers that see a window; 0 where there is none."""
 
     @property
     def least_fraction(self) -> float:
@@ -107,9 +109,14 @@ def _buckets(most: int) -> int:
     return sum(size <= most for size in sizes)
 
 
+def most_fraction(gpu: Gpu, model: Model, shape: Shape) -> float:
+    """The largest `--mem-fraction-static` that leaves what SGLang reserves for activations and graphs."""
+    return round((gpu.memory_mib - reserve_mib(gpu, model, shape)) / gpu.memory_mib, 3)
+
+
 def default_fraction(gpu: Gpu, model: Model, shape: Shape) -> float:
     """`--mem-fraction-static` as SGLang chooses it where it is not given."""
-    fraction = round((gpu.memory_mib - reserve_mib(gpu, model, shape)) / gpu.memory_mib, 3)
+    fraction = most_fraction(gpu, model, shape)
     if not model.is_multimodal or shape.role == "decode":
         return fraction
     complexity = model.vision_layers * model.vision_width**2 / _BASELINE_VISION
@@ -125,7 +132,29 @@ def memory(gpu: Gpu, model: Model, shape: Shape, fraction: float) -> Memory:
     pool = free - weights - slack - vision
     cell = engine_cell(gpu, model, shape)
     tokens = int(max(0, pool) / cell) // shape.page_tokens * shape.page_tokens
-    return Memory(gpu.memory_bytes, free, weights, slack, pool, cell, tokens, fraction)
+    window = 0
+    if model.kind is CacheKind.WINDOW:
+        window = int(tokens * shape.window_ratio) // shape.page_tokens * shape.page_tokens
+    return Memory(gpu.memory_bytes, free, weights, slack, pool, cell, tokens, fraction, window)
+
+
+def requests_held(found: Memory, model: Model, shape: Shape, request_tokens: int) -> int:
+    """How many requests of so many tokens a rank keeps. Each has its last window in the second pool, where a chunk of
+    a prompt that is computed takes its tokens as well (`swa_radix_cache`: a prefix without its window is no hit)."""
+    held = found.tokens // request_tokens
+    if model.kind is not CacheKind.WINDOW:
+        return held
+    return min(held, max(0, found.window_tokens - chunk_of_rank(shape)) // window_of(model, shape, request_tokens))
+
+
+def window_of(model: Model, shape: Shape, request_tokens: int) -> int:
+    """Tokens of one request in the second pool: its window, and a page that it begins in."""
+    return min(request_tokens, model.window_tokens + shape.page_tokens)
+
+
+def chunk_of_rank(shape: Shape) -> int:
+    """Tokens of prompts that a rank computes at once."""
+    return 0 if shape.role == "decode" else shape.chunk_tokens // shape.attention_dp
 
 
 def engine_cell(gpu: Gpu, model: Model, shape: Shape) -> float:

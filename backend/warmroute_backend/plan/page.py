@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.memory import requests_held
 from warmroute_backend.plan.model import CacheKind, unplanned
 from warmroute_backend.plan.tiers import host_tokens, store_tokens
 
@@ -84,7 +85,7 @@ def warm_sessions(plan: Plan, tokens: int) -> dict[str, int]:
     found = {"device": 0, "host": 0, "store": store_tokens(plan) // tokens}
     for engine in plan.engines:
         if engine.role != "decode":
-            found["device"] += plan.memory(engine).tokens // tokens * engine.ranks
+            found["device"] += requests_held(plan.memory(engine), plan.model, engine.shape, tokens) * engine.ranks
             found["host"] += host_tokens(plan, engine) // tokens * engine.ranks
     return found
 

@@ -8,8 +8,9 @@ from warmroute_backend.plan.layout import (
     MOST_RUNNING,
     PAGE_TOKENS,
     default_kv_type,
+    request_tokens,
 )
-from warmroute_backend.plan.memory import reserve_mib
+from warmroute_backend.plan.memory import requests_held, reserve_mib
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
 from warmroute_backend.plan.speculation import LARGEST_BATCH
@@ -85,6 +86,7 @@ def _engine(plan: Plan, request: PlanRequest, engines: tuple[Engine, ...]) -> li
         _experts(plan, engine),
         _fraction(plan, request, engine),
         _chunk(plan, engine),
+        *_windows(plan, request, engine),
         Choice(
             f"{role}: running requests",
             str(engine.shape.running_requests),
@@ -154,6 +156,19 @@ def _chunk(plan: Plan, engine: Engine) -> Choice:
         size = "160 GiB or more" if plan.cluster.gpu.memory_mib >= LARGE_GPU_MIB else "less than 160 GiB"
         because = f"it is SGLang's default for GPUs of {size}: a running answer waits for at most one chunk."
     return Choice(f"{engine.role}: chunk", f"{shape.chunk_tokens} tokens", because)
+
+
+def _windows(plan: Plan, request: PlanRequest, engine: Engine) -> list[Choice]:
+    if plan.model.kind is not CacheKind.WINDOW:
+        return []
+    found, tokens = plan.memory(engine), request_tokens(plan.traffic)
+    because = (
+        f"layers that see {plan.model.window_tokens:,} tokens have a pool of {found.window_tokens:,}: a chunk, and the "
+        f"windows of {requests_held(found, plan.model, engine.shape, tokens)} requests of {tokens:,} tokens."
+    )
+    if request.window_ratio is None:
+        because += " With SGLang's 0.8 the other pool would be smaller."
+    return [Choice(f"{engine.role}: window ratio", f"{engine.shape.window_ratio:g}", because)]
 
 
 def _transfer(plan: Plan) -> Choice:

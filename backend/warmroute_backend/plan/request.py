@@ -13,8 +13,8 @@ AGGREGATED = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """Inputs. `split`: GPUs of prefill and of decode, (0, 0) for aggregated engines, None to choose. None of `hicache`
-    and `speculation` is to choose as well; `lmcache` takes the place of HiCache. `compared`: the traffic
+    """Inputs. `split`: GPUs of prefill and of decode, (0, 0) for aggregated engines, None to choose. None of `hicache`,
+    `speculation` and `window_ratio` is to choose as well; `lmcache` takes the place of HiCache. `compared`: the traffic
     was played on other divisions and groups of the same GPUs as well, and this one won."""
 
     model: Model
@@ -25,13 +25,20 @@ class PlanRequest:
     kv_type: KvType | None = None
     split: tuple[int, int] | None = None
     attention_dp: int | None = None
+    decode_dp: int | None = None
+    """Attention groups of decode engines, where they are others than `attention_dp`."""
+    tp: int | None = None
+    """GPUs of an engine."""
+    chunk_tokens: int | None = None
     fraction: float | None = None
+    most_fraction: bool = False
+    """Where no fraction is given: the largest that leaves what SGLang reserves, and no more for a vision tower."""
     hicache: bool | None = None
     speculation: bool | None = None
     storage: Storage | None = None
     lmcache: bool = False
     compared: bool = False
-    window_ratio: float = 0.8
+    window_ratio: float | None = None
     model_name: str = ""
     site: Site = field(default_factory=Site)
 

@@ -1,7 +1,8 @@
 """How fast an engine computes: a roofline with three measured constants. It ranks plans; it promises no latency.
 
     prefill   flops of a token / (GPUs * peak * PREFILL_SHARE)
-    decode    max(bytes / (bandwidth * BANDWIDTH_SHARE), flops / (peak * PREFILL_SHARE)) + layers * LAYER_S
+    decode    max(bytes / (bandwidth * BANDWIDTH_SHARE), flops / (peak * PREFILL_SHARE))
+              + layers * (LAYER_S + what an engine over several nodes exchanges)
 
 The bytes of a decode step are the weights that its tokens need (of experts, those that some token selects) and the KV
 of every sequence. Nothing here knows kernels, so figures are good for comparing two plans of one model, and off by up
@@ -32,6 +33,18 @@ LAYER_S: Final = 130e-6
 BLACKWELL_LAYER_S: Final = 90e-6
 """GLM-5.2 NVFP4 on 8 B200 with drafts of 5: 1.85 ms a token at about 4 tokens a step, over 78 layers
 (sgl-project/sglang#29674)."""
+
+NODES_LAYER_S: Final = 208e-6
+"""More for a layer whose all-reduces cross nodes: DeepSeek-R1 decodes 23.1 ms a token alone on 16 H100 over InfiniBand
+(tenstorrent/tt-inference-server#356), 12.7 ms more than the roofline of one node and `STEP_S`, over 61 layers."""
+
+ALL_TO_ALL_US: Final = {8: 191, 16: 313, 32: 428, 64: 487, 128: 561, 256: 554}
+"""GPUs -> microseconds of dispatch and combine for `ALL_TO_ALL_TOKENS` tokens of each GPU, 7,168 values and 8 experts
+each, on H800 with a 400 Gbit/s card a GPU (deepseek-ai/DeepEP, docs/legacy.md, low-latency kernels)."""
+
+ALL_TO_ALL_TOKENS: Final = 128
+LEAST_ALL_TO_ALL_S: Final = 100e-6
+"""However few the tokens: two messages over the network; an assumption."""
 
 STEP_S: Final = 0.001
 """Scheduling between two steps that is not hidden behind the GPU; an assumption."""
@@ -99,11 +112,32 @@ def decode_step_s(gpu: Gpu, model: Model, shape: Shape, load: Load, batch: float
     flops = tokens * (2 * active_parameters(model) + attention_flops(model, load.context_tokens)) / shape.tp
     memory_s = read / (gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
     compute_s = flops / (compute_tflops(gpu, model) * 1e12 * PREFILL_SHARE)
-    return max(memory_s, compute_s) + model.layers * layer_s(gpu)
+    return max(memory_s, compute_s) + model.layers * (layer_s(gpu) + nodes_layer_s(gpu, model, shape, tokens))
 
 
 def layer_s(gpu: Gpu) -> float:
     return BLACKWELL_LAYER_S if gpu.is_blackwell else LAYER_S
+
+
+def nodes_layer_s(gpu: Gpu, model: Model, shape: Shape, tokens: float) -> float:
+    """What a layer of an engine over several nodes takes more, for `tokens` in a step of the whole engine. Experts of
+    attention groups exchange tokens: bytes by the width of a token and its experts, overlapped with nothing."""
+    if shape.tp <= gpu.per_node:
+        return 0.0
+    if shape.attention_dp == 1 or not model.experts:
+        return NODES_LAYER_S
+    bytes_share = tokens / shape.tp / ALL_TO_ALL_TOKENS * (model.hidden * model.experts_active) / (7168 * 8)
+    return max(LEAST_ALL_TO_ALL_S, _all_to_all_s(shape.tp) * bytes_share)
+
+
+def _all_to_all_s(gpus: int) -> float:
+    """Between two published numbers of GPUs: on a line."""
+    sizes = sorted(ALL_TO_ALL_US)
+    gpus = min(gpus, sizes[-1])
+    above = next(size for size in sizes if size >= gpus)
+    below = max((size for size in sizes if size < gpus), default=above)
+    share = (gpus - below) / (above - below) if above > below else 0.0
+    return (ALL_TO_ALL_US[below] + share * (ALL_TO_ALL_US[above] - ALL_TO_ALL_US[below])) * 1e-6
 
 
 def _kv_read(gpu: Gpu, model: Model, shape: Shape, context_tokens: float) -> float:

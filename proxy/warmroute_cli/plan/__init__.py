@@ -5,6 +5,10 @@ It holds no formula: the planner is `warmroute_backend.plan`, the engine model o
 arguments   options
 inputs      model folders, tables of GPUs and plan files, read from disk
 traffic     a trace from average figures
-sizing      plans over the replay's engine model: latency, utilisation, bottleneck
+sizing      a plan over the replay's engine model: latency, utilisation, bottleneck
+targets     what its traffic is to reach
+search      which plans are played, and which one is taken
+sized_page  the section of the page about them
+costs       what tokens cost on a plan
 command     the command itself
 """

@@ -15,6 +15,7 @@ def add(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--list", action="store_true", help="print known models and GPUs, and exit")
     plan.add_argument("--objective", choices=OBJECTIVES, default="latency", help="(%(default)s)")
     _add_traffic(plan.add_argument_group("traffic"))
+    _add_targets(plan.add_argument_group("targets of the traffic"))
     _add_choices(plan.add_argument_group("choices (all are made if they are not given)"))
     _add_site(plan.add_argument_group("the site"))
     output = plan.add_argument_group("output")
@@ -30,13 +31,31 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--cached", type=share, default=0.9, metavar="SHARE", help="of a prompt (%(default)g)")
 
 
+def _add_targets(group: argparse._ArgumentGroup) -> None:
+    for percentile in (50, 90, 99):
+        group.add_argument(f"--ttft-p{percentile}", type=latency, metavar="TIME", help="to the first token, such as 2s")
+    group.add_argument(
+        "--time-per-token",
+        dest="token_p90",
+        type=latency,
+        metavar="TIME",
+        help="after the first token, at p90, such as 30ms",
+    )
+    for percentile in (50, 99):
+        group.add_argument(f"--time-per-token-p{percentile}", dest=f"token_p{percentile}", type=latency, metavar="TIME")
+    group.add_argument("--gpu-hour", type=above_zero, metavar="USD", help="what a GPU costs: prints prices of tokens")
+    group.add_argument("--margin", type=share, default=0.0, metavar="SHARE", help="added to those prices (%(default)g)")
+
+
 def _add_choices(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--context", type=count, metavar="TOKENS", help="the longest request that an engine takes")
     group.add_argument("--pd", type=division, metavar="P+D|off", help="GPUs of prefill and decode, such as 4+4")
-    group.add_argument("--attention-dp", type=count, metavar="N", help="attention groups of an engine")
+    group.add_argument("--tp", type=count, metavar="N", help="GPUs of an engine")
+    group.add_argument("--attention-dp", type=groups, metavar="N|P+D", help="attention groups of an engine, or of both")
+    group.add_argument("--chunk", type=count, metavar="TOKENS", help="--chunked-prefill-size")
     group.add_argument("--kv-dtype", choices=KV_TYPES)
     group.add_argument("--mem-fraction", type=share, metavar="SHARE", help="--mem-fraction-static")
-    group.add_argument("--swa-ratio", type=share, default=0.8, metavar="SHARE", help="--swa-full-tokens-ratio")
+    group.add_argument("--swa-ratio", type=share, metavar="SHARE", help="--swa-full-tokens-ratio")
     group.add_argument("--hicache", choices=("on", "off"))
     group.add_argument("--storage", choices=STORAGES, help="behind HiCache")
     group.add_argument("--lmcache", action="store_true", help="LMCache in place of HiCache")
@@ -71,6 +90,23 @@ def division(text: str) -> tuple[int, int]:
     if prefills < 1 or decodes < 1:
         raise ValueError(text)
     return prefills, decodes
+
+
+@wants("a number of attention groups such as 8, or two such as 8+4")
+def groups(text: str) -> tuple[int, int | None]:
+    """Of all engines, or of prefill and of decode."""
+    first, plus, second = text.partition("+")
+    found = int(first), int(second) if plus else None
+    if min(found[0], found[1] or 1) < 1:
+        raise ValueError(text)
+    return found
+
+
+@wants("a time such as 2s or 30ms")
+def latency(text: str) -> float:
+    """Seconds."""
+    value, factor = (text[:-2], 0.001) if text.endswith("ms") else (text.removesuffix("s"), 1.0)
+    return above_zero(value) * factor
 
 
 @wants("NAME=VALUE")

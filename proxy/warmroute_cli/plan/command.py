@@ -3,10 +3,10 @@
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import make_plan
@@ -20,7 +20,10 @@ from warmroute_backend.plan.page import page, warm_sessions
 from warmroute_backend.plan.request import PlanRequest
 from warmroute_cli.plan.inputs import find_model, load_gpus, load_plan
 
-Sizings = list[Any]
+if TYPE_CHECKING:
+    from warmroute_cli.plan.costs import Prices
+    from warmroute_cli.plan.search import Search
+    from warmroute_cli.plan.targets import Targets
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -43,12 +46,13 @@ def _make(arguments: argparse.Namespace) -> int:
         find_model(arguments.model)
     if arguments.model is None or arguments.gpus is None:
         raise PlanError("what to plan? give --model and --gpus, or --check FILE.", ["--model kimi-k2.5 --gpus 8xH200"])
-    made, sizings = _made(arguments)
-    text = page(made, [_sized_section(sizings)] if sizings else [])
+    made = _made(arguments)
+    text = page(made.plan, made.sections)
     if arguments.out is not None:
-        _write(arguments.out, deployment_files(made, arguments.model, text))
+        files = deployment_files(made.plan, arguments.model, text)
+        _write(arguments.out, made.priced(files))
     if arguments.json:
-        print(json.dumps(_document(made, sizings), indent=2))
+        print(json.dumps(made.document(), indent=2))
     else:
         print(text, end="")
     return 0
@@ -70,8 +74,8 @@ def _check(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _made(arguments: argparse.Namespace) -> tuple[Plan, Sizings]:
-    """The plan, and its sizing where there is traffic."""
+def _made(arguments: argparse.Namespace) -> "Made":
+    """The plan, and the plans that it was compared with where there is traffic."""
     trace = None
     traffic = None
     if arguments.trace is not None:
@@ -90,12 +94,77 @@ def _made(arguments: argparse.Namespace) -> tuple[Plan, Sizings]:
             raise PlanError("--input and --output are given together.")
         traffic = Traffic(arguments.input, arguments.output, arguments.requests_per_s, arguments.cached)
     request = _request(arguments, traffic)
+    wanted = [name for name in _OF_TRAFFIC if getattr(arguments, name) is not None]
+    if traffic is None and wanted:
+        option = f"--{wanted[0].replace('_', '-')}".replace("--token-", "--time-per-token-")
+        raise PlanError(f"{option} is about traffic: give --input and --output, or --trace.")
     if traffic is None or find_spec("numpy") is None:
-        return make_plan(request), []
-    from warmroute_cli.plan.sizing import sized
+        if wanted:
+            _need_numpy(f"--{wanted[0]}")
+        return Made(make_plan(request))
+    from warmroute_cli.plan.costs import prices
+    from warmroute_cli.plan.search import search
+    from warmroute_cli.plan.targets import Targets
     from warmroute_cli.plan.traffic import average_trace
 
-    return sized(request, trace or average_trace(traffic))
+    targets = Targets(**{f"{name}_s": getattr(arguments, name) for name in _OF_TRAFFIC if name != "gpu_hour"})
+    found = search(request, trace or average_trace(traffic), targets)
+    best = found.best
+    costs = None
+    if arguments.gpu_hour is not None:
+        costs = prices(best.plan, best.request, best.sizing, arguments.gpu_hour, arguments.margin)
+    return Made(best.plan, found, targets, costs)
+
+
+_OF_TRAFFIC = ("ttft_p50", "ttft_p90", "ttft_p99", "token_p50", "token_p90", "token_p99", "gpu_hour")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A plan, and what its traffic says of it."""
+
+    plan: Plan
+    search: "Search | None" = None
+    targets: "Targets | None" = None
+    prices: "Prices | None" = None
+
+    @property
+    def sections(self) -> list[str]:
+        """Of the page, after the plan's own."""
+        if self.search is None or self.targets is None:
+            return []
+        from warmroute_cli.plan import costs, sized_page
+
+        found = [sized_page.section(self.search, self.targets)]
+        return found if self.prices is None else [*found, costs.section(self.prices)]
+
+    def priced(self, files: dict[str, str]) -> dict[str, str]:
+        """The files of the deployment, with prices where there are some."""
+        if self.prices is None:
+            return files
+        from warmroute_cli.plan.costs import priced
+
+        return priced(files, self.prices)
+
+    def document(self) -> dict[str, Any]:
+        """The plan as plain values, with what is computed of it."""
+        made = self.plan
+        engines = [
+            {**asdict(engine), "memory": asdict(made.memory(engine)), "ranks": engine.ranks} for engine in made.engines
+        ]
+        played = self.search.played if self.search is not None else []
+        return {
+            "model": made.model.path,
+            "gpus": str(made.cluster),
+            "objective": made.objective,
+            "traffic": asdict(made.traffic) if made.traffic else None,
+            "engines": engines,
+            "choices": [asdict(choice) for choice in made.choices],
+            "warm_sessions_of_65536": warm_sessions(made, 65_536),
+            "sizing": [{**each.sizing.as_dict(), "missed": list(each.missed)} for each in played],
+            "not_played": dict(self.search.ruled_out) if self.search is not None else {},
+            "prices": self.prices.as_dict() if self.prices is not None else None,
+        }
 
 
 def _need_numpy(option: str) -> None:
@@ -114,7 +183,10 @@ def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequ
         context_tokens=arguments.context,
         kv_type=arguments.kv_dtype,
         split=arguments.pd,
-        attention_dp=arguments.attention_dp,
+        tp=arguments.tp,
+        attention_dp=arguments.attention_dp[0] if arguments.attention_dp else None,
+        decode_dp=arguments.attention_dp[1] if arguments.attention_dp else None,
+        chunk_tokens=arguments.chunk,
         fraction=arguments.mem_fraction,
         hicache=_switch(arguments.hicache),
         speculation=_switch(arguments.speculation),
@@ -135,29 +207,6 @@ def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequ
 
 def _switch(text: str | None) -> bool | None:
     return None if text is None else text == "on"
-
-
-def _sized_section(sizings: Sizings) -> str:
-    from warmroute_cli.plan.sizing import section
-
-    return section(sizings)
-
-
-def _document(made: Plan, sizings: Sizings) -> dict[str, Any]:
-    """The plan as plain values, with what is computed of it."""
-    engines = [
-        {**asdict(engine), "memory": asdict(made.memory(engine)), "ranks": engine.ranks} for engine in made.engines
-    ]
-    return {
-        "model": made.model.path,
-        "gpus": str(made.cluster),
-        "objective": made.objective,
-        "traffic": asdict(made.traffic) if made.traffic else None,
-        "engines": engines,
-        "choices": [asdict(choice) for choice in made.choices],
-        "warm_sessions_of_65536": warm_sessions(made, 65_536),
-        "sizing": [each.as_dict() for each in sizings],
-    }
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Plans over the replay's engine model: what latency, what utilisation, what is the bottleneck.
+"""A plan under its traffic, in the replay's engine model: what latency, what utilisation, what is the bottleneck.
 
 Each rank of a plan is a worker with the costs of the planner's roofline, its pool and its host pool; production's own
 placement gives it the requests. The figures compare plans: they are those of a queueing model, not of any GPU.
@@ -10,12 +10,14 @@ from functools import partial
 from typing import Any, Final
 
 from warmroute_backend.engine.model.tiers import HostTier
-from warmroute_backend.plan.choose import average_load, make_plan, prefill_share
+from warmroute_backend.engine.model.work import Costs
+from warmroute_backend.plan.choose import average_load
 from warmroute_backend.plan.deployment import Engine, Plan
 from warmroute_backend.plan.errors import PlanError
-from warmroute_backend.plan.layout import Layout
-from warmroute_backend.plan.page import table
-from warmroute_backend.plan.request import AGGREGATED, PlanRequest
+from warmroute_backend.plan.layout import default_chunk, default_kv_type
+from warmroute_backend.plan.memory import Role, default_fraction, requests_held
+from warmroute_backend.plan.request import PlanRequest
+from warmroute_backend.plan.speculation import draft_of
 from warmroute_backend.plan.speed import Load, costs, decode_step_s, prefill_tokens_per_s, transfer_gb_s
 from warmroute_backend.plan.tiers import host_tokens
 from warmroute_cli.plan.traffic import warm_up_share
@@ -26,6 +28,7 @@ from warmroute_proxy.replay.simulation import Simulation, make_scheduler
 from warmroute_proxy.replay.split import SplitSimulation
 from warmroute_proxy.replay.trace import Trace
 
+_FRACTION_DIGIT: Final = 0.0005
 SATURATED: Final = 0.95
 """Of a side's capacity: above it a queue grows as long as the traffic lasts."""
 BACKLOG_SHARE: Final = 0.1
@@ -38,13 +41,6 @@ MEMORY_WAIT_S: Final = 120.0
 """The proxy's default `working_set_wait_s`."""
 CHECKS: Final = 100
 """Of the queue, over the time in which requests come."""
-MOST_SPLITS: Final = 2
-"""The ratio of GPU time falls between two divisions into whole engines: both are played."""
-REMEDIES: Final = {
-    "computing prompts": ("more GPUs", "more prompts cached, with --storage mooncake"),
-    "decoding": ("more GPUs", "--objective throughput"),
-    "memory for KV": ("more GPUs", "--kv-dtype fp8_e4m3", "a higher --mem-fraction, tried under load"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,88 +49,35 @@ class Sizing:
 
     division: str
     hit: float
+    ttft_p50_s: float
     ttft_p90_s: float
+    ttft_p99_s: float
+    token_p50_s: float
     token_p90_s: float
+    token_p99_s: float
     answer_p90_s: float
     """TTFT and the time of an average answer's tokens."""
+    alone_s: float
+    """TTFT of a request that nothing else delays, whose prompt is cached as much as the others' are."""
     prefill_utilisation: float
     decode_utilisation: float
     kv_utilisation: float
     """The largest share of a decoding rank's pool that its requests, waiting ones too, asked for at once."""
     bottleneck: str
     saturated: bool
+    tokens_per_s_gpu: float
+    """Tokens of answers that a GPU gives at the load where the busiest side is full: this load's, over its share."""
     played: float = 1.0
     """Share of the trace: less where the queue became too long, and the figures are of what came before."""
+
+    @property
+    def busiest(self) -> float:
+        """The share of the side that is used most."""
+        return max(self.prefill_utilisation, self.decode_utilisation, self.kv_utilisation)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return asdict(self)
-
-
-def sized(request: PlanRequest, trace: Trace) -> tuple[Plan, list[Sizing]]:
-    """The plan that serves the trace best, and the figures of all that were compared, the chosen one first.
-
-    Without a division asked for, aggregated engines and prefill/decode splits of the same GPUs are compared, with one
-    attention group and with as many as possible: for latency by the time of a whole answer at p90, for throughput by
-    the utilisation of the busier side. A plan that does not keep up loses to any that does.
-    """
-    found: list[tuple[Plan, Sizing]] = []
-    refused: PlanError | None = None
-    for each in _candidates(request):
-        try:
-            plan = make_plan(each)
-            if _division(plan) not in (sizing.division for _, sizing in found):
-                found.append((plan, simulate(plan, each, trace)))
-        except PlanError as error:
-            refused = refused or error
-    if not found:
-        raise refused or PlanError("there is no plan to compare.")
-    found.sort(key=lambda pair: _score(request, pair[1]))
-    return found[0][0], [sizing for _, sizing in found]
-
-
-def _score(request: PlanRequest, sizing: Sizing) -> tuple[bool, float, float, str]:
-    busier = max(sizing.prefill_utilisation, sizing.decode_utilisation, sizing.kv_utilisation)
-    by = sizing.answer_p90_s if request.objective == "latency" else busier
-    return sizing.saturated, -sizing.played, by, sizing.division
-
-
-def _candidates(request: PlanRequest) -> Iterable[PlanRequest]:
-    """The request as it is where it names a division; else aggregated, and splits around the ratio of GPU time."""
-    if request.split is not None or request.lmcache:
-        divisions = [request]
-    else:
-        aggregated = replace(request, split=AGGREGATED, compared=True)
-        divisions = [aggregated, *(replace(aggregated, split=split) for split in _splits(aggregated))]
-    if request.attention_dp is not None or not request.model.is_latent or request.lmcache:
-        return divisions
-    groups = request.cluster.per_node
-    return [*divisions, *(replace(each, attention_dp=_groups(each, groups)) for each in divisions)]
-
-
-def _groups(request: PlanRequest, most: int) -> int:
-    """Attention groups of one GPU each, on the smaller side of a split."""
-    sides = [gpus for gpus in request.split or () if gpus]
-    return min([most, *sides])
-
-
-def _splits(request: PlanRequest) -> list[tuple[int, int]]:
-    cluster = request.cluster
-    if cluster.gpus < 2:
-        return []
-    if cluster.nodes == 1:
-        half = cluster.gpus // 2
-        return [(half, half)]
-    try:
-        engine = make_plan(request).engines[0]
-    except PlanError:
-        return []
-    size = max(engine.shape.tp, cluster.per_node)
-    units = cluster.gpus // size
-    layout = Layout(engine.shape, engine.ep, engine.fraction, make_plan(request).memory(engine))
-    wanted = units * prefill_share(request, layout)
-    nearest = sorted(range(1, units), key=lambda prefills: (abs(prefills - wanted), prefills))[:MOST_SPLITS]
-    return [(prefills * size, (units - prefills) * size) for prefills in nearest]
 
 
 # --- one plan ----------------------------------------------------------------------------------------------------
@@ -192,23 +135,28 @@ def _check_queue(workers: list[Worker], policy: Production, now_s: float) -> Non
         raise QueueError(now_s)
 
 
+def engine_costs(plan: Plan, engine: Engine, load: Load) -> Costs:
+    """Of a rank, for the engine model."""
+    gpu = plan.cluster.gpu
+    return costs(
+        gpu,
+        plan.model,
+        engine.shape,
+        load,
+        transfer=transfer_gb_s(gpu, engine.shape, inside_node=plan.inside_node),
+        accept_length=engine.speculation.accept_length if engine.speculation else 1.0,
+    )
+
+
 def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
     index = 0
     for engine in plan.engines:
-        gpu = plan.cluster.gpu
-        cost = costs(
-            gpu,
-            plan.model,
-            engine.shape,
-            load,
-            transfer=transfer_gb_s(gpu, engine.shape, inside_node=plan.inside_node),
-            accept_length=engine.speculation.accept_length if engine.speculation else 1.0,
-        )
+        cost = engine_costs(plan, engine, load)
         for _ in range(engine.ranks):
             host = host_tokens(plan, engine)
             scheduler = make_scheduler(
                 engine.role,
-                plan.memory(engine).tokens,
+                _tokens(plan, engine, load),
                 block_tokens,
                 max_running=engine.shape.running_requests // engine.ranks,
                 costs=cost,
@@ -216,6 +164,13 @@ def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
             )
             yield Worker(index, "", engine.role, scheduler)
             index += 1
+
+
+def _tokens(plan: Plan, engine: Engine, load: Load) -> int:
+    """What a rank's pools hold of such requests: less than the first, where windows have less room in the other."""
+    found, each = plan.memory(engine), max(1, int(load.input_tokens + load.output_tokens))
+    held = requests_held(found, plan.model, engine.shape, each)
+    return found.tokens if held == found.tokens // each else held * each
 
 
 def _pool(worker: Worker) -> int:
@@ -270,27 +225,49 @@ def _sizing(plan: Plan, load: Load, work: Work, result: Result) -> Sizing:
     held = work.held(result.load_tokens)
     used = {"computing prompts": prefill, "decoding": decode, "memory for KV": held}
     bottleneck = max(used, key=lambda name: used[name])
-    answer_s = result.ttft_p90_s + (load.output_tokens - 1) * result.tpot_p90_s
+    traffic_tokens_s = decode * _decode_rate(plan, load)
     return Sizing(
-        division=_division(plan),
+        division=division(plan),
         hit=result.hit,
+        ttft_p50_s=result.ttft_p50_s,
         ttft_p90_s=result.ttft_p90_s,
+        ttft_p99_s=result.ttft_p99_s,
+        token_p50_s=result.tpot_p50_s,
         token_p90_s=result.tpot_p90_s,
-        answer_p90_s=answer_s,
+        token_p99_s=result.tpot_p99_s,
+        answer_p90_s=result.ttft_p90_s + (load.output_tokens - 1) * result.tpot_p90_s,
+        alone_s=load.uncached_tokens / prefill_tokens_per_s(plan.cluster.gpu, plan.model, plan.engines[0].shape, load),
         prefill_utilisation=prefill,
         decode_utilisation=decode,
         kv_utilisation=held,
         bottleneck=bottleneck,
         saturated=max(prefill, decode) > SATURATED or work.backlog(result.simulated_s, _alone_s(plan, load)),
+        tokens_per_s_gpu=traffic_tokens_s / max(prefill, decode, held, 1e-9) / plan.cluster.gpus,
     )
 
 
-def _division(plan: Plan) -> str:
-    groups = plan.engines[0].shape.attention_dp
-    tail = f", {groups} groups" if groups > 1 else ""
-    if not plan.is_split:
-        return f"{len(plan.engines)} aggregated{tail}"
-    return f"{len(plan.of('prefill'))} prefill + {len(plan.of('decode'))} decode{tail}"
+def division(plan: Plan) -> str:
+    """A plan in a few words: its engines, their attention groups, and what differs from the model's own choices."""
+    sides = [_side(plan, role) for role in ("aggregated", "prefill", "decode") if plan.of(role)]
+    engine = plan.engines[0]
+    tail = ", fp8 KV" if engine.shape.kv_type != default_kv_type(plan.cluster.gpu, plan.model) else ""
+    default = round(default_fraction(plan.cluster.gpu, plan.model, engine.shape), 3)
+    tail += f", fraction {engine.fraction:.2f}" if abs(engine.fraction - default) > _FRACTION_DIGIT else ""
+    if draft_of(plan.model) is not None and engine.speculation is None:
+        tail += ", no drafts"
+    return " + ".join(sides) + tail
+
+
+def _side(plan: Plan, role: Role) -> str:
+    engines = plan.of(role)
+    shape = engines[0].shape
+    groups = f", {shape.attention_dp} groups" if shape.attention_dp > 1 else ""
+    chunk = ""
+    if role != "decode" and shape.chunk_tokens != default_chunk(plan.cluster.gpu, shape.attention_dp):
+        chunk = f", chunk {shape.chunk_tokens // 1024}k"
+    words = f"{groups}{chunk}".removeprefix(", ")
+    size = "" if len(engines) == 1 else f" of TP {shape.tp}"
+    return f"{len(engines)} {role}{size}" + (f" ({words})" if words else "")
 
 
 def _alone_s(plan: Plan, load: Load) -> float:
@@ -313,43 +290,39 @@ def _engine_rate(plan: Plan, engine: Engine, load: Load) -> float:
     return engine.ranks * batch * accepted / step_s
 
 
-def _keeps_up(sizing: Sizing) -> str:
-    if sizing.played < 1:
-        return f"no, cut at {sizing.played:.0%}"
-    return "no" if sizing.saturated else "yes"
+# --- what no traffic goes below ----------------------------------------------------------------------------------
 
 
-def section(sizings: list[Sizing]) -> str:
-    """The section of the page: the chosen plan first, those on the same GPUs that it was compared with after it."""
-    heads = (
-        "on the same GPUs",
-        "hit",
-        "TTFT p90 s",
-        "ms/token p90",
-        "answer p90 s",
-        "prefill",
-        "decode",
-        "KV",
-        "keeps up",
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Lower bounds of a plan's figures, without playing it: no request waits, and none is computed twice."""
+
+    prefill_utilisation: float
+    decode_utilisation: float
+    kv_utilisation: float
+    """Tokens of the requests under way (arrivals a second times the time of an answer), of the pools that decode."""
+    ttft_s: float
+    token_s: float
+    answer_s: float
+
+
+def speeds(plan: Plan, load: Load, requests_per_s: float) -> Speeds:
+    """The bounds, for so many requests a second."""
+    prefill = sum(
+        engine.ranks * engine_costs(plan, engine, load).prefill_tokens_per_s
+        for engine in plan.engines
+        if engine.role != "decode"
     )
-    rows = [
-        (
-            each.division,
-            f"{each.hit:.2f}",
-            f"{each.ttft_p90_s:.2f}",
-            f"{each.token_p90_s * 1000:.1f}",
-            f"{each.answer_p90_s:.1f}",
-            f"{each.prefill_utilisation:.0%}",
-            f"{each.decode_utilisation:.0%}",
-            f"{each.kv_utilisation:.0%}" if each.kv_utilisation <= 1 else "> 100%",
-            _keeps_up(each),
-        )
-        for each in sizings
-    ]
-    chosen = sizings[0]
-    lines = ["Traffic (of a queueing model, to compare plans)", table(heads, rows), f"bottleneck: {chosen.bottleneck}"]
-    if chosen.saturated:
-        lines.append("This traffic is more than the GPUs serve: a queue grows as long as it lasts.")
-    if chosen.saturated or chosen.kv_utilisation > 1:
-        lines.append(f"what helps: {'; '.join(REMEDIES[chosen.bottleneck])}")
-    return "\n".join(lines)
+    prefill_costs, decode_costs = (engine_costs(plan, engine, load) for engine in (plan.engines[0], plan.engines[-1]))
+    ttft_s = load.uncached_tokens / prefill_costs.prefill_tokens_per_s
+    token_s = decode_costs.decode_base_s + decode_costs.decode_per_sequence_s
+    decode_s = (load.output_tokens - 1) * token_s
+    pools = sum(engine.ranks * _tokens(plan, engine, load) for engine in plan.engines if engine.role != "prefill")
+    return Speeds(
+        requests_per_s * load.uncached_tokens / prefill,
+        requests_per_s * load.output_tokens / _decode_rate(plan, load),
+        requests_per_s * decode_s * load.context_tokens / max(1, pools),
+        ttft_s,
+        token_s,
+        ttft_s + decode_s,
+    )

@@ -28,10 +28,11 @@ def add(prices: argparse.ArgumentParser) -> None:
     )
     for command in (found, further, from_file):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="a proxy's TOML file")
-    prices.set_defaults(run=_run)
+    prices.set_defaults(run=run)
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Run the action."""
     from warmroute_cli.prices import command
 
     return command.run(arguments)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from warmroute._explain import MEANINGS
+from warmroute.contract.meanings import MEANINGS
 from warmroute.contract.money import usd
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.tables import Column, Row, fitted, width

@@ -41,6 +41,8 @@ class Result:
     computed_tokens: int = 0
     """Input tokens that were not cached."""
     ttft_max_s: float = 0.0
+    tpot_p50_s: float = 0.0
+    tpot_p99_s: float = 0.0
     session_s: float = 0.0
     """The mean over sessions of all the time that they wait for answers."""
     load_times_s: list[float] = field(default_factory=list)
@@ -107,6 +109,7 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
         for turn in turns
         if turn.request.output_tokens > 1
     ]
+    tpot_p50, tpot_p90, tpot_p99 = percentiles(tpots, 50, 90, 99)
     errors = [
         abs(turn.predicted_tokens - turn.cached_tokens) / turn.request.input_tokens
         for turn in turns
@@ -122,7 +125,9 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
         "ttft_p90_s": p90,
         "ttft_p99_s": p99,
         "ttft_mean_s": sum(ttfts) / len(ttfts) if ttfts else 0.0,
-        "tpot_p90_s": percentiles(tpots, 90)[0],
+        "tpot_p50_s": tpot_p50,
+        "tpot_p90_s": tpot_p90,
+        "tpot_p99_s": tpot_p99,
         "prediction_error_p95": percentiles(errors, 95)[0] if errors else None,
         "retries": sum(turn.retries for turn in turns),
         "computed_tokens": tokens - cached,

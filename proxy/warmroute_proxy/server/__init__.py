@@ -15,9 +15,11 @@ Decisions are made in `core`, which never waits. A room imports only those above
     stores          the ledger of a fleet, budgets, and limits over all proxies
     reload          another config while the proxy runs
     request         the path of an inference request
+    tracing         spans of requests, and the thread that exports them
     control         the control plane
     authentication  whose request it is
     endpoint        which request goes where
+    admin_endpoint  the same of the admin listener
     routing         the router of a process: alone, recorded, or one of several
     build           the composition root
     check           what is wrong with a config, and what its servers answer

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.admin_endpoint import AdminEndpoint
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base.config import Config, copies_of_bodies
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
@@ -19,7 +20,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret
 from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
 from warmroute_proxy.server.discovery.discovery import Discovery
-from warmroute_proxy.server.endpoint import AdminEndpoint, PublicEndpoint
+from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
@@ -57,6 +58,8 @@ from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import Settlement
 from warmroute_proxy.server.routing import routing
 from warmroute_proxy.server.stores.stores import Stores
+from warmroute_proxy.server.tracing.traced_request import request_maker
+from warmroute_proxy.server.tracing.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -85,6 +88,8 @@ class Proxy:
     idempotent_calls: IdempotentCalls
     path: RequestPath
     metrics_page: MetricsPage
+    tracing: Tracing | None
+    """None: no request has a trace."""
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -103,7 +108,7 @@ class Proxy:
 
     def public_endpoint(self, control_plane: Bridge) -> PublicEndpoint:
         """What clients and other proxies reach."""
-        return PublicEndpoint(
+        made = PublicEndpoint(
             self.intakes,
             self.authentication,
             self.ledger,
@@ -113,6 +118,8 @@ class Proxy:
             self.announcements,
             control_plane,
         )
+        made.new_request = request_maker(self.tracing)
+        return made
 
     def follow_directory(self) -> None:
         """Let all that knows tenants know those of the database, now and whenever they change."""
@@ -131,7 +138,7 @@ class Proxy:
     def admin_endpoint(self, control_plane: Bridge) -> AdminEndpoint:
         """What operators reach."""
         digest = self.config.proxy.admin_key_sha256 or key_sha256(self.intakes.callers.secrets.admin_key())
-        return AdminEndpoint.with_key(digest, control_plane)
+        return AdminEndpoint.with_key(digest, self.authentication, control_plane)
 
     def sweep_steps(self, listeners: list[Listener]) -> list[Callable[[], None]]:
         """What is done a few times a second."""
@@ -182,6 +189,8 @@ class Proxy:
             self.recording.close()
         self.ledger.close()
         self.stores.close()
+        if self.tracing is not None:
+            self.tracing.close()
 
 
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
@@ -228,6 +237,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         idempotent_calls=_idempotent_calls(config, stores, secrets, metrics, clock, memory),
         path=path,
         metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag, stores),
+        tracing=_tracing(config, metrics, clock),
     )
 
 
@@ -300,6 +310,10 @@ async def _ledger(
     return ledger, await Stores.opened(config, number, metrics)
 
 
+def _tracing(config: Config, metrics: Metrics, clock: Callable[[], float]) -> Tracing | None:
+    return None if config.tracing is None else Tracing(config.tracing, config.proxy.region, metrics, clock)
+
+
 def _peers(config: Config, clock: Callable[[], float]) -> Peers:
     here = config.proxy.region
     urls = {region.name: region.url for region in config.regions if region.name != here and region.url}
@@ -329,12 +343,15 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     from warmroute_proxy.server.control.engine_admin import EngineAdmin
     from warmroute_proxy.server.control.engine_flip import EngineFlips, add_flip_routes
     from warmroute_proxy.server.control.fleet_usage import FleetUsage
+    from warmroute_proxy.server.control.page_files import add_page, page_files
     from warmroute_proxy.server.control.reload_routes import add_reload
-    from warmroute_proxy.server.control.usage_routes import add_admin_usage
+    from warmroute_proxy.server.control.usage_routes import Asking, Receipts, add_admin_usage
+    from warmroute_proxy.server.control.view_routes import Views, add_views
 
     config, clock = proxy.config, proxy.clock
     degraded = [proxy.stores.problems, orders.problems, proxy.intakes.large_bodies.problems]
     readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, degraded)
+    proxy.metrics_page.more_gauges.append(readiness.gauges)
     questions = PeerQuestions(proxy.peers, proxy.voids.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,
@@ -353,12 +370,16 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
         from warmroute_proxy.server.control.shared_usage import SharedUsage
 
         usage = SharedUsage(*read_by, shared)
-    secrets, prices = proxy.intakes.callers.secrets, proxy.stores.prices
-    public = public_app(proxy.live, secrets, prices, readiness, proxy.ledger, questions, usage)
+    asking = Asking(usage, proxy.intakes.callers.secrets, proxy.live)
+    receipts = Receipts(proxy.ledger, questions, usage)
+    public = public_app(proxy.live, proxy.stores.prices, readiness, receipts, asking)
     admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
     add_flip_routes(admin, engine_admin, EngineFlips(proxy.engines, proxy.router, engine_admin))
     access = proxy.stores.access
-    add_directory(admin, None if access is None else DirectoryAdmin(access, proxy.stores.ask, config.proxy.region))
-    add_admin_usage(admin, usage, secrets, proxy.live)
+    directory = None if access is None else DirectoryAdmin(access, proxy.stores.ask, config.proxy.region)
+    add_directory(admin, directory)
+    add_admin_usage(admin, asking)
+    add_views(admin, Views(asking, receipts, proxy.open_requests, proxy.admission, directory, clock))
+    add_page(admin, page_files())
     add_reload(admin, orders)
     return Bridge(public, {}), Bridge(admin, {})

@@ -8,13 +8,14 @@ import asyncio
 import ssl
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from warmroute_proxy.server.base.config import Config, EngineConfig, RegionConfig
-from warmroute_proxy.server.base.secrets import SecretError, bearer, load_dsn, load_secret, load_url
+from warmroute_proxy.server.base.secrets import SecretError, bearer, load_dsn, load_headers, load_secret, load_url
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import get
 from warmroute_proxy.server.engines.upstream import Upstream
@@ -54,26 +55,20 @@ def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
             Tls(proxy.tls_cert, proxy.tls_key)
         except TlsError as error:
             yield str(error)
-    try:
-        load_secret(config.secret_file, environ)
-    except SecretError as error:
-        yield str(error)
-    if config.database is not None:
-        try:
-            load_dsn(config.database.dsn_file)
-        except SecretError as error:
-            yield str(error)
-    if config.redis is not None:
-        try:
-            load_url(config.redis.url_file, ("redis", "rediss"))
-        except SecretError as error:
-            yield str(error)
+    loads: list[Callable[[], object]] = [lambda: load_secret(config.secret_file, environ)]
+    if (database := config.database) is not None:
+        loads.append(lambda: load_dsn(database.dsn_file))
+    if (redis := config.redis) is not None:
+        loads.append(lambda: load_url(redis.url_file, ("redis", "rediss")))
+    if (tracing := config.tracing) is not None:
+        loads.append(lambda: load_headers(tracing.headers_file))
     for engine in _own_engines(config):
-        for file in (engine.key_file, engine.admin_key_file):
-            try:
-                bearer(file)
-            except SecretError as error:
-                yield str(error)
+        loads += [partial(bearer, file) for file in (engine.key_file, engine.admin_key_file)]
+    for load in loads:
+        try:
+            load()
+        except SecretError as error:
+            yield str(error)
 
 
 def _exposed(config: Config) -> Iterator[str]:
@@ -81,7 +76,8 @@ def _exposed(config: Config) -> Iterator[str]:
     keys = [file for engine in _own_engines(config) for file in (engine.key_file, engine.admin_key_file)]
     dsn_file = config.database.dsn_file if config.database is not None else None
     redis_file = config.redis.url_file if config.redis is not None else None
-    for file in dict.fromkeys([config.secret_file, config.proxy.tls_key, dsn_file, redis_file, *keys]):
+    headers_file = config.tracing.headers_file if config.tracing is not None else None
+    for file in dict.fromkeys([config.secret_file, config.proxy.tls_key, dsn_file, redis_file, headers_file, *keys]):
         if file is not None and file.exists() and file.stat().st_mode & stat.S_IROTH:
             yield f"{file}: holds a secret, and others can read it: chmod 600 {file}"
 

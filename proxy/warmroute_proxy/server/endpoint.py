@@ -5,7 +5,6 @@ APIs are refused before the key is looked at, which their clients send elsewhere
 """
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -14,10 +13,9 @@ from msgspec.structs import replace
 from warmroute.contract import headers as names
 from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.dialects.work import TooMuch
-from warmroute_proxy.server.authentication import Authentication, bearer
+from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base.errors import Refusal, wrong_method
 from warmroute_proxy.server.base.metrics import Counter, Metrics
-from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.gemini import GEMINI, cut_key
@@ -45,6 +43,7 @@ from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.request_path import RequestPath
+from warmroute_proxy.server.tracing.traced_request import NewRequest
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +75,9 @@ class PublicEndpoint:
         self._metrics = metrics
         self._announcements = announcements
         self._control_plane = control_plane
+        self.new_request: NewRequest = InferenceRequest
+        """What makes a request."""
+
         self._token_counts = TokenCounts(path.engines, path.placing.router, intakes.counted_tokens_per_minute)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
@@ -181,7 +183,7 @@ class PublicEndpoint:
             self._begin_idempotent_request(request, exchange, caller)
         else:
             intake = self._intakes.read(request, caller)
-            InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
+            self.new_request(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
 
     def _receive_announcements(self, request: Request, exchange: Exchange) -> None:
         """Apply what another region announces."""
@@ -263,11 +265,11 @@ class PublicEndpoint:
             self._check_open()
             if caller.region is not None:
                 claim = self._authentication.of_forwarded(request)[1]
-                InferenceRequest(self._path, exchange, _as_claimed(intake, claim), claim.request_id).begin()
+                self.new_request(self._path, exchange, _as_claimed(intake, claim), claim.request_id).begin()
             elif caller.idempotent:
                 self._begin_idempotent_request(request, exchange, caller, intake)
             else:
-                InferenceRequest(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
+                self.new_request(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
         except Exception as error:
             _answer_error(request, exchange, error)
 
@@ -276,7 +278,7 @@ class PublicEndpoint:
         tenant, claim = self._authentication.of_forwarded(request)
         caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
         intake = _as_claimed(self._intakes.read(request, caller), claim)
-        InferenceRequest(self._path, exchange, intake, claim.request_id).begin()
+        self.new_request(self._path, exchange, intake, claim.request_id).begin()
 
     def _begin_idempotent_request(
         self, request: Request, exchange: Exchange, caller: Caller, intake: Intake | None = None
@@ -294,7 +296,7 @@ class PublicEndpoint:
         """Begin a request that no other process has, maybe a moment after it came."""
         try:
             self._check_open()
-            inference = InferenceRequest(self._path, shared, intake, self._path.engines.ids.receipt())
+            inference = self.new_request(self._path, shared, intake, self._path.engines.ids.receipt())
             shared.served = inference
             inference.begin()
         except Exception as error:
@@ -338,32 +340,3 @@ def _answer_error(request: Request, exchange: Exchange, error: Exception) -> Non
     else:
         log.error("answering %s failed: %s", request.path[:100], type(error).__name__)
         exchange.fail()
-
-
-class AdminEndpoint:
-    """What operators reach, on a listener of its own: everything needs the admin key."""
-
-    def __init__(self, key_matches: Callable[[bytes], bool], control_plane: Bridge) -> None:
-        self._key_matches = key_matches
-        self._control_plane = control_plane
-
-    @classmethod
-    def with_key(cls, sha256_hex: str, control_plane: Bridge) -> "AdminEndpoint":
-        """An endpoint that takes the key with this digest."""
-        return cls(lambda key: admin_key_matches(key, sha256_hex), control_plane)
-
-    def on_head(self, request: Request) -> None:
-        """Refuse without the admin key."""
-        if not self._key_matches(bearer(request)):
-            raise Refusal(401, "the admin key is missing or wrong", code="invalid_api_key")
-
-    def handle(self, request: Request, exchange: Exchange) -> None:  # noqa: ARG002
-        """Hand it to the control plane."""
-        self._control_plane.handle(exchange)
-
-    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:  # noqa: ARG002
-        """As it is."""
-        return refusal
-
-    def on_status(self, request: Request, status: int) -> None:
-        """Count nothing: `warmroute_requests_total` is of clients."""

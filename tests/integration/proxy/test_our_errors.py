@@ -21,6 +21,7 @@ from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.build import Proxy, build
+from warmroute_proxy.server.control.exposition import page_of
 from warmroute_proxy.server.engines.kv_events import KvEvents
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.main import _sweep
@@ -184,7 +185,7 @@ async def test_a_turn_that_an_error_of_ours_ended_is_counted(tmp_path: Path, mon
         break_once(monkeypatch, RecordedRouter, "first_token")
         await it.ask("stream")
         await it.nothing_is_left()
-        assert 'warmroute_turns_total{outcome="interrupted"} 1\n' in it.proxy.metrics.render([])
+        assert 'warmroute_turns_total{outcome="interrupted"} 1\n' in page_of(it.proxy.metrics, [])
 
 
 async def test_who_cannot_be_placed_does_not_hold_up_who_waits_behind(

@@ -89,9 +89,11 @@ def test_a_file_with_a_problem_changes_nothing(scene: Scene) -> None:
     assert refused.json()["error"]["code"] == "invalid_config"
     assert "model[0].output" in refused.json()["error"]["message"]
     assert "1 problem" in scene.ready()["degraded"][0]
+    assert 'warmroute_trouble{trouble="config_refused"} 1\n' in scene.metrics()
     assert scene.states().keys() == {"e0", "e1"}
     scene.apply(scene.first)
     assert "degraded" not in scene.ready()
+    assert 'warmroute_trouble{trouble="config_refused"} 0\n' in scene.metrics()
 
 
 def test_a_dry_run_names_the_changes_and_applies_none(scene: Scene) -> None:

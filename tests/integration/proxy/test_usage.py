@@ -110,7 +110,7 @@ def test_a_session_is_added_up_where_it_was_not_served(regions: Regions) -> None
     assert {group["key"] for group in found["groups"]} == {"kimi-k2.5", "other"}
 
 
-@pytest.mark.parametrize("by", ["session", "model", "day"])
+@pytest.mark.parametrize("by", ["session", "model", "day", "hour"])
 def test_groups_add_up_to_all_turns_of_the_tenant(regions: Regions, by: str) -> None:
     found = get(regions.east, f"/v1/usage?by={by}").json()
     assert same(found, regions.sums(tenant=0))

@@ -127,3 +127,49 @@ CAPACITIES: Final = (
         why="KV gets 13.7 of 95.6 GiB, so that an error of 0.5 GiB in the weights is 4 % of it",
     ),
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A decode step of `batch` sequences in each attention group, in ms, or prompt tokens a second of a node.
+
+    `is_fitted`: a constant of the roofline is from this figure, so that its error says nothing.
+    """
+
+    what: str
+    model: str
+    gpu: str
+    tp: int
+    attention_dp: int
+    batch: int
+    """0: of prompts."""
+    input_tokens: int
+    output_tokens: int
+    published: float
+    source: str
+    kv_type: KvType = "bf16"
+    is_fitted: bool = False
+
+
+INFERENCEX: Final = f"{GITHUB}/SemiAnalysisAI/InferenceX/issues/870"
+TENSTORRENT: Final = f"{GITHUB}/tenstorrent/tt-inference-server/issues/356"
+LARGE_EP: Final = "https://lmsys.org/blog/2025-05-05-large-scale-ep/"
+
+SPEEDS: Final = (
+    Speed("DeepSeek-R1, 8 H200, batch 8", "deepseek-r1", "H200", 8, 1, 8, 1024, 1024, 12.8, INFERENCEX),
+    Speed("DeepSeek-R1, 8 H200, batch 16", "deepseek-r1", "H200", 8, 1, 16, 1024, 1024, 17.2, INFERENCEX),
+    Speed("DeepSeek-R1, 8 H200, batch 32", "deepseek-r1", "H200", 8, 1, 32, 1024, 1024, 25.6, INFERENCEX),
+    Speed("DeepSeek-R1, 8 H200, batch 64", "deepseek-r1", "H200", 8, 1, 64, 1024, 1024, 34.6, INFERENCEX),
+    Speed(
+        "DeepSeek-R1, 16 H100 over InfiniBand, alone", "deepseek-r1", "H100", 16, 1, 1, 128, 128, 23.1, TENSTORRENT,
+        is_fitted=True,
+    ),
+    Speed("the same after 4,096 tokens", "deepseek-r1", "H100", 16, 1, 1, 4096, 128, 23.7, TENSTORRENT),
+    Speed("the same after 8,192 tokens", "deepseek-r1", "H100", 16, 1, 1, 8192, 128, 24.0, TENSTORRENT),
+    Speed(
+        "DeepSeek-V3, 72 H100 with whole experts, batch 256", "deepseek-v3.1", "H100", 72, 72, 256, 2000, 100,
+        256 * 8 / 22_282 * 1e3, LARGE_EP,
+    ),
+    Speed("DeepSeek-V3, prompts", "deepseek-v3.1", "H100", 8, 1, 0, 4096, 1, 52_300, LARGE_EP, is_fitted=True),
+)  # fmt: skip
+"""LMSYS: 22,282 tokens a second and node with 9 nodes for decode; 52,300 of 4,096 tokens each with 4 for prefill."""

@@ -2,15 +2,19 @@
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.plan.plans import KINDS, kind
 
 from warmroute_backend.plan.check import problems
+from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.plan_file import read, written
+from warmroute_backend.plan.request import PlanRequest
 from warmroute_cli.main import main
 
 
@@ -44,6 +48,7 @@ IMPOSSIBLE = {
         r"^memory_fraction = .*",
         "memory_fraction = 0.995",
     ),
+    "less free than SGLang keeps": ("aggregated", r"^memory_fraction = .*", "memory_fraction = 0.96"),
     "a fraction below the weights": ("aggregated", r"^memory_fraction = .*", "memory_fraction = 0.4"),
     "a context above a rank": ("attention groups", r"^context_tokens = .*", "context_tokens = 163840000"),
     "GPUs that a node lacks": ("inside a node", r"^first_gpu = 4", "first_gpu = 6"),
@@ -64,6 +69,14 @@ IMPOSSIBLE = {
     "fp8 scales that do not divide": ("files", r"^ep = 2", "ep = 1"),
     "no request at all": ("aggregated", r"^running_requests = .*", "running_requests = 0"),
 }
+
+
+def test_a_pool_of_windows_has_room_for_a_request() -> None:
+    found = make_plan(PlanRequest(known_model("llama-4-scout"), parse_cluster("8xH200")))
+    assert problems(found) == []
+    engine = found.engines[0]
+    smaller = replace(engine, shape=replace(engine.shape, window_ratio=0.001))
+    assert any("window_ratio 0.001 leaves" in each for each in problems(replace(found, engines=(smaller,))))
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)

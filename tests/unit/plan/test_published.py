@@ -4,7 +4,8 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
-from tests.unit.plan.published import CAPACITIES, LLAMA_8B, SIZES, Capacity, Size
+from scripts.plans import rooflined
+from tests.unit.plan.published import CAPACITIES, LLAMA_8B, SIZES, SPEEDS, Capacity, Size, Speed
 
 from warmroute_backend.plan.cache import cell_bytes, full_only_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
@@ -14,6 +15,8 @@ from warmroute_backend.plan.weights import loaded_bytes, weights
 
 MOST_MEDIAN_ERROR = 0.05
 UNEXPLAINED = 0.01
+MOST_SPEED_ERROR = 0.3
+"""Of a speed that no constant was fitted to."""
 
 
 def gib(size: Size) -> float:
@@ -42,6 +45,11 @@ def test_a_published_capacity_is_met_and_what_is_missed_is_explained(capacity: C
     found = error(capacity)
     assert abs(found) <= MOST_MEDIAN_ERROR
     assert bool(capacity.why) == (abs(found) > UNEXPLAINED)
+
+
+@pytest.mark.parametrize("speed", SPEEDS, ids=lambda speed: speed.what)
+def test_a_published_speed_is_near_the_rooflines(speed: Speed) -> None:
+    assert rooflined(speed) == pytest.approx(speed.published, rel=0.1 if speed.is_fitted else MOST_SPEED_ERROR)
 
 
 @pytest.mark.parametrize(("draft_gib", "least"), [(0.0, 0.9113), (3.07, 0.9335)])

@@ -77,3 +77,40 @@ def test_without_opentelemetry_the_error_says_what_to_install(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     with pytest.raises(ImportError, match="pip install 'warmroute"):
         _telemetry.Telemetry()
+
+
+CALLS = """
+import json
+import httpx
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+import warmroute
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+usage = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
+answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "usage": usage,
+          "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}]}
+sent = []
+def reply(request):
+    sent.append(request.headers.get("traceparent"))
+    return httpx.Response(200 if len(sent) == 1 else 400, json=answer if len(sent) == 1 else {"error": {}})
+http = httpx.Client(transport=httpx.MockTransport(reply))
+client = warmroute.OpenAI(api_key="k", base_url="http://proxy/v1", telemetry=True, http_client=http)
+for _ in range(2):
+    try:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+    except Exception as error:
+        print(type(error).__name__)
+for span, header in zip(exporter.get_finished_spans(), sent, strict=True):
+    context = span.get_span_context()
+    print(header.startswith(f"00-{context.trace_id:032x}-{context.span_id:016x}-0"), span.status.status_code.name)
+"""
+
+
+def test_the_proxy_is_sent_the_context_of_the_span_and_a_failed_call_has_one_too() -> None:
+    done = subprocess.run([sys.executable, "-c", CALLS], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["BadRequestError", "True UNSET", "True ERROR"], done.stderr

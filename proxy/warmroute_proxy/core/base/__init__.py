@@ -2,4 +2,5 @@
 
 frozen   the base of plain values
 mypyc    options of classes for the compiler
+trouble  what `/ready` can say
 """

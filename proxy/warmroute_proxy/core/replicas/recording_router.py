@@ -204,8 +204,11 @@ class Playback:
         self._last_placed = call
         try:
             decision = self._router.place(call.facts, call.now_s, call.exclude)
-            if call.decision is not None and call.decision.known is None:
-                decision = msgspec.structs.replace(decision, known=None, restarted_tokens=0)  # of an earlier version
+            recorded = call.decision
+            if recorded is not None and recorded.known is None:  # of an earlier version, or by round robin
+                decision = msgspec.structs.replace(decision, known=None)
+                if not recorded.restarted_tokens:
+                    decision = msgspec.structs.replace(decision, restarted_tokens=0)
             return msgspec.structs.replace(call, decision=decision)
         except NoWorker as error:
             return msgspec.structs.replace(call, decision=None, served=error.served)

@@ -260,6 +260,28 @@ class RedisConfig:
     """The deadline of each call."""
 
 
+@dataclass(frozen=True)
+class TracingConfig:
+    """Where spans of requests are sent, by OTLP over HTTP, and of how many requests."""
+
+    endpoint: str
+    """The collector's address, before `/v1/traces`."""
+
+    ratio: float = 0.01
+    follow_clients: bool = False
+    """Whether the `sampled` flag of a client's `traceparent` decides, and not the ratio."""
+
+    headers_file: Path | None = None
+    """The file with headers for the collector, which may hold a key; None: it needs none."""
+
+    service_name: str = "warmroute"
+    queue_requests: int = 1_024
+    """So many finished requests wait for the exporter."""
+
+    timeout_s: float = 10.0
+    """Of one export, with its retries."""
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """A whole, checked config file."""
@@ -291,6 +313,9 @@ class Config:
     tenant_by_name: dict[str, TenantConfig] = field(repr=False)
     credit_moved: bool = False
     """Whether a turn that placement has moved gets a credit for what was cached at its home."""
+
+    tracing: TracingConfig | None = None
+    """None: no request has a trace."""
 
     @property
     def kept_prompt_bytes(self) -> int:

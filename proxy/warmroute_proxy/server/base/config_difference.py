@@ -76,6 +76,7 @@ def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[Chang
     found += _single("secret", {"file": running.secret_file}, {"file": new.secret_file}, frozenset())
     found += _single("ledger", _ledger_values(running), _ledger_values(new), frozenset())
     found += _single("redis", _redis_values(running), _redis_values(new), frozenset())
+    found += _single("tracing", _tracing_values(running), _tracing_values(new), frozenset())
     found += _single("limits", _values(running.limits), _values(new.limits), LIVE_LIMITS)
     found += _single("prices", _price_table(running), _price_table(new), frozenset({"credit_moved"}))
     for table, attribute in _LISTS.items():
@@ -180,6 +181,10 @@ def _ledger_values(config: Config) -> dict[str, object]:
 
 def _price_table(config: Config) -> dict[str, object]:
     return {"credit_moved": config.credit_moved}
+
+
+def _tracing_values(config: Config) -> dict[str, object]:
+    return {} if config.tracing is None else _values(config.tracing)
 
 
 def _redis_values(config: Config) -> dict[str, object]:

@@ -35,7 +35,13 @@ from warmroute_proxy.server.base.config import (
 from warmroute_proxy.server.base.config_discovery import read_discoveries
 from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_prices import read_credit_moved, read_model_books
-from warmroute_proxy.server.base.config_stores import read_budgets, read_database, read_redis, read_tenant_limits
+from warmroute_proxy.server.base.config_stores import (
+    read_budgets,
+    read_database,
+    read_redis,
+    read_tenant_limits,
+    read_tracing,
+)
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
 MAX_FILE_BYTES: Final = 16_777_216
@@ -141,12 +147,13 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     check_tenants(tenants, regions, model_by_name, problems)
     credit_moved = read_credit_moved(document.get("prices"), problems)
     redis = read_redis(document.get("redis"), folder, problems)
+    tracing = read_tracing(document.get("tracing"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
     return Config(
         proxy, folder / secret_file if secret_file else None, "disk" if sync == "disk" else "process", database,
         limits, regions, engines, models, tenants, redis, budgets, group_limits, discoveries, model_by_name,
-        {tenant.name: tenant for tenant in tenants}, credit_moved,
+        {tenant.name: tenant for tenant in tenants}, credit_moved, tracing,
     )  # fmt: skip
 
 
@@ -159,7 +166,7 @@ def check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: li
 
 
 def _check_top(document: dict[str, Any], problems: list[str]) -> None:
-    known = (*_TABLES, *_LISTS, "budget", "redis", "discovery")
+    known = (*_TABLES, *_LISTS, "budget", "redis", "discovery", "tracing")
     problems += [f"{key}: unknown table{nearest(key, known)}" for key in document if key not in known]
     if "proxy" not in document:
         problems.append("proxy: is missing, written [proxy]")

@@ -1,16 +1,17 @@
-"""Reads what a config says of what tenants may use, and of the stores in which proxies share that."""
+"""Reads what a config says of tenants' limits, of the stores in which proxies share them, and of the collector."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from warmroute_proxy.core.queue.budget import Budget, Period
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
-from warmroute_proxy.server.base.config import DatabaseConfig, RedisConfig, TenantConfig
+from warmroute_proxy.server.base.config import DatabaseConfig, RedisConfig, TenantConfig, TracingConfig
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 from warmroute_proxy.server.base.secrets import config_key_id
 
@@ -51,6 +52,26 @@ def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig
         return None
     table = Table(values, "redis", problems)
     made = RedisConfig(folder / table.text("url_file"), table.number("timeout_s", REDIS_TIMEOUT_S, 0.01, 5.0))
+    table.close()
+    return made
+
+
+def read_tracing(values: object, folder: Path, problems: list[str]) -> TracingConfig | None:
+    """The table; None where there is none, so that no request has a trace."""
+    if values is None:
+        return None
+    table = Table(values, "tracing", problems)
+    made = TracingConfig(
+        table.url("endpoint"),
+        table.number("ratio", TracingConfig.ratio, 0.0, 1.0),
+        table.flag("follow_clients"),
+        table.file("headers_file", folder),
+        table.text("service_name", TracingConfig.service_name),
+        table.integer("queue_requests", TracingConfig.queue_requests, 64, 1_000_000) or 0,
+        table.number("timeout_s", TracingConfig.timeout_s, 0.05, 60.0),
+    )
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
+        table.problem("endpoint", "needs OpenTelemetry's exporter: pip install 'warmroute[otel]'")
     table.close()
     return made
 

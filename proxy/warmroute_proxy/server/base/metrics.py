@@ -8,9 +8,8 @@ import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from itertools import accumulate
 from typing import Final, NamedTuple
-
-from warmroute_proxy.server.base.metric_help import HELP
 
 _TTFT_BOUNDS_S: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WAIT_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -72,19 +71,39 @@ class State(NamedTuple):
     histograms: list[tuple[list[int], float]]
 
 
+class Exemplar(NamedTuple):
+    """The trace of a value in a histogram."""
+
+    trace_id: str
+    value: float
+    unix_s: float
+
+
 class Histogram:
     """Counts of values by upper bound, and their sum."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "exemplars", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
+        """The newest of each bucket, by its number."""
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def exemplify(self, value: float, trace_id: str, unix_s: float) -> None:
+        """Name the trace of a value that is observed."""
+        self.exemplars[bisect_left(self.bounds, value)] = Exemplar(trace_id, value, unix_s)
+
+    def buckets(self) -> Iterable[tuple[float, int, Exemplar | None]]:
+        """Each upper bound, the number of values up to it, and its exemplar."""
+        running = accumulate(self.counts)
+        bounds = enumerate((*self.bounds, float("inf")))
+        return [(bound, next(running), self.exemplars.get(at)) for at, bound in bounds]
 
     def add(self, counts: list[int], total: float) -> None:
         """Add the counts of another histogram with the same bounds."""
@@ -130,33 +149,19 @@ class Metrics:
         counters = self._counters.items()
         return sum(count for (found, labels), (count,) in counters if found == name and set(only) <= set(labels))
 
-    def render(self, gauges: Iterable[tuple[str, Labels, float]]) -> str:
-        """The text format. `gauges`: their values now."""
+    def counters(self) -> list[tuple[str, Labels, int]]:
+        """Name, labels and value of each counter."""
         self._flush()
-        lines: list[str] = []
-        seen = ""
-        for (name, labels), (value,) in sorted(self._counters.items()):
-            if name != seen:
-                lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} counter"]
-                seen = name
-            lines.append(f"{name}{_render(labels)} {value}")
-        for (name, labels), histogram in zip(_HISTOGRAMS, self._histograms(), strict=True):
-            if name != seen:
-                lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} histogram"]
-                seen = name
-            lines += _histogram(name, labels, histogram)
-        for name, labels, number in sorted(gauges):
-            if name != seen:
-                lines += [f"# HELP {name} {HELP[name]}", f"# TYPE {name} gauge"]
-                seen = name
-            lines.append(f"{name}{_render(labels)} {number:.15g}")
-        return "\n".join(lines) + "\n"
+        return [(name, labels, value) for (name, labels), (value,) in self._counters.items()]
+
+    def histograms(self) -> list[tuple[str, Labels, Histogram]]:
+        """Name, labels and counts of each histogram."""
+        self._flush()
+        return [(*named, histogram) for named, histogram in zip(_HISTOGRAMS, self._histograms(), strict=True)]
 
     def state(self) -> State:
         """All numbers as they are now."""
-        self._flush()
-        counters = [(name, labels, value) for (name, labels), (value,) in self._counters.items()]
-        return State(counters, [(list(histogram.counts), histogram.total) for histogram in self._histograms()])
+        return State(self.counters(), [(list(histogram.counts), histogram.total) for histogram in self._histograms()])
 
     def take_over(self, state: State) -> None:
         """Add the numbers of another process."""
@@ -164,6 +169,11 @@ class Metrics:
             self.counter(name, labels)[0] += value
         for histogram, (counts, total) in zip(self._histograms(), state.histograms, strict=True):
             histogram.add(counts, total)
+
+    def take_exemplars(self, own: "Metrics") -> None:
+        """Show the exemplars of a process."""
+        for histogram, other in zip(self._histograms(), own._histograms(), strict=True):
+            histogram.exemplars = other.exemplars
 
     def _flush(self) -> None:
         for flush in self.before_read:
@@ -177,24 +187,3 @@ class Metrics:
 def labels(values: Mapping[str, str]) -> Labels:
     """A label set, in the order given."""
     return tuple(values.items())
-
-
-def _histogram(name: str, labels: Labels, histogram: Histogram) -> list[str]:
-    lines = []
-    running = 0
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        running += count
-        edge = "+Inf" if bound == float("inf") else f"{bound:g}"
-        lines.append(f"{name}_bucket{_render((*labels, ('le', edge)))} {running}")
-    return [*lines, f"{name}_sum{_render(labels)} {histogram.total:.15g}", f"{name}_count{_render(labels)} {running}"]
-
-
-def _render(label_set: Labels) -> str:
-    if not label_set:
-        return ""
-    inner = ",".join(f'{name}="{_escape(value)}"' for name, value in label_set)
-    return "{" + inner + "}"
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

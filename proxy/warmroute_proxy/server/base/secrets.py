@@ -95,6 +95,22 @@ def load_url(file: Path, schemes: tuple[str, ...]) -> str:
     return url
 
 
+def load_headers(file: Path | None) -> dict[str, str]:
+    """Headers of a file, one a line, written `name: value`; none without a file. Raises: SecretError."""
+    if file is None:
+        return {}
+    try:
+        lines = [line for line in file.read_text("ascii").splitlines() if line.strip()]
+    except OSError as error:
+        raise SecretError(f"cannot read the headers in {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        lines = [""]
+    pairs = [tuple(piece.strip() for piece in line.split(":", 1)) for line in lines]
+    if not all(len(pair) == 2 and pair[0] and " " not in pair[0] for pair in pairs):
+        raise SecretError(f"{file} holds no headers: one a line, written name: value, in ASCII")
+    return {name.lower(): value for name, value in pairs}
+
+
 def mac(key: bytes, *message_fields: str | bytes) -> bytes:
     """HMAC-SHA256 over fields, each behind its length."""
     message = bytearray()

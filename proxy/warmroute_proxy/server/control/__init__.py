@@ -6,6 +6,7 @@ Its framework runs behind the connections of `http`, with the same limits.
     control_plane   the public application (models, usage, receipts, readiness) and that of operators
     engine_admin    operators' view of engines, and their drain orders
     engine_flip     switches engines between prefill and decode
+    exposition      the text formats of `/metrics`
     metrics_page    `/metrics`, over all processes
     model_routes    the models, in the shape of each API
     directory_routes  tenants and API keys in the database, for operators
@@ -13,6 +14,10 @@ Its framework runs behind the connections of `http`, with the same limits.
     openapi_reload  the description of `/admin/reload`
     reload_routes   applies the config file, or says what it would change
     openapi_directory  that of tenants and keys, for operators
+    receipt_words   a receipt in words
+    page_files      the page of the admin listener, and its headers
+    view_routes     what the page reads, for operators and for tenants
+    openapi_view    that of what the page reads
     usage_routes    usage and receipts, for tenants and for operators
     usage_question  reads such a question from its parameters
     fleet_usage     asks this region and the others, and adds their answers up

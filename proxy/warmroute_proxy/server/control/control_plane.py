@@ -4,7 +4,7 @@ Two FastAPI applications, run behind our own connections. Neither is on the path
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -13,21 +13,27 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute.contract.version import VERSION
 from warmroute_proxy import BUILD
-from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.live_config import LiveConfig
-from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.base.metrics import Labels
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
-from warmroute_proxy.server.control.fleet_usage import FleetUsage
+from warmroute_proxy.server.control.exposition import OPEN_METRICS_TYPE, TEXT_TYPE, wants_open_metrics
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.model_routes import add_models
 from warmroute_proxy.server.control.openapi import description
-from warmroute_proxy.server.control.usage_routes import add_operators_question, add_receipts, add_usage
+from warmroute_proxy.server.control.usage_routes import (
+    Asking,
+    Receipts,
+    add_operators_question,
+    add_receipts,
+    add_usage,
+)
+from warmroute_proxy.server.control.view_routes import decision_body
 from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.ledger import Ledger
-from warmroute_proxy.server.regions.peers import PeerQuestions
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.stores.prices import Prices
@@ -43,7 +49,7 @@ class Readiness:
         open_requests: OpenRequests,
         ledger: Ledger,
         engines: Engines,
-        degraded: Sequence[Callable[[], list[str]]],
+        degraded: Sequence[Callable[[], list[Problem]]],
     ) -> None:
         """`degraded`: what each part says that does not work as it should."""
         self._open_requests = open_requests
@@ -51,42 +57,46 @@ class Readiness:
         self._engines = engines
         self._degraded = degraded
 
-    def degraded(self) -> list[str]:
+    def degraded(self) -> list[Problem]:
         """What does not work as it should while requests are served."""
         return [problem for problems in self._degraded for problem in problems()]
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """The reasons; none where the proxy is ready."""
         reasons = []
         if self._open_requests.closed:
-            reasons.append("shutting down")
+            reasons.append(Problem(Trouble.SHUTTING_DOWN, "shutting down"))
         if not self._ledger.healthy:
             waiting = self._ledger.waiting
-            reasons.append("the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else ""))
+            text = "the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else "")
+            reasons.append(Problem(Trouble.LEDGER_UNWRITABLE, text))
         up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.serves]
         if not up:
-            reasons.append("no engine is up")
+            reasons.append(Problem(Trouble.NO_ENGINE, "no engine is up"))
         elif all(map(self._engines.drains.draining, up)):
-            reasons.append("all engines that are up drain")
+            reasons.append(Problem(Trouble.ALL_ENGINES_DRAIN, "all engines that are up drain"))
         return reasons
+
+    def gauges(self) -> list[tuple[str, Labels, float]]:
+        """What `/metrics` shows: each trouble that can be, and whether this process has it."""
+        there = {problem.trouble for problem in (*self.problems(), *self.degraded())}
+        return [("warmroute_trouble", (("trouble", each.value),), float(each in there)) for each in Trouble]
 
 
 def public_app(
     live: LiveConfig,
-    secrets: Secrets,
     prices: Prices,
     readiness: Readiness,
-    ledger: Ledger,
-    questions: PeerQuestions,
-    usage: FleetUsage,
+    receipts: Receipts,
+    asking: Asking,
 ) -> FastAPI:
     """`/health`, `/ready`, `/openapi.json`, `/v1/models`, and what `usage_routes` has."""
     app = _app("warmroute", no_route)
     _add_health(app, readiness, live.now.proxy.region)
     add_models(app, live, prices)
-    add_receipts(app, ledger, questions, usage)
-    add_usage(app, usage, secrets)
-    add_operators_question(app, usage, secrets, live)
+    add_receipts(app, receipts)
+    add_usage(app, asking)
+    add_operators_question(app, asking)
     return app
 
 
@@ -101,11 +111,11 @@ def _add_health(app: FastAPI, readiness: Readiness, region: str) -> None:
     @get(app, "/ready")
     async def ready() -> Response:
         """Whether requests should be sent here."""
-        reasons = readiness.problems()
+        reasons = [problem.text for problem in readiness.problems()]
         status = "not ready" if reasons else "ready"
         body = {"status": status, "region": region, "version": VERSION, "build": BUILD, "reasons": reasons}
         if degraded := readiness.degraded():
-            body["degraded"] = degraded
+            body["degraded"] = [problem.text for problem in degraded]
         return json_answer(body, 503 if reasons else 200)
 
     @get(app, "/openapi.json")
@@ -123,7 +133,8 @@ def admin_app(
     clock: Callable[[], float],
 ) -> FastAPI:
     """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/conditions`, `/admin/engines`;
-    `add_admin_usage` adds `/admin/usage`, `add_flip_routes` the flips of engines, `add_reload` `/admin/reload`.
+    `add_admin_usage` adds `/admin/usage`, `add_flip_routes` the flips of engines, `add_reload` `/admin/reload`,
+    `add_views` and `add_page` the page and what it reads.
     """
     app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
     add_engine_routes(app, engine_admin)
@@ -134,9 +145,11 @@ def admin_app(
         return json_answer(engine_admin.watching.as_dict(clock()))
 
     @app.get("/metrics")
-    async def metrics() -> Response:
-        """Prometheus' text format."""
-        return Response(page.render(), media_type="text/plain; version=0.0.4")
+    async def metrics(request: Request) -> Response:
+        """Prometheus' text format, or OpenMetrics where `Accept` prefers it."""
+        open_metrics = wants_open_metrics(request.headers.get("accept", ""))
+        media_type = OPEN_METRICS_TYPE if open_metrics else TEXT_TYPE
+        return Response(page.render(open_metrics=open_metrics), headers={"content-type": media_type})
 
     @app.get("/admin/workers")
     async def workers() -> Response:
@@ -152,18 +165,9 @@ def admin_app(
     async def decisions(limit: int = 50) -> Response:
         """The newest decisions with their reasons, newest first."""
         newest = list(open_requests.decisions)[-min(max(limit, 1), MAX_LISTED_DECISIONS) :][::-1]
-        return json_answer({"decisions": [_decision(receipt_id, decision) for receipt_id, decision in newest]})
+        return json_answer({"decisions": [decision_body(receipt_id, decision) for receipt_id, decision in newest]})
 
     return app
-
-
-def _decision(receipt_id: str, decision: Decision) -> dict[str, Any]:
-    names = zip(Decision.__struct_fields__, Decision.__struct_encode_fields__, strict=True)
-    return {
-        "id": receipt_id,
-        **{shown: getattr(decision, field) for field, shown in names if field != "reasons"},
-        "reasons": [candidate._asdict() for candidate in decision.reasons],
-    }
 
 
 def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:

@@ -116,8 +116,10 @@ def listed_body(regions: dict[str, str], answers: list[Listed], limit: int) -> d
 
 
 def _order(by: By) -> Callable[[dict[str, Any]], Any]:
-    """Days in their order, everything else by its price, the dearest first."""
-    return (lambda group: group["key"]) if by == "day" else lambda group: (-group["price_nanousd"], group["key"])
+    """Days and hours in their order, everything else by its price, the dearest first."""
+    if by in {"day", "hour"}:
+        return lambda group: group["key"]
+    return lambda group: (-group["price_nanousd"], group["key"])
 
 
 def _sums(added: Iterable[dict[str, int]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from warmroute_proxy import BUILD
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import HeldBy, Labels, Metrics
+from warmroute_proxy.server.control.exposition import page_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.ledger.ledger import Ledger
@@ -86,24 +87,25 @@ class MetricsPage:
         if self._peer_processes is not None:
             self._peer_processes.publish(self._metrics, self._holdings.now())
 
-    def render(self) -> str:
-        """The page in Prometheus' text format.
+    def render(self, *, open_metrics: bool = False) -> str:
+        """The page, in Prometheus' text format or in OpenMetrics.
 
         Of this process it has the metrics of now, of the others those of their last sweep or page.
         """
         began_s = self._clock()
-        page = self._render()
+        page = self._render(open_metrics)
         self._loop_lag.ran(HeldBy.METRICS, self._clock() - began_s)
         return page
 
-    def _render(self) -> str:
+    def _render(self, open_metrics: bool) -> str:
         peer_processes = self._peer_processes
         if peer_processes is None:
-            return self._metrics.render(self._gauges([]))
+            return page_of(self._metrics, self._gauges([]), open_metrics=open_metrics)
         self.publish()  # or the next page, of another process, would show less of this one, for ever once it died
         rows = peer_processes.reports()
         total = summed_metrics(self._metrics, rows)
-        return total.render(self._gauges([row for row in rows if peer_processes.alive(row)]))
+        alive = [row for row in rows if peer_processes.alive(row)]
+        return page_of(total, self._gauges(alive), open_metrics=open_metrics)
 
     def _gauges(self, others: list[ProcessReport]) -> list[tuple[str, Labels, float]]:
         held = zip(self._holdings.now(), *(other.gauges for other in others), strict=True)

@@ -13,6 +13,7 @@ from warmroute.contract.receipt import RATES
 from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
 from warmroute_proxy.server.control.openapi_directory import directory_paths
 from warmroute_proxy.server.control.openapi_reload import reload_paths
+from warmroute_proxy.server.control.openapi_view import view_paths
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 
 Schema = dict[str, Any]
@@ -58,22 +59,13 @@ def description(version: str) -> Schema:
             "/openapi.json": {"get": _get("This description", {"type": "object"}, open_to_all=True)},
             "/v1/models": {"get": _get("The models that you may use", _list_of(_MODEL))},
             "/v1/models/{name}": {"get": _get("One model, by name or alias", _MODEL, name="name")},
-            "/v1/usage": {
-                "get": _asked("Your sums over all regions", {"type": "object"}, by=_BY, since=_SINCE),
-            },
-            "/v1/usage/receipts": {
-                "get": _asked(
-                    "Your newest turns, newest first", _list_of({"type": "object"}), since=_SINCE, limit=_LIMIT
-                ),
-            },
-            "/v1/usage/receipts/{receipt_id}": {
-                "get": _get("One receipt", {"type": "object"}, name="receipt_id", also={"202": {"type": "object"}})
-            },
+            **_usage_paths(),
             "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
             **_other_apis(),
             "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
             **directory_paths(),
             **reload_paths(),
+            **view_paths(),
         },
         "components": {
             "securitySchemes": {
@@ -87,6 +79,27 @@ def description(version: str) -> Schema:
                 "Usage": _USAGE,
                 "Receipt": _RECEIPT,
             },
+        },
+    }
+
+
+def _usage_paths() -> Schema:
+    """Sums and receipts of a tenant's own turns."""
+    return {
+        "/v1/usage": {
+            "get": _asked("Your sums over all regions", {"type": "object"}, by=_BY, since=_SINCE),
+        },
+        "/v1/usage/receipts": {
+            "get": _asked(
+                "Your newest turns, newest first",
+                _list_of({"type": "object"}),
+                since=_SINCE,
+                limit=_LIMIT,
+                session_hash=_HASH,
+            ),
+        },
+        "/v1/usage/receipts/{receipt_id}": {
+            "get": _get("One receipt", {"type": "object"}, name="receipt_id", also={"202": {"type": "object"}})
         },
     }
 
@@ -129,12 +142,13 @@ def _list_of(item: Schema) -> Schema:
 _STRING: Final[Schema] = {"type": "string"}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 _ERROR: Final = _object(error=_object(message=_STRING, type=_STRING, param=_or_null(_STRING), code=_or_null(_STRING)))
-_BY: Final[Schema] = {"enum": ["session", "model", "day"]}
+_BY: Final[Schema] = {"enum": ["session", "model", "day", "hour"]}
 _SINCE: Final[Schema] = {
     "type": "string",
     "description": "A time ago (`1h`, `7d`), a day (`2026-11-23`, UTC) or unix seconds.",
 }
 _LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_LISTED}
+_HASH: Final[Schema] = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 _READY: Final = _object(
     "degraded",
     status={"enum": ["ready", "not ready"]},

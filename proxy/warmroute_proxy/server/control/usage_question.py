@@ -16,16 +16,18 @@ LISTED: Final = 20  # without a `limit`
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION: Final = re.compile(r"(\d{1,9})([smhdw])")
 _SECONDS: Final = re.compile(r"\d{1,12}(\.\d{1,9})?")
+_HASH: Final = re.compile(r"[0-9a-f]{16}")
 _SINCE: Final = "a time ago like 1h or 7d (s, m, h, d, w), a day like 2026-11-23 (UTC), or unix seconds"
 
 
 class Question(NamedTuple):
-    """What is asked. `since_s`: unix seconds."""
+    """What is asked. `since_s`: unix seconds; `session_hash`: of a session, as receipts show it."""
 
     by: By | None = None
     since_s: float | None = None
     tenant: str | None = None
     limit: int = LISTED
+    session_hash: str | None = None
 
 
 def read_question(parameters: Iterable[tuple[str, str]], allowed: Sequence[str], now_s: float) -> Question:
@@ -46,6 +48,8 @@ def read_question(parameters: Iterable[tuple[str, str]], allowed: Sequence[str],
         question = question._replace(since_s=_since(given["since"], now_s))
     if "limit" in given:
         question = question._replace(limit=_limit(given["limit"]))
+    if "session_hash" in given:
+        question = question._replace(session_hash=_hash(given["session_hash"]))
     return question
 
 
@@ -77,6 +81,12 @@ def _since(text: str, now_s: float) -> float:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
     except ValueError:
         raise _wrong("since", text, _SINCE) from None
+
+
+def _hash(text: str) -> str:
+    if not _HASH.fullmatch(text):
+        raise _wrong("session_hash", text, "the hash of a session: 16 hexadecimal digits, as receipts show it")
+    return text
 
 
 def _limit(text: str) -> int:

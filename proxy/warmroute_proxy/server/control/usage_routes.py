@@ -14,6 +14,7 @@ import time
 from typing import Any, Final
 from urllib.parse import quote
 
+import msgspec
 from fastapi import FastAPI, Request, Response
 
 from warmroute.contract import headers as names
@@ -35,22 +36,67 @@ OPERATOR_PATH: Final = "/v1/usage/operator"
 _ONLY_OPERATORS: Final = "by=tenant needs the admin key: GET /admin/usage?by=tenant at the admin listener"
 
 
-def add_usage(app: FastAPI, usage: FleetUsage, secrets: Secrets) -> None:
+class Asking:
+    """Answers questions about usage, for whoever may ask them."""
+
+    def __init__(self, usage: FleetUsage, secrets: Secrets, live: LiveConfig) -> None:
+        self._usage = usage
+        self._secrets = secrets
+        self.live = live
+
+    async def sums(self, request: Request, question: Question, tenant: TenantConfig) -> dict[str, Any]:
+        """The sums of a tenant, over all regions. Raises: Refusal."""
+        turns, session = _turns(request, question, tenant, self._secrets)
+        own = self._usage.here(turns, question.by)
+        regions, found = await self._usage.everywhere(own, Sums, tenant, _target("/v1/usage", question), session)
+        return usage_body(regions, found, question.by, question.since_s)
+
+    async def listed(self, request: Request, question: Question, tenant: TenantConfig) -> dict[str, Any]:
+        """The newest turns of a tenant, over all regions. Raises: Refusal."""
+        turns, session = _turns(request, question, tenant, self._secrets)
+        own = self._usage.listed_here(turns, question.limit)
+        target = _target("/v1/usage/receipts", question, limit=str(question.limit))
+        regions, found = await self._usage.everywhere(own, Listed, tenant, target, session)
+        return listed_body(regions, found, question.limit)
+
+    async def listed_of_all(self, question: Question, region: str) -> dict[str, Any]:
+        """The newest turns of all tenants that this region knows. Raises: Refusal."""
+        if question.session_hash is not None:
+            raise _needs_tenant()
+        found = await self._usage.listed_here(Turns(None, None, question.since_s), question.limit)
+        return listed_body({region: "counted"}, [found], question.limit)
+
+    async def operators_sums(self, request: Request, question: Question) -> dict[str, Any]:
+        """The sums of all tenants, or of the one that is asked for, over all regions. Raises: Refusal."""
+        turns, session = _turns(request, question, tenant_of(question, self.live.now), self._secrets)
+        own = self._usage.here(turns, question.by)
+        # A token is in the name of some tenant. That it is for this path says that an operator asks.
+        regions, found = await self._usage.everywhere(
+            own, Sums, _any_tenant(self.live.now), _target(OPERATOR_PATH, question), session
+        )
+        return usage_body(regions, found, question.by, question.since_s)
+
+    async def here(self, request: Request, question: Question, tenant: TenantConfig | None) -> Sums:
+        """The sums of this region alone. Raises: Refusal."""
+        return await self._usage.here(_turns(request, question, tenant, self._secrets)[0], question.by)
+
+    async def listed_here(self, request: Request, question: Question, tenant: TenantConfig) -> Listed:
+        """The newest turns of this region alone. Raises: Refusal."""
+        return await self._usage.listed_here(_turns(request, question, tenant, self._secrets)[0], question.limit)
+
+
+def add_usage(app: FastAPI, asking: Asking) -> None:
     """What tenants ask."""
 
     @get(app, "/v1/usage")
     async def sums(request: Request) -> Response:
         """The tenant's sums, over all regions."""
         try:
-            question = _asked(request, ("by", "since"))
-            if question.by == "tenant":
-                raise Refusal(403, _ONLY_OPERATORS, code="admin_key_needed", param="by")
-            turns, session = _turns(request, question, request.state.tenant, secrets)
+            question = asked(request, ("by", "since"))
+            not_by_tenant(question)
             if _is_of_peer(request):
-                return json_answer(await usage.here(turns, question.by))
-            target, own = _target("/v1/usage", question), usage.here(turns, question.by)
-            regions, found = await usage.everywhere(own, Sums, request.state.tenant, target, session)
-            return json_answer(usage_body(regions, found, question.by, question.since_s))
+                return json_answer(await asking.here(request, question, request.state.tenant))
+            return json_answer(await asking.sums(request, question, request.state.tenant))
         except Refusal as refusal:
             return refused(refusal)
 
@@ -58,19 +104,38 @@ def add_usage(app: FastAPI, usage: FleetUsage, secrets: Secrets) -> None:
     async def receipts(request: Request) -> Response:
         """The tenant's newest turns, over all regions."""
         try:
-            question = _asked(request, ("since", "limit"))
-            turns, session = _turns(request, question, request.state.tenant, secrets)
+            question = asked(request, ("since", "limit", "session_hash"))
             if _is_of_peer(request):
-                return json_answer(await usage.listed_here(turns, question.limit))
-            target = _target("/v1/usage/receipts", question, limit=str(question.limit))
-            own = usage.listed_here(turns, question.limit)
-            regions, found = await usage.everywhere(own, Listed, request.state.tenant, target, session)
-            return json_answer(listed_body(regions, found, question.limit))
+                return json_answer(await asking.listed_here(request, question, request.state.tenant))
+            return json_answer(await asking.listed(request, question, request.state.tenant))
         except Refusal as refusal:
             return refused(refusal)
 
 
-def add_receipts(app: FastAPI, ledger: Ledger, questions: PeerQuestions, usage: FleetUsage) -> None:
+class Receipts:
+    """Finds receipts: in the ledger, in the database, and in other regions."""
+
+    def __init__(self, ledger: Ledger, questions: PeerQuestions, usage: FleetUsage) -> None:
+        self.ledger = ledger
+        self._questions = questions
+        self._usage = usage
+
+    async def find(self, tenant: TenantConfig, receipt_id: str, *, ask_others: bool) -> tuple[int, bytes] | None:
+        """The status and the body of the answer about a receipt of a tenant; None where there is none."""
+        found = self.ledger.receipt(tenant.name, receipt_id) or await self._usage.receipt(tenant.name, receipt_id)
+        if found is not None:
+            return 202 if found.get("state") == "open" else 200, msgspec.json.encode(found)
+        if ask_others and RECEIPT_ID.fullmatch(receipt_id):
+            return await self._questions.ask(tenant, f"/v1/usage/receipts/{receipt_id}")
+        return None
+
+
+def no_receipt(receipt_id: str) -> Response:
+    """The answer where there is no such receipt."""
+    return error_answer(404, f"there is no receipt {receipt_id[:64]!r} of yours", "receipt_not_found")
+
+
+def add_receipts(app: FastAPI, receipts: Receipts) -> None:
     """One receipt, and its void."""
 
     @app.post("/v1/usage/receipts/{receipt_id}/void")
@@ -79,7 +144,7 @@ def add_receipts(app: FastAPI, ledger: Ledger, questions: PeerQuestions, usage: 
         if request.state.forwarded != request.url.path:
             return error_answer(404, no_route(request.url.path), "not_found")
         durable: asyncio.Future[JournalError | None] = asyncio.get_running_loop().create_future()
-        state = ledger.void(request.state.tenant.name, receipt_id, durable.set_result)
+        state = receipts.ledger.void(request.state.tenant.name, receipt_id, durable.set_result)
         if state == "voided" and await asyncio.shield(durable) is not None:
             return error_answer(503, "the ledger cannot be written", "ledger_unavailable")
         return json_answer({"state": state}, {"open": 409, "unknown": 404}.get(state, 200))
@@ -87,18 +152,13 @@ def add_receipts(app: FastAPI, ledger: Ledger, questions: PeerQuestions, usage: 
     @get(app, "/v1/usage/receipts/{receipt_id}")
     async def receipt(receipt_id: str, request: Request) -> Response:
         """One receipt of the tenant's own; 202 while its request is under way. Another region may have served it."""
-        tenant: TenantConfig = request.state.tenant
-        found = ledger.receipt(tenant.name, receipt_id) or await usage.receipt(tenant.name, receipt_id)
-        if found is None and not request.state.forwarded and RECEIPT_ID.fullmatch(receipt_id):
-            elsewhere = await questions.ask(tenant, request.url.path)
-            if elsewhere is not None:
-                return Response(elsewhere[1], elsewhere[0], media_type="application/json")
+        found = await receipts.find(request.state.tenant, receipt_id, ask_others=not request.state.forwarded)
         if found is None:
-            return error_answer(404, f"there is no receipt {receipt_id[:64]!r} of yours", "receipt_not_found")
-        return json_answer(found, 202 if found.get("state") == "open" else 200)
+            return no_receipt(receipt_id)
+        return Response(found[1], found[0], media_type="application/json")
 
 
-def add_operators_question(app: FastAPI, usage: FleetUsage, secrets: Secrets, live: LiveConfig) -> None:
+def add_operators_question(app: FastAPI, asking: Asking) -> None:
     """What the proxy of another region asks in the name of its operator."""
 
     @get(app, OPERATOR_PATH)
@@ -107,33 +167,26 @@ def add_operators_question(app: FastAPI, usage: FleetUsage, secrets: Secrets, li
         try:
             if not _is_of_peer(request):
                 return error_answer(404, no_route(request.url.path), "not_found")
-            question = _asked(request, ("by", "since", "tenant"))
-            turns, _ = _turns(request, question, _tenant(question, live.now), secrets)
-            return json_answer(await usage.here(turns, question.by))
+            question = asked(request, ("by", "since", "tenant"))
+            return json_answer(await asking.here(request, question, tenant_of(question, asking.live.now)))
         except Refusal as refusal:
             return refused(refusal)
 
 
-def add_admin_usage(app: FastAPI, usage: FleetUsage, secrets: Secrets, live: LiveConfig) -> None:
+def add_admin_usage(app: FastAPI, asking: Asking) -> None:
     """What operators ask, on the admin listener."""
 
     @app.get("/admin/usage")
     async def all_usage(request: Request) -> Response:
         """The sums of all tenants, or of one, over all regions."""
         try:
-            question = _asked(request, ("by", "since", "tenant"))
-            turns, session = _turns(request, question, _tenant(question, live.now), secrets)
-            own = usage.here(turns, question.by)
-            # A token is in the name of some tenant. That it is for this path says that an operator asks.
-            regions, found = await usage.everywhere(
-                own, Sums, _any_tenant(live.now), _target(OPERATOR_PATH, question), session
-            )
-            return json_answer(usage_body(regions, found, question.by, question.since_s))
+            return json_answer(await asking.operators_sums(request, asked(request, ("by", "since", "tenant"))))
         except Refusal as refusal:
             return refused(refusal)
 
 
-def _asked(request: Request, allowed: tuple[str, ...]) -> Question:
+def asked(request: Request, allowed: tuple[str, ...]) -> Question:
+    """The question of a request. Raises: Refusal."""
     return read_question(request.query_params.multi_items(), allowed, time.time())
 
 
@@ -143,20 +196,36 @@ def _turns(
     """Which turns are asked for, and the header that names their session."""
     header = request.headers.get(names.AFFINITY)
     key = session_key(header)
-    if key is None:
+    if key is None and question.session_hash is None:
         return Turns(None if tenant is None else tenant.name, None, question.since_s), None
     if tenant is None:
-        raise Refusal(400, "a session is of one tenant: name it by tenant=", code="invalid_value", param="tenant")
+        raise _needs_tenant()
+    if key is None:
+        return Turns(tenant.name, question.session_hash, question.since_s), None
+    if question.session_hash is not None:
+        text = f"session_hash and the header {names.AFFINITY} each name a session: send one of them"
+        raise Refusal(400, text, code="invalid_value", param="session_hash")
     return Turns(tenant.name, secrets.session_of(tenant.share_group, key)[0], question.since_s), header
 
 
-def _tenant(question: Question, config: Config) -> TenantConfig | None:
+def not_by_tenant(question: Question) -> None:
+    """Refuse sums by tenant, which are for operators. Raises: Refusal."""
+    if question.by == "tenant":
+        raise Refusal(403, _ONLY_OPERATORS, code="admin_key_needed", param="by")
+
+
+def tenant_of(question: Question, config: Config) -> TenantConfig | None:
+    """The tenant that is asked for; None where none is. Raises: Refusal."""
     if question.tenant is None:
         return None
     found = config.tenant_by_name.get(question.tenant)
     if found is None:
         raise Refusal(400, f"tenant: {quoted(question.tenant)} is no tenant here", code="invalid_value", param="tenant")
     return found
+
+
+def _needs_tenant() -> Refusal:
+    return Refusal(400, "a session is of one tenant: name it by tenant=", code="invalid_value", param="tenant")
 
 
 def _any_tenant(config: Config) -> TenantConfig:
@@ -167,7 +236,8 @@ def _any_tenant(config: Config) -> TenantConfig:
 
 def _target(path: str, question: Question, **more: str) -> str:
     """The same question to another region, its times fixed."""
-    given: dict[str, Any] = {"by": question.by, "tenant": question.tenant, **more}
+    given: dict[str, Any] = {"by": question.by, "tenant": question.tenant, "session_hash": question.session_hash}
+    given |= more
     if question.since_s is not None:
         given["since"] = f"{max(question.since_s, 0.0):.3f}"
     words = [f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.server.base.config import Config, DiscoveryConfig, EngineConfig
 from warmroute_proxy.server.base.metrics import Labels
 from warmroute_proxy.server.discovery import last_known
@@ -81,17 +82,20 @@ class Discovery:
             reading.refused = refused
         return found.used
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What does not work as it should. Everybody may read it, so addresses are in the log alone."""
         found = []
         for name, reading in self._readings.items():
             if reading.away:
-                found.append(f"discovery {name} is away: the {len(reading.engines)} engines that it named last stay")
+                text = f"discovery {name} is away: the {len(reading.engines)} engines that it named last stay"
+                found.append(Problem(Trouble.DISCOVERY_AWAY, text))
             if reading.refused:
                 names = ", ".join(one.engine for one in reading.refused[:MAX_SHOWN])
-                found.append(f"discovery {name}: {len(reading.refused)} engines are not used: {names}")
+                text = f"discovery {name}: {len(reading.refused)} engines are not used: {names}"
+                found.append(Problem(Trouble.DISCOVERED_ENGINES_UNUSED, text))
             if reading.problems:
-                found.append(f"discovery {name}: {len(reading.problems)} of its engines cannot be read")
+                text = f"discovery {name}: {len(reading.problems)} of its engines cannot be read"
+                found.append(Problem(Trouble.DISCOVERED_ENGINES_UNUSED, text))
         return found
 
     def gauges(self) -> list[tuple[str, Labels, float]]:

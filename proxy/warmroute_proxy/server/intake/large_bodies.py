@@ -20,6 +20,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Labels, Metrics
@@ -145,12 +146,13 @@ class LargeBodies:
             since_s.append(self._reading.since_s)
         return self._loop.time() - min(since_s) if since_s else 0.0
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What does not work as it should."""
         waiting_s = self.waiting_s()
         if waiting_s < SLOW_S:
             return []
-        return [f"{self._count()} large requests wait to be read, the oldest for {waiting_s:.0f} s"]
+        text = f"{self._count()} large requests wait to be read, the oldest for {waiting_s:.0f} s"
+        return [Problem(Trouble.LARGE_BODIES_WAIT, text)]
 
     def gauges(self) -> list[tuple[str, Labels, float]]:
         """What `/metrics` shows of this process."""

@@ -135,7 +135,10 @@ def prepare(connection: sqlite3.Connection, path: Path) -> None:
     if version == SCHEMA_VERSION:
         return
     if version not in _STEPS:
-        raise LedgerError(f"{path} has schema version {version}, this proxy needs {SCHEMA_VERSION}")
+        text = f"{path} has schema version {version}, this proxy needs {SCHEMA_VERSION}"
+        if version > SCHEMA_VERSION:
+            text += ": a newer warmroute has written it; update this one, or give it another state_dir"
+        raise LedgerError(text)
     connection.create_function("as_array", 1, _as_array, deterministic=True)
     connection.executescript(f"BEGIN; {_STEPS[version]} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
 

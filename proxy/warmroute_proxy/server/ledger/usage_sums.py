@@ -1,4 +1,4 @@
-"""Adds up the rows of some turns, in all or by session, model, tenant or day, and lists the newest ones.
+"""Adds up the rows of some turns, in all or by session, model, tenant, day or hour, and lists the newest ones.
 
 SQLite does the sums in C, without Python's lock, so that the event loop goes on meanwhile. They are in a temporary
 table, which SQLite moves to a file when it is large.
@@ -18,7 +18,7 @@ from warmroute_proxy.core.accounting.entry_steps import CREDIT_SUFFIX, VOID_SUFF
 from warmroute_proxy.server.ledger.all_rows import Reading, field
 from warmroute_proxy.server.ledger.totals import TOTALS
 
-By = Literal["session", "model", "tenant", "day"]
+By = Literal["session", "model", "tenant", "day", "hour"]
 
 MAX_GROUPS: Final = 1_000
 MAX_LISTED: Final = 200
@@ -37,6 +37,7 @@ _KEYS: Final[dict[By | None, str]] = {
     "model": field("model"),
     "tenant": field("tenant"),
     "day": f"date({field('settled_at')}, 'unixepoch')",
+    "hour": f"strftime('%Y-%m-%dT%H', {field('settled_at')}, 'unixepoch')",
 }
 LISTED: Final = ("id", "settled_at", "model", "session", "region", "turn", "stream", "outcome", *TOTALS[1:])
 OF_RECEIPT: Final = ("agent", "parent", "kind", "name", "loss")

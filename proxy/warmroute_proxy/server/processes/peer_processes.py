@@ -286,8 +286,9 @@ class PeerProcesses:
 
 
 def summed_metrics(own: Metrics, reports: list[ProcessReport]) -> Metrics:
-    """The sums of this process' counters and those of the others."""
+    """The sums of this process' counters and those of the others. Exemplars are of this process."""
     total = Metrics()
     for state in (own.state(), *(report.metrics for report in reports)):
         total.take_over(state)
+    total.take_exemplars(own)
     return total

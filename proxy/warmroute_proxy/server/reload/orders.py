@@ -12,6 +12,7 @@ import signal
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import ConfigSource, FileChanges
 from warmroute_proxy.server.base.live_config import LiveConfig
@@ -49,10 +50,11 @@ class ReloadOrders:
         self._supervisor = os.getppid()
         self._report()
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What does not work as it should."""
         count = len(self.reloads.problems)
-        found = [f"the config file has {count} problems, and the one before is in force"] if count else []
+        text = f"the config file has {count} problems, and the one before is in force"
+        found = [Problem(Trouble.CONFIG_REFUSED, text)] if count else []
         return [*found, *self.reloads.discovery.problems()]
 
     def hung_up(self) -> None:

@@ -103,6 +103,8 @@ class Database:
                 connection.terminate()
 
     async def _connected(self) -> Connection:
+        if self._connection is not None and self._connection.is_closed():  # the server has ended it since the last call
+            self._connection = None
         if self._connection is None:
             loop = asyncio.get_running_loop()
             if self._opening is not None and has_failed(self._opening):  # the call that began it was given up before

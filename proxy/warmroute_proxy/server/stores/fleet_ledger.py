@@ -45,6 +45,7 @@ _KEYS: Final[dict[By | None, str]] = {
     "model": "model",
     "tenant": "tenant",
     "day": "to_char(to_timestamp(hour) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+    "hour": "to_char(to_timestamp(hour) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24')",
 }
 _REGIONS: Final = f"""
 SELECT region, bool_and(closed OR (unsent = 0 AND seen_at > now() - interval '{SEEN_S} s')) FROM spool

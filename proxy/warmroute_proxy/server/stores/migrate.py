@@ -15,7 +15,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from warmroute_proxy.server.stores.database import MIGRATION_LOCK, failure_text
+from warmroute_proxy.server.stores.database import MIGRATION_LOCK, REVISIONS, failure_text
 from warmroute_proxy.server.stores.store_state import StoreError
 
 CONNECT_S: Final = 10.0
@@ -51,7 +51,20 @@ async def _migrate(dsn: str) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
+    _check_known(connection)
     config = Config()
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def _check_known(connection: Connection) -> None:
+    """Raises: StoreError, where the schema is of a newer version: there is no way back."""
+    if connection.execute(text("SELECT to_regclass('alembic_version')")).scalar() is None:
+        return
+    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if found is not None and found not in REVISIONS:
+        raise StoreError(
+            f"the database has schema {found}, and this version makes {REVISIONS[-1]}: there is no way back; update"
+            " warmroute, or restore the backup of before the migration"
+        )

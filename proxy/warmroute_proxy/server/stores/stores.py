@@ -7,8 +7,9 @@ PostgreSQL is imported only where the config names a database.
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.server.base.config import Config, DatabaseConfig
 from warmroute_proxy.server.base.config_file import ConfigError
@@ -22,12 +23,19 @@ from warmroute_proxy.server.stores.directory.polling import Directory
 from warmroute_proxy.server.stores.limits.shared_limits import SharedLimits
 from warmroute_proxy.server.stores.prices import PRICES_FILE, Prices, StoredPrices
 from warmroute_proxy.server.stores.spool import Spool, proxy_name
-from warmroute_proxy.server.stores.store_state import Connection, StoreError, WrongSchema
+from warmroute_proxy.server.stores.store_state import Connection, StoreError, StoreState, WrongSchema
 
 if TYPE_CHECKING:
     from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
     from warmroute_proxy.server.stores.store_thread import StoreThread
 
+
+_TROUBLES: Final = {
+    StoreState.OLD_SCHEMA: Trouble.DATABASE_OLD_SCHEMA,
+    StoreState.NEW_SCHEMA: Trouble.DATABASE_NEW_SCHEMA,
+    StoreState.OLD_FILE: Trouble.LEDGER_FILE_OLD,
+}
+"""What each state of the database is to operators; any other: it is away."""
 
 T = TypeVar("T")
 
@@ -91,23 +99,26 @@ class Stores:
             made.limits = SharedLimits.opened(config, config.redis, metrics)
         if problems := prices.problems(config.models):
             made.close()
-            raise ConfigError("price books", [*problems, *made.problems()])
+            raise ConfigError("price books", [*problems, *[problem.text for problem in made.problems()]])
         return made
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What does not work as it should. Everybody may read it, so the reason, with its addresses, is in the log."""
         found = self.limits.problems()
         if self.access is not None and (left_out := len(self.access.problems)):
-            found.append(f"{left_out} tenants of the database are not used: the log says why")
+            text = f"{left_out} tenants of the database are not used: the log says why"
+            found.append(Problem(Trouble.TENANTS_LEFT_OUT, text))
         if self.access is not None and (nowhere := len(self.access.nowhere)):
-            found.append(f"budgets name {nowhere} tenants that are not there: the log says which")
+            text = f"budgets name {nowhere} tenants that are not there: the log says which"
+            found.append(Problem(Trouble.BUDGETS_WITHOUT_TENANTS, text))
         thread = self._thread
         if thread is None or not thread.problem:
             return found
         waiting = f"; {thread.unsent} rows wait in the ledger file" if thread.unsent else ""
         if self.fleet_ledger is None:
-            return [*found, "the file of budgets cannot be used"]
-        return [*found, f"postgres {thread.state.value}{waiting}"]
+            return [*found, Problem(Trouble.BUDGET_FILE_UNUSABLE, "the file of budgets cannot be used")]
+        state = thread.state
+        return [*found, Problem(_TROUBLES.get(state, Trouble.DATABASE_AWAY), f"postgres {state.value}{waiting}")]
 
     def gauges(self) -> list[tuple[str, Labels, float]]:
         """What `/metrics` shows of them."""

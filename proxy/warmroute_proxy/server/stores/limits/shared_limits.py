@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.queue.budget import Budget, Unit
 from warmroute_proxy.core.queue.quota import ScopeLimits
 from warmroute_proxy.core.queue.slots import SlotLimit
@@ -85,9 +86,9 @@ class SharedLimits:
             self.windows.replace(_by_minute(limits))
             self.slots.replace(_at_once(limits))
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """What does not work as it should."""
-        return [AWAY] if self.away else []
+        return [Problem(Trouble.REDIS_AWAY, AWAY)] if self.away else []
 
     def gauges(self) -> list[tuple[str, Labels, float]]:
         """What `/metrics` shows."""

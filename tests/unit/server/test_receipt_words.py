@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from warmroute.contract.receipt import LOSS_CLASSES
-from warmroute_cli.receipt_words import in_words
+from warmroute_proxy.server.control.receipt_words import in_words
 
 CHOSEN = {
     "id": "east-p0", "cost_s": 1.25, "network_s": 0.0, "queue_s": 1.0, "compute_s": 0.25, "load_s": 0.0,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from warmroute._explain import MEANINGS, RESTARTED, UNKNOWN_CLASS
+from warmroute.contract.meanings import MEANINGS, RESTARTED, UNKNOWN_CLASS
 from warmroute.contract.money import usd
 from warmroute.contract.receipt import cached_tokens
 from warmroute.guard.causes import WORDS

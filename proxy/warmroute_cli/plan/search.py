@@ -1,0 +1,223 @@
+"""Which plans of the same GPUs are played, and which one is taken.
+
+The search goes by steps: KV of the model's own type first, then of 8 bits, each with SGLang's memory fraction and then
+with the largest that leaves what SGLang reserves. The first step with a plan that keeps up and reaches the targets is
+the last. Within a step all divisions into engines, sizes of engines and attention groups of both sides are compared,
+and the best of them with half of its chunk and without drafts. What cannot be best is not played: bounds say so, each
+a lower one by the same roofline.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Final, NamedTuple
+
+from warmroute_backend.plan.choose import average_load, make_plan
+from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.layout import default_kv_type
+from warmroute_backend.plan.request import AGGREGATED, PlanRequest
+from warmroute_backend.plan.speculation import draft_of
+from warmroute_cli.plan.sizing import SATURATED, Sizing, Speeds, simulate, speeds
+from warmroute_cli.plan.targets import Targets
+from warmroute_proxy.replay.trace import Trace
+
+MOST_PLAYED: Final = 40
+"""Plans of a step that are played, the most promising by their bounds first."""
+
+LEAST_PLAYED: Final = 3
+"""Plans that are played where the bounds of all say that they do not keep up: the best of them is shown."""
+
+LEAST_CHUNK_TOKENS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan with the figures of its traffic, and what it does not reach."""
+
+    request: PlanRequest
+    plan: Plan
+    sizing: Sizing
+    missed: tuple[str, ...]
+
+
+class _Hopeful(NamedTuple):
+    request: PlanRequest
+    plan: Plan
+    least: Speeds
+
+
+@dataclass(slots=True)
+class Search:
+    """The plans that were played, the best first, and why others were not."""
+
+    played: list[Found] = field(default_factory=list)
+    ruled_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def best(self) -> Found:
+        return self.played[0]
+
+
+def search(request: PlanRequest, trace: Trace, targets: Targets, *, bounded: bool = True) -> Search:
+    """Play plans until a step has one that reaches the targets. `bounded`: leave out what its bounds rule out. Raises
+    PlanError where there is no plan at all."""
+    found = Search()
+    refused: PlanError | None = None
+    for step in _steps(request):
+        try:
+            _play(step, trace, targets, found, bounded=bounded)
+        except PlanError as error:
+            refused = refused or error
+        if found.played and not found.best.missed:
+            break
+    if not found.played:
+        make_plan(request)  # says what does not fit, and what would
+        raise refused or PlanError("there is no plan to compare.")
+    return found
+
+
+def _steps(request: PlanRequest) -> Iterator[PlanRequest]:
+    """The request with each KV type and fraction, as little changed as possible first."""
+    types = [request.kv_type]
+    if request.kv_type is None and default_kv_type(request.cluster.gpu, request.model) != "fp8_e4m3":
+        types.append("fp8_e4m3")
+    raised = (False, True) if request.fraction is None else (False,)
+    for kv_type, most in product(types, raised):
+        yield replace(request, kv_type=kv_type, most_fraction=most)
+
+
+def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, bounded: bool) -> None:
+    """Play the plans of a step, by their bounds."""
+    rate = step.traffic.requests_per_s if step.traffic is not None else 0.0
+    known = {_key(each.plan) for each in found.played}
+    refused: PlanError | None = None
+    made: list[_Hopeful] = []
+    for candidate in candidates(step):
+        try:
+            plan = make_plan(candidate)
+        except PlanError as error:
+            refused = refused or error
+            continue
+        if _key(plan) not in known:
+            known.add(_key(plan))
+            made.append(_Hopeful(candidate, plan, speeds(plan, average_load(candidate), rate)))
+    if not made and not found.played and refused is not None:
+        raise refused
+    made.sort(key=lambda each: _bound(step, each.least))
+    hopeful = [each for each in made if not bounded or _ruled_out(each.least, targets, found.ruled_out) is None]
+    for candidate, plan, least in hopeful[:MOST_PLAYED] or made[:LEAST_PLAYED]:
+        if bounded and found.played and not found.best.missed and _bound(step, least) >= _goal(step, found.best):
+            found.ruled_out["slower than the best, even alone"] += 1
+            continue
+        _add(found, step, candidate, plan, trace, targets)
+    if len(hopeful) > MOST_PLAYED:
+        found.ruled_out["less promising than those that were played"] += len(hopeful) - MOST_PLAYED
+    if found.played:
+        _vary(found, step, trace, targets)
+
+
+def _add(found: Search, step: PlanRequest, candidate: PlanRequest, plan: Plan, trace: Trace, targets: Targets) -> None:
+    sizing = simulate(plan, candidate, trace)
+    found.played.append(Found(candidate, plan, sizing, tuple(targets.missed(sizing))))
+    found.played.sort(key=lambda each: _score(step, each))
+
+
+def _vary(found: Search, step: PlanRequest, trace: Trace, targets: Targets) -> None:
+    """Play the best with half the chunk, since a running answer waits for one chunk of a prompt, and without drafts."""
+    best, shape = found.best.request, found.best.plan.engines[0].shape
+    varied = []
+    if step.chunk_tokens is None and shape.chunk_tokens // 2 >= LEAST_CHUNK_TOKENS * shape.attention_dp:
+        varied.append(replace(best, chunk_tokens=shape.chunk_tokens // 2))
+    if step.speculation is None and draft_of(step.model) is not None:
+        varied.append(replace(best, speculation=False))
+    for candidate in varied if not step.lmcache else []:
+        with suppress(PlanError):
+            _add(found, step, candidate, make_plan(candidate), trace, targets)
+
+
+def _key(plan: Plan) -> tuple[object, ...]:
+    return tuple((engine.shape, engine.fraction, engine.ep) for engine in plan.engines)
+
+
+def _ruled_out(least: Speeds, targets: Targets, reasons: Counter[str]) -> str | None:
+    """Why a plan cannot keep up or reach the targets, if so."""
+    reason = None
+    if least.prefill_utilisation > SATURATED:
+        reason = "too slow for these prompts"
+    elif least.decode_utilisation > SATURATED:
+        reason = "too slow for these answers"
+    elif least.kv_utilisation > SATURATED:
+        reason = "too little memory for the requests under way"
+    elif targets.least_ttft_s is not None and least.ttft_s > targets.least_ttft_s:
+        reason = "a prompt alone takes longer than the target of the TTFT"
+    elif targets.least_token_s is not None and least.token_s > targets.least_token_s:
+        reason = "a token alone takes longer than its target"
+    if reason is not None:
+        reasons[reason] += 1
+    return reason
+
+
+def _bound(step: PlanRequest, least: Speeds) -> float:
+    """What the objective is at least."""
+    if step.objective == "latency":
+        return least.answer_s
+    return max(least.prefill_utilisation, least.decode_utilisation, least.kv_utilisation)
+
+
+def _score(step: PlanRequest, found: Found) -> tuple[bool, float, float, int, str]:
+    """The smaller the better; of equal ones, the one with the fewest words."""
+    sizing = found.sizing
+    return bool(found.missed), -sizing.played, _goal(step, found), len(sizing.division), sizing.division
+
+
+def _goal(step: PlanRequest, found: Found) -> float:
+    return found.sizing.answer_p90_s if step.objective == "latency" else found.sizing.busiest
+
+
+# --- what is compared --------------------------------------------------------------------------------------------
+
+
+def candidates(step: PlanRequest) -> Iterator[PlanRequest]:
+    """The request with every choice that it leaves open."""
+    for tp, split in product(_sizes(step), _splits(step)):
+        if any(0 < gpus < (tp or 1) for gpus in split or ()):
+            continue
+        of_size = replace(step, tp=tp, split=split, compared=True)
+        for groups, decode_groups in _groups(of_size):
+            yield replace(of_size, attention_dp=groups, decode_dp=decode_groups)
+
+
+def _sizes(step: PlanRequest) -> list[int | None]:
+    """GPUs of an engine: powers of two, over whole nodes where there are several."""
+    if step.tp is not None or step.lmcache:
+        return [step.tp]
+    sizes: list[int | None] = []
+    size = 1
+    while size <= step.cluster.gpus:
+        sizes.append(size)
+        size *= 2
+    return sizes
+
+
+def _splits(step: PlanRequest) -> list[tuple[int, int] | None]:
+    """GPUs of prefill and of decode: none, quarters of a node, or all divisions into nodes."""
+    if step.split is not None or step.lmcache:
+        return [step.split]
+    cluster = step.cluster
+    unit = cluster.per_node if cluster.nodes > 1 else max(1, cluster.gpus // 4)
+    divided = [(at, cluster.gpus - at) for at in range(unit, cluster.gpus, unit)]
+    return [AGGREGATED, *divided]
+
+
+def _groups(step: PlanRequest) -> Iterable[tuple[int | None, int | None]]:
+    """Attention groups of prefill, or of all, and of decode: divisors of an engine's GPUs, where latent KV is the same
+    on all GPUs of a group; else what the layout prefers."""
+    if step.attention_dp is not None or not step.model.is_latent or step.lmcache or step.tp is None:
+        return [(step.attention_dp, step.decode_dp)]
+    divisors = [1 << power for power in range(step.tp.bit_length())]
+    if step.split in {None, AGGREGATED}:
+        return [(each, None) for each in divisors]
+    return list(product(divisors, divisors))

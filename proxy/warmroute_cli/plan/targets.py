@@ -1,0 +1,57 @@
+"""What a plan has to reach under its traffic: times to the first token and for each token after it."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from warmroute_cli.plan.sizing import Sizing
+
+WAIT_S: Final = 10.0
+"""Without a target of the TTFT: answers that begin later at p90, and later than twice the time that their prompt takes
+alone, are late, and the plan does not keep up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Seconds at most, by percentile of requests; None: any."""
+
+    ttft_p50_s: float | None = None
+    ttft_p90_s: float | None = None
+    ttft_p99_s: float | None = None
+    token_p50_s: float | None = None
+    token_p90_s: float | None = None
+    token_p99_s: float | None = None
+
+    def __bool__(self) -> bool:
+        return any(limit is not None for limit in asdict(self).values())
+
+    @property
+    def least_ttft_s(self) -> float | None:
+        """The strictest limit on the first token."""
+        return min((each for each in (self.ttft_p50_s, self.ttft_p90_s, self.ttft_p99_s) if each), default=None)
+
+    @property
+    def least_token_s(self) -> float | None:
+        """The strictest limit on a token."""
+        return min((each for each in (self.token_p50_s, self.token_p90_s, self.token_p99_s) if each), default=None)
+
+    def missed(self, sizing: Sizing) -> Iterator[str]:
+        """What a plan does not reach, in words."""
+        if sizing.saturated:
+            yield "a queue grows"
+        for name, limit in asdict(self).items():
+            found = getattr(sizing, name)
+            if limit is not None and found > limit:
+                yield f"{_words(name)} {shown(found, name)} > {shown(limit, name)}"
+        if self.least_ttft_s is None and sizing.ttft_p90_s > max(WAIT_S, 2 * sizing.alone_s):
+            yield f"TTFT p90 {sizing.ttft_p90_s:.1f} s"
+
+
+def shown(value_s: float, name: str) -> str:
+    """A limit with its unit."""
+    return f"{value_s * 1000:.1f} ms" if name.startswith("token") else f"{value_s:.1f} s"
+
+
+def _words(name: str) -> str:
+    what, percentile, _ = name.split("_")
+    return f"{'TTFT' if what == 'ttft' else 'time per token'} {percentile}"

@@ -1,0 +1,112 @@
+"""`warmroute top`: asks the proxies of a fleet, draws, and follows keys until `q`."""
+
+import queue
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from warmroute_cli.api import Api, ApiError
+from warmroute_cli.asking import admin_apis
+from warmroute_cli.tables import width
+from warmroute_cli.top.rates import Rates, Window
+from warmroute_cli.top.reading import Reading, read
+from warmroute_cli.top.screen import Choice, lines, pressed
+from warmroute_cli.top.terminal import Terminal, opened
+from warmroute_proxy.server.base.config_file import ConfigError
+from warmroute_proxy.server.base.secrets import SecretError
+
+LOOK_S: Final = 0.25
+"""So often it is looked whether a reading has come, or the terminal has another size."""
+
+LINES_OF_PAGES: Final = 60
+QUITS: Final = frozenset({"q", "Q", "\x03", "\x04"})
+
+
+def run(arguments: Namespace) -> int:
+    """Show the fleet. 0: done, 1: `--once`, and a region did not answer, 2: not done."""
+    try:
+        admins = admin_apis(arguments)
+    except (ApiError, ConfigError, SecretError) as error:
+        print(f"warmroute top: {error}", file=sys.stderr)
+        return 2
+    if arguments.once:
+        return _once(admins, arguments.every)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print("warmroute top: this is no terminal; `--once` prints one screen", file=sys.stderr)
+        return 2
+    with opened() as terminal:
+        return _follow(terminal, Readings(admins, arguments.every))
+
+
+def _once(admins: Mapping[str, Api], every_s: float) -> int:
+    """Print what two readings say, `every_s` apart: rates need two."""
+    window = Window()
+    window.add(time.monotonic(), read(admins).counters)
+    time.sleep(every_s)
+    reading = read(admins)
+    rates = window.add(time.monotonic(), reading.counters)
+    for line in lines(reading, rates, Choice(), _clock(), (width(), LINES_OF_PAGES)):
+        print(line.text)
+    return 1 if reading.problems else 0
+
+
+class Readings:
+    """Asks in a thread of its own, so that keys are followed while a proxy is slow."""
+
+    def __init__(self, admins: Mapping[str, Api], every_s: float) -> None:
+        self.paused = threading.Event()
+        self._admins = admins
+        self._every_s = every_s
+        self._found: queue.SimpleQueue[Reading] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+
+    def __enter__(self) -> "Readings":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+
+    def newest(self) -> Reading | None:
+        """The newest reading, once; None where there is no new one."""
+        found = None
+        while not self._found.empty():
+            found = self._found.get()
+        return found
+
+    def _ask(self) -> None:
+        while not self._ended.is_set():
+            if not self.paused.is_set():
+                self._found.put(read(self._admins))
+            self._ended.wait(self._every_s)
+
+
+def _follow(terminal: Terminal, readings: Readings) -> int:
+    choice, window = Choice(), Window()
+    reading, rates = Reading(("asking",)), Rates(Reading(()).counters, 0.0)
+    with readings:
+        drawn: object = None
+        while True:
+            if (found := readings.newest()) is not None:
+                reading = found
+                if not reading.problems:
+                    rates = window.add(time.monotonic(), reading.counters)
+            wanted = lines(reading, rates, choice, _clock(), terminal.size())
+            if wanted != drawn:
+                terminal.draw(wanted)
+                drawn = wanted
+            key = terminal.key(LOOK_S)
+            if key in QUITS:
+                return 0
+            if key is not None:
+                choice = pressed(choice, key, len(reading.engines))
+                (readings.paused.set if choice.paused else readings.paused.clear)()
+
+
+def _clock() -> str:
+    return datetime.now().astimezone().strftime("%H:%M:%S")

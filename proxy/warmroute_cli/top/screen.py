@@ -1,0 +1,170 @@
+"""A reading as lines of a terminal. Pure: it is given the time and the size.
+
+Lines are plain text of exactly so many columns at most, with a style each. What a server says is cut to the printable
+characters of ASCII, so that each takes one column and none steers the terminal.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from warmroute.contract.money import usd
+from warmroute_cli.top.rates import Rates
+from warmroute_cli.top.reading import EngineRow, Loss, Reading
+
+MAX_LOSSES: Final = 5
+LEAST_COLUMNS: Final = 40
+LEAST_LINES: Final = 12
+
+SORTS: Final[dict[str, Callable[[EngineRow], Any]]] = {
+    "engine": lambda row: (row.region, row.id),
+    "run": lambda row: (-row.running, row.id),
+    "prefill": lambda row: (-row.prefill_tokens, row.id),
+    "kv": lambda row: (-(row.kv_share or 0.0), row.id),
+    "wait": lambda row: (-row.queue_s, row.id),
+}
+"""What engines can be sorted by: all but their names, the largest first."""
+
+HELP: Final = (
+    "q        quit",
+    "left,    sort by the column before or after; the sorted one has a *",
+    "right",
+    "r        sort the other way round",
+    "up,      scroll the engines, where there are more than fit",
+    "down",
+    "space    stop asking, and go on",
+    "?        this help, and back",
+    "",
+    "HIT and USD are those of the last minute, as far as this command has run.",
+    "KV is the share of the pool that open requests hold, by the proxy's books;",
+    "DEV, HOST and STORE what each tier has in use, as the engine reports.",
+    "Losses are tokens that were cached once or could have been: receipts show ID.",
+)
+
+
+class Choice(NamedTuple):
+    """What the keys have chosen."""
+
+    sort: str = "engine"
+    backwards: bool = False
+    offset: int = 0
+    paused: bool = False
+    helps: bool = False
+
+
+class Line(NamedTuple):
+    """A line. `style`: "", "bold", "dim", "head" or "bad"."""
+
+    text: str
+    style: str = ""
+
+
+def pressed(choice: Choice, key: str, engines: int) -> Choice:
+    """The choice after a key. `engines`: how many there are."""
+    names = list(SORTS)
+    at = names.index(choice.sort)
+    if key in {"left", "right"}:
+        return choice._replace(sort=names[(at + (1 if key == "right" else -1)) % len(names)], offset=0)
+    if key in {"up", "down"}:
+        offset = choice.offset + (1 if key == "down" else -1)
+        return choice._replace(offset=max(0, min(offset, engines - 1)))
+    if key == "r":
+        return choice._replace(backwards=not choice.backwards)
+    if key == " ":
+        return choice._replace(paused=not choice.paused)
+    return choice._replace(helps=not choice.helps) if key in {"?", "h"} else choice
+
+
+def lines(reading: Reading, rates: Rates, choice: Choice, clock: str, size: tuple[int, int]) -> list[Line]:
+    """At most as many lines as the terminal has, none wider than it. `size`: columns and lines."""
+    columns, height = size
+    if columns < LEAST_COLUMNS or height < LEAST_LINES:
+        return [Line(f"at least {LEAST_COLUMNS} x {LEAST_LINES}"[:columns], "bad")]
+    made = [*_head(reading, rates, choice, clock, columns), Line("")]
+    if choice.helps:
+        made += [Line(text) for text in HELP]
+    else:
+        below = _losses(reading.losses[: min(MAX_LOSSES, height // 5)], columns)
+        made += _engines(reading.engines, choice, height - len(made) - len(below) - 1)
+        made += [Line(""), *below]
+    if reading.problems:
+        made = made[: height - 1]
+        made += [Line(f"! {'; '.join(reading.problems)}", "bad")]
+    return [Line(_shown(line.text)[:columns].rstrip(), line.style) for line in made[:height]]
+
+
+def _head(reading: Reading, rates: Rates, choice: Choice, clock: str, columns: int) -> Iterator[Line]:
+    left = f"warmroute top  {', '.join(reading.regions)}  {clock}{'  paused' if choice.paused else ''}"
+    right = "q quit  ? help"
+    yield Line(left.ljust(columns - len(right) - 1) + f" {right}", "bold")
+    gained, all_of = rates.gained, reading.counters
+    now, ever = _percent(gained.hit_ratio), _percent(all_of.hit_ratio)
+    turns = rates.a_minute(gained.turns)
+    yield Line(f"hit ratio {now} now, {ever} since start   turns {_number(turns)}/min, {all_of.turns:,.0f} in all")
+    saved = rates.a_minute(gained.list_nanousd - gained.price_nanousd)
+    saved_ever = all_of.list_nanousd - all_of.price_nanousd
+    price = _usd(rates.a_minute(gained.price_nanousd))
+    yield Line(f"saved {_usd(saved)} USD/min, {_usd(saved_ever)} in all   paid {price} USD/min")
+    running = sum(row.running for row in reading.engines)
+    tiers = ", ".join(f"{name} {_share(getattr(all_of, name), all_of.cached_tokens)}" for name in _TIERS)
+    yield Line(f"queue {reading.queued} (oldest {reading.oldest_s:.1f} s)   running {running}   cached in {tiers}")
+
+
+_TIERS: Final = ("device", "host", "storage")
+
+
+def _engines(engines: Sequence[EngineRow], choice: Choice, height: int) -> Iterator[Line]:
+    """The table, in so many lines."""
+    rows = sorted(engines, key=SORTS[choice.sort], reverse=choice.backwards)
+    fits = max(1, height - 1)
+    offset = min(choice.offset, max(0, len(rows) - fits))
+    heads = {name: name.upper() + ("*" if name == choice.sort else "") for name in SORTS}
+    yield Line(
+        f"{heads['engine']:<18} {'ROLE':<10} {'STATE':<8} {heads['run']:>4} {heads['prefill']:>8} {heads['kv']:>4}"
+        f" {'DEV':>4} {'HOST':>4} {'STORE':>5} {heads['wait']:>6}",
+        "head",
+    )
+    for row in rows[offset : offset + fits]:
+        device, host, storage = [_tier(row.tiers.get(name)) for name in _TIERS]
+        text = (
+            f"{row.id[:18]:<18} {row.role[:10]:<10} {row.state[:8]:<8} {row.running:>4} {row.prefill_tokens:>8,}"
+            f" {_tier(row.kv_share):>4} {device:>4} {host:>4} {storage:>5} {row.queue_s:>5.1f}s"
+        )
+        yield Line(text, "" if row.state in {"up", "open"} else "bad")
+    if len(rows) > fits:
+        yield Line(f"{offset + 1} to {offset + min(fits, len(rows))} of {len(rows)}", "dim")
+
+
+def _losses(losses: Sequence[Loss], columns: int) -> list[Line]:
+    made = [Line(f"{'NEWEST LOSSES':<20} {'TOKENS':>9}  {'REGION':<8} {'RECEIPT':<27} MODEL", "head")]
+    made += [
+        Line(f"{loss.name[:20]:<20} {loss.tokens:>9,}  {loss.region[:8]:<8} {loss.receipt[:27]:<27} {loss.model}")
+        for loss in losses
+    ]
+    if not losses:
+        made.append(Line("none among the newest turns", "dim"))
+    return [Line(line.text[:columns], line.style) for line in made]
+
+
+def _shown(text: str) -> str:
+    return "".join(char if " " <= char <= "~" else "?" for char in text)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _tier(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _share(amount: float, of: float) -> str:
+    return f"{amount / of:.0%}" if of else "-"
+
+
+def _number(amount: float | None) -> str:
+    return "-" if amount is None else f"{amount:,.1f}"
+
+
+def _usd(nano: float | None) -> str:
+    """Amounts for people: six digits behind the point are enough for a minute of an idle fleet."""
+    return "-" if nano is None else f"{float(usd(round(nano))):,.6f}"

@@ -1,0 +1,39 @@
+"""What `/ready` can say: a name for each trouble of a proxy, which metrics, alerts and runbooks share, and its text."""
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class Trouble(StrEnum):
+    """Why a proxy is not ready, or what does not work as it should while it serves requests."""
+
+    SHUTTING_DOWN = "shutting_down"
+    LEDGER_UNWRITABLE = "ledger_unwritable"
+    NO_ENGINE = "no_engine"
+    ALL_ENGINES_DRAIN = "all_engines_drain"
+
+    DATABASE_AWAY = "database_away"
+    DATABASE_OLD_SCHEMA = "database_old_schema"
+    DATABASE_NEW_SCHEMA = "database_new_schema"
+    LEDGER_FILE_OLD = "ledger_file_old"
+    BUDGET_FILE_UNUSABLE = "budget_file_unusable"
+    REDIS_AWAY = "redis_away"
+    TENANTS_LEFT_OUT = "tenants_left_out"
+    BUDGETS_WITHOUT_TENANTS = "budgets_without_tenants"
+    CONFIG_REFUSED = "config_refused"
+    DISCOVERY_AWAY = "discovery_away"
+    DISCOVERED_ENGINES_UNUSED = "discovered_engines_unused"
+    LARGE_BODIES_WAIT = "large_bodies_wait"
+
+
+NOT_READY: Final = frozenset(
+    {Trouble.SHUTTING_DOWN, Trouble.LEDGER_UNWRITABLE, Trouble.NO_ENGINE, Trouble.ALL_ENGINES_DRAIN}
+)
+"""Those with which no request should be sent to the proxy."""
+
+
+class Problem(NamedTuple):
+    """A trouble that there is. `text`: what `/ready` says; everybody may read it, so it names no address."""
+
+    trouble: Trouble
+    text: str

@@ -1,0 +1,82 @@
+"""What operators reach, on a listener of its own: metrics, admin calls, and the page with what it reads."""
+
+from collections.abc import Callable
+from typing import Final
+
+from warmroute_proxy.server.authentication import Authentication, bearer
+from warmroute_proxy.server.base.config import TenantConfig
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.secrets import admin_key_matches
+from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.exchange import Exchange, Request
+
+PAGE: Final = "/page"
+VIEW: Final = "/admin/view"
+
+
+class AdminEndpoint:
+    """What operators reach, on a listener of its own: everything needs the admin key, with two exceptions. The files of
+    the page are open, since a browser gets them before it has a key. What the page reads takes a tenant's key, too.
+    """
+
+    def __init__(
+        self, key_matches: Callable[[bytes], bool], authentication: Authentication, control_plane: Bridge
+    ) -> None:
+        self._key_matches = key_matches
+        self._authentication = authentication
+        self._control_plane = control_plane
+
+    @classmethod
+    def with_key(cls, sha256_hex: str, authentication: Authentication, control_plane: Bridge) -> "AdminEndpoint":
+        """An endpoint that takes the key with this digest."""
+        return cls(lambda key: admin_key_matches(key, sha256_hex), authentication, control_plane)
+
+    def on_head(self, request: Request) -> None:
+        """Refuse without a key that opens the path."""
+        if _is_page(request.path):
+            if request.method not in {"GET", "HEAD"} or request.length != 0:
+                raise Refusal(405, f"{request.path[:200]} takes GET without a body", code="method_not_allowed")
+            return
+        self._viewer(request)
+
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        """Hand it to the control plane, with the tenant whose key it has; None: it has the admin key."""
+        if _is_page(request.path):
+            self._control_plane.handle(exchange)
+            return
+        try:
+            viewer = self._viewer(request)
+        except Refusal as refusal:  # its key was revoked since
+            exchange.refuse(refusal)
+            return
+        self._control_plane.handle(exchange, {"viewer": viewer})
+
+    def _viewer(self, request: Request) -> TenantConfig | None:
+        """The tenant of a request for a view; None of one with the admin key. Raises: Refusal."""
+        key = bearer(request)
+        if self._key_matches(key):
+            return None
+        if key and request.method == "GET" and _is_view(request.path):
+            try:
+                known = self._authentication.of_head(request)
+            except Refusal:
+                text = "the key is neither the admin key nor the API key of a tenant"
+                raise Refusal(401, text, code="invalid_api_key") from None
+            if known is not None:
+                return known.tenant
+        raise Refusal(401, "the admin key is missing or wrong", code="invalid_api_key")
+
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:  # noqa: ARG002
+        """As it is."""
+        return refusal
+
+    def on_status(self, request: Request, status: int) -> None:
+        """Count nothing: `warmroute_requests_total` is of clients."""
+
+
+def _is_page(path: str) -> bool:
+    return path in {"/", PAGE} or path.startswith(f"{PAGE}/")
+
+
+def _is_view(path: str) -> bool:
+    return path == VIEW or path.startswith(f"{VIEW}/")

@@ -1,0 +1,108 @@
+"""The two text formats of `/metrics`: Prometheus' own, and OpenMetrics, which has exemplars.
+
+OpenMetrics (prometheus.io/docs/specs/om/open_metrics_spec) differs in three ways: the family of a counter has no
+`_total`, a bound is written `1.0` and not `1`, and the page ends with `# EOF`.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from warmroute_proxy.server.base.metric_help import HELP
+from warmroute_proxy.server.base.metrics import Labels, Metrics
+
+Buckets = Iterable[tuple[float, int, tuple[str, float, float] | None]]
+"""Upper bound, count up to it, and its exemplar: trace id, value, unix seconds."""
+
+TEXT_TYPE: Final = "text/plain; version=0.0.4"
+OPEN_METRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_OPEN_METRICS: Final = "application/openmetrics-text"
+_TOTAL: Final = "_total"
+
+
+def wants_open_metrics(accept: str) -> bool:
+    """Whether an `Accept` header prefers OpenMetrics to plain text."""
+    best = {_OPEN_METRICS: 0.0, "text/plain": 0.0}
+    for item in accept.split(","):
+        media_type, *parameters = [piece.strip().lower() for piece in item.split(";")]
+        if media_type in best:
+            best[media_type] = max(best[media_type], _quality(parameters))
+    return best[_OPEN_METRICS] > 0.0 and best[_OPEN_METRICS] >= best["text/plain"]
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def page_of(metrics: Metrics, gauges: Iterable[tuple[str, Labels, float]], *, open_metrics: bool = False) -> str:
+    """All metrics. `gauges`: their values now."""
+    page = Page(open_metrics=open_metrics)
+    for name, labels, value in sorted(metrics.counters()):
+        page.sample("counter", name, labels, str(value))
+    for name, labels, histogram in metrics.histograms():
+        page.histogram(name, labels, histogram.buckets(), histogram.total)
+    for name, labels, number in sorted(gauges):
+        page.sample("gauge", name, labels, f"{number:.15g}")
+    return page.text()
+
+
+class Page:
+    """Lines of one format, family by family."""
+
+    def __init__(self, *, open_metrics: bool) -> None:
+        self._open_metrics = open_metrics
+        self._lines: list[str] = []
+        self._family = ""
+
+    def sample(self, kind: str, name: str, labels: Labels, value: str) -> None:
+        """A counter or a gauge."""
+        self._begin(kind, name)
+        self._lines.append(f"{name}{rendered(labels)} {value}")
+
+    def histogram(self, name: str, labels: Labels, buckets: Buckets, total: float) -> None:
+        """A histogram; its buckets up to infinity."""
+        self._begin("histogram", name)
+        count = 0
+        for bound, count, exemplar in buckets:
+            line = f"{name}_bucket{rendered((*labels, ('le', self._edge(bound))))} {count}"
+            if exemplar is not None and self._open_metrics:
+                trace_id, value, unix_s = exemplar
+                line += f' # {{trace_id="{trace_id}"}} {value:.9g} {unix_s:.3f}'
+            self._lines.append(line)
+        end = rendered(labels)
+        self._lines += [f"{name}_sum{end} {total:.15g}", f"{name}_count{end} {count}"]
+
+    def text(self) -> str:
+        """The page."""
+        ends = ["# EOF"] if self._open_metrics else []
+        return "\n".join([*self._lines, *ends]) + "\n"
+
+    def _begin(self, kind: str, name: str) -> None:
+        if name == self._family:
+            return
+        self._family = name
+        shown = name.removesuffix(_TOTAL) if self._open_metrics and kind == "counter" else name
+        self._lines += [f"# HELP {shown} {HELP[name]}", f"# TYPE {shown} {kind}"]
+
+    def _edge(self, bound: float) -> str:
+        if bound == float("inf"):
+            return "+Inf"
+        return str(float(bound)) if self._open_metrics else f"{bound:g}"
+
+
+def rendered(labels: Labels) -> str:
+    """A label set in braces; nothing where it is empty."""
+    if not labels:
+        return ""
+    inner = ",".join(f'{name}="{_escape(value)}"' for name, value in labels)
+    return "{" + inner + "}"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

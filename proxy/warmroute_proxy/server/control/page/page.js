@@ -1,0 +1,112 @@
+// The page: sign in, choose a view, show it. The address holds the view and the hash of a session, never a key.
+
+import { ask, key, Refused } from "./api.js";
+import { el } from "./dom.js";
+import { decisions, engines, keys } from "./fleet.js";
+import { show as money } from "./money.js";
+import { show as sessions } from "./sessions.js";
+
+const VIEWS = {
+  money: { title: "Money", show: money }, sessions: { title: "Sessions", show: sessions },
+  engines: { title: "Engines", show: engines, operator: true },
+  decisions: { title: "Decisions", show: decisions, operator: true },
+  keys: { title: "Keys and budgets", show: keys },
+};
+const LIVE_MS = 5000;
+
+const $ = (id) => document.getElementById(id);
+const state = { role: null, tenant: "", region: "", since: "24h", detail: "" };
+let shown = 0;
+
+function name() {
+  const [view, detail] = location.hash.slice(2).split("/");
+  const allowed = Object.hasOwn(VIEWS, view) && (state.role === "operator" || !VIEWS[view].operator);
+  state.detail = allowed && /^[0-9a-f]{16}$/.test(detail ?? "") ? detail : "";
+  return allowed ? view : "money";
+}
+
+async function show() {
+  if (state.role === null) return;
+  const view = name(), place = $("view"), number = ++shown;
+  for (const link of $("views").children) {
+    if (link.dataset.view === view) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  place.setAttribute("aria-busy", "true");
+  try {
+    const fresh = el("div");
+    await VIEWS[view].show({ ...state }, fresh);
+    if (number !== shown) return; // another one was asked for since
+    place.replaceChildren(fresh);
+    fresh.dispatchEvent(new Event("shown"));
+    $("problem").textContent = "";
+    place.dataset.view = view;
+  } catch (error) {
+    if (number !== shown) return;
+    if (error instanceof Refused && error.status === 401) return signOut(error.message);
+    $("problem").textContent = error instanceof Refused ? error.message : `This view failed: ${error.message}`;
+  } finally {
+    if (number === shown) place.setAttribute("aria-busy", "false");
+  }
+}
+
+async function signIn() {
+  try {
+    const about = await ask("/admin/view");
+    Object.assign(state, { role: about.role, tenant: about.tenant ?? "", region: about.region });
+    $("who").textContent = about.role === "operator" ? `Operator, region ${about.region}` : `Tenant ${about.tenant}, region ${about.region}`;
+    const names = about.tenants.map((tenant) => el("option", { value: tenant }, tenant));
+    $("tenant").replaceChildren(...(about.role === "operator" ? [el("option", { value: "" }, "All tenants")] : []), ...names);
+    $("tenant").disabled = about.role !== "operator";
+    if (about.tenants.length === 1) $("tenant").value = state.tenant = about.tenants[0];
+    const open = Object.entries(VIEWS).filter(([, view]) => about.role === "operator" || !view.operator);
+    $("views").replaceChildren(...open.map(([view, { title }]) => el("a", { href: `#/${view}`, "data-view": view }, title)));
+    toggle(true);
+    $("problem").textContent = "";
+    await show();
+  } catch (error) {
+    signOut(error.message);
+  }
+}
+
+function signOut(problem = "") {
+  key.forget();
+  state.role = null;
+  shown++;
+  $("who").textContent = "";
+  $("view").replaceChildren();
+  if ($("receipt").open) $("receipt").close();
+  toggle(false);
+  $("problem").textContent = problem;
+  $("key").focus();
+}
+
+function toggle(signedIn) {
+  $("sign-in").hidden = signedIn;
+  for (const id of ["controls", "views", "view"]) $(id).hidden = !signedIn;
+}
+
+$("sign-in").addEventListener("submit", (event) => {
+  event.preventDefault();
+  key.set($("key").value.trim());
+  $("key").value = "";
+  signIn();
+});
+$("forget").addEventListener("click", () => signOut());
+$("refresh").addEventListener("click", show);
+$("tenant").addEventListener("change", (event) => { state.tenant = event.target.value; show(); });
+$("since").addEventListener("change", (event) => { state.since = event.target.value; show(); });
+addEventListener("hashchange", show);
+
+let resized;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(() => { if (name() === "money") show(); }, 250);
+});
+setInterval(() => {
+  const reading = $("view").contains(document.activeElement) || $("view").querySelector("details.card[open]") || $("receipt").open;
+  if ($("live").checked && !document.hidden && !reading) show();
+}, LIVE_MS);
+
+if (key.get()) signIn();
+else toggle(false);

@@ -1,0 +1,104 @@
+// Sessions, the turns of one on a timeline, and a receipt in words.
+
+import { ask } from "./api.js";
+import { count, el, legend, part, percent, table, time, usd, words } from "./dom.js";
+
+const LISTED = 200, SHOWN = 100, WORST = 4, FEW = 14;
+// Losses of every session, in which nothing broke.
+const EXPECTED = new Set(["new", "cold", "page_rounding", "not_kept"]);
+
+export async function show(state, place) {
+  if (!state.tenant) {
+    place.replaceChildren(el("h2", {}, "Sessions"), el("p", {}, "Sessions are of one tenant: choose it above."));
+    return;
+  }
+  const parameters = { since: state.since, tenant: state.tenant };
+  const [sums, newest] = await Promise.all([
+    ask("/admin/view/usage", { ...parameters, by: "session" }),
+    ask("/admin/view/receipts", { ...parameters, limit: LISTED }),
+  ]);
+  const names = new Map(newest.data.filter((row) => row.name).map((row) => [row.session, row.name]));
+  const hash = state.detail || newest.data.find((row) => row.session)?.session || "";
+  const turns = hash ? await ask("/admin/view/receipts", { tenant: state.tenant, session_hash: hash, limit: LISTED }) : null;
+  place.replaceChildren(
+    el("h2", {}, hash ? `Session ${names.get(hash) ?? hash}` : "Sessions"), ...(turns ? timeline(turns.data.reverse(), state) : []),
+    el("h2", {}, "Sessions, the dearest first"), sessions(sums.groups.slice(0, SHOWN), names, hash),
+    el("p", { class: "quiet" }, sums.groups.length > SHOWN ? `${count(sums.groups.length - SHOWN + sums.groups_left_out)} more are not shown.` : ""));
+}
+
+function sessions(groups, names, chosen) {
+  const columns = [{ name: "Session" }, ...["Turns", "Prompt", "Hit ratio", "Paid, USD", "Saved, USD"].map((name) => ({ name, number: true })), { name: "Largest loss" }];
+  const link = (key) => (/^[0-9a-f]{16}$/.test(key)
+    ? el("a", { href: `#/sessions/${key}`, class: "id", "aria-current": key === chosen ? "true" : null }, names.has(key) ? `${names.get(key)} (${key.slice(0, 6)})` : key)
+    : "(none)");
+  return table("Sessions", columns, groups.map((group) => [link(group.key), count(group.turns), count(group.prompt_tokens),
+    percent(group.hit_ratio), usd(group.price_nanousd), usd(group.saved_nanousd), largest(group.losses)]));
+}
+
+function largest(losses) {
+  const [name, tokens] = Object.entries(losses ?? {}).sort((a, b) => b[1] - a[1])[0] ?? [];
+  return name ? `${words(name)} ${count(tokens)}` : "";
+}
+
+/** One column for each turn, as high as its prompt: what was cached below, what was lost above; under it its number and its cost. */
+function timeline(rows, state) {
+  const most = Math.max(1, ...rows.map((row) => row.prompt_tokens));
+  const seen = new Set(["cached"]);
+  const column = (row) => {
+    const losses = Object.entries(row.loss).sort((a, b) => a[1] - b[1]);
+    losses.forEach(([name]) => seen.add(name));
+    const spoken = `Turn ${row.turn}: ${count(row.cached_tokens)} of ${count(row.prompt_tokens)} prompt tokens cached, ` +
+      `${usd(row.price_nanousd)} USD${row.outcome === "completed" ? "" : `, ${words(row.outcome)}`}`;
+    const bar = el("button", { type: "button", class: "turn", title: spoken, "aria-label": spoken, onclick: () => explain(row.id, state) },
+      [...losses, ["cached", row.cached_tokens]].map(([name, tokens]) => {
+        const made = part(name, 0, "height");
+        made.style.height = `${(tokens / most) * 10}rem`;
+        return made;
+      }), el("span", { class: "under" }, row.turn), el("span", { class: "under cost" }, usd(row.price_nanousd)));
+    return bar;
+  };
+  const columns = rows.map(column);
+  return [
+    el("div", { class: "card" },
+      el("div", { class: rows.length <= FEW ? "turns few" : "turns", role: "group", "aria-label": "Turns of the session in their order; each opens its receipt" }, columns),
+      legend([...seen])),
+    summary(rows),
+    el("details", { open: rows.length <= 12 }, el("summary", {}, "Turns as a table"), turns(rows, state)),
+  ];
+}
+
+/** What the session cost, and the turns whose prefix was lost. */
+function summary(rows) {
+  const sum = (name) => rows.reduce((total, row) => total + row[name], 0);
+  const lost = rows.flatMap((row) => Object.entries(row.loss).filter(([name]) => !EXPECTED.has(name)).map(([name, tokens]) => ({ turn: row.turn, name, tokens })));
+  const worst = lost.sort((a, b) => b.tokens - a.tokens).slice(0, WORST).map(({ turn, name, tokens }) => `turn ${turn} ${words(name)} ${count(tokens)}`);
+  const prompt = sum("prompt_tokens");
+  return el("p", {}, `${count(rows.length)} turns, ${usd(sum("price_nanousd"))} USD, ${percent(prompt ? sum("cached_tokens") / prompt : null)} cached. `,
+    worst.length ? `What broke: ${worst.join("; ")}.` : "Nothing broke its prefix.");
+}
+
+function turns(rows, state) {
+  const columns = [...["Turn", "Prompt", "Cached", "Paid, USD"].map((name) => ({ name, number: true })), ...["Not cached", "Ended", "Receipt", "Model", "Sent by"].map((name) => ({ name }))];
+  const link = (row) => el("button", { type: "button", class: "link id", onclick: () => explain(row.id, state) }, row.id);
+  const lost = (row) => Object.entries(row.loss).sort((a, b) => b[1] - a[1]).map(([name, tokens]) => `${words(name)} ${count(tokens)}`).join(", ");
+  return table("Turns", columns, rows.map((row) => [row.turn, count(row.prompt_tokens), count(row.cached_tokens),
+    usd(row.price_nanousd), row.outcome === "completed" ? lost(row) : words(row.outcome), el("span", { class: "now" }, time(row.settled_at)), link(row), row.model, [row.kind, row.agent].filter(Boolean).join(" ")]));
+}
+
+/** A receipt in words, in a dialog that Escape closes. */
+export async function explain(id, state) {
+  const dialog = document.getElementById("receipt");
+  const close = el("button", { type: "button", onclick: () => dialog.close() }, "Close");
+  dialog.replaceChildren(el("h2", { id: "receipt-title" }, "Receipt"), el("p", { class: "quiet" }, "Asking …"), close);
+  if (!dialog.open) dialog.showModal();
+  let lines, more = [];
+  try {
+    const { words: said, ...receipt } = await ask(`/admin/view/receipts/${encodeURIComponent(id)}`, { tenant: state.tenant });
+    lines = said.filter(Boolean);
+    more = [el("details", {}, el("summary", {}, "The receipt itself"), el("pre", { tabindex: 0 }, JSON.stringify(receipt, null, 2)))];
+  } catch (error) {
+    lines = [error.message];
+  }
+  dialog.replaceChildren(el("h2", { id: "receipt-title" }, `Receipt ${id}`), ...lines.map((line) => el("p", {}, line)), ...more, close);
+  close.focus();
+}

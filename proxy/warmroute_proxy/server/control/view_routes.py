@@ -1,0 +1,223 @@
+"""Read-only routes for the page: an operator sees all tenants, a tenant's API key sees that tenant alone.
+
+GET /admin/view                 whose view it is
+GET /admin/view/usage           sums; operators: of all tenants, or of one
+GET /admin/view/receipts        the newest turns, also of one session by its hash
+GET /admin/view/receipts/{id}   a receipt, in words too
+GET /admin/view/keys            API keys without their secret part
+GET /admin/view/budgets         limits and budgets
+
+An operator's question names the tenant by `tenant=`; a tenant's must not name another one.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+
+from warmroute.contract.version import VERSION
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.server.base.config import Config, TenantConfig
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.secrets import config_key_id
+from warmroute_proxy.server.control.answers import json_answer, refused
+from warmroute_proxy.server.control.directory_routes import DirectoryAdmin
+from warmroute_proxy.server.control.receipt_words import in_words
+from warmroute_proxy.server.control.usage_question import Question
+from warmroute_proxy.server.control.usage_routes import Asking, Receipts, asked, no_receipt, not_by_tenant, tenant_of
+from warmroute_proxy.server.request.admission import Admission
+from warmroute_proxy.server.request.open_requests import OpenRequests
+from warmroute_proxy.server.stores.store_state import NotDone, StoreError
+from warmroute_proxy.server.stores.store_thread import StoreBusy
+
+MAX_TENANTS: Final = 200
+"""Names of tenants that an operator's page can choose from."""
+
+MAX_KEYS: Final = 200
+"""Listed keys, the newest; also of a config."""
+
+
+class Views:
+    """What the routes read."""
+
+    def __init__(
+        self,
+        asking: Asking,
+        receipts: Receipts,
+        open_requests: OpenRequests,
+        admission: Admission,
+        directory: DirectoryAdmin | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """`directory`: None where there is no database."""
+        self.asking = asking
+        self.receipts = receipts
+        self._open_requests = open_requests
+        self._admission = admission
+        self._directory = directory
+        self._clock = clock
+
+    @property
+    def config(self) -> Config:
+        """The config in force."""
+        return self.asking.live.now
+
+    def about(self, viewer: TenantConfig | None) -> dict[str, Any]:
+        """Whose view it is."""
+        here = {"region": self.config.proxy.region, "version": VERSION}
+        if viewer is not None:
+            return {"role": "tenant", "tenant": viewer.name, "tenants": [viewer.name], **here}
+        names = sorted(tenant.name for tenant in self.config.tenants)
+        more = {"tenants_left_out": max(0, len(names) - MAX_TENANTS)}
+        return {"role": "operator", "tenant": None, "tenants": names[:MAX_TENANTS], **more, **here}
+
+    def decision(self, receipt_id: str) -> Decision | None:
+        """The placement of a turn, as long as this process remembers it."""
+        newest_first = reversed(self._open_requests.decisions)
+        return next((decision for id_, decision in newest_first if id_ == receipt_id), None)
+
+    async def keys(self, tenant: TenantConfig | None) -> dict[str, Any]:
+        """The keys of a tenant, or of all."""
+        of = self.config.tenants if tenant is None else (tenant,)
+        rows = [
+            {"id": config_key_id(digest), "tenant": each.name, "note": "", "source": "config", "state": "good"}
+            for each in of
+            for digest in each.key_sha256
+        ]
+        if self._directory is not None:
+            stored = await self._directory.keys().keys(None if tenant is None else tenant.name, None, MAX_KEYS + 1)
+            in_database = {key.id for key in stored}
+            rows = [row for row in rows if row["id"] not in in_database]
+            rows = [{**key._asdict(), "source": "database"} for key in stored] + rows
+        return {"object": "list", "data": rows[:MAX_KEYS], "has_more": len(rows) > MAX_KEYS}
+
+    def budgets(self, tenant: TenantConfig | None, *, shared: bool) -> dict[str, Any]:
+        """Limits and budgets, of a tenant or of all. `shared`: also those that a tenant shares with others."""
+        found = self._admission.limits.as_dict(self._clock())
+        if tenant is None:
+            return found
+        name, ids = tenant.name, {config_key_id(digest) for digest in tenant.key_sha256}
+        limits = found["tenants"]
+        own = {
+            "tenants": {name: limits[name]} if name in limits else {},
+            "limits": {},
+            "budgets": [row for row in found["budgets"] if _is_own(row, name, ids)],
+            "at_once": [row for row in found["at_once"] if (row["kind"], row["name"]) == ("tenant", name)],
+        }
+        if not shared:
+            return own
+        of_it = [row for row in found["budgets"] if name in row["tenants"] or ids & set(row["keys"])]
+        return {**own, "limits": found["limits"], "budgets": of_it}
+
+
+def add_views(app: FastAPI, views: Views) -> None:
+    """Add the routes to the admin application."""
+
+    @app.get("/admin/view")
+    async def about(request: Request) -> Response:
+        """Whose view it is."""
+        return json_answer(views.about(request.state.viewer))
+
+    _add_usage(app, views)
+    _add_receipts(app, views)
+    _add_keys_and_budgets(app, views)
+
+
+def _add_usage(app: FastAPI, views: Views) -> None:
+    @app.get("/admin/view/usage")
+    async def usage(request: Request) -> Response:
+        """Sums, over all regions."""
+        try:
+            question = asked(request, ("by", "since", "tenant", "session_hash"))
+            viewer = _tenant(request, question, views.config)
+            if request.state.viewer is None and question.session_hash is None:
+                return json_answer(await views.asking.operators_sums(request, question))
+            not_by_tenant(question)
+            if viewer is None or question.session_hash is not None:
+                raise Refusal(400, "sums of one session are in its turns", code="invalid_value", param="session_hash")
+            return json_answer(await views.asking.sums(request, question._replace(tenant=None), viewer))
+        except Refusal as refusal:
+            return refused(refusal)
+
+
+def _add_receipts(app: FastAPI, views: Views) -> None:
+    @app.get("/admin/view/receipts")
+    async def listed(request: Request) -> Response:
+        """The newest turns: of a tenant over all regions, of all tenants those that this region knows."""
+        try:
+            question = asked(request, ("since", "limit", "tenant", "session_hash"))
+            tenant = _tenant(request, question, views.config)
+            if tenant is None:
+                return json_answer(await views.asking.listed_of_all(question, views.config.proxy.region))
+            return json_answer(await views.asking.listed(request, question._replace(tenant=None), tenant))
+        except Refusal as refusal:
+            return refused(refusal)
+
+    @app.get("/admin/view/receipts/{receipt_id}")
+    async def receipt(receipt_id: str, request: Request) -> Response:
+        """A receipt, with its words. Operators also get why its turn was placed there, while the proxy knows it."""
+        try:
+            tenant = _tenant(request, asked(request, ("tenant",)), views.config)
+            if tenant is None:
+                raise Refusal(
+                    400, "a receipt is of one tenant: name it by tenant=", code="invalid_value", param="tenant"
+                )
+            found = await views.receipts.find(tenant, receipt_id, ask_others=True)
+        except Refusal as refusal:
+            return refused(refusal)
+        if found is None:
+            return no_receipt(receipt_id)
+        body = msgspec.json.decode(found[1])
+        decision = views.decision(receipt_id) if request.state.viewer is None else None
+        shown = None if decision is None else decision_body(receipt_id, decision)
+        return json_answer({**body, "words": in_words({"id": receipt_id, **body}, shown)}, found[0])
+
+
+def _add_keys_and_budgets(app: FastAPI, views: Views) -> None:
+    @app.get("/admin/view/keys")
+    async def keys(request: Request) -> Response:
+        """API keys: their ids and notes. A key itself is known to its holder alone."""
+        try:
+            return json_answer(await views.keys(_tenant(request, asked(request, ("tenant",)), views.config)))
+        except Refusal as refusal:
+            return refused(refusal)
+        except (NotDone, StoreBusy, StoreError):
+            text = "the database of the keys cannot be read now"
+            return refused(Refusal(503, text, code="database_unavailable", retry_after_s=1))
+
+    @app.get("/admin/view/budgets")
+    async def budgets(request: Request) -> Response:
+        """Limits and budgets, and what is left of them."""
+        try:
+            tenant = _tenant(request, asked(request, ("tenant",)), views.config)
+            return json_answer(views.budgets(tenant, shared=request.state.viewer is None))
+        except Refusal as refusal:
+            return refused(refusal)
+
+
+def decision_body(receipt_id: str, decision: Decision) -> dict[str, Any]:
+    """A decision as admin JSON shows it."""
+    names = zip(Decision.__struct_fields__, Decision.__struct_encode_fields__, strict=True)
+    return {
+        "id": receipt_id,
+        **{shown: getattr(decision, field) for field, shown in names if field != "reasons"},
+        "reasons": [candidate._asdict() for candidate in decision.reasons],
+    }
+
+
+def _tenant(request: Request, question: Question, config: Config) -> TenantConfig | None:
+    """Whose turns are asked for: the viewer's own, else the tenant that an operator names. Raises: Refusal."""
+    viewer: TenantConfig | None = request.state.viewer
+    if viewer is None:
+        return tenant_of(question, config)
+    if question.tenant not in {None, viewer.name}:
+        text = "your key is of another tenant: it sees that one alone"
+        raise Refusal(403, text, code="admin_key_needed", param="tenant")
+    return viewer
+
+
+def _is_own(budget: dict[str, Any], tenant: str, key_ids: set[str]) -> bool:
+    """Whether a budget is of nothing but a tenant and its keys."""
+    tenants, keys = budget["tenants"], budget["keys"]
+    return bool(tenants or keys) and set(tenants) <= {tenant} and set(keys) <= key_ids

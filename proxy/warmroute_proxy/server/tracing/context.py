@@ -1,0 +1,71 @@
+"""The W3C trace context of a request (w3.org/TR/trace-context), and whether the request is sampled. Pure.
+
+A client's context names its trace. Whether its `sampled` flag counts is for the operator to say: a client could have
+every request of its own traced. Where it does not count, a trace is sampled by its id, so that all proxies of a fleet
+decide alike.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_SAMPLED: Final = 1
+_RANDOM_BITS: Final = 56
+"""So many low bits of a trace id are random (W3C level 2); sampling reads no others."""
+
+
+class Context(NamedTuple):
+    """A place in a trace. `sampled`: whether the side that sent it records the trace."""
+
+    trace_id: int
+    span_id: int
+    sampled: bool
+
+
+def read_context(value: str) -> Context | None:
+    """The context in a `traceparent` header; None where it is not well formed."""
+    found = _TRACEPARENT.fullmatch(value)
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, more = found.groups()
+    if version == "ff" or (version == "00" and more is not None):
+        return None
+    context = Context(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & _SAMPLED))
+    return context if context.trace_id and context.span_id else None
+
+
+def written(trace_id: int, span_id: int) -> str:
+    """The `traceparent` of a sampled span."""
+    return f"00-{trace_id:032x}-{span_id:016x}-01"
+
+
+class Sampler:
+    """Decides which requests have a trace."""
+
+    def __init__(self, ratio: float, *, follow_clients: bool, random_bits: Callable[[int], int]) -> None:
+        """`ratio`: the share of requests, 0 to 1. `follow_clients`: the flag of a client's context decides.
+
+        `random_bits`: a source of so many random bits.
+        """
+        self._below = round(ratio * (1 << _RANDOM_BITS))
+        self._follow_clients = follow_clients
+        self.random_bits = random_bits
+
+    def new_trace(self) -> int | None:
+        """The id of a new trace; None where the request has none."""
+        low = self.random_bits(_RANDOM_BITS)
+        if low >= self._below:
+            return None
+        return self.random_bits(128 - _RANDOM_BITS) << _RANDOM_BITS | (low or 1)
+
+    def takes(self, context: Context) -> bool:
+        """Whether a request with a context is traced."""
+        by_id = context.trace_id & ((1 << _RANDOM_BITS) - 1) < self._below
+        return context.sampled and (self._follow_clients or by_id)
+
+    def span_id(self) -> int:
+        """The id of a new span."""
+        return self.random_bits(64) or 1

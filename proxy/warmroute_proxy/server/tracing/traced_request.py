@@ -1,0 +1,130 @@
+"""A request that is sampled for a trace: its steps are noted with their times, and handed over once, at its end.
+
+Only a sampled request is a `TracedRequest`; all others are an `InferenceRequest`, which knows nothing of traces. The
+steps are those of `states.REQUEST`. Engines and other regions are sent the context of the span that they belong to, in
+the place of the client's `traceparent`.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.ledger.journal import JournalError
+from warmroute_proxy.server.request.inference_request import InferenceRequest
+from warmroute_proxy.server.request.request_path import RequestPath
+from warmroute_proxy.server.request.states import RequestEvent, RequestState
+from warmroute_proxy.server.tracing.context import TRACEPARENT, TRACESTATE, Context, read_context, written
+from warmroute_proxy.server.tracing.finished import Finished
+from warmroute_proxy.server.tracing.timeline import Timeline
+from warmroute_proxy.server.tracing.tracing import Tracing
+
+NewRequest = Callable[[RequestPath, Exchange, Intake, str], InferenceRequest]
+
+_ENDS: Final = frozenset({RequestState.ENDED, RequestState.CRASHED})
+_NO_ERRORS: Final = frozenset({"completed", "forwarded"})
+
+
+class TracedRequest(InferenceRequest):
+    """One request under way, and its trace."""
+
+    def __init__(
+        self,
+        path: RequestPath,
+        exchange: Exchange,
+        intake: Intake,
+        receipt_id: str,
+        tracing: Tracing,
+        trace: Context,
+    ) -> None:
+        """`trace`: where the request's span belongs; its `span_id` is 0 where it has no parent."""
+        super().__init__(path, exchange, intake, receipt_id)
+        self._tracing = tracing
+        self._trace = trace
+        self._span_id = tracing.sampler.span_id()
+        self._timeline = Timeline(tracing.sampler.span_id)
+        self._decision: Decision | None = None
+        self._refused_with: tuple[int, str] = (0, "")
+        self._handed_over = False
+
+    def _advance(self, event: RequestEvent) -> None:
+        super()._advance(event)
+        now_s, timeline = self._tracing.clock(), self._timeline
+        timeline.step(event, now_s, self._decision, goes_on=self.state is RequestState.LEFT)
+        if self._attempt is not None:
+            self._decision = self._attempt.decision
+        if event is RequestEvent.DISPATCH or event is RequestEvent.FORWARD:
+            headers = self._exchange.request.headers
+            headers[TRACEPARENT] = written(self._trace.trace_id, timeline.sent_id)
+            if not self._trace.span_id:
+                headers.pop(TRACESTATE, None)
+        if self.state in _ENDS and not self._handed_over:
+            self._handed_over = True
+            self._hand_over(now_s)
+
+    def _send(self, decision: Decision, now_s: float) -> None:
+        self._decision = decision
+        super()._send(decision, now_s)
+
+    def refused(self, refusal: Refusal) -> None:
+        self._refused_with = refusal.status, refusal.code or str(refusal.status)
+        super().refused(refusal)
+
+    def _row_written(self, failure: JournalError | None) -> None:
+        if failure is not None:
+            self._refused_with = 503, "ledger_unavailable"
+        super()._row_written(failure)
+
+    def _hand_over(self, now_s: float) -> None:
+        entry, intake, tracing = self._account.entry, self.intake, self._tracing
+        status, error = self._refused_with
+        offset_s, ttft_s = tracing.unix_offset_s(), None
+        outcome = _outcome(self.state, error, forwarded=bool(self._timeline.children))
+        if entry is not None and entry.outcome is not None:
+            outcome, status = entry.outcome, status or entry.status
+            ttft_s = entry.ttft_ms / 1000 if intake.stream and entry.ttft_ms is not None else None
+        tracing.note(self._trace.trace_id, now_s + offset_s, ttft_s, self._timeline.waited_s)
+        tracing.ended(
+            Finished(
+                self._trace.trace_id, self._span_id, self._trace.span_id, self._exchange.request.received_s, now_s,
+                offset_s, self.id, intake.session, intake.model.name, intake.route, intake.stream, intake.facts.turn,
+                outcome, status, error or ("" if outcome in _NO_ERRORS else outcome), entry, self._timeline.children,
+            )
+        )  # fmt: skip
+
+
+def request_maker(tracing: Tracing | None) -> NewRequest:
+    """What makes a request: one with a trace, where it is sampled."""
+    if tracing is None:
+        return InferenceRequest
+    traced: Tracing = tracing
+
+    def make(path: RequestPath, exchange: Exchange, intake: Intake, receipt_id: str) -> InferenceRequest:
+        trace = _trace_of(traced, exchange.request.headers, intake)
+        if trace is None:
+            return InferenceRequest(path, exchange, intake, receipt_id)
+        return TracedRequest(path, exchange, intake, receipt_id, traced, trace)
+
+    return make
+
+
+def _trace_of(tracing: Tracing, headers: dict[str, str], intake: Intake) -> Context | None:
+    """Where the span of a request belongs; None where it has no trace."""
+    sampler, parent = tracing.sampler, headers.get(TRACEPARENT)
+    if parent is not None and (context := read_context(parent)) is not None:
+        return context if sampler.takes(context) else None
+    if intake.forwarded_from is not None:
+        return None  # the proxy that has forwarded it has decided
+    trace_id = sampler.new_trace()
+    return None if trace_id is None else Context(trace_id, 0, True)
+
+
+def _outcome(state: RequestState, error: str, *, forwarded: bool) -> str:
+    """How a request without a ledger entry has ended."""
+    if state is RequestState.CRASHED:
+        return "interrupted"
+    if error:
+        return "refused"
+    return "forwarded" if forwarded else "client_left"

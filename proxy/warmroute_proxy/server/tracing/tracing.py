@@ -1,0 +1,151 @@
+"""What a proxy process does with traces: a sampler, a bounded queue of finished requests, a thread that exports them.
+
+The event loop appends to the queue and never waits. Limits: `queue_requests` finished requests wait; one more is
+dropped and counted, as is what a collector does not take within the timeout. The thread exports `MAX_BATCH` requests at
+once, or what there is after `EVERY_S`.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from warmroute_proxy.server.base.config import TracingConfig
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.secrets import load_headers
+from warmroute_proxy.server.tracing.context import Sampler
+from warmroute_proxy.server.tracing.finished import Finished
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+MAX_BATCH: Final = 64
+EVERY_S: Final = 1.0
+CLOSE_S: Final = 2.0
+_LOG: Final = logging.getLogger(__name__)
+_NAME: Final = "warmroute_traces_total"
+
+
+class Exporter(Protocol):
+    """Sends spans to a collector; it may block for as long as the timeout of the config."""
+
+    def export(self, spans: "list[ReadableSpan]") -> bool:
+        """Whether the collector took them."""
+
+    def close(self) -> None:
+        """Give up what is under way."""
+
+
+class Tracing:
+    """The traces of one proxy process."""
+
+    def __init__(
+        self,
+        config: TracingConfig,
+        region: str,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        make_exporter: Callable[[], Exporter] | None = None,
+    ) -> None:
+        """`make_exporter`: None for OTLP over HTTP. It is called in the thread. Raises: SecretError."""
+        follow = config.follow_clients
+        bits = random.Random().getrandbits  # noqa: S311 - ids of spans are no secrets, and a system call is dear
+        self.sampler = Sampler(config.ratio, follow_clients=follow, random_bits=bits)
+        self.clock = clock
+        self._metrics = metrics
+        self._config = config
+        self._region = region
+        headers = load_headers(config.headers_file)
+        self._make_exporter = make_exporter or partial(_otlp, config, headers)
+        self._queue: deque[Finished] = deque()
+        self._more = threading.Event()
+        self._closed = False
+        counts = [metrics.counter(_NAME, (("outcome", outcome),)) for outcome in ("exported", "failed", "dropped")]
+        self._exported, self._failed, self._dropped = counts
+        self._exporter: Exporter | None = None
+        self._thread = threading.Thread(target=self._run, name="tracing", daemon=True)
+        self._thread.start()
+
+    def unix_offset_s(self) -> float:
+        """Unix seconds less those of the clock."""
+        return time.time() - self.clock()
+
+    def note(self, trace_id: int, unix_s: float, ttft_s: float | None, waited_s: float | None) -> None:
+        """Name the trace in the histograms, for the times that are known."""
+        for histogram, value in ((self._metrics.ttft, ttft_s), (self._metrics.queue_wait, waited_s)):
+            if value is not None:
+                histogram.exemplify(value, f"{trace_id:032x}", unix_s)
+
+    def ended(self, finished: Finished) -> None:
+        """Hand a finished request over; drop it where too many wait."""
+        if self._closed or len(self._queue) >= self._config.queue_requests:
+            self._dropped[0] += 1
+            return
+        self._queue.append(finished)
+        if len(self._queue) >= MAX_BATCH:
+            self._more.set()
+
+    def close(self) -> None:
+        """Export what waits, for `CLOSE_S` at most."""
+        self._closed = True
+        self._more.set()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive() and self._exporter is not None:
+            self._exporter.close()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            self._export_all()
+        except Exception as error:  # a bug of ours or of the packages: requests go on without traces
+            _LOG.error("traces are not exported any more: %s", type(error).__name__)
+            self._closed = True
+
+    def _export_all(self) -> None:
+        from warmroute_proxy.server.tracing.spans import Spans
+
+        exporter = self._exporter = self._make_exporter()
+        spans = Spans(self._config.service_name, self._region, self.sampler.span_id)
+        was_away = False
+        while not (self._closed and not self._queue):
+            self._more.wait(EVERY_S)
+            if len(self._queue) < MAX_BATCH:
+                self._more.clear()
+            batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
+            if not batch:
+                continue
+            taken = exporter.export([span for each in batch for span in spans.of(each)])
+            counter = self._exported if taken else self._failed
+            counter[0] += len(batch)
+            if was_away is taken:
+                _LOG.warning("the collector %s", "takes traces again" if taken else "does not take traces")
+                was_away = not taken
+        exporter.close()
+
+
+class _Otlp:
+    """OTLP over HTTP, by OpenTelemetry's exporter."""
+
+    def __init__(self, config: TracingConfig, headers: dict[str, str]) -> None:
+        from opentelemetry.exporter.otlp.proto.http import Compression
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # `warmroute_traces_total` has it, and our log
+        self._exporter = OTLPSpanExporter(
+            f"{config.endpoint}/v1/traces", headers=headers, timeout=config.timeout_s, compression=Compression.Gzip
+        )
+
+    def export(self, spans: "list[ReadableSpan]") -> bool:
+        return self._exporter.export(spans).name == "SUCCESS"
+
+    def close(self) -> None:
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+
+def _otlp(config: TracingConfig, headers: dict[str, str]) -> Exporter:
+    return _Otlp(config, headers)

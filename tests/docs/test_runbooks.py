@@ -1,0 +1,96 @@
+"""Each thing that `/ready` can say has an alert that fires on it, and each alert has a runbook page."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from warmroute_proxy.core.base.trouble import NOT_READY, Trouble
+
+from .test_conditions import ROOT, RULES, promtool
+
+RUNBOOKS = ROOT / "docs/runbooks"
+ALERT = re.compile(r"- alert: (\w+)\n.*?severity: (\w+)\n.*?runbook: docs/runbooks/(\w+)\.md", re.DOTALL)
+ALERTS = ALERT.findall(RULES.read_text())
+
+SERIES = """\
+rule_files: [{rules}]
+evaluation_interval: 15s
+tests:
+  - interval: 15s
+    input_series:
+{series}
+    alert_rule_test:
+{tests}
+"""
+
+TRACES = """\
+rule_files: [{rules}]
+evaluation_interval: 15s
+tests:
+  - interval: 15s
+    input_series:
+      - series: 'warmroute_traces_total{{outcome="dropped",job="proxy",instance="a"}}'
+        values: '0x4 0+1x80 80x120'
+    alert_rule_test:
+      - eval_time: 2m
+        alertname: TracesAreNotExported
+      - eval_time: 15m
+        alertname: TracesAreNotExported
+        exp_alerts:
+          - exp_labels: {{severity: warning, job: proxy, instance: a}}
+            exp_annotations:
+              summary: Traces of a are lost
+              runbook: docs/runbooks/traces_not_exported.md
+      - eval_time: 40m
+        alertname: TracesAreNotExported
+"""
+
+
+def test_each_alert_has_its_page_and_no_other_page_is_there() -> None:
+    assert len(ALERTS) == RULES.read_text().count("- alert: ")
+    assert {page for *_, page in ALERTS} | {"README"} == {path.stem for path in RUNBOOKS.glob("*.md")}
+    for alert, severity, page in ALERTS:
+        text = (RUNBOOKS / f"{page}.md").read_text()
+        assert text.startswith(f"# {alert}\n\n*{severity.capitalize()}.* ")
+        assert "\n## Effect\n" in text
+        assert "\n## What to do\n\n1. " in text
+
+
+def test_the_index_has_each_alert() -> None:
+    page = (RUNBOOKS / "README.md").read_text()
+    assert re.findall(r"^\| (\w+) \| (\w+) \| \[(\w+)\]\(\3\.md\) \|$", page, re.MULTILINE) == ALERTS
+
+
+def test_each_trouble_has_an_alert() -> None:
+    assert set(Trouble) == set(re.findall(r'warmroute_trouble\{trouble="(\w+)"\}', RULES.read_text()))
+    severities = {page: severity for _, severity, page in ALERTS}
+    assert {severities[trouble] for trouble in NOT_READY} == {"critical"}
+
+
+@pytest.mark.full  # promtool comes by apt
+def test_an_alert_fires_while_a_proxy_has_its_trouble(tmp_path: Path) -> None:
+    tests, series = [], []
+    for trouble in Trouble:
+        alert, severity, _ = next(each for each in ALERTS if each[2] == trouble)
+        rule = RULES.read_text().partition(f"- alert: {alert}\n")[2]
+        summary = re.findall(r'summary: "(.*)"', rule)[0].replace("{{ $labels.instance }}", "a")
+        labels = f'trouble="{trouble}",job="proxy",instance="a"'
+        series += [f"      - series: 'warmroute_trouble{{{labels}}}'", "        values: '0x4 1x80 0x8'"]
+        tests += [
+            f"      - {{eval_time: 1m, alertname: {alert}}}",
+            f"      - eval_time: 20m\n        alertname: {alert}\n        exp_alerts:",
+            f"          - exp_labels: {{severity: {severity}, job: proxy, instance: a}}",
+            f"            exp_annotations: {{summary: {summary!r}, runbook: docs/runbooks/{trouble}.md}}",
+            f"      - {{eval_time: 23m, alertname: {alert}}}",
+        ]
+    (tmp_path / "test.yml").write_text(SERIES.format(rules=RULES, series="\n".join(series), tests="\n".join(tests)))
+    done = promtool("test", "rules", "test.yml", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.full
+def test_an_alert_fires_while_traces_are_lost(tmp_path: Path) -> None:
+    (tmp_path / "test.yml").write_text(TRACES.format(rules=RULES))
+    done = promtool("test", "rules", "test.yml", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,285 @@
+"""Traces: what a collector is sent of a request, what engines and regions are sent, and what happens without one."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.machine import seconds
+from tests.subjects.otlp_receiver import OtlpReceiver, Span
+from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.base.secrets import new_api_key
+from warmroute_proxy.server.tracing import names
+
+from .harness import EngineProcess, ProxyProcess, chat, until
+from .scripted import Handler, ScriptedEngine, whole
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
+OPEN_METRICS = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
+CANARY = "canary-6b1f0c7e"
+
+
+def tracing(url: str, **more: object) -> str:
+    keys = {"endpoint": url, "ratio": 1.0, **more}
+    return "\n".join(["[tracing]", *[f"{key} = {json.dumps(value)}" for key, value in keys.items()]])
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[OtlpReceiver]:
+    started = OtlpReceiver()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def pair(receiver: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    """A proxy before a prefill and a decode engine."""
+    folder = tmp_path_factory.mktemp("pair")
+    engines = [EngineProcess(folder, name, role) for name, role in (("p0", "prefill"), ("d0", "decode"))]
+    proxy: ProxyProcess | None = None
+    try:
+        tables = [engine.listening().toml("east") for engine in engines]
+        proxy = ProxyProcess(folder / "p", tables, limits=tracing(receiver.url), second="requests_per_minute = 1")
+        proxy.start()
+        yield proxy
+    finally:
+        if proxy is not None:
+            proxy.stop()
+        stop_all([engine.child for engine in engines], seconds(5.0))
+
+
+def ask(proxy: ProxyProcess, text: str, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    with proxy.client() as client:
+        return client.post("/v1/chat/completions", json=chat(text, max_tokens=8, **fields), headers=headers)
+
+
+def span_of(receiver: OtlpReceiver, receipt_id: str) -> Span:
+    """The span of a request, once its trace has come."""
+
+    def find() -> Span | None:
+        return next(
+            (each for each in receiver.spans if each.attributes.get("warmroute.receipt.id") == receipt_id), None
+        )
+
+    found: Span = until(find, "the trace of a request")
+    return found
+
+
+class TestARequest:
+    def test_has_one_span_with_its_usage_and_a_child_for_each_step(
+        self, pair: ProxyProcess, receiver: OtlpReceiver
+    ) -> None:
+        headers = {"traceparent": TRACEPARENT, "x-session-id": CANARY}
+        answer = ask(pair, CANARY, headers, stream=True, stream_options={"include_usage": True})
+        span = span_of(receiver, answer.headers["x-warmroute-receipt"])
+        assert (span.trace, span.parent, span.name, span.kind) == (TRACE, PARENT, "chat kimi-k2.5", 2)
+        usage = json.loads(answer.text.split("data: ")[-2])["usage"]
+        receipt = usage["warmroute"]
+        assert span.attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
+        assert span.attributes["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
+        assert span.attributes["gen_ai.conversation.id"] == receipt["session"]
+        assert span.attributes["warmroute.cost_usd"] == usage["cost"]
+        assert {
+            name.removeprefix("warmroute.loss_tokens."): count
+            for name, count in span.attributes.items()
+            if name.startswith("warmroute.loss_tokens.")
+        } == receipt["loss"]
+        assert [child.name for child in receiver.children(span)] == [names.ATTEMPT, names.STORE]
+        attempt, store = receiver.children(span)
+        assert [child.name for child in receiver.children(attempt)] == [names.PREFILL, names.DECODE]
+        prefill, decode = receiver.children(attempt)
+        assert prefill.attributes["warmroute.worker"] == "p0"
+        assert decode.attributes["warmroute.worker"] == "d0"
+        assert span.began_ns <= attempt.began_ns <= prefill.ended_ns <= decode.ended_ns <= store.ended_ns
+        assert span.ended_ns == store.ended_ns
+        assert span.resource["warmroute.region"] == "east"
+
+    def test_counts_cached_tokens_among_its_input_tokens(self, pair: ProxyProcess, receiver: OtlpReceiver) -> None:
+        for _ in range(2):
+            answer = ask(pair, "again")
+        usage = answer.json()["usage"]
+        span = span_of(receiver, answer.headers["x-warmroute-receipt"])
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        assert 0 < cached == span.attributes["gen_ai.usage.cache_read.input_tokens"]
+        assert span.attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"] > cached
+        assert span.attributes["warmroute.cached_tokens.device"] == cached
+
+    def test_has_names_of_the_table_only_and_nothing_of_a_prompt(
+        self, pair: ProxyProcess, receiver: OtlpReceiver
+    ) -> None:
+        headers = {"x-session-id": CANARY, "x-warmroute-session-name": CANARY, "traceparent": TRACEPARENT}
+        answer = ask(pair, CANARY, headers, stream=True, user=CANARY)
+        span_of(receiver, answer.headers["x-warmroute-receipt"])
+        listed = {*names.REQUEST_ATTRIBUTES, *names.CHILD_ATTRIBUTES}
+        prefixes = ("warmroute.loss_tokens.", "warmroute.cached_tokens.")
+        for span in receiver.spans:
+            assert {name for name in span.attributes if not name.startswith(prefixes)} <= listed
+            assert span.name in names.SPANS or "gen_ai.operation.name" in span.attributes
+        sent = b"".join(receiver.bodies)
+        assert CANARY.encode() not in sent
+        assert not any(key.encode() in sent for key in pair.keys)
+
+    def test_that_is_refused_has_a_span_that_says_so(self, pair: ProxyProcess, receiver: OtlpReceiver) -> None:
+        trace = "a" * 32
+        headers = {"traceparent": f"00-{trace}-{PARENT}-01"}
+        with pair.client(1) as client:  # that may make one request a minute
+            statuses = [
+                client.post("/v1/chat/completions", json=chat("limited", max_tokens=8), headers=headers).status_code
+                for _ in range(2)
+            ]
+        assert statuses == [200, 429]
+
+        def refused() -> list[Span]:
+            return [each for each in receiver.requests() if each.trace == trace and each.failed]
+
+        (span,) = until(refused, "the trace of a refused request")
+        assert span.attributes["http.response.status_code"] == 429
+        assert span.attributes["warmroute.outcome"] == "refused"
+        assert span.attributes["error.type"] == "rate_limit_exceeded"
+
+    def test_is_in_the_histogram_of_open_metrics(self, pair: ProxyProcess, receiver: OtlpReceiver) -> None:
+        trace = "5" * 32
+        answer = ask(pair, "exemplar", {"traceparent": f"00-{trace}-{PARENT}-01"}, stream=True)
+        span_of(receiver, answer.headers["x-warmroute-receipt"])
+        with pair.admin() as admin:
+            page = admin.get(
+                "/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+            )
+            plain = admin.get("/metrics")
+        assert page.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        assert page.text.endswith("# EOF\n")
+        assert re.search(
+            rf'^warmroute_ttft_seconds_bucket{{le="[^"]+"}} \d+ # {{trace_id="{trace}"}} ', page.text, re.MULTILINE
+        )
+        assert "# TYPE warmroute_turns counter\n" in page.text
+        assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert "trace_id" not in plain.text
+
+
+def test_another_region_continues_the_trace(receiver: OtlpReceiver, tmp_path: Path) -> None:
+    engine = EngineProcess(tmp_path, "west-a0", "aggregated")
+    keys = (new_api_key()[0], new_api_key()[0])
+    proxies: list[ProxyProcess] = []
+    limits = tracing(receiver.url)
+    try:
+        table = engine.listening().toml("west")
+        west = ProxyProcess(tmp_path / "p", [table], region="west", keys=keys, limits=limits).start()
+        proxies.append(west)
+        local = EngineProcess(tmp_path, "east-a0", "aggregated").listening()
+        peer = ("west", west.url)
+        east = ProxyProcess(tmp_path / "p", [local.toml("east")], keys=keys, peer=peer, limits=limits).start()
+        proxies.append(east)
+        until(
+            lambda: (
+                ask(east, "x", {"x-warmroute-home": "west", "x-session-id": "s"}).headers["x-warmroute-home"] == "west"
+            ),
+            "west serves it",
+        )
+        answer = ask(east, "x", {"x-warmroute-home": "west", "x-session-id": "s"})
+        receipt_id = answer.headers["x-warmroute-receipt"]
+
+        def both() -> list[Span]:
+            found = [s for s in receiver.spans if s.attributes.get("warmroute.receipt.id") == receipt_id]
+            return found if len(found) == 2 else []
+
+        spans = {span.resource["warmroute.region"]: span for span in until(both, "the trace of both regions")}
+        (forward,) = receiver.children(spans["east"])
+        assert (forward.name, forward.attributes["warmroute.region"]) == (names.FORWARD, "west")
+        assert spans["west"].parent == forward.id
+        assert spans["west"].attributes["warmroute.forwarded_from"] == "east"
+        assert spans["east"].attributes["warmroute.outcome"] == "forwarded"
+    finally:
+        for proxy in proxies:
+            proxy.stop()
+        stop_all([engine.child, local.child], seconds(5.0))
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[ScriptedEngine]:
+    engine = ScriptedEngine("s0", _answer)
+    yield engine
+    engine.stop()
+
+
+SDK = """
+import sys
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+import warmroute
+collector, base_url, key = sys.argv[1:]
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(collector + "/v1/traces")))
+trace.set_tracer_provider(provider)
+client = warmroute.OpenAI(base_url=base_url, api_key=key, telemetry=True)
+client.chat.completions.create(model="kimi-k2.5", messages=[{"role": "user", "content": "hello"}], max_tokens=4)
+"""
+
+
+def test_the_sdks_span_is_the_parent_of_the_proxys(pair: ProxyProcess, receiver: OtlpReceiver) -> None:
+    command = [sys.executable, "-c", SDK, receiver.url, pair.base_url, pair.keys[0]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds(60), check=False)
+    assert done.returncode == 0, done.stderr
+
+    def joined() -> list[tuple[Span, Span]]:
+        turns = [each for each in receiver.requests() if "warmroute.region" not in each.resource]
+        return [(turn, each) for turn in turns for each in receiver.requests() if each.parent == turn.id]
+
+    [(turn, request)] = until(joined, "both spans")
+    assert request.trace == turn.trace
+    assert request.attributes["warmroute.receipt.id"] == turn.attributes["warmroute.receipt.id"]
+    assert (turn.kind, request.kind) == (3, 2)  # client and server
+
+
+class TestAnEngine:
+    """What a scripted one is sent."""
+
+    def test_continues_the_trace_of_a_sampled_request(
+        self, scripted: ScriptedEngine, receiver: OtlpReceiver, tmp_path: Path
+    ) -> None:
+        proxy = ProxyProcess(tmp_path / "p", [scripted.toml()], limits=tracing(receiver.url)).start()
+        try:
+            answer = ask(proxy, "hello", {"traceparent": TRACEPARENT, "tracestate": "a=1"})
+            span = span_of(receiver, answer.headers["x-warmroute-receipt"])
+            sent = next(head for head in reversed(scripted.heads) if "traceparent" in head)
+            (attempt,) = [each for each in receiver.children(span) if each.name == names.ATTEMPT]
+            assert sent["traceparent"] == f"00-{TRACE}-{attempt.id}-01"
+            assert sent["tracestate"] == "a=1"
+            answer = ask(proxy, "hello", {"traceparent": TRACEPARENT.removesuffix("1") + "0"})
+            sent = next(head for head in reversed(scripted.heads) if "traceparent" in head)
+            assert sent["traceparent"] == TRACEPARENT.removesuffix("1") + "0"  # its client does not want a trace
+        finally:
+            proxy.stop()
+
+    def test_is_served_as_before_where_the_collector_is_away_or_refuses(
+        self, scripted: ScriptedEngine, tmp_path: Path
+    ) -> None:
+        refusing = OtlpReceiver()
+        refusing.takes = False
+        limits = tracing(refusing.url, timeout_s=0.05, queue_requests=64)
+        proxy = ProxyProcess(tmp_path / "p", [scripted.toml()], limits=limits).start()
+        try:
+            assert {ask(proxy, f"{number}").status_code for number in range(5)} == {200}
+
+            def failed() -> bool:
+                with proxy.admin() as admin:
+                    return 'warmroute_traces_total{outcome="failed"} 5' in admin.get("/metrics").text
+
+            until(failed, "the traces are counted as failed")
+            refusing.stop()
+            assert ask(proxy, "away").status_code == 200
+        finally:
+            proxy.stop()
+
+
+def _answer(handler: Handler) -> None:
+    handler.reply(200, whole({"prompt_tokens": 700, "completion_tokens": 1, "total_tokens": 701}))

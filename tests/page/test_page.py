@@ -1,0 +1,197 @@
+"""The page as people use it: with a keyboard, on a phone, in the dark; and as nobody may use it."""
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.integration.proxy.test_usage import Regions
+from tests.machine import seconds
+
+from .conftest import HEADS, VIEWS, Opener, Scheme, Visit
+
+FOCUSED = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText"
+CLICKS = "() => { for (const each of document.querySelectorAll('nav a, #refresh')) each.click(); }"
+CELLS = "rows => rows.map((row) => [...row.cells].map((cell) => cell.innerText))"
+
+
+PICTURES = {
+    ("money", 1280, "light"),
+    ("sessions", 1280, "light"),
+    ("decisions", 1280, "light"),
+    ("engines", 390, "dark"),
+}
+"""What is shown in the docs."""
+
+
+def problems(visit: Visit) -> list[str]:
+    """What axe finds in the page as it stands."""
+    found: list[dict[str, Any]] = Axe().run(visit.page).response["violations"]
+    return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_view_has_a_barrier_or_is_wider_than_the_screen(
+    visit: Opener, fleet: Regions, width: int, scheme: Scheme
+) -> None:
+    page = visit(width, scheme)
+    assert problems(page) == []
+    page.sign_in(fleet.east.admin_key)
+    page.page.select_option("#tenant", index=1)
+    for view in VIEWS:
+        page.go(view)
+        if view == "decisions":
+            page.page.locator("details summary").first.click()
+        assert problems(page) == [], view
+        assert page.page.evaluate("document.documentElement.scrollWidth") == width, view
+        if (view, width, scheme) in PICTURES:
+            page.picture(f"page-{view}")
+    page.go("sessions").open_receipt()
+    assert problems(page) == []
+    if (width, scheme) == (1280, "dark"):
+        page.page.keyboard.press("Escape")
+        page.page.locator(".turn").nth(5).click()
+        page.page.wait_for_selector("dialog[open] summary")
+        page.picture("page-receipt")
+    assert page.complaints == []
+
+
+def test_everything_works_by_keyboard(visit: Opener, fleet: Regions) -> None:
+    page = visit()
+    keyboard = page.page.keyboard
+
+    def focused() -> str:
+        return str(page.page.evaluate(FOCUSED))
+
+    def tab_to(beginning: str) -> None:
+        for _ in range(60):
+            keyboard.press("Tab")
+            if focused().startswith(beginning):
+                return
+        raise AssertionError(f"{beginning!r} is not reached")
+
+    keyboard.press("Tab")
+    assert focused() == "Skip to the content"
+    keyboard.press("Tab")
+    keyboard.type(fleet.east.admin_key)
+    keyboard.press("Enter")
+    page.settled("money")
+    tab_to("All tenants")
+    keyboard.press("ArrowDown")
+    tab_to("Sessions")
+    keyboard.press("Enter")
+    page.settled("sessions")
+    tab_to("Turn 1: ")
+    label = focused()
+    keyboard.press("Enter")
+    page.page.wait_for_selector("dialog[open] summary")
+    assert "Where: in region" in page.text("dialog")
+    assert focused() == "Close"
+    keyboard.press("Escape")
+    page.page.wait_for_selector("dialog:not([open])", state="attached")
+    assert focused() == label
+
+
+def test_nothing_leaves_the_origin_and_no_script_but_its_own_runs(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key)
+    for view in VIEWS:
+        page.go(view)
+    assert page.complaints == []
+    assert {url.startswith(f"{page.url}/") for url in page.asked} == {True}
+    assert not any(fleet.east.admin_key in url for url in page.asked)
+    tried = page.page.evaluate(
+        """async () => {
+            const script = document.createElement("script");
+            let failed = "";
+            try { script.textContent = "window.hit = 3"; } catch (error) { failed += error.name; }
+            try { document.body.innerHTML = "<p>x</p>"; } catch (error) { failed += error.name; }
+            await fetch("https://example.com/").catch((error) => { failed += error.name; });
+            return [failed, window.hit ?? null];
+        }"""
+    )
+    assert tried == ["TypeErrorTypeErrorTypeError", None]
+
+
+def test_names_that_clients_choose_are_text(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key)
+    page.page.select_option("#tenant", index=1)
+    hashed = next(u["warmroute"]["session"] for u in fleet.usages if u["key"] == "named")
+    page.page.goto(f"{page.url}/page#/sessions/{hashed}")
+    page.page.wait_for_selector(f"a[aria-current=true][href='#/sessions/{hashed}']")
+    assert f"Session {HEADS['x-warmroute-session-name']}" in page.text()
+    page.open_receipt()
+    assert HEADS["x-warmroute-session-name"] in page.text("dialog")
+    assert page.page.evaluate("[window.hit ?? null, document.images.length]") == [None, 0]
+    assert page.complaints == []
+
+
+def test_the_key_stays_in_the_tab_until_it_is_forgotten(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key)
+    kept = page.page.evaluate("[localStorage.length, document.cookie, document.getElementById('key').value]")
+    assert kept == [0, "", ""]
+    page.page.reload()
+    page.settled("money")
+    page.page.click("#forget")
+    assert page.page.is_visible("#sign-in")
+    assert page.text("#view") == ""
+    assert page.page.evaluate("sessionStorage.length") == 0
+    assert fleet.east.admin_key not in page.page.content()
+
+
+def test_a_wrong_key_is_refused_in_words(visit: Opener) -> None:
+    page = visit()
+    page.page.fill("#key", "wrong")
+    page.page.click("#sign-in button")
+    page.page.wait_for_function("document.getElementById('problem').textContent")
+    assert page.text("#problem") == "the key is neither the admin key nor the API key of a tenant"
+    assert page.page.is_visible("#sign-in")
+
+
+def test_a_tenant_sees_itself_and_no_engines(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.keys[1])
+    shown = page.page.eval_on_selector_all("nav a", "links => links.map((link) => link.dataset.view)")
+    assert shown == ["money", "sessions", "keys"]
+    assert page.page.is_disabled("#tenant")
+    wanted = fleet.sums(tenant=1)
+    assert page.text(".tiles").split("\n")[:2] == ["Turns", str(wanted["turns"])]
+    page.go("sessions").open_receipt()
+    assert "Its cost there was" not in page.text("dialog")
+    page.page.keyboard.press("Escape")
+    page.page.goto(f"{page.url}/page#/engines")
+    page.settled("money")
+    assert page.complaints == []
+
+
+def test_money_is_that_of_the_ledger(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key)
+    page.page.select_option("#tenant", index=0)
+    page.settled("money")
+    wanted = fleet.sums()
+    with fleet.east.admin() as admin:
+        found = admin.get("/admin/usage").json()
+    assert found["price_nanousd"] == wanted["price_nanousd"]
+    tiles = dict(zip(*[iter(page.text(".tiles").split("\n"))] * 2, strict=True))
+    assert float(tiles["Paid, USD"]) == pytest.approx(wanted["price_nanousd"] / 1e9, rel=0.01)
+    assert float(tiles["Saved, USD"]) == pytest.approx(wanted["saved_nanousd"] / 1e9, rel=0.01)
+    rows = page.page.eval_on_selector_all("[aria-label='Losses by class'] tbody tr", CELLS)
+    assert {name.replace(" ", "_"): int(tokens.replace(",", "")) for name, tokens, _ in rows} == wanted["losses"]
+
+
+def test_whoever_clicks_fast_sees_the_last_view_and_asks_for_each_once(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key)
+    asked = len(page.asked)
+    page.page.evaluate(CLICKS)
+    page.settled("keys")
+    page.page.wait_for_load_state("networkidle")
+    assert page.text("#view h2:first-of-type").startswith("Keys")
+    assert len(page.asked) - asked < 40
+    assert page.complaints == []
+
+
+def test_live_asks_anew_until_it_is_turned_off(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key).go("engines")
+    with page.page.expect_request("**/admin/engines", timeout=seconds(20) * 1000):
+        page.page.check("#live")
+    page.settled("engines")
+    assert "east-a0" in page.text("#view")

@@ -1,0 +1,120 @@
+"""The search for a plan: what it compares, what it takes, and what it says of targets and prices."""
+
+import re
+import tomllib
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from warmroute_backend.plan.choose import average_load, make_plan
+from warmroute_backend.plan.deployment import Traffic
+from warmroute_backend.plan.hardware import parse_cluster
+from warmroute_backend.plan.models import known_model
+from warmroute_backend.plan.request import AGGREGATED, PlanRequest
+from warmroute_cli.main import main
+from warmroute_cli.plan.search import candidates, search
+from warmroute_cli.plan.sizing import simulate, speeds
+from warmroute_cli.plan.targets import Targets
+from warmroute_cli.plan.traffic import average_trace
+
+TRAFFIC = Traffic(20_000, 200, 4.0, 0.9)
+
+
+def request(model: str, gpus: str, traffic: Traffic = TRAFFIC, **more: object) -> PlanRequest:
+    return replace(PlanRequest(known_model(model), parse_cluster(gpus), traffic=traffic), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("targets", [Targets(), Targets(ttft_p90_s=1.0, token_p90_s=0.006)], ids=["none", "targets"])
+def test_bounds_leave_out_nothing_that_is_better(objective: str, targets: Targets) -> None:
+    asked = request("gpt-oss-120b", "4xH100", objective=objective)
+    bounded = search(asked, average_trace(TRAFFIC), targets)
+    exhaustive = search(asked, average_trace(TRAFFIC), targets, bounded=False)
+    assert bounded.best.sizing == exhaustive.best.sizing
+    assert len(bounded.played) <= len(exhaustive.played)
+
+
+def test_a_bound_is_not_above_what_was_played() -> None:
+    asked = request("gpt-oss-120b", "4xH100")
+    for candidate in candidates(asked):
+        plan = make_plan(candidate)
+        least = speeds(plan, average_load(candidate), TRAFFIC.requests_per_s)
+        played = simulate(plan, candidate, average_trace(TRAFFIC))
+        if played.saturated:  # its queue empties after the last request came: shares are of a longer time
+            continue
+        for name in ("prefill_utilisation", "decode_utilisation", "kv_utilisation"):
+            assert getattr(least, name) <= getattr(played, name)
+        assert least.ttft_s <= played.ttft_p90_s
+        assert least.token_s <= played.token_p90_s
+        assert least.answer_s <= played.answer_p90_s
+
+
+@pytest.mark.full
+def test_memory_is_found_where_the_first_choice_has_too_little() -> None:
+    """60,000 tokens a second on one node: KV of 16 bits answers after a minute, of 8 bits after seconds."""
+    traffic = Traffic(60_000, 400, 1.0, 0.9)
+    found = search(request("kimi-k2.5", "8xH200", traffic), average_trace(traffic), Targets())
+    assert found.best.missed == ()
+    assert found.best.sizing.ttft_p90_s < 10
+    assert found.best.plan.engines[0].shape.kv_type == "fp8_e4m3"
+    late = [each for each in found.played if each.plan.engines[0].shape.kv_type == "bf16"]
+    assert late
+    assert all(each.missed for each in late)
+
+
+def test_equal_words_are_not_equal_plans() -> None:
+    """Each side of a split has its own attention groups, and each combination is compared."""
+    groups = {(each.attention_dp, each.decode_dp) for each in candidates(request("kimi-k2.5", "2x8xH200", tp=8))}
+    assert {(8, 8), (1, 8), (8, 1), (1, 1), (8, None)} <= groups
+
+
+def test_the_first_choice_stays_where_it_reaches_the_targets() -> None:
+    found = search(request("gpt-oss-120b", "8xH100"), average_trace(TRAFFIC), Targets(ttft_p90_s=2.0))
+    assert found.best.missed == ()
+    assert {each.plan.engines[0].shape.kv_type for each in found.played} == {"bf16"}
+
+
+def test_a_target_that_nothing_reaches_is_named() -> None:
+    targets = Targets(token_p90_s=0.001)
+    found = search(request("gpt-oss-120b", "2xH100"), average_trace(TRAFFIC), targets)
+    assert found.ruled_out["a token alone takes longer than its target"] > 0
+    assert any(each.startswith("time per token p90") for each in found.best.missed)
+
+
+def test_a_division_that_is_asked_for_is_not_compared() -> None:
+    asked = request("gpt-oss-120b", "8xH100", split=AGGREGATED, tp=8, speculation=False, chunk_tokens=8192)
+    assert [each.sizing.division for each in search(asked, average_trace(TRAFFIC), Targets()).played] == [
+        "1 aggregated, no drafts"
+    ]
+
+
+def test_prices_pay_for_the_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--model", "gpt-oss-120b", "--gpus", "8xH100", "--input", "20000", "--output", "200"]
+    options += ["--requests-per-s", "4", "--gpu-hour", "2", "--margin", "0.25", "--out", str(tmp_path)]
+    assert main(["plan", *options]) == 0
+    page = capsys.readouterr().out
+    assert "pays $16.00 an hour and 25% more" in page
+    (model,) = tomllib.loads((tmp_path / "proxy.toml").read_text())["model"]
+    hit = float(re.findall(r"  (0\.\d\d) +\d", page[page.index("on the same GPUs") :])[0])
+    usd = (
+        (
+            Decimal(model["input"]) * Decimal(20_000 * (1 - hit))
+            + Decimal(model["cached"]) * Decimal(20_000 * hit)
+            + Decimal(model["output"]) * 200
+        )
+        * 4
+        * 3600
+        / 10**6
+    )
+    assert float(usd) == pytest.approx(16 * 1.25, rel=0.05)
+    assert "free" not in model
+
+
+@pytest.mark.parametrize("option", ["--gpu-hour", "--ttft-p90", "--time-per-token"])
+def test_a_target_without_traffic_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--model", "gpt-oss-120b", "--gpus", "8xH100", option, "2"]) == 2
+    said = capsys.readouterr().err
+    assert option in said
+    assert "is about traffic" in said

@@ -1,0 +1,193 @@
+"""Which requests are sampled, the spans of each life of a request, and a queue that is full."""
+
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.server.base.config import TracingConfig
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.secrets import SecretError, load_headers
+from warmroute_proxy.server.control.exposition import wants_open_metrics
+from warmroute_proxy.server.request.states import RequestEvent as On
+from warmroute_proxy.server.tracing.context import Context, Sampler, read_context, written
+from warmroute_proxy.server.tracing.finished import Finished
+from warmroute_proxy.server.tracing.timeline import Timeline
+from warmroute_proxy.server.tracing.tracing import Tracing
+
+GOOD = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+class TestAContext:
+    def test_is_read_and_written(self) -> None:
+        context = read_context(GOOD)
+        assert context is not None
+        assert context.sampled
+        assert written(context.trace_id, context.span_id) == GOOD
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "", "00", GOOD.upper(), GOOD + "0", GOOD + "-more", "ff" + GOOD[2:],
+            GOOD.replace("00f067aa0ba902b7", "0" * 16),
+            GOOD.replace("4bf92f3577b34da6a3ce929d0e0e4736", "0" * 32), GOOD + "\n",
+        ],
+    )  # fmt: skip
+    def test_that_is_not_well_formed_is_none(self, value: str) -> None:
+        assert read_context(value) is None
+
+    def test_of_a_later_version_may_have_more(self) -> None:
+        assert read_context("01" + GOOD[2:] + "-more") == read_context(GOOD)
+
+
+class TestSampling:
+    def test_takes_about_its_share_of_requests_without_a_context(self) -> None:
+        sampler = Sampler(0.25, follow_clients=False, random_bits=random.Random(1).getrandbits)
+        taken = sum(sampler.new_trace() is not None for _ in range(4000))
+        assert 900 < taken < 1100
+
+    @pytest.mark.parametrize(("ratio", "taken"), [(0.0, 0), (1.0, 50)])
+    def test_takes_none_or_all(self, ratio: float, taken: int) -> None:
+        sampler = Sampler(ratio, follow_clients=False, random_bits=random.Random(1).getrandbits)
+        traces = [sampler.new_trace() for _ in range(50)]
+        assert sum(trace is not None for trace in traces) == taken
+
+    def test_of_two_proxies_takes_the_same_traces(self) -> None:
+        ids = [random.Random(seed).getrandbits(128) for seed in range(500)]
+        samplers = [Sampler(0.3, follow_clients=False, random_bits=random.Random(n).getrandbits) for n in range(2)]
+        one, other = [[s.takes(Context(i, 1, True)) for i in ids] for s in samplers]
+        assert one == other
+        assert 0 < sum(one) < len(ids)
+
+    @pytest.mark.parametrize("follow", [True, False])
+    def test_never_takes_what_its_client_does_not_want(self, follow: bool) -> None:
+        sampler = Sampler(1.0, follow_clients=follow, random_bits=random.Random(1).getrandbits)
+        assert not sampler.takes(Context(1, 1, False))
+
+    def test_follows_clients_only_where_it_is_said(self) -> None:
+        for follow in (True, False):
+            sampler = Sampler(0.0, follow_clients=follow, random_bits=random.Random(1).getrandbits)
+            assert sampler.takes(Context(1, 1, True)) is follow
+
+    def test_of_a_home_takes_each_trace_that_the_first_proxy_has_begun(self) -> None:
+        first, home = [Sampler(0.1, follow_clients=False, random_bits=random.Random(n).getrandbits) for n in range(2)]
+        begun = [trace for trace in (first.new_trace() for _ in range(500)) if trace is not None]
+        assert begun
+        assert all(home.takes(Context(trace, 1, True)) for trace in begun)
+
+
+def decision(kind: Any = "local") -> Decision:
+    worker = Worker("w0", "w0", 0, "aggregated")
+    made: Any = type("Made", (), {"kind": kind, "region": "west", "worker": worker, "decode": None, "prefill": None})
+    found: Decision = made
+    return found
+
+
+def spans(*events: On) -> list[tuple[str, float, float, str]]:
+    """Name, begin, end and failure of the spans; the events come at seconds 1, 2, ..."""
+    timeline = Timeline(iter(range(1, 100)).__next__)
+    forwards = On.FORWARD in events
+    for at, event in enumerate(events, start=1):
+        left = On.CLIENT_LEFT in events[:at] and On.SETTLE not in events[:at] and On.QUEUE not in events
+        one = decision("forward") if forwards and On.HOME_FAILED not in events[: at - 1] else decision()
+        timeline.step(event, float(at), one, goes_on=left)
+    return [(each.name, each.began_s, each.ended_s, each.failed_by) for each in timeline.children]
+
+
+class TestSpans:
+    def test_of_a_turn_that_waited(self) -> None:
+        assert spans(On.QUEUE, On.ADMIT, On.DISPATCH, On.PREFILL, On.CONTENT, On.SETTLE, On.ROW_WRITTEN) == [
+            ("queue", 1.0, 2.0, ""), ("attempt", 3.0, 6.0, ""), ("prefill", 3.0, 4.0, ""), ("decode", 4.0, 6.0, ""),
+            ("store", 6.0, 7.0, ""),
+        ]  # fmt: skip
+
+    def test_of_a_retry(self) -> None:
+        assert spans(On.DISPATCH, On.FAIL, On.DISPATCH, On.SETTLE, On.ROW_WRITTEN) == [
+            ("attempt", 1.0, 2.0, "fail"), ("attempt", 3.0, 4.0, ""), ("store", 4.0, 5.0, ""),
+        ]  # fmt: skip
+
+    def test_of_a_client_that_leaves(self) -> None:
+        assert spans(On.DISPATCH, On.CONTENT, On.CLIENT_LEFT, On.SETTLE, On.ROW_WRITTEN) == [
+            ("attempt", 1.0, 4.0, ""), ("prefill", 1.0, 2.0, ""), ("decode", 2.0, 4.0, ""), ("store", 4.0, 5.0, ""),
+        ]  # fmt: skip
+
+    def test_of_a_client_that_leaves_the_queue(self) -> None:
+        assert spans(On.QUEUE, On.CLIENT_LEFT) == [("queue", 1.0, 2.0, "client_left")]
+
+    def test_of_a_home_that_fails(self) -> None:
+        assert spans(On.FORWARD, On.HOME_FAILED, On.DISPATCH, On.SETTLE, On.ROW_WRITTEN) == [
+            ("forward", 1.0, 2.0, "home_failed"), ("attempt", 3.0, 4.0, ""), ("store", 4.0, 5.0, ""),
+        ]  # fmt: skip
+
+    def test_of_a_crash(self) -> None:
+        assert spans(On.DISPATCH, On.CRASH) == [("attempt", 1.0, 2.0, "crash")]
+
+
+FINISHED = Finished(1, 2, 0, 1.0, 2.0, 0.0, "r", None, "m", "/v1/completions", False, 1, "refused", 429, "x", None, [])
+
+
+class Stuck:
+    """A collector that never answers until it is released."""
+
+    def __init__(self) -> None:
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.exported = 0
+
+    def export(self, spans: list[Any]) -> bool:
+        self.began.set()
+        self.go_on.wait()
+        self.exported += len(spans)
+        return True
+
+    def close(self) -> None:
+        self.go_on.set()
+
+
+def test_what_does_not_fit_into_the_queue_is_dropped_and_counted_and_nothing_waits() -> None:
+    stuck, metrics = Stuck(), Metrics()
+    tracing = Tracing(TracingConfig("http://x", queue_requests=64), "east", metrics, lambda: 1.0, lambda: stuck)
+    tracing.ended(FINISHED)
+    assert stuck.began.wait(30)
+    for _ in range(70):
+        tracing.ended(FINISHED)
+    assert metrics.value("warmroute_traces_total", (("outcome", "dropped"),)) == 6
+    stuck.go_on.set()
+    tracing.close()
+    assert stuck.exported == 65
+    assert metrics.value("warmroute_traces_total", (("outcome", "exported"),)) == 65
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain", False),
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.1", True),
+        ("application/openmetrics-text;q=0.2,text/plain;q=0.9", False),
+        ("application/openmetrics-text;q=odd", False),
+    ],
+)
+def test_open_metrics_is_given_where_it_is_preferred(accept: str, wanted: bool) -> None:
+    assert wants_open_metrics(accept) is wanted
+
+
+def test_headers_for_the_collector_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "headers"
+    file.write_text("Authorization: Bearer a:b\n\nX-Tenant: 7\n")
+    assert load_headers(file) == {"authorization": "Bearer a:b", "x-tenant": "7"}
+    assert load_headers(None) == {}
+
+
+@pytest.mark.parametrize("text", ["s3cret", "two words: s3cret", ": s3cret", "caf\u00e9: s3cret"])
+def test_a_file_without_headers_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "headers"
+    file.write_text(text)
+    with pytest.raises(SecretError, match="holds no headers") as refused:
+        load_headers(file)
+    assert "s3cret" not in str(refused.value)
