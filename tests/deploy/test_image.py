@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import EngineProcess, until
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, until
 from tests.subjects.stores import free_port
 from warmroute.contract.version import VERSION
 from warmroute_cli.processes import stop_all
