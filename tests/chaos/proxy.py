@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from tests.integration.proxy.harness import ProxyProcess
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 

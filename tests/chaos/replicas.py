@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.integration.proxy.harness import ProxyProcess
+from tests.subjects.processes import ProxyProcess
 from tests.subjects.stores import Postgres, Redis, Server
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 from warmroute_proxy.server.base.secrets import new_api_key

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tests.integration.proxy.harness import ProxyProcess
+from tests.subjects.processes import ProxyProcess
 
 from .asks import Ask, ask
 from .client import Line, Seen

@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess
+from tests.subjects.processes import EngineProcess, ProxyProcess
 
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.control.openapi import description

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.integration.proxy.harness import ProxyProcess, chat
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, chat
 
 STREAM_BYTES = 10_000_000
 INFO = b'{"page_size":64,"dp_size":1,"start_time":1}'

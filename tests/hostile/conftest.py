@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat
 from tests.subjects.small_fleet import engine, proxy
 from warmroute_cli.processes import stop_all
 

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from tests.hostile.conftest import HOSTILE, INNOCENT
-from tests.integration.proxy.harness import ProxyProcess, chat, until
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
+from tests.subjects.processes import ProxyProcess, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute_proxy.server.dialects.token_counts import MAX_AT_ONCE
 
 COUNT = "/v1/messages/count_tokens"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess, until
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 

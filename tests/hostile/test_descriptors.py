@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import DEADLINE_S, EngineProcess, ProxyProcess, answer, chat, until
 from tests.integration.proxy.test_tls import SecureProxy
 from tests.machine import seconds
+from tests.subjects.processes import DEADLINE_S, EngineProcess, ProxyProcess, answer, chat, until
 from warmroute_cli.processes import Child, stop_all
 
 

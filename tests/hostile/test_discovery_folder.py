@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import PLAIN, ProxyProcess, until
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
+from tests.subjects.processes import PLAIN, ProxyProcess, until
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute_proxy.server.base.secrets import SecretError, bearer
 
 SECRET = "0123456789abcdef0123456789abcdef"

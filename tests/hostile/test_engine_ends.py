@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.integration.proxy.harness import until
+from tests.subjects.processes import until
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics

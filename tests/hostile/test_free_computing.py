@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, events, until
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, whole
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
 from warmroute.contract import receipt as contract_receipt
 
 LONG: dict[str, Any] = {"metadata": {"script": json.dumps({"output_tokens": 20_000})}, "max_tokens": 20_000}

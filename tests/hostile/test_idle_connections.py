@@ -6,8 +6,8 @@ from functools import partial
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, answer, chat, until
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, answer, chat, until
 
 from .conftest import HOSTILE, INNOCENT, MakePlace
 

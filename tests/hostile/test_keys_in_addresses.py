@@ -4,8 +4,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.integration.proxy.harness import PLAIN, ProxyProcess, chat
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, ProxyProcess, chat
 
 GEMINI = "/v1beta/models/kimi-k2.5:generateContent"
 

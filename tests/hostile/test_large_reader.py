@@ -16,10 +16,10 @@ import pytest
 
 from tests.fuzz.body_template import CONFIG, SECRETS, TENANT
 from tests.hostile.conftest import HOSTILE, INNOCENT
-from tests.integration.proxy.harness import ProxyProcess, answer, chat, until
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
 from tests.integration.proxy.test_large_bodies import reader_of
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, answer, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal

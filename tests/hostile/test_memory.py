@@ -12,9 +12,9 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, chat, until
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
 from tests.integration.proxy.test_tls import SecureProxy
+from tests.subjects.processes import ProxyProcess, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 
 MIB = 2**20
 BUDGET_MIB = 96

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from tests.hostile.cut_link import Cut, CutLink
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess, events, until
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, events, until
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, until
-from tests.integration.proxy.scripted import Handler, ScriptedEngine
+from tests.subjects.processes import ProxyProcess, until
+from tests.subjects.scripted import Handler, ScriptedEngine
 from warmroute_proxy.server.base.secrets import new_api_key
 
 MODEL: Final = "kimi-k2.5"

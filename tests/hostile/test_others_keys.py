@@ -3,8 +3,8 @@
 import httpx
 
 from tests.hostile.conftest import HOSTILE, INNOCENT, MakePlace, Place
-from tests.integration.proxy.harness import chat
 from tests.subjects.body_memory import NoBudget
+from tests.subjects.processes import chat
 from warmroute_proxy.core.accounting.idempotency import Call, IdempotencyKeys
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.request.idempotency import KEYS_EACH, MAX_KEYS, bounds_of

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import PLAIN, ProxyProcess, chat, until
-from tests.integration.proxy.scripted import Handler, ScriptedEngine
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, ProxyProcess, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.regions.forward_claim import Forwards

@@ -27,7 +27,7 @@ import httpx
 from tests.hostile.conftest import HOSTILE, INNOCENT
 from tests.hostile.reading import MESSAGES, RESPONSES
 from tests.hostile.worst_bodies import PLACES, SIZE, body, fillings
-from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess
 from warmroute_cli.processes import stop_all
 
 COUNTS = {MESSAGES: "/v1/messages/count_tokens", RESPONSES: "/v1/responses/input_tokens"}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.proxy.harness import until
 from tests.machine import seconds
+from tests.subjects.processes import until
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
 
-from tests.integration.proxy.harness import ProxyProcess
 from tests.integration.proxy.test_usage import Regions, two_regions
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess
 
 CHROMIUM = "/usr/bin/chromium"
 IMAGES = os.environ.get("WARMROUTE_IMAGES")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess
 from tests.subjects.stores import Postgres, Redis
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key

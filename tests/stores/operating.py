@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from tests.integration.proxy.harness import PLAIN, ProxyProcess, until
+from tests.subjects.processes import PLAIN, ProxyProcess, until
 from tests.subjects.stores import Postgres
 from warmroute_cli.main import main
 from warmroute_proxy.server.stores.migrate import migrate

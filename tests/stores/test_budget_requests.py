@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres
 from warmroute_proxy.server.base.secrets import config_key_id, new_api_key
 from warmroute_proxy.server.stores.migrate import migrate

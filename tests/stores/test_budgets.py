@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.proxy.harness import until
+from tests.subjects.processes import until
 from warmroute_proxy.core.accounting.entry_steps import voiding
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
 from warmroute_proxy.core.queue.scope import Scope

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.otlp_receiver import OtlpReceiver
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.prometheus import ROOT, Prometheus
 from tests.subjects.stores import Postgres, Redis
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 
 from tests.fuzz.test_openapi import CHECKS
-from tests.integration.proxy.harness import PLAIN
+from tests.subjects.processes import PLAIN
 from tests.subjects.stores import Postgres
 from warmroute_proxy.server.control.openapi_directory import directory_paths
 

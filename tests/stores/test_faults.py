@@ -13,8 +13,8 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres, Redis, free_port
 from warmroute_cli.processes import Child, stop_all
 from warmroute_proxy.server.stores import migrate as migrations

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, until
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres, Redis, free_port
 from warmroute_cli.processes import Child, stop_all
 

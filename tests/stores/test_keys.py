@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.proxy.harness import until
 from tests.machine import seconds
+from tests.subjects.processes import until
 from tests.subjects.stores import Postgres
 from warmroute_proxy.server.stores.directory.polling import POLL_S
 

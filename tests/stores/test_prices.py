@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, chat, until
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from tests.subjects.stores import Postgres
 from warmroute.contract import receipt
 from warmroute_cli.main import main

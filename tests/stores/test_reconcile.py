@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.accounting.engine_counts import Counts
 from warmroute_proxy.server.engines.engine_metrics import counts_in

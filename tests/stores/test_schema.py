@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess
 from tests.subjects.stores import Postgres, free_port
 from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_proxy.server.stores.database import REVISIONS

@@ -13,8 +13,8 @@ import httpx
 import msgspec
 import pytest
 
-from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.accounting.entry_steps import void_id, voiding

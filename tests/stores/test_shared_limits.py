@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, answer, chat, until
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, answer, chat, until
 from tests.subjects.stores import Redis
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.core.queue.slots import Held, SlotLimit

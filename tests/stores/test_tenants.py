@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.proxy.harness import until
+from tests.subjects.processes import until
 from tests.subjects.stores import Postgres
 
 from .operating import Operator

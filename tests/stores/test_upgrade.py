@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.stores.database import REVISIONS

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from tests.integration.proxy import test_usage as of_files
-from tests.integration.proxy.harness import ProxyProcess, until
 from tests.integration.proxy.test_usage import (  # noqa: F401 - run here, too
     Regions,
     get,
@@ -21,6 +20,7 @@ from tests.integration.proxy.test_usage import (  # noqa: F401 - run here, too
     test_receipts_are_listed_newest_first_from_all_regions,
     test_without_a_question_it_is_the_total_of_all_regions,
 )
+from tests.subjects.processes import ProxyProcess, until
 from tests.subjects.stores import Postgres
 
 from .conftest import ledger_table

@@ -7,8 +7,8 @@ import time
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import PLAIN, ProxyProcess, chat, until
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, ProxyProcess, chat, until
 from tests.subjects.stores import Redis
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.core.queue.scope import Scope

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tests.integration.proxy.harness import until
 from tests.subjects.copies import ran
+from tests.subjects.processes import until
 from warmroute_backend.launch.identity import MARK
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.deployment import Plan, Ports

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from tests.integration.proxy.harness import PLAIN, until
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, until
 from tests.subjects.stores import free_port
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 

@@ -8,10 +8,12 @@ finding    one judgement, with what to do
 nvidia     GPUs, by NVML
 fabric     RDMA devices and their links
 host       memory, NUMA, limits, clock
+isolation  IOMMU, PCI bridges, the cgroup, errors that the driver logged
 disk       how fast a folder is written and read
 versions   of sglang, mooncake, nixl and CUDA in a Python
 hardware   a plan's GPUs against those that are there
 judgement  findings of facts, with and without a plan
+health     findings of errors, heat, PCI bridges and cgroups
 trials     that the embedded engine starts, and whether SGLang on a CPU would
 reading    all facts of this machine
 """

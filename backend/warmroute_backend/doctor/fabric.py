@@ -9,6 +9,7 @@ from warmroute_backend.doctor.facts import Rdma
 CLASS: Final = "sys/class/infiniband"
 _RATE: Final = re.compile(r"([\d.]+) Gb/sec")
 MAX_PORTS: Final = 256
+MAX_ENTRIES: Final = 256
 
 
 def read_rdma(root: Path = Path("/")) -> tuple[Rdma, ...]:
@@ -35,7 +36,16 @@ def _port(device: Path, port: Path) -> Rdma:
         link_layer=_text(port / "link_layer") or "unknown",
         gbit_s=float(rate[1]) if rate else None,
         numa_node=int(node) if node is not None and node.isdecimal() else None,
+        gid_types=tuple(sorted({text for path in _listed(port / "gid_attrs/types") if (text := _text(path))})),
+        mtu=next(
+            (int(mtu) for path in _listed(device / "device/net") if (mtu := _text(path / "mtu") or "").isdecimal()),
+            None,
+        ),
     )
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())[:MAX_ENTRIES] if folder.is_dir() else []
 
 
 def _text(path: Path) -> str | None:

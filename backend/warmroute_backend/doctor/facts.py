@@ -16,6 +16,12 @@ class Gpu:
     links_down: int
     numa_node: int | None
     mig: bool
+    ecc_errors: int = 0
+    """Since the driver's start, not corrected."""
+    remap_pending: bool = False
+    """Rows of its memory are remapped at its next reset."""
+    slowed_by: str = ""
+    """Heat or power, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,9 @@ class Rdma:
     link_layer: str
     gbit_s: float | None
     numa_node: int | None
+    gid_types: tuple[str, ...] = ()
+    mtu: int | None = None
+    """Of its network interface, if it has one."""
 
     @property
     def is_active(self) -> bool:
@@ -73,6 +82,22 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
+class Isolation:
+    """What stands between devices, and the limits of this process' cgroup; None: there is no limit.
+
+    `redirecting_bridges`: addresses of PCI bridges. `xids`: bus address and number of errors that the driver logged.
+    """
+
+    has_iommu: bool = False
+    passes_through: bool = False
+    redirecting_bridges: tuple[str, ...] = ()
+    cgroup_memory_bytes: int | None = None
+    cgroup_cpus: float | None = None
+    has_open_driver: bool = False
+    xids: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Disk:
     """A folder's free bytes, and how fast it is written (to the disk) and read, in bytes a second."""
 
@@ -102,3 +127,4 @@ class Machine:
     host: Host
     disk: Disk | None
     versions: Versions
+    isolation: Isolation = field(default_factory=Isolation)

@@ -7,7 +7,8 @@ run or would fall to TCP, and a warning where it would run badly.
 from collections.abc import Iterator
 from typing import Final
 
-from warmroute_backend.doctor.facts import Disk, Gpus, Host, Machine, Rdma, Versions
+from warmroute_backend.doctor import health
+from warmroute_backend.doctor.facts import Disk, Gpus, Host, Machine, Versions
 from warmroute_backend.doctor.finding import Finding, Level
 from warmroute_backend.doctor.hardware import mismatches
 from warmroute_backend.plan.deployment import Plan
@@ -30,10 +31,14 @@ def judge(machine: Machine, plan: Plan | None) -> list[Finding]:
     """All findings, in the order in which a deployment needs things."""
     return [
         *_gpus(machine.gpus, plan),
+        *health.of_gpus(machine.gpus, machine.isolation, plan),
         *_driver(machine.gpus, machine.versions),
         *_links(machine.gpus, plan),
-        *_rdma(machine.rdma, machine.host, machine.gpus, plan),
+        *health.of_paths(machine.isolation, machine.gpus, plan),
+        *_rdma(machine, plan),
+        *health.of_cards(machine.rdma, plan),
         *_memory(machine.host, plan),
+        *health.of_cgroup(machine.isolation, machine.host, plan),
         *_limits(machine, plan),
         *_disk(machine.disk, plan),
         *_versions(machine.versions, plan),
@@ -111,8 +116,8 @@ def _links(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "NVLink", text, "nvidia-smi nvlink -s; nvidia-smi -q | grep -A4 Fabric")
 
 
-def _rdma(ports: tuple[Rdma, ...], host: Host, gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
-    needed = _over_network(plan)
+def _rdma(machine: Machine, plan: Plan | None) -> Iterator[Finding]:
+    ports, gpus, needed = machine.rdma, machine.gpus, _over_network(plan)
     active = [port for port in ports if port.is_active]
     if not active:
         level = Level.PROBLEM if needed else Level.NOTE
@@ -146,9 +151,9 @@ def _rdma(ports: tuple[Rdma, ...], host: Host, gpus: Gpus, plan: Plan | None) ->
         yield Finding(
             Level.WARNING, "RDMA", text, "nvidia-smi topo -m; cable the cards beside them, or KV crosses sockets"
         )
-    if active and not gpus.problem and host.peer_memory is None:
-        text = "no module nvidia_peermem: network cards may not read GPU memory, and KV is copied by the host"
-        yield Finding(Level.WARNING, "RDMA", text, "sudo modprobe nvidia-peermem")
+    if active and not gpus.problem and not health.reads_gpu_memory(machine.isolation, machine.host):
+        text = "neither nvidia_peermem nor dma-buf: network cards do not read GPU memory, and KV is copied by the host"
+        yield Finding(Level.WARNING, "RDMA", text, "sudo modprobe nvidia-peermem, or the open driver on Linux 5.12")
 
 
 def _memory(host: Host, plan: Plan | None) -> Iterator[Finding]:
@@ -159,12 +164,12 @@ def _memory(host: Host, plan: Plan | None) -> Iterator[Finding]:
         "memory",
         f"{total / GIB:.0f} GiB on {nodes}, {host.cpus} CPUs ({host.cpu_model}), Linux {host.kernel or 'unknown'}",
     )
-    need = _host_bytes(plan)
+    need = health.pinned_bytes(plan)
     if need and total and need > total:
-        text = f"HiCache takes {need / GIB:.0f} GiB of host memory, and there are {total / GIB:.0f}"
+        text = f"host pools take {need / GIB:.0f} GiB of host memory, and there are {total / GIB:.0f}"
         yield Finding(Level.PROBLEM, "memory", text, "a smaller size_gb of the plan's engines")
     elif need and host.available_bytes is not None and need > host.available_bytes:
-        text = f"HiCache takes {need / GIB:.0f} GiB, and {host.available_bytes / GIB:.0f} are available now"
+        text = f"host pools take {need / GIB:.0f} GiB, and {host.available_bytes / GIB:.0f} are available now"
         yield Finding(Level.PROBLEM, "memory", text, "end what has it (free -h), or a smaller size_gb")
     if len(host.numa_nodes) > 1 and host.numa_balancing:
         text = "the kernel moves pages between NUMA nodes by itself, which stalls processes with large pinned pools"
@@ -177,18 +182,6 @@ def _memory(host: Host, plan: Plan | None) -> Iterator[Finding]:
         yield Finding(Level.PROBLEM, "huge pages", f"{text}, which HiCache cannot use", todo)
     else:
         yield Finding(Level.OK, "huge pages", text)
-
-
-def _host_bytes(plan: Plan | None) -> float:
-    """What HiCache pins on the fullest node."""
-    if plan is None:
-        return 0.0
-    taken = dict.fromkeys(range(plan.cluster.nodes), 0.0)
-    for engine in plan.engines:
-        for node in range(engine.node, engine.node + engine.nodes):
-            if engine.hicache is not None and node in taken:
-                taken[node] += engine.hicache.size_gb * 1e9 * engine.shape.tp / engine.nodes
-    return max(taken.values())
 
 
 def _limits(machine: Machine, plan: Plan | None) -> Iterator[Finding]:

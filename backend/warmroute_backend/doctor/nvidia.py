@@ -67,7 +67,39 @@ def _gpu(nvml: Any, index: int, handle: Any, root: Path) -> Gpu:
         links_down=len(links) - sum(links),
         numa_node=_numa_node(_text(nvml.nvmlDeviceGetPciInfo(handle).busId), root),
         mig=_mig(nvml, handle),
+        ecc_errors=_ecc_errors(nvml, handle),
+        remap_pending=_remap_pending(nvml, handle),
+        slowed_by=_slowed_by(nvml, handle),
     )
+
+
+def _ecc_errors(nvml: Any, handle: Any) -> int:
+    try:
+        kind, counter = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        return int(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, counter))
+    except nvml.NVMLError:  # it has no ECC, or it is off
+        return 0
+
+
+def _remap_pending(nvml: Any, handle: Any) -> bool:
+    try:
+        _, _, pending, _ = nvml.nvmlDeviceGetRemappedRows(handle)
+    except nvml.NVMLError:
+        return False
+    return bool(pending)
+
+
+def _slowed_by(nvml: Any, handle: Any) -> str:
+    try:
+        reasons = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    except nvml.NVMLError:
+        return ""
+    names = {
+        nvml.nvmlClocksThrottleReasonHwThermalSlowdown: "too hot",
+        nvml.nvmlClocksThrottleReasonSwThermalSlowdown: "too hot for its limit",
+        nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "the power supply brakes it",
+    }
+    return ", ".join(name for bit, name in names.items() if reasons & bit)
 
 
 def _links(nvml: Any, handle: Any) -> list[bool]:

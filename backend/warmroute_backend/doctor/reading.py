@@ -7,6 +7,7 @@ from warmroute_backend.doctor.fabric import read_rdma
 from warmroute_backend.doctor.facts import Machine
 from warmroute_backend.doctor.finding import Finding, Level
 from warmroute_backend.doctor.host import read_host
+from warmroute_backend.doctor.isolation import read_isolation
 from warmroute_backend.doctor.nvidia import read_gpus
 from warmroute_backend.doctor.versions import read_versions
 from warmroute_backend.launch.program import Program
@@ -27,6 +28,7 @@ def read(python: str, plan: Plan | None, disk: Path | None, root: Path = ROOT) -
         host=read_host(root),
         disk=None if folder is None else measured(folder),
         versions=read_versions(python),
+        isolation=read_isolation(root),
     )
 
 

@@ -36,6 +36,9 @@ PARSERS: Final[Mapping[str, tuple[str, str]]] = {
     "gpt-oss": ("gpt-oss", "gpt-oss"),
     "qwen3-coder": ("", "qwen3_coder"),
     "qwen3-235b": ("qwen3", "qwen25"),
+    "qwen3-30b": ("qwen3", "qwen25"),
+    "minimax-m2": ("minimax-append-think", "minimax-m2"),
+    "llama-3.3": ("", "llama3"),
     "llama-4": ("", "pythonic"),
 }
 """Parsers of reasoning and of tool calls by the begin of a model's name (SGLang's cookbook)."""

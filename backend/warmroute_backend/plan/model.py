@@ -39,6 +39,7 @@ ARCHITECTURES: Final[Mapping[str, CacheKind]] = {
     "KimiK25ForConditionalGeneration": CacheKind.LATENT,
     "Llama4ForConditionalGeneration": CacheKind.WINDOW,
     "LlamaForCausalLM": CacheKind.HEADS,
+    "MiniMaxM2ForCausalLM": CacheKind.HEADS,
     "Qwen2ForCausalLM": CacheKind.HEADS,
     "Qwen3ForCausalLM": CacheKind.HEADS,
     "Qwen3MoeForCausalLM": CacheKind.HEADS,

@@ -168,6 +168,37 @@ _GPT_OSS: Final[dict[str, Any]] = {
     "max_position_embeddings": 131072,
     "quantization_config": {"quant_method": "mxfp4"},
 }
+_MINIMAX_M2: Final[dict[str, Any]] = {
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax_m2",
+    "torch_dtype": "bfloat16",
+    "num_hidden_layers": 62,
+    "hidden_size": 3072,
+    "intermediate_size": 1536,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_local_experts": 256,
+    "num_experts_per_tok": 8,
+    "vocab_size": 200064,
+    "max_position_embeddings": 196608,
+    "quantization_config": _FP8,
+}
+"""230e9 parameters of 8 bits (huggingface/transformers, docs/source/en/model_doc/minimax_m2.md)."""
+
+_LLAMA_70B: Final[dict[str, Any]] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "torch_dtype": "bfloat16",
+    "num_hidden_layers": 80,
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+}
 _SCOUT: Final[dict[str, Any]] = {
     "architectures": ["Llama4ForConditionalGeneration"],
     "model_type": "llama4",
@@ -248,6 +279,37 @@ MODELS: Final[Mapping[str, Known]] = {
             max_position_embeddings=40960,
         ),
     ),
+    "qwen3-235b-2507": Known(
+        "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8",
+        236 * _GB,
+        _qwen_moe(
+            num_hidden_layers=94,
+            hidden_size=4096,
+            intermediate_size=12288,
+            moe_intermediate_size=1536,
+            num_attention_heads=64,
+            num_key_value_heads=4,
+            num_experts=128,
+            max_position_embeddings=262144,
+        ),
+    ),
+    "qwen3-30b-2507": Known(
+        "Qwen/Qwen3-30B-A3B-Instruct-2507",
+        2 * 30_532_122_624,
+        _qwen_moe(
+            num_hidden_layers=48,
+            hidden_size=2048,
+            intermediate_size=6144,
+            moe_intermediate_size=768,
+            num_attention_heads=32,
+            num_key_value_heads=4,
+            num_experts=128,
+            max_position_embeddings=262144,
+            quantization_config=None,
+        ),
+    ),
+    "minimax-m2": Known("MiniMaxAI/MiniMax-M2", 230 * _GB, _MINIMAX_M2),
+    "llama-3.3-70b": Known("meta-llama/Llama-3.3-70B-Instruct", 2 * 70_553_706_496, _LLAMA_70B),
     "gpt-oss-120b": Known("openai/gpt-oss-120b", 65_248_815_744, _GPT_OSS),
     "llama-4-scout": Known("meta-llama/Llama-4-Scout-17B-16E-Instruct", 217_283_587_072, _SCOUT),
 }

@@ -44,6 +44,10 @@ DRAFTS: Final[dict[str, Draft]] = {
     "gpt-oss-120b": Draft(
         "EAGLE3", "nvidia/gpt-oss-120b-Eagle3", 1, 2 * 10**9, 2.0, "assumed: its card names no accept length"
     ),
+    "llama-3.3-70b": Draft(
+        "EAGLE3", "yuhuili/EAGLE3-LLaMA3.3-Instruct-70B", 1, 3 * 10**9, 2.0,
+        "assumed: 5.6 is published for trees of drafts, not for a chain of three (EAGLE-3, arXiv 2503.01840)",
+    ),
     "llama-4-scout": Draft(
         "EAGLE3", "lmsys/sglang-EAGLE3-Llama-4-Scout-17B-16E-Instruct-v1", 1, 2 * 10**9, 2.0,
         "assumed: its card names no accept length",

@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.integration.proxy.harness import PLAIN
 from tests.machine import seconds
 from tests.subjects.copies import Copy
+from tests.subjects.processes import PLAIN
 
 from warmroute_cli.processes import stop_all
 

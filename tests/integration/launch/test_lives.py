@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import until
 from tests.machine import seconds
 from tests.subjects.launched import MODEL, Launched, free_ports, pair_plan
+from tests.subjects.processes import until
 from warmroute_backend.plan.deployment import Ports
 
 pytestmark = pytest.mark.timeout(180)

@@ -4,7 +4,7 @@ import re
 import uuid
 from typing import Any
 
-from tests.integration.proxy.harness import ProxyProcess, until
+from tests.subjects.processes import ProxyProcess, until
 
 
 def ask(proxy: ProxyProcess, body: dict[str, Any], session: str) -> dict[str, Any]:

@@ -6,9 +6,8 @@ from typing import Any
 import httpx
 
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat
 from warmroute_cli.processes import stop_all
-
-from .harness import PLAIN, EngineProcess, ProxyProcess, chat
 
 
 class Scene:

@@ -19,9 +19,8 @@ import pytest
 
 import warmroute
 from tests.machine import configured, seconds
-
-from .harness import ProxyProcess, answer, chat, events, until
-from .scripted import ROLE, Handler, ScriptedEngine, delta, whole
+from tests.subjects.processes import ProxyProcess, answer, chat, events, until
+from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta, whole
 
 USAGE = {"prompt_tokens": 400, "completion_tokens": 2, "total_tokens": 402}
 LAST = {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, answer, chat, until
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess, answer, chat, until
 
 POOL = "4096"  # about eight prompts
 FLOOD = 40

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, until
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess, until
 
 TURNS = 4
 

@@ -11,11 +11,10 @@ import openai
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat
 from warmroute.contract.steering import REFUSED_FIELDS
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.errors import no_model
-
-from .harness import EngineProcess, ProxyProcess, chat
 
 CANARY = "canary-7f3a9c"
 SECRET_SESSION = "session-canary-51c0"

@@ -11,10 +11,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.load.conditions import Condition
-
-from .harness import EngineProcess, ProxyProcess, chat, until
 
 pytestmark = pytest.mark.timeout(240)
 WAIT_S = 60.0

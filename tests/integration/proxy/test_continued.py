@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, chat, events, until
+from tests.subjects.scripted import ROLE, Handler, Script, ScriptedEngine, delta
 from warmroute import OpenAI
 from warmroute.contract import receipt as contract_receipt
 
-from .harness import ProxyProcess, chat, events, until
-from .scripted import ROLE, Handler, Script, ScriptedEngine, delta
 from .test_faults import PAIRS, Fleet, Stream
 from .test_idempotency import Asker, complete, rows_of
 

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .harness import ProxyProcess
+from tests.subjects.processes import ProxyProcess
 
 HEADERS = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
 MODEL = "kimi-k2.5"

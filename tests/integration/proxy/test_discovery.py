@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.subjects.dns_server import NAME, DnsServer
+from tests.subjects.processes import until
 
-from .harness import until
 from .reload_scene import Scene
 
 

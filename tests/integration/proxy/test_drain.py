@@ -10,11 +10,10 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.engines import drain_orders
-
-from .harness import EngineProcess, ProxyProcess, chat, until
 
 LONG = {"stream": True, "max_tokens": 400, "ignore_eos": True}  # some 4 s
 

@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.load.health_monitor import IDLE_S
 from warmroute_proxy.core.placement.router import Router
@@ -17,9 +19,6 @@ from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe
-
-from .harness import EngineProcess, ProxyProcess, chat, until
-from .scripted import Handler, ScriptedEngine
 
 
 def never(handler: Handler) -> None:

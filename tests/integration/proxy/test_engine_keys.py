@@ -8,11 +8,11 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
+from tests.subjects.scripted import ScriptedEngine
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.main import serve
 
-from .harness import PLAIN, EngineProcess, ProxyProcess, chat, until
-from .scripted import ScriptedEngine
 from .test_engine_misbehaves import sound
 from .test_faults import LONG, Stream
 

@@ -11,11 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.subjects.processes import ProxyProcess, chat, events, until
+from tests.subjects.scripted import ROLE, Handler, Script, ScriptedEngine, delta, whole
 from warmroute.contract import receipt as contract_receipt
 from warmroute.contract.identity import SESSION_HEADERS
-
-from .harness import ProxyProcess, chat, events, until
-from .scripted import ROLE, Handler, Script, ScriptedEngine, delta, whole
 
 USAGE = {
     "prompt_tokens": 400,

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from .harness import ProxyProcess, chat, events, until
-from .scripted import Handler, ScriptedEngine, delta
+from tests.subjects.processes import ProxyProcess, chat, events, until
+from tests.subjects.scripted import Handler, ScriptedEngine, delta
 
 FULL = {"object": "error", "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE", "code": 503}
 

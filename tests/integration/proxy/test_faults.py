@@ -16,10 +16,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess, chat, events, until
 
 LONG: dict[str, Any] = {
     "metadata": {"script": json.dumps({"output_tokens": 400})}

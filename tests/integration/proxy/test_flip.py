@@ -7,10 +7,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess, chat, until
 
 pytestmark = pytest.mark.timeout(120)
 SWITCH = "--enable-pd-role-switch"

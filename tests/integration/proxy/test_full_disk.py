@@ -14,9 +14,8 @@ from typing import Any
 import httpx
 
 from tests.machine import seconds
-
-from .harness import ProxyProcess, chat, events, until
-from .scripted import Handler, ScriptedEngine, delta, whole
+from tests.subjects.processes import ProxyProcess, chat, events, until
+from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
 
 USAGE = {"prompt_tokens": 500, "completion_tokens": 3, "total_tokens": 503}
 UNLIMITED = resource.RLIM_INFINITY

@@ -11,10 +11,9 @@ from google import genai
 from google.genai import errors, types
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess
 
 MODEL = "kimi-k2.5"
 PATH = f"/v1beta/models/{MODEL}:generateContent"

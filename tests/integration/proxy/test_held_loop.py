@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, chat, until
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
 from tests.integration.proxy.test_tls import SecureProxy
 from tests.machine import measured
 from tests.subjects.held_loop import longest_s
+from tests.subjects.processes import ProxyProcess, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.entry_steps import Ending, dispatch, settle

@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.machine import configured, seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess, chat, until
 
 PAIR = {"p0": "prefill", "d0": "decode"}
 OUTLIVE_S = configured(3)

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.machine import configured, seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 
-from .harness import EngineProcess, ProxyProcess, chat, events, until
-from .scripted import ROLE, Handler, ScriptedEngine, delta
 from .test_idempotency import Asker, Fleet, complete, long, rows_of
 
 USAGE = {

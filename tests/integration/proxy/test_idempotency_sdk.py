@@ -11,9 +11,9 @@ import pytest
 
 import warmroute
 from tests.machine import seconds
+from tests.subjects.processes import DEADLINE_S, chat, until
 from warmroute.contract import receipt as contract_receipt
 
-from .harness import DEADLINE_S, chat, until
 from .test_idempotency import PAIR, Fleet, rows_of
 
 

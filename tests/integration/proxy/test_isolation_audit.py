@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess
 from tests.subjects.http_server import QuietServer
+from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import key_sha256, new_api_key

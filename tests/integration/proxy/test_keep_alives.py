@@ -7,9 +7,8 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess
 
 TEXT = "The files say this, line by line. " * 300
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, answer, chat, until
+from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta
 from warmroute_proxy.server.base.secrets import config_key_id, new_api_key
-
-from .harness import ProxyProcess, answer, chat, until
-from .scripted import ROLE, Handler, ScriptedEngine, delta
 
 FIRST, OTHER = 1, 2  # the keys of one tenant
 

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import zmq
 
-from tests.integration.proxy.harness import DEADLINE_S
 from tests.machine import seconds
+from tests.subjects.processes import DEADLINE_S
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain

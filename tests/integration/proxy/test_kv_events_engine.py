@@ -10,9 +10,9 @@ from typing import NamedTuple
 import pytest
 import zmq
 
-from tests.integration.proxy.harness import EngineProcess, ProxyProcess, chat, until
 from tests.integration.proxy.kv_scene import ask, follow, metric, predicted_tiers, removed_blocks
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.processes import stop_all
 
 PAGE = 16

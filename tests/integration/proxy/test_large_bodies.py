@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.integration.proxy.harness import ProxyProcess, chat, until
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
 from tests.perf.process import tree
+from tests.subjects.processes import ProxyProcess, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute.contract import receipt
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES

@@ -8,9 +8,8 @@ import anthropic
 import httpx
 import pytest
 
+from tests.subjects.processes import ProxyProcess, until
 from warmroute.contract import receipt as contract_receipt
-
-from .harness import ProxyProcess, until
 
 MODEL = "kimi-k2.5"
 TOOLS: list[Any] = [

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 
 MODEL = "kimi-k2.5"

@@ -3,8 +3,8 @@
 import threading
 from pathlib import Path
 
-from tests.integration.proxy.harness import ProxyProcess
-from tests.integration.proxy.scripted import ROLE, Handler, ScriptedEngine, delta
+from tests.subjects.processes import ProxyProcess
+from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta
 
 USAGE = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}}
 

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .harness import ProxyProcess
+from tests.subjects.processes import ProxyProcess
 
 HEADERS = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
 LINE = "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch={};"

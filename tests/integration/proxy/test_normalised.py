@@ -6,9 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.subjects.processes import EngineProcess, ProxyProcess, until
 from warmroute.contract import receipt as contract_receipt
-
-from .harness import EngineProcess, ProxyProcess, until
 
 PROMPT = "You are an agent that reads before it writes. " * 100
 

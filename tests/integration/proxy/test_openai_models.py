@@ -20,14 +20,13 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events
 from warmroute.contract.money import Rates
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.server.engines.sse import Scanner
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.request.client_answer import usage_event
-
-from .harness import EngineProcess, ProxyProcess, chat, events
 
 GOLDEN: Final = Path(__file__).parents[2] / "contract" / "golden"
 CHAT: Final = "/v1/chat/completions"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.subjects.launched import free_ports
+from tests.subjects.processes import ProxyProcess, answer, chat, until
+from tests.subjects.scripted import ScriptedEngine
 
-from .harness import ProxyProcess, answer, chat, until
-from .scripted import ScriptedEngine
 from .test_admission import Gate
 from .test_working_set import POOL, long_text, pool_of
 

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, chat
+from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
 from warmroute_proxy.core.replicas.recording_router import RecordedRouter
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.base.metrics import Metrics
@@ -26,9 +28,6 @@ from warmroute_proxy.server.engines.kv_events import KvEvents
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.main import _sweep
 from warmroute_proxy.server.request.admission import Admission
-
-from .harness import ProxyProcess, chat
-from .scripted import Handler, ScriptedEngine, delta, whole
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
 RECORD = 'record = "turns.record"'

@@ -8,10 +8,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess
 
 RULES = "\n".join(f"Rule {number}: keep to the conventions of the code around you." for number in range(200))
 FILES = [f"File {number} says this. " + "It is a long line of text. " * 60 for number in range(12)]

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, chat
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, whole
 from tests.subjects.copies import ran
+from tests.subjects.processes import ProxyProcess, chat
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute.contract import receipt
 
 FIRST = '[[model.price]]\nname = "2025"\nfrom = 2025-01-01T00:00:00Z\ninput = "2"\ncached = "0.2"\noutput = "8"\n'

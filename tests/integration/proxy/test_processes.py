@@ -11,10 +11,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.ledger.ledger import read_rows
-
-from .harness import EngineProcess, ProxyProcess, chat, until
 
 COUNT = 3
 REQUESTS = 'warmroute_requests_total{route="/v1/chat/completions",status="200"}'

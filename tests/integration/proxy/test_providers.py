@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, chat
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, whole
+from tests.subjects.processes import ProxyProcess, chat
+from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
 from warmroute.contract import receipt
 from warmroute.contract.providers import PROVIDERS
 from warmroute_proxy.server.base.secrets import new_api_key

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess, chat, until
-from .scripted import Handler, ScriptedEngine, whole
 
 FILLER = "All of this is the project's guide, which is long. "
 

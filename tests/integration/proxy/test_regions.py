@@ -18,6 +18,8 @@ import msgspec
 import pytest
 
 from tests.machine import configured, seconds
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.scripted import Handler, ScriptedEngine, delta
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
@@ -25,9 +27,6 @@ from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.server.base.secrets import Secrets, new_api_key
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES
 from warmroute_proxy.server.regions.forward_claim import Forwards
-
-from .harness import PLAIN, EngineProcess, ProxyProcess, chat, events, until
-from .scripted import Handler, ScriptedEngine, delta
 
 GRACE = "shutdown_grace_s = 0.2"
 

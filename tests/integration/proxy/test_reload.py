@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.subjects.processes import answer, chat, until
 from warmroute_cli.main import main
 from warmroute_proxy.server.control.openapi import description
 
-from .harness import answer, chat, until
 from .reload_scene import Scene, price, receipt
 
 LONG = {"max_tokens": 150, "ignore_eos": True}  # some 1.5 s

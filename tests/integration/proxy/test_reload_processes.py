@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from .harness import until
+from tests.subjects.processes import until
+
 from .reload_scene import Scene, price
 
 

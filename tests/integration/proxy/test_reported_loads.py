@@ -3,14 +3,13 @@
 import asyncio
 import threading
 
+from tests.subjects.scripted import Handler, ScriptedEngine
 from tests.unit.core.test_router import facts, send
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe
-
-from .scripted import Handler, ScriptedEngine
 
 NOW_S = 100.0
 WAITING = 8000

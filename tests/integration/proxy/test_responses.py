@@ -10,9 +10,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.subjects.processes import ProxyProcess
 from warmroute.contract import receipt as contract_receipt
-
-from .harness import ProxyProcess
 
 MODEL = "kimi-k2.5"
 PATH = "/v1/responses"

@@ -18,6 +18,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.copies import CopiedFleet
+from tests.subjects.processes import PLAIN, until
 from warmroute.contract.receipt import cached_tokens
 from warmroute_cli import state
 from warmroute_cli.demo import drive
@@ -26,8 +27,6 @@ from warmroute_cli.demo.embedded import ideal_by_label
 from warmroute_cli.demo.results import Pass
 from warmroute_cli.fleet import MODELS, Fleet, FleetOptions
 from warmroute_cli.recordings import RecordedRequest, Recording, load_recordings
-
-from .harness import PLAIN, until
 
 FULL = pytest.mark.full
 ALLOWED_GAP = 0.01

@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess, chat, until
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"

@@ -15,10 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.scripted import Handler, ScriptedEngine, delta
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess, chat, events, until
-from .scripted import Handler, ScriptedEngine, delta
 
 
 @pytest.fixture(scope="module")

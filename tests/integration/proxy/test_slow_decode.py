@@ -10,9 +10,8 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from warmroute_cli.processes import stop_all
-
-from .harness import EngineProcess, ProxyProcess, chat, events, until
 
 TOKENS = 40
 DELAY_S = 0.06

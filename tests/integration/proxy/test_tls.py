@@ -15,11 +15,11 @@ from openai import DefaultHttpxClient, OpenAI
 
 from tests.certificates import make
 from tests.machine import configured, seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.scripted import ScriptedEngine
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.main import serve
 
-from .harness import EngineProcess, ProxyProcess, chat, until
-from .scripted import ScriptedEngine
 from .test_engine_misbehaves import sound
 
 

@@ -13,12 +13,11 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.otlp_receiver import OtlpReceiver, Span
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.tracing import names
-
-from .harness import EngineProcess, ProxyProcess, chat, until
-from .scripted import Handler, ScriptedEngine, whole
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"

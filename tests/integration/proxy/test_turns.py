@@ -12,12 +12,11 @@ import openai
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from warmroute.contract import receipt as contract_receipt
 from warmroute.contract.version import VERSION
 from warmroute_cli.processes import stop_all
 from warmroute_proxy import BUILD
-
-from .harness import EngineProcess, ProxyProcess, chat, events, until
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,9 @@ import pytest
 
 import warmroute
 from tests.machine import seconds
+from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute_cli.processes import stop_all
 from warmroute_cli.recordings import load_recordings
-
-from .harness import EngineProcess, ProxyProcess
 
 CHAT: Final = "/v1/chat/completions"
 EXAMPLE: Final[list[dict[str, Any]]] = [

@@ -11,11 +11,10 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import Secrets, load_secret, new_api_key
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
-
-from .harness import PLAIN, EngineProcess, ProxyProcess, chat
 
 
 class Regions:

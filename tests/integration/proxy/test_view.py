@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN, ProxyProcess, chat
 from warmroute_proxy.server.control.page_files import page_files
 
-from .harness import PLAIN, ProxyProcess, chat
 from .test_usage import Regions, two_regions
 
 NAMESPACE = b"http://www.w3.org/2000/svg"

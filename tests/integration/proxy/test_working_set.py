@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from .harness import answer, events, until
+from tests.subjects.processes import answer, events, until
+
 from .test_admission import Scene, scene, worker
 
 POOL = 30_000

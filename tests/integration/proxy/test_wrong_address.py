@@ -7,11 +7,11 @@ import httpx
 import pytest
 
 from tests.certificates import make
+from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
+from tests.subjects.scripted import ScriptedEngine
 from warmroute import __version__
 from warmroute_cli.main import main
 
-from .harness import PLAIN, EngineProcess, ProxyProcess, chat, until
-from .scripted import ScriptedEngine
 from .test_engine_misbehaves import sound
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.integration.proxy.harness import ProxyProcess, until
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, until
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.server import get_json
 from warmroute_cli.demo.results_sglang import metric_sum

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, until
 from tests.integration.proxy.test_continued import ON, USAGE, check_one_answer, text_of
 from tests.integration.proxy.test_faults import Stream
 from tests.integration.sglang.behind import Behind, conversation, toml, work_of
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, until
 from warmroute_backend.sglang import Server
 
 TOKENS = 600

@@ -7,8 +7,8 @@ import openai
 import pytest
 
 import warmroute
-from tests.integration.proxy.harness import events
 from tests.integration.sglang.behind import PAGE_TOKENS, Behind, conversation
+from tests.subjects.processes import events
 from warmroute.contract import receipt as contract_receipt
 
 

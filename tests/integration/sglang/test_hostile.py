@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.hostile.field_fuzz import fuzz
-from tests.integration.proxy.harness import ProxyProcess
 from tests.integration.sglang.behind import Behind, conversation, toml
+from tests.subjects.processes import ProxyProcess
 from warmroute_backend.sglang import Server
 
 VOCABULARY = 2048

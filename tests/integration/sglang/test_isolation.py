@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess
 from tests.integration.sglang.behind import toml
+from tests.subjects.processes import ProxyProcess
 from warmroute_backend.sglang import Server
 from warmroute_cli.main import main
 from warmroute_proxy.server.base.secrets import new_api_key

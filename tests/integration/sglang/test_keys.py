@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, until
 from tests.integration.proxy.test_faults import Stream
 from tests.integration.sglang.behind import conversation, toml
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, until
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.server import START_TIMEOUT_S
 

@@ -1,8 +1,8 @@
 """KV events and loads of real SGLang, followed by the proxy: what left the device is known before the next turn."""
 
-from tests.integration.proxy.harness import until
 from tests.integration.proxy.kv_scene import ask, follow, metric, predicted_tiers, removed_blocks
 from tests.integration.sglang.behind import PAGE_TOKENS, Behind, conversation, flush, push_out
+from tests.subjects.processes import until
 from warmroute_backend.sglang import Server
 
 ERROR = 0.02

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import until
 from tests.machine import seconds
 from tests.subjects.launched import MODEL, Launched
+from tests.subjects.processes import until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_backend.sglang.command import PAGE_TOKENS, POOL_TOKENS
 from warmroute_backend.sglang.server import START_TIMEOUT_S

@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.integration.proxy.harness import until
 from tests.integration.sglang.behind import LONG_PROMPT, Behind, conversation, work_of
 from tests.machine import seconds
+from tests.subjects.processes import until
 from warmroute.contract import receipt as contract_receipt
 
 LEFT_WITHIN_S = 8.0

@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, until
-from tests.integration.proxy.scripted import Handler, Script, ScriptedEngine
 from tests.integration.sglang.behind import conversation, toml, work_of
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, until
+from tests.subjects.scripted import Handler, Script, ScriptedEngine
 from warmroute_backend.sglang import Server
 
 STOPS_WITHIN_S = 5.0

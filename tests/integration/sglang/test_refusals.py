@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, until
-from tests.integration.proxy.scripted import ScriptedEngine
 from tests.integration.proxy.test_engine_misbehaves import sound
 from tests.integration.sglang.behind import Behind, conversation, toml, work_of
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, until
+from tests.subjects.scripted import ScriptedEngine
 from warmroute.contract import receipt as contract_receipt
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.command import QUEUED_REQUESTS, RUNNING_REQUESTS

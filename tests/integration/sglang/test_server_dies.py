@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.proxy.harness import ProxyProcess, events, until
 from tests.integration.proxy.test_faults import Stream
 from tests.integration.sglang.behind import LONG_PROMPT, Behind, conversation, toml
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, events, until
 from tests.subjects.sglang import Servers
 from warmroute.contract import receipt as contract_receipt
 from warmroute_backend.sglang import Server

@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.proxy.harness import until
 from tests.integration.sglang.behind import PAGE_TOKENS, Behind, conversation, get_text
 from tests.machine import seconds
 from tests.subjects.kv_subscriber import KvSubscriber
+from tests.subjects.processes import until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.server import get_json

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.integration.proxy.harness import until
 from tests.integration.sglang.behind import PAGE_TOKENS, Behind, conversation, files, flush, push_out
+from tests.subjects.processes import until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_backend.sglang import Server
 

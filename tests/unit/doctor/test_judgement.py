@@ -75,7 +75,23 @@ Change = Callable[[Machine], Machine]
         (lambda m: with_port(m, state="1: DOWN"), "RDMA", "mlx5_0 port 1 is 1: DOWN", Level.WARNING),
         (lambda m: with_port(m, gbit_s=100.0), "RDMA", "mlx5_0 runs at 100 Gbit/s", Level.WARNING),
         (lambda m: replace(m, rdma=m.rdma[:5]), "RDMA", "GPUs of NUMA node 1 have no active RDMA port", Level.WARNING),
-        (lambda m: with_host(m, peer_memory=None), "RDMA", "no module nvidia_peermem", Level.WARNING),
+        (lambda m: with_host(m, peer_memory=None), "RDMA", "neither nvidia_peermem nor dma-buf", Level.WARNING),
+        (lambda m: with_gpu(m, ecc_errors=3), "GPU", "3 memory errors", Level.PROBLEM),
+        (lambda m: with_gpu(m, remap_pending=True), "GPU", "wait to be remapped", Level.WARNING),
+        (lambda m: with_gpu(m, slowed_by="too hot"), "GPU", "GPU 0 is slowed down: too hot", Level.WARNING),
+        (lambda m: isolated(m, xids=(("0000:1b:00", 79),)), "GPU", "Xid 79 of the GPU at 0000:1b:00", Level.PROBLEM),
+        (lambda m: isolated(m, xids=(("0000:1b:00", 31),)), "GPU", "Xid 31", Level.WARNING),
+        (lambda m: isolated(m, redirecting_bridges=("0000:15:01.0",)), "PCI", "1 PCI bridges", Level.WARNING),
+        (lambda m: isolated(m, has_iommu=True), "PCI", "the IOMMU translates", Level.WARNING),
+        (lambda m: isolated(m, cgroup_memory_bytes=GIB), "cgroup", "may have 1 GiB of memory, and host", Level.PROBLEM),
+        (lambda m: isolated(m, cgroup_cpus=4.0), "cgroup", "may use 4 of 224 CPUs", Level.WARNING),
+        (lambda m: with_port(m, link_layer="Ethernet"), "RDMA", "mlx5_0 has no GID of RoCE v2", Level.WARNING),
+        (
+            lambda m: with_port(m, link_layer="Ethernet", gid_types=("RoCE v2",), mtu=1500),
+            "RDMA",
+            "mlx5_0 has an MTU of 1500",
+            Level.WARNING,
+        ),
         (lambda m: with_host(m, memlock_bytes=8 << 20), "memlock", "memlock is 8 MiB", Level.PROBLEM),
         (lambda m: with_host(m, open_files=1024), "open files", "1,024 open files", Level.WARNING),
         (lambda m: with_host(m, shm_bytes=64 << 20), "/dev/shm", "/dev/shm holds 64 MiB", Level.PROBLEM),
@@ -124,6 +140,16 @@ def test_a_disk_that_is_slower_than_the_gpus(node: Machine) -> None:
 def with_gpu(machine: Machine, **changes: object) -> Machine:
     first = replace(GPUS.devices[0], **changes)  # type: ignore[arg-type]
     return replace(machine, gpus=replace(GPUS, devices=(first, *GPUS.devices[1:])))
+
+
+def test_dma_buf_of_the_open_driver_does_what_the_module_does(node: Machine) -> None:
+    assert bad(isolated(with_host(node, peer_memory=None), has_open_driver=True), of_plan()) == []
+    old = isolated(with_host(node, peer_memory=None, kernel="5.4.0-100-generic"), has_open_driver=True)
+    assert [each.topic for each in bad(old, of_plan())] == ["RDMA"]
+
+
+def isolated(machine: Machine, **changes: object) -> Machine:
+    return replace(machine, isolation=replace(machine.isolation, **changes))  # type: ignore[arg-type]
 
 
 def with_port(machine: Machine, **changes: object) -> Machine:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.integration.proxy.harness import until
 from tests.machine import seconds
+from tests.subjects.processes import until
 
 from warmroute_backend.launch.adoption import adopt, left_running
 from warmroute_backend.launch.errors import LaunchError

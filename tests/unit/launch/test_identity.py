@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.integration.proxy.harness import until
 from tests.machine import seconds
+from tests.subjects.processes import until
 
 from warmroute_backend.launch.identity import (
     MARK,

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.proxy.harness import ProxyProcess, chat
-from tests.integration.proxy.scripted import Handler, ScriptedEngine, delta, whole
 from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, chat
+from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
 
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.build import build

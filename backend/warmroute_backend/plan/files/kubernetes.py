@@ -156,7 +156,8 @@ def _container(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
     mounts += [{"name": name, "mountPath": path} for name, path in _folders(plan, engine).items()]
     if engine.storage == "mooncake":
         mounts.append({"name": "mooncake", "mountPath": CONFIG_FOLDER})
-    resources, security = {resource: gpus}, {"capabilities": {"add": ["IPC_LOCK"]}}
+    resources = {resource: gpus}
+    security: Manifest = {"capabilities": {"add": ["IPC_LOCK"]}}
     if _needs_rdma(plan, engine):
         if plan.site.rdma_resource:
             resources[plan.site.rdma_resource] = "1"

@@ -8,7 +8,6 @@ returns to the pool when the answer ended in good order. Idle connections are cl
 import asyncio
 import errno
 import logging
-import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
@@ -19,6 +18,7 @@ import httptools
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.passthrough import Passthrough
+from warmroute_proxy.server.http.authorities import authorities
 from warmroute_proxy.server.http.header_lines import Line, decode
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Upstream:
         self.port = parts.port or (443 if parts.scheme == "https" else 80)
         self.netloc = parts.netloc
         self.base_path = parts.path.rstrip("/")
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = parts.scheme == "https"
         self._connect_timeout_s = connect_timeout_s
         self.clock = clock
         self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, oldest first
@@ -114,9 +114,8 @@ class Upstream:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self), self.host, self.port, ssl=self._tls
-                )
+                tls = authorities.context() if self._tls else None
+                _, connection = await loop.create_connection(lambda: _Connection(self), self.host, self.port, ssl=tls)
         except (OSError, TimeoutError) as error:
             if not self._unreachable:  # once, not with each probe
                 self._unreachable = True

@@ -1,0 +1,51 @@
+"""Whom this process trusts where it connects by TLS: the system's choice, or the file that SSL_CERT_FILE names.
+
+That file is read again when it has changed, so that authorities are replaced without a restart. One that cannot be read
+leaves the old ones in use.
+"""
+
+import logging
+import os
+import ssl
+from pathlib import Path
+from typing import Final
+
+from warmroute_proxy.server.base.config_source import FileChanges
+
+VARIABLE: Final = "SSL_CERT_FILE"
+
+log = logging.getLogger(__name__)
+
+
+class Authorities:
+    """The context of connections to others, as it is now."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._changes = FileChanges()
+        self._context: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """For a new connection."""
+        if self._context is None:
+            path = os.environ.get(VARIABLE)
+            self._path = Path(path) if path else None
+            self._changes = FileChanges(self._path)
+        if self._changes.found() or self._context is None:
+            self._read()
+        assert self._context is not None
+        return self._context
+
+    def _read(self) -> None:
+        try:
+            if self._path is not None:  # the default context leaves a file that is none out, without a word
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=self._path)
+        except (OSError, ssl.SSLError) as error:
+            log.error("%s: %s cannot be used: %s", VARIABLE, self._path, error)
+            if self._context is not None:
+                return
+        self._context = ssl.create_default_context()
+
+
+authorities: Final = Authorities()
+"""Those of this process."""
