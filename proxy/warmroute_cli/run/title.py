@@ -1,18 +1,47 @@
-"""What the turns are, in the title of the terminal, as long as a program runs: its last line is the program's own."""
+"""What the turns are, as long as a program runs: in the title of the terminal, whose lines are the program's own.
+
+Where both outputs of the program go to files, nothing else writes to the terminal: then they are in its last line.
+"""
 
 import contextlib
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from warmroute.contract.money import usd
 from warmroute_cli.api import Api, ApiError
 
 EVERY_S: Final = 2.0
 ASK_S: Final = 2.0
-_PUSHED: Final = "\x1b[22;0t"  # xterm: the title goes on a stack, and comes back from it
-_POPPED: Final = "\x1b[23;0t"
+
+
+class Place(NamedTuple):
+    """Where the turns are shown: what is written first, around their text, and at the end."""
+
+    first: str
+    before: str
+    after: str
+    at_end: str
+
+
+TITLE: Final = Place("\x1b[22;0t", "\x1b]0;", "\x07", "\x1b[23;0t")  # xterm: it goes on a stack, and comes back from it
+LAST_LINE: Final = Place("", "\r", "\x1b[K", "\r\x1b[K")
+
+
+def place() -> Place:
+    """The last line where the outputs of this process, which are those of the program, go to files; else the title."""
+    return LAST_LINE if all(map(_is_file, (1, 2))) else TITLE
+
+
+def _is_file(descriptor: int) -> bool:
+    """Whether an output goes to a file or to `/dev/null`. What reads a pipe may write to the terminal."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not os.isatty(descriptor))
 
 
 def text_of(sums: Mapping[str, Any]) -> str:
@@ -30,24 +59,26 @@ def shown(api: Api, since_s: float) -> Iterator[None]:
     except OSError:
         yield
         return
-    ended = threading.Event()
-    thread = threading.Thread(
-        target=keep_showing, args=(api, since_s, lambda text: _write(terminal, text), ended.wait), daemon=True
-    )
-    _write(terminal, _PUSHED)
+    ended, where = threading.Event(), place()
+
+    def show(text: str) -> None:
+        _write(terminal, f"{where.before}{text[: _columns(terminal) - 1]}{where.after}")
+
+    thread = threading.Thread(target=keep_showing, args=(api, since_s, show, ended.wait), daemon=True)
+    _write(terminal, where.first)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join(2 * ASK_S)
-        _write(terminal, _POPPED)
+        _write(terminal, where.at_end)
         if not thread.is_alive():
             os.close(terminal)
 
 
 def keep_showing(api: Api, since_s: float, write: Callable[[str], None], wait: Callable[[float], bool]) -> None:
-    """Write the title again whenever the turns are others, until `wait` says that it has ended."""
+    """Show the turns again whenever they are others, until `wait` says that the program has ended."""
     before = ""
     while not wait(EVERY_S):
         try:
@@ -56,8 +87,16 @@ def keep_showing(api: Api, since_s: float, write: Callable[[str], None], wait: C
             continue
         text = text_of(sums)
         if sums["turns"] and text != before:
-            write(f"\x1b]0;{text}\x07")
+            write(text)
             before = text
+
+
+def _columns(terminal: int) -> int:
+    """The width of a terminal; 80 where it has none."""
+    try:
+        return os.get_terminal_size(terminal).columns or 80
+    except OSError:
+        return 80
 
 
 def _write(terminal: int, text: str) -> None:

@@ -1,11 +1,15 @@
 """What `warmroute run` gives a program: variables, files, arguments; and how it passes on how the program ended."""
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -223,13 +227,61 @@ class _Api:
         return self.answers.pop(0)
 
 
-def test_the_title_has_turn_hit_and_cost_and_is_written_when_they_change() -> None:
+def test_turn_hit_and_cost_are_shown_when_they_change() -> None:
     none = {"turns": 0, "hit_ratio": None, "price_nanousd": 0}
     one = {"turns": 12, "hit_ratio": 0.8731, "price_nanousd": 12_300_000}
     answers: list[dict[str, Any]] = [none, one, one]
     written: list[str] = []
     title.keep_showing(_Api(answers), 0.0, written.append, lambda _s: not answers)  # type: ignore[arg-type]
-    assert written == ["\x1b]0;warmroute: turn 12, hit 87.3%, 0.0123 USD\x07"]
+    assert written == ["warmroute: turn 12, hit 87.3%, 0.0123 USD"]
+
+
+SHOW_ONE_TURN = """
+import threading
+from warmroute_cli.run import title
+
+title.EVERY_S = 0.01
+asked = threading.Event()
+
+
+class Api:
+    def __init__(self):
+        self.turns = 0
+
+    def ask(self, *_, **__):
+        self.turns += 1
+        if self.turns > 2:
+            asked.set()
+        return {"turns": 12, "hit_ratio": 0.8731, "price_nanousd": 12_300_000}
+
+
+with title.shown(Api(), 0.0):
+    asked.wait()
+"""
+
+
+def on_terminal(columns: int, files: Sequence[int]) -> str:
+    """What a terminal shows of one turn, where these outputs go to files."""
+    child, terminal = pty.fork()
+    if child == 0:  # pragma: no cover
+        termios.tcsetwinsize(0, (24, columns))
+        for descriptor in files:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        os.execv(sys.executable, [sys.executable, "-c", SHOW_ONE_TURN])
+    found = b""
+    with contextlib.suppress(OSError):  # the terminal is closed with its last process
+        while piece := os.read(terminal, 4096):
+            found += piece
+    os.close(terminal)
+    assert os.waitpid(child, 0)[1] == 0
+    return found.decode()
+
+
+def test_where_both_outputs_go_to_files_the_last_line_has_the_turns_else_the_title() -> None:
+    text = "warmroute: turn 12, hit 87.3%, 0.0123 USD"
+    assert on_terminal(100, [1, 2]) == f"\r{text}\x1b[K\r\x1b[K"
+    assert on_terminal(20, [1, 2]) == f"\r{text[:19]}\x1b[K\r\x1b[K"
+    assert on_terminal(100, [1]) == f"\x1b[22;0t\x1b]0;{text}\x07\x1b[23;0t"
 
 
 def test_the_closing_table_is_by_agent_with_the_ideal_beside_the_hit() -> None:
