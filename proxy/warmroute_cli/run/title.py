@@ -17,7 +17,7 @@ EVERY_S: Final = 2.0
 ASK_S: Final = 2.0
 
 
-class Place(NamedTuple):
+class Marks(NamedTuple):
     """Where the turns are shown: what is written first, around their text, and at the end."""
 
     first: str
@@ -26,11 +26,11 @@ class Place(NamedTuple):
     at_end: str
 
 
-TITLE: Final = Place("\x1b[22;0t", "\x1b]0;", "\x07", "\x1b[23;0t")  # xterm: it goes on a stack, and comes back from it
-LAST_LINE: Final = Place("", "\r", "\x1b[K", "\r\x1b[K")
+TITLE: Final = Marks("\x1b[22;0t", "\x1b]0;", "\x07", "\x1b[23;0t")  # xterm: it goes on a stack, and comes back from it
+LAST_LINE: Final = Marks("", "\r", "\x1b[K", "\r\x1b[K")
 
 
-def place() -> Place:
+def marks() -> Marks:
     """The last line where the outputs of this process, which are those of the program, go to files; else the title."""
     return LAST_LINE if all(map(_is_file, (1, 2))) else TITLE
 
@@ -59,7 +59,7 @@ def shown(api: Api, since_s: float) -> Iterator[None]:
     except OSError:
         yield
         return
-    ended, where = threading.Event(), place()
+    ended, where = threading.Event(), marks()
 
     def show(text: str) -> None:
         _write(terminal, f"{where.before}{text[: _columns(terminal) - 1]}{where.after}")
