@@ -80,6 +80,26 @@ def test_each_knows_what_the_other_has_sent(tmp_path: Path) -> None:
         until(lambda: it.running(it.first) == it.running(it.second) == 0, "both know that they have ended")
 
 
+def test_the_end_of_a_session_is_known_whichever_proxy_hears_it(tmp_path: Path) -> None:
+    with pair(tmp_path) as it:
+        until(lambda: it.worker(it.second).get("token_limit") == POOL, "the pool is known")
+        it.gate.open_for_all()
+        key = {"x-session-affinity": "ticket-4711"}
+        it.sockets.append(it.first.send(chat(long_text("first")), headers=key))
+        assert answer(it.sockets[0])[0] == 200
+
+        def protected(proxy: ProxyProcess) -> int:
+            with proxy.admin() as admin:
+                (books,) = admin.get("/admin/admission").json()["working_set"].values()
+            return int(books["protected_tokens"])
+
+        until(lambda: protected(it.second) > 0, "the other proxy knows whose KV is there")
+        with it.second.client() as client:
+            said = client.post("/v1/sessions/expect", headers={**key, "x-warmroute-expect": "end"})
+        assert said.status_code == 204
+        until(lambda: protected(it.first) == protected(it.second) == 0, "both know that it is over", 10.0)
+
+
 def test_a_proxy_that_dies_is_no_load_for_ever_and_is_known_again(tmp_path: Path) -> None:
     with pair(tmp_path) as it:
         asked = [it.send(it.first, "first")]
