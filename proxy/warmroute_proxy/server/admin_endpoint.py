@@ -1,5 +1,6 @@
 """What operators reach, on a listener of its own: metrics, admin calls, and the page with what it reads."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -9,6 +10,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.ledger.queries import MAX_OF_TENANT
 
 PAGE: Final = "/page"
 VIEW: Final = "/admin/view"
@@ -25,6 +27,7 @@ class AdminEndpoint:
         self._key_matches = key_matches
         self._authentication = authentication
         self._control_plane = control_plane
+        self._under_way: Counter[str] = Counter()  # views, by tenant
 
     @classmethod
     def with_key(cls, sha256_hex: str, authentication: Authentication, control_plane: Bridge) -> "AdminEndpoint":
@@ -49,7 +52,21 @@ class AdminEndpoint:
         except Refusal as refusal:  # its key was revoked since
             exchange.refuse(refusal)
             return
-        self._control_plane.handle(exchange, {"viewer": viewer})
+        if viewer is None:
+            self._control_plane.handle(exchange, {"viewer": None})
+            return
+        name = viewer.name
+        if self._under_way[name] >= MAX_OF_TENANT:
+            text = "too many of your views wait for an answer"
+            exchange.refuse(Refusal(429, text, code="rate_limit_exceeded", retry_after_s=1))
+            return
+        self._under_way[name] += 1
+        self._control_plane.handle(exchange, {"viewer": viewer}, lambda: self._ended(name))
+
+    def _ended(self, tenant: str) -> None:
+        self._under_way[tenant] -= 1
+        if not self._under_way[tenant]:
+            del self._under_way[tenant]
 
     def _viewer(self, request: Request) -> TenantConfig | None:
         """The tenant of a request for a view; None of one with the admin key. Raises: Refusal."""

@@ -82,6 +82,7 @@ export async function keys(state, place) {
     el("p", { class: "quiet" }, listed.has_more ? "Only the newest keys are shown: choose a tenant, or use `warmroute keys list`." : ""),
     el("h2", {}, "Budgets"), ...budgets(limits.budgets),
     el("h2", {}, "Limits by the minute and at once"), ...quotas({ ...limits.tenants, ...limits.limits }),
+    el("p", { class: "quiet" }, limits.left_out ? `${count(limits.left_out)} more are not shown: choose a tenant.` : ""),
     ...limits.at_once.map((one) => meter(`${one.name}, at once`, one.running, one.limit, `${count(one.running)} / ${count(one.limit)}`)));
 }
 
