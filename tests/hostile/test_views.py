@@ -9,12 +9,11 @@ from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.core.queue.quota import Quota, ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.core.queue.slots import SlotLimit
-from warmroute_proxy.server.admin_endpoint import AdminEndpoint
+from warmroute_proxy.server.admin_endpoint import MAX_VIEWS, AdminEndpoint
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.control.view_routes import MAX_LIMITS, Views
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.ledger.queries import MAX_OF_TENANT
 from warmroute_proxy.server.stores.budgets import Budgets
 from warmroute_proxy.server.stores.limits import request_limits
 from warmroute_proxy.server.stores.limits.request_limits import RequestLimits
@@ -79,11 +78,11 @@ def test_so_many_views_of_a_tenant_wait_and_no_more() -> None:
         Request(0.0, "GET", "/admin/view/budgets", {"authorization": "Bearer k"}),
         cast("Any", SimpleNamespace(refuse=refused.append)),
     )
-    for _ in range(MAX_OF_TENANT + 1):
+    for _ in range(MAX_VIEWS + 1):
         endpoint.handle(request, exchange)
-    assert (len(ends), [refusal.status for refusal in refused]) == (MAX_OF_TENANT, [429])
+    assert (len(ends), [refusal.status for refusal in refused]) == (MAX_VIEWS, [429])
     ends[0]()
     endpoint.handle(request, exchange)
-    assert len(ends) == MAX_OF_TENANT + 1
+    assert len(ends) == MAX_VIEWS + 1
     AdminEndpoint(lambda _key: True, cast("Any", known), cast("Any", plane)).handle(request, exchange)
     assert ends[-1] is None, "an operator's are not counted"

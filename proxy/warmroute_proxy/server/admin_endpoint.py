@@ -10,10 +10,11 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.ledger.queries import MAX_OF_TENANT
 
 PAGE: Final = "/page"
 VIEW: Final = "/admin/view"
+MAX_VIEWS: Final = 8
+"""So many views of a tenant wait for an answer; a browser asks six questions at a time."""
 
 
 class AdminEndpoint:
@@ -56,7 +57,7 @@ class AdminEndpoint:
             self._control_plane.handle(exchange, {"viewer": None})
             return
         name = viewer.name
-        if self._under_way[name] >= MAX_OF_TENANT:
+        if self._under_way[name] >= MAX_VIEWS:
             text = "too many of your views wait for an answer"
             exchange.refuse(Refusal(429, text, code="rate_limit_exceeded", retry_after_s=1))
             return
