@@ -148,7 +148,8 @@ def _add_receipts(app: FastAPI, views: Views) -> None:
             tenant = _tenant(request, question, views.config)
             if tenant is None:
                 return json_answer(await views.asking.listed_of_all(question, views.config.proxy.region))
-            return json_answer(await views.asking.listed(request, question._replace(tenant=None), tenant))
+            by_operator, of_it = request.state.viewer is None, question._replace(tenant=None)
+            return json_answer(await views.asking.listed(request, of_it, tenant, operator=by_operator))
         except Refusal as refusal:
             return refused(refusal)
 
