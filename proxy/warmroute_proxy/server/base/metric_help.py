@@ -98,7 +98,7 @@ HELP: Final[dict[str, str]] = {
     "warmroute_worker_retracted_requests": "Requests that an engine has taken out of its pool since it started.",
     "warmroute_worker_failed_transfers": "Transfers of KV that have failed since the engine started.",
     "warmroute_worker_transfer_s": "Mean time of a transfer of KV between the last two reports, seconds.",
-    "warmroute_trouble": "Whether this process says a trouble at /ready, by its name.",
+    "warmroute_trouble": "Whether a process of this proxy says a trouble at /ready, by its name.",
     "warmroute_condition": "Whether a condition is raised: docs/reference/conditions.md.",
     "warmroute_kv_event_lag_seconds": "Age of a worker's KV events on arrival, seconds.",
     "warmroute_kv_blocks_held": "Cache blocks of a worker that the proxy knows from KV events.",
