@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Route
 
 from tests.integration.proxy.test_usage import Regions
 from tests.machine import seconds
@@ -195,3 +196,28 @@ def test_live_asks_anew_until_it_is_turned_off(visit: Opener, fleet: Regions) ->
         page.page.check("#live")
     page.settled("engines")
     assert "east-a0" in page.text("#view")
+
+
+def test_live_waits_for_an_answer_that_takes_longer_than_its_period(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key)
+    page.page.clock.install()
+    page.page.reload()
+    page.settled("money")
+    held: list[Route] = []
+    page.page.route("**/admin/engines", lambda route: held.append(route))  # noqa: PLW0108 - it takes functions alone
+    page.page.click("nav a[data-view=engines]")
+    page.page.check("#live")
+    page.page.clock.run_for(30_000)
+    page.page.wait_for_selector("#view[aria-busy=true]")
+    assert len(held) == 1
+    held.pop().continue_()
+    page.settled("engines")
+    page.page.evaluate("document.activeElement.blur()")
+    page.page.clock.run_for(30_000)
+    assert held == [], "it backs off"
+    page.page.clock.run_for(31_000)
+    page.page.wait_for_selector("#view[aria-busy=true]")
+    assert len(held) == 1
+    page.page.click("nav a[data-view=decisions]")
+    page.settled("decisions")
+    assert page.complaints == []

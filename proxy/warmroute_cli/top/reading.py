@@ -12,6 +12,9 @@ MAX_LOSSES: Final = 50
 EXPECTED: Final = frozenset({"new", "cold", "page_rounding", "not_kept"})
 """Losses of sessions in which nothing went wrong."""
 
+_BUSY: Final = frozenset({0, 429, 503})
+"""What a proxy answers that cannot read its ledger in time; 0: nothing."""
+
 
 class EngineRow(NamedTuple):
     """A worker of an engine. `tiers`: the share of each tier of its KV that is in use, as the engine reports."""
@@ -39,7 +42,9 @@ class Loss(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """All of it. `problems`: of regions that do not answer, whose numbers are missing."""
+    """All of it. `problems`: of regions that do not answer, whose numbers are missing. `without_losses`: regions that
+    do, but are too busy to say what turns have lost.
+    """
 
     regions: tuple[str, ...]
     engines: tuple[EngineRow, ...] = ()
@@ -48,6 +53,7 @@ class Reading(NamedTuple):
     counters: Counters = Counters()
     losses: tuple[Loss, ...] = ()
     problems: tuple[str, ...] = ()
+    without_losses: tuple[str, ...] = ()
 
 
 def read(admins: Mapping[str, Api]) -> Reading:
@@ -56,6 +62,7 @@ def read(admins: Mapping[str, Api]) -> Reading:
     rows: list[Row] = []
     losses: list[Loss] = []
     problems: list[str] = []
+    without_losses: list[str] = []
     queued, oldest_s = 0, 0.0
     for region, admin in admins.items():
         try:
@@ -68,17 +75,30 @@ def read(admins: Mapping[str, Api]) -> Reading:
             continue
         rows += metrics
         queued, oldest_s = queued + queue["requests"], max(oldest_s, queue["oldest_s"])
-        losses += [loss for turn in listed for loss in _losses(turn)]
+        if listed is None:
+            without_losses.append(region)
+        losses += [loss for turn in listed or () for loss in _losses(turn)]
     # Proxies that share a database know each other's turns.
     newest = sorted(set(losses), key=lambda loss: (-loss.ended_s, -loss.tokens))[:MAX_LOSSES]
-    return Reading(tuple(admins), tuple(engines), queued, oldest_s, counters_of(rows), tuple(newest), tuple(problems))
+    return Reading(
+        tuple(admins),
+        tuple(engines),
+        queued,
+        oldest_s,
+        counters_of(rows),
+        tuple(newest),
+        tuple(problems),
+        tuple(without_losses),
+    )
 
 
-def _newest(admin: Api) -> list[dict[str, Any]]:
-    """The newest turns; none of a proxy that is older than this question."""
+def _newest(admin: Api) -> list[dict[str, Any]] | None:
+    """The newest turns; none of a proxy that is older than this question, None of one that is too busy for it."""
     try:
         return list(admin.ask("/admin/view/receipts", {"limit": NEWEST}, timeout_s=TIMEOUT_S)["data"])
     except ApiError as error:
+        if error.status in _BUSY:
+            return None
         if error.status != 404:
             raise
         return []

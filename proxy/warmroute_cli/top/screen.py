@@ -83,7 +83,7 @@ def lines(reading: Reading, rates: Rates, choice: Choice, clock: str, size: tupl
     if choice.helps:
         made += [Line(text) for text in HELP]
     else:
-        below = _losses(reading.losses[: min(MAX_LOSSES, height // 5)], columns)
+        below = _losses(reading.losses[: min(MAX_LOSSES, height // 5)], reading.without_losses, columns)
         made += _engines(reading.engines, choice, height - len(made) - len(below) - 1)
         made += [Line(""), *below]
     if reading.problems:
@@ -134,13 +134,15 @@ def _engines(engines: Sequence[EngineRow], choice: Choice, height: int) -> Itera
         yield Line(f"{offset + 1} to {offset + min(fits, len(rows))} of {len(rows)}", "dim")
 
 
-def _losses(losses: Sequence[Loss], columns: int) -> list[Line]:
+def _losses(losses: Sequence[Loss], unknown: Sequence[str], columns: int) -> list[Line]:
     made = [Line(f"{'NEWEST LOSSES':<20} {'TOKENS':>9}  {'REGION':<8} {'RECEIPT':<27} MODEL", "head")]
     made += [
         Line(f"{loss.name[:20]:<20} {loss.tokens:>9,}  {loss.region[:8]:<8} {loss.receipt[:27]:<27} {loss.model}")
         for loss in losses
     ]
-    if not losses:
+    if unknown:
+        made.append(Line(f"not known of {', '.join(unknown)}: too busy to say", "dim"))
+    elif not losses:
         made.append(Line("none among the newest turns", "dim"))
     return [Line(line.text[:columns], line.style) for line in made]
 

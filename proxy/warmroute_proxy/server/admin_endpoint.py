@@ -1,5 +1,6 @@
 """What operators reach, on a listener of its own: metrics, admin calls, and the page with what it reads."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +13,8 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 
 PAGE: Final = "/page"
 VIEW: Final = "/admin/view"
+MAX_VIEWS: Final = 8
+"""So many views of a tenant wait for an answer; a browser asks six questions at a time."""
 
 
 class AdminEndpoint:
@@ -25,6 +28,7 @@ class AdminEndpoint:
         self._key_matches = key_matches
         self._authentication = authentication
         self._control_plane = control_plane
+        self._under_way: Counter[str] = Counter()  # views, by tenant
 
     @classmethod
     def with_key(cls, sha256_hex: str, authentication: Authentication, control_plane: Bridge) -> "AdminEndpoint":
@@ -49,7 +53,21 @@ class AdminEndpoint:
         except Refusal as refusal:  # its key was revoked since
             exchange.refuse(refusal)
             return
-        self._control_plane.handle(exchange, {"viewer": viewer})
+        if viewer is None:
+            self._control_plane.handle(exchange, {"viewer": None})
+            return
+        name = viewer.name
+        if self._under_way[name] >= MAX_VIEWS:
+            text = "too many of your views wait for an answer"
+            exchange.refuse(Refusal(429, text, code="rate_limit_exceeded", retry_after_s=1))
+            return
+        self._under_way[name] += 1
+        self._control_plane.handle(exchange, {"viewer": viewer}, lambda: self._ended(name))
+
+    def _ended(self, tenant: str) -> None:
+        self._under_way[tenant] -= 1
+        if not self._under_way[tenant]:
+            del self._under_way[tenant]
 
     def _viewer(self, request: Request) -> TenantConfig | None:
         """The tenant of a request for a view; None of one with the admin key. Raises: Refusal."""

@@ -352,7 +352,7 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     config, clock = proxy.config, proxy.clock
     degraded = [proxy.stores.problems, orders.problems, proxy.intakes.large_bodies.problems]
     readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, degraded)
-    proxy.metrics_page.more_gauges.append(readiness.gauges)
+    proxy.metrics_page.troubles = readiness.troubles
     questions = PeerQuestions(proxy.peers, proxy.voids.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,

@@ -44,6 +44,25 @@ def test_a_file_with_a_problem_changes_no_process(scene: Scene) -> None:
     assert prices(scene) == {"3"}
 
 
+@pytest.mark.parametrize("order", ["reload", "SIGHUP"])
+def test_all_processes_say_that_a_file_was_refused_until_one_is_accepted(scene: Scene, order: str) -> None:
+    def says() -> set[bool]:
+        return {"problems" in str(scene.ready().get("degraded")) for _ in range(12)}
+
+    scene.apply(scene.first)
+    assert says() == {False}
+    scene.write(scene.first.replace('output = "3.00"', 'output = "-3"'))
+    if order == "reload":
+        assert scene.reload().status_code == 400
+    else:
+        assert scene.proxy.child is not None
+        os.kill(scene.proxy.child.pid, signal.SIGHUP)
+        until(lambda: True in says(), "it is said")
+    assert says() == {True}
+    scene.apply(scene.first)
+    until(lambda: says() == {False}, "the file that was in force is accepted again")
+
+
 def test_the_supervisor_refuses_what_its_processes_would_refuse(scene: Scene) -> None:
     scene.apply(scene.first)
     scene.write(f'{scene.first}{scene.tables[2]}\nkey_file = "nowhere.key"\n')

@@ -134,6 +134,18 @@ def test_regions_are_read_together_and_one_that_is_away_is_named() -> None:
     assert found.losses == (Loss(5.0, "east", "evicted", 8, "wr-1", "m"),)
 
 
+def test_a_region_that_is_too_busy_for_its_losses_keeps_its_other_numbers() -> None:
+    class Busy(Answers):
+        def ask(self, path: str, *given: Any, **options: Any) -> Any:
+            if path == "/admin/view/receipts":
+                raise ApiError("too many questions about usage", 503)
+            return super().ask(path, *given, **options)
+
+    found = read({"east": Busy(TABLE)})
+    assert (found.problems, found.without_losses, found.counters.turns, len(found.engines)) == ((), ("east",), 48, 2)
+    assert "not known of east" in screen(found)
+
+
 def test_a_region_that_does_not_answer_is_named() -> None:
     assert "! west: does not answer" in screen(READING._replace(problems=("west: does not answer",)))
 

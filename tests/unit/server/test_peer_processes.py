@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 from tests.machine import seconds
@@ -12,6 +14,7 @@ from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.processes.peer_processes import Gauges, Message, PeerProcesses, summed_metrics
 from warmroute_proxy.server.processes.shared_memory import SharedMemory
@@ -49,6 +52,14 @@ class Process:
     def running(self) -> int:
         self.peer_processes.apply_updates()
         return sum(self.router.running(worker.id) for worker in self.engines.workers())
+
+    def page(self, *troubles: str) -> MetricsPage:
+        holdings, nothing = SimpleNamespace(now=lambda: NOTHING), SimpleNamespace(gauges=list, ran=lambda *_: None)
+        clock = asyncio.get_running_loop().time
+        parts: Any = (self.metrics, holdings, self.router, self.engines, self.peer_processes, clock, nothing, nothing)
+        made = MetricsPage(*parts)
+        made.troubles = lambda: troubles
+        return made
 
     def predicted(self) -> int:
         return self.router.place(FACTS, asyncio.get_running_loop().time()).predicted_cached_tokens
@@ -129,6 +140,19 @@ async def test_what_one_hears_of_health_all_know() -> None:
 
     await until(heard)
     assert not second.engines.by_id["e1"].health_monitor.unwell
+
+
+async def test_a_trouble_of_one_process_is_on_the_metrics_page_of_each_while_that_process_lives() -> None:
+    shared_memory = SharedMemory(2)
+    first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)
+    pages = [first.page("redis_away"), second.page()]
+    rows = [f'warmroute_trouble{{trouble="{name}"}} {value}' for name, value in (("redis_away", 1), ("no_engine", 0))]
+    for page in pages:
+        page.publish()
+    for page in pages:
+        assert set(rows) <= set(page.render().splitlines())
+    shared_memory.lanes[0].generation = 0
+    assert rows[0] not in pages[1].render().splitlines()
 
 
 async def test_who_has_missed_messages_forgets_the_load_that_it_cannot_know() -> None:

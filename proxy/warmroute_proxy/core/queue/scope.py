@@ -48,3 +48,8 @@ class ByScope(Generic[T]):
         """Those that hold for a request with this key, of this tenant."""
         found = self._of_tenant.get(tenant, ())
         return found + self._of_key[key_id] if key_id in self._of_key else found
+
+    def of_any(self, tenant: str, key_ids: Iterable[str]) -> tuple[T, ...]:
+        """Those that hold for a request of this tenant with any of these keys, each once."""
+        found = self._of_tenant.get(tenant, ()), *(self._of_key.get(key_id, ()) for key_id in key_ids)
+        return tuple({id(thing): thing for things in found for thing in things}.values())

@@ -1,5 +1,6 @@
 """The file of a config, as it is read again and again while the proxy runs."""
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Mapping
@@ -11,6 +12,9 @@ from warmroute_proxy.server.base.config_file import read_config, read_file
 
 ACCEPTED_FILE: Final = "config.toml"
 """In the state folder: the file as the supervisor has accepted it, for its processes."""
+
+REFUSED_FILE: Final = "config.refused"
+"""In the state folder, beside it: how many problems the file has that was refused last, for all processes."""
 
 _DIGEST_CHARS: Final = 16
 
@@ -48,6 +52,34 @@ class ConfigSource:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(read.content)
         draft.replace(state_dir / ACCEPTED_FILE)
+
+
+class RefusedMark:
+    """Says to all processes of a proxy that the config file has problems, until one is accepted."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._path = state_dir / REFUSED_FILE
+
+    def note(self, problems: int) -> None:
+        """The file is refused. A disk that is full must not end who says so."""
+        draft = self._path.with_name(f"{REFUSED_FILE}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            draft.write_text(str(problems))
+            draft.replace(self._path)
+
+    def clear(self) -> None:
+        """The file is accepted."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+    def problems(self) -> int:
+        """How many problems the file has that was refused last; 0: the last one was accepted."""
+        try:
+            return int(self._path.read_text())
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError):
+            return 1
 
 
 class FileChanges:

@@ -16,7 +16,6 @@ from warmroute_proxy import BUILD
 from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.live_config import LiveConfig
-from warmroute_proxy.server.base.metrics import Labels
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
 from warmroute_proxy.server.control.exposition import OPEN_METRICS_TYPE, TEXT_TYPE, wants_open_metrics
@@ -77,10 +76,9 @@ class Readiness:
             reasons.append(Problem(Trouble.ALL_ENGINES_DRAIN, "all engines that are up drain"))
         return reasons
 
-    def gauges(self) -> list[tuple[str, Labels, float]]:
-        """What `/metrics` shows: each trouble that can be, and whether this process has it."""
-        there = {problem.trouble for problem in (*self.problems(), *self.degraded())}
-        return [("warmroute_trouble", (("trouble", each.value),), float(each in there)) for each in Trouble]
+    def troubles(self) -> tuple[str, ...]:
+        """What this process says at `/ready`, by name."""
+        return tuple({problem.trouble.value for problem in (*self.problems(), *self.degraded())})
 
 
 def public_app(

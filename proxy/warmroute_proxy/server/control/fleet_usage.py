@@ -34,17 +34,20 @@ class FleetUsage:
         self._questions = questions
         self._region = region
 
-    async def here(self, turns: Turns, by: By | None) -> Sums:
-        """The sums of this region. All turns of a tenant are added up already, without losses. Raises: Refusal."""
+    async def here(self, turns: Turns, by: By | None, *, operator: bool = False) -> Sums:
+        """The sums of this region. All turns of a tenant are added up already, without losses. `operator`: an operator
+        asks. Raises: Refusal.
+        """
         tenant = turns.tenant
         if tenant is None or by is not None or turns != Turns(tenant):
-            return await answered(self._ledger.queries.add_up(turns, by))
-        totals = await answered(self._ledger.queries.ask(tenant, lambda: self._ledger.totals(tenant)))
+            return await answered(self._ledger.queries.add_up(turns, by, operator=operator))
+        asker = None if operator else tenant
+        totals = await answered(self._ledger.queries.ask(asker, lambda: self._ledger.totals(tenant)))
         return Sums({name: totals[name] for name in TOTALS})
 
-    async def listed_here(self, turns: Turns, limit: int) -> Listed:
+    async def listed_here(self, turns: Turns, limit: int, *, operator: bool = False) -> Listed:
         """The newest turns of this region. Raises: Refusal."""
-        return await answered(self._ledger.queries.newest(turns, limit))
+        return await answered(self._ledger.queries.newest(turns, limit, operator=operator))
 
     async def everywhere(
         self, own: Awaitable[T], kind: type[T], tenant: TenantConfig, target: str, session: str | None

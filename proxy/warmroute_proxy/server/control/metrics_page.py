@@ -1,9 +1,11 @@
 """`/metrics`: the counters of all processes of this proxy, and gauges of what they hold now."""
 
 from collections.abc import Callable
+from typing import Final
 
 from warmroute.contract.version import VERSION
 from warmroute_proxy import BUILD
+from warmroute_proxy.core.base.trouble import Trouble
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import HeldBy, Labels, Metrics
@@ -17,6 +19,9 @@ from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.re_prefill import RePrefills
 from warmroute_proxy.server.stores.stores import Stores
+
+LOOK_EVERY_S: Final = 1.0
+"""So often a process looks for troubles of its own, to tell the others."""
 
 
 class Holdings:
@@ -53,6 +58,7 @@ class Holdings:
             self._announcements.waiting,
             len(queue.all_for_memory()),
             round(self._admission.shortage.missing_tokens),
+            self._open_requests.tokens,
         )
 
 
@@ -82,10 +88,19 @@ class MetricsPage:
         self.more_gauges: list[Callable[[], list[tuple[str, Labels, float]]]] = []
         """Of parts that are made later."""
 
+        self.troubles: Callable[[], tuple[str, ...]] = tuple
+        """What this process says at `/ready`, by name; of a part that is made later."""
+
+        self._own_troubles: tuple[str, ...] = ()
+        self._look_s = 0.0  # for them, the next time
+
     def publish(self) -> None:
         """Give the other processes the metrics of this one."""
         if self._peer_processes is not None:
-            self._peer_processes.publish(self._metrics, self._holdings.now())
+            now_s = self._clock()
+            if now_s >= self._look_s:
+                self._own_troubles, self._look_s = self.troubles(), now_s + LOOK_EVERY_S
+            self._peer_processes.publish(self._metrics, self._holdings.now(), self._own_troubles)
 
     def render(self, *, open_metrics: bool = False) -> str:
         """The page, in Prometheus' text format or in OpenMetrics.
@@ -113,6 +128,8 @@ class MetricsPage:
             (f"warmroute_{name}", (), float(sum(values))) for name, values in zip(Gauges._fields, held, strict=True)
         ]
         rows.append(("warmroute_build_info", (("version", VERSION), ("build", BUILD)), 1.0))
+        there = {*self.troubles(), *(name for other in others for name in other.troubles)}
+        rows += [("warmroute_trouble", (("trouble", each.value),), float(each.value in there)) for each in Trouble]
         if self._peer_processes is not None:
             rows.append(("warmroute_processes", (), float(1 + len(others))))
         for gauges in (self._stores.gauges, *self.more_gauges):

@@ -35,7 +35,8 @@ def view_paths() -> Schema:
     about = {"role": {"enum": ["operator", "tenant"]}, "tenant": {"type": ["string", "null"]}, "tenants": {
         "type": "array", "items": _STRING}, "region": _STRING, "version": _STRING}  # fmt: skip
     lists = {"object": {"const": "list"}, "data": _MANY}
-    budgets = {"tenants": {"type": "object"}, "limits": {"type": "object"}, "budgets": _MANY, "at_once": _MANY}
+    budgets = {"tenants": {"type": "object"}, "limits": {"type": "object"}, "budgets": _MANY, "at_once": _MANY,
+        "left_out": _COUNT}  # fmt: skip
     words = {"id": _STRING, "words": {"type": "array", "items": _STRING}}
     paths = {
         "": _get("Whose view it is", about, {}),

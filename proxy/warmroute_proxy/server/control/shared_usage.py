@@ -30,19 +30,20 @@ class SharedUsage(FleetUsage):
         super().__init__(ledger, questions, region)
         self._shared = shared
 
-    async def here(self, turns: Turns, by: By | None) -> Sums:
+    async def here(self, turns: Turns, by: By | None, *, operator: bool = False) -> Sums:
         """The sums of all regions. Raises: Refusal."""
         turns = Turns(turns.tenant, turns.session, full_hour(turns.since_s))
         sent = await from_database(self._shared.add_up(turns, by))
-        sums = merged(sent.sums, await answered(self._ledger.queries.add_up(turns, by, sent.position)))
+        own = await answered(self._ledger.queries.add_up(turns, by, sent.position, operator=operator))
+        sums = merged(sent.sums, own)
         if turns.tenant is not None and by is None and turns == Turns(turns.tenant):
             return Sums({name: sums.all[name] for name in TOTALS}, complete=sums.complete)
         return sums
 
-    async def listed_here(self, turns: Turns, limit: int) -> Listed:
+    async def listed_here(self, turns: Turns, limit: int, *, operator: bool = False) -> Listed:
         """The newest turns of all regions. Raises: Refusal."""
         sent = await from_database(self._shared.newest(turns, limit))
-        own = await answered(self._ledger.queries.newest(turns, limit, sent.position))
+        own = await answered(self._ledger.queries.newest(turns, limit, sent.position, operator=operator))
         rows = sorted([*sent.listed.rows, *own.rows], key=lambda row: -float(row["settled_at"]))
         return Listed(rows[:limit], own.complete)
 

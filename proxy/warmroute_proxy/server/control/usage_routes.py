@@ -51,10 +51,12 @@ class Asking:
         regions, found = await self._usage.everywhere(own, Sums, tenant, _target("/v1/usage", question), session)
         return usage_body(regions, found, question.by, question.since_s)
 
-    async def listed(self, request: Request, question: Question, tenant: TenantConfig) -> dict[str, Any]:
-        """The newest turns of a tenant, over all regions. Raises: Refusal."""
+    async def listed(
+        self, request: Request, question: Question, tenant: TenantConfig, *, operator: bool = False
+    ) -> dict[str, Any]:
+        """The newest turns of a tenant, over all regions. `operator`: an operator asks. Raises: Refusal."""
         turns, session = _turns(request, question, tenant, self._secrets)
-        own = self._usage.listed_here(turns, question.limit)
+        own = self._usage.listed_here(turns, question.limit, operator=operator)
         target = _target("/v1/usage/receipts", question, limit=str(question.limit))
         regions, found = await self._usage.everywhere(own, Listed, tenant, target, session)
         return listed_body(regions, found, question.limit)
@@ -69,16 +71,19 @@ class Asking:
     async def operators_sums(self, request: Request, question: Question) -> dict[str, Any]:
         """The sums of all tenants, or of the one that is asked for, over all regions. Raises: Refusal."""
         turns, session = _turns(request, question, tenant_of(question, self.live.now), self._secrets)
-        own = self._usage.here(turns, question.by)
+        own = self._usage.here(turns, question.by, operator=True)
         # A token is in the name of some tenant. That it is for this path says that an operator asks.
         regions, found = await self._usage.everywhere(
             own, Sums, _any_tenant(self.live.now), _target(OPERATOR_PATH, question), session
         )
         return usage_body(regions, found, question.by, question.since_s)
 
-    async def here(self, request: Request, question: Question, tenant: TenantConfig | None) -> Sums:
-        """The sums of this region alone. Raises: Refusal."""
-        return await self._usage.here(_turns(request, question, tenant, self._secrets)[0], question.by)
+    async def here(
+        self, request: Request, question: Question, tenant: TenantConfig | None, *, operator: bool = False
+    ) -> Sums:
+        """The sums of this region alone. `operator`: an operator asks. Raises: Refusal."""
+        turns, _ = _turns(request, question, tenant, self._secrets)
+        return await self._usage.here(turns, question.by, operator=operator)
 
     async def listed_here(self, request: Request, question: Question, tenant: TenantConfig) -> Listed:
         """The newest turns of this region alone. Raises: Refusal."""
@@ -168,7 +173,8 @@ def add_operators_question(app: FastAPI, asking: Asking) -> None:
             if not _is_of_peer(request):
                 return error_answer(404, no_route(request.url.path), "not_found")
             question = asked(request, ("by", "since", "tenant"))
-            return json_answer(await asking.here(request, question, tenant_of(question, asking.live.now)))
+            tenant = tenant_of(question, asking.live.now)
+            return json_answer(await asking.here(request, question, tenant, operator=True))
         except Refusal as refusal:
             return refused(refusal)
 

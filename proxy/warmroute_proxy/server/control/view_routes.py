@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request, Response
 
 from warmroute.contract.version import VERSION
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import config_key_id
@@ -36,6 +37,9 @@ MAX_TENANTS: Final = 200
 
 MAX_KEYS: Final = 200
 """Listed keys, the newest; also of a config."""
+
+MAX_LIMITS: Final = 1_000
+"""Shown limits of each kind; those of a tenant are all shown to whoever asks for that tenant."""
 
 
 class Views:
@@ -94,21 +98,15 @@ class Views:
 
     def budgets(self, tenant: TenantConfig | None, *, shared: bool) -> dict[str, Any]:
         """Limits and budgets, of a tenant or of all. `shared`: also those that a tenant shares with others."""
-        found = self._admission.limits.as_dict(self._clock())
+        limits, now_s = self._admission.limits, self._clock()
         if tenant is None:
-            return found
-        name, ids = tenant.name, {config_key_id(digest) for digest in tenant.key_sha256}
-        limits = found["tenants"]
-        own = {
-            "tenants": {name: limits[name]} if name in limits else {},
-            "limits": {},
-            "budgets": [row for row in found["budgets"] if _is_own(row, name, ids)],
-            "at_once": [row for row in found["at_once"] if (row["kind"], row["name"]) == ("tenant", name)],
-        }
-        if not shared:
-            return own
-        of_it = [row for row in found["budgets"] if name in row["tenants"] or ids & set(row["keys"])]
-        return {**own, "limits": found["limits"], "budgets": of_it}
+            return limits.first(MAX_LIMITS, now_s)
+        name, key_ids = tenant.name, {config_key_id(digest) for digest in tenant.key_sha256}
+
+        def visible(scope: Scope) -> bool:
+            return shared or (set(scope.tenants) <= {name} and key_ids.issuperset(scope.keys))
+
+        return {**limits.of_tenant(name, key_ids, visible, now_s), "left_out": 0}
 
 
 def add_views(app: FastAPI, views: Views) -> None:
@@ -150,7 +148,8 @@ def _add_receipts(app: FastAPI, views: Views) -> None:
             tenant = _tenant(request, question, views.config)
             if tenant is None:
                 return json_answer(await views.asking.listed_of_all(question, views.config.proxy.region))
-            return json_answer(await views.asking.listed(request, question._replace(tenant=None), tenant))
+            by_operator, of_it = request.state.viewer is None, question._replace(tenant=None)
+            return json_answer(await views.asking.listed(request, of_it, tenant, operator=by_operator))
         except Refusal as refusal:
             return refused(refusal)
 
@@ -215,9 +214,3 @@ def _tenant(request: Request, question: Question, config: Config) -> TenantConfi
         text = "your key is of another tenant: it sees that one alone"
         raise Refusal(403, text, code="admin_key_needed", param="tenant")
     return viewer
-
-
-def _is_own(budget: dict[str, Any], tenant: str, key_ids: set[str]) -> bool:
-    """Whether a budget is of nothing but a tenant and its keys."""
-    tenants, keys = budget["tenants"], budget["keys"]
-    return bool(tenants or keys) and set(tenants) <= {tenant} and set(keys) <= key_ids

@@ -28,15 +28,21 @@ class Bridge:
         self._state = state
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the connections: one exchange each
 
-    def handle(self, exchange: Exchange, extra: dict[str, Any] | None = None) -> None:
-        """Answer one exchange by the application; `extra` is added to the request's state."""
+    def handle(
+        self, exchange: Exchange, extra: dict[str, Any] | None = None, done: Callable[[], None] | None = None
+    ) -> None:
+        """Answer one exchange by the application; `extra` is added to the request's state. `done` is called last."""
         if exchange.request.shared is not None:
             problem = f"{exchange.request.path[:200]} takes at most {LARGE_BYTES} bytes"
             exchange.refuse(Refusal(413, problem, code="request_too_large"))
+            if done is not None:
+                done()
             return
         task = asyncio.get_running_loop().create_task(self._run(exchange, extra or {}))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if done is not None:
+            task.add_done_callback(lambda _task: done())
 
         def gone() -> None:
             task.cancel()

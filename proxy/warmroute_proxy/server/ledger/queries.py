@@ -1,22 +1,35 @@
 """Answers questions about many rows in a thread, one at a time, while the event loop goes on.
 
-Limits: `MAX_WAITING` questions wait, of one tenant `MAX_OF_TENANT`; further ones are refused (`Busy`).
+Operators' questions come first, then tenants take turns. Limits: `MAX_WAITING` questions of tenants wait, of one tenant
+`MAX_OF_TENANT`, of operators `MAX_OF_OPERATORS`; further ones are refused (`Busy`).
 """
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from warmroute_proxy.server.ledger.all_rows import Closed
 from warmroute_proxy.server.ledger.usage_sums import By, Listed, Sums, Turns, add_up, newest
 
 MAX_WAITING: Final = 16
 MAX_OF_TENANT: Final = 4
+MAX_OF_OPERATORS: Final = 8
 
 T = TypeVar("T")
+_OPERATORS: Final = ""
+"""In the place of the name of a tenant, which is never empty."""
+
+
+class _Waiting(NamedTuple):
+    """A question, and what is told its answer."""
+
+    question: Callable[[], Any]
+    answer: "asyncio.Future[Any]"
 
 
 class Busy(Exception):
@@ -35,34 +48,74 @@ class LedgerQueries:
         self._database = database
         self._closing = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger-query")
-        self._waiting: Counter[str] = Counter()  # by tenant; "" of operators
+        self._counts: Counter[str] = Counter()  # what waits or is answered, by tenant; _OPERATORS: of operators
+        self._waiting: dict[str, deque[_Waiting]] = {}  # likewise; the tenant whose turn it is comes first
+        self._answers = False
 
     def close(self) -> None:
-        """Stop what is read now."""
+        """Stop what is read now, and answer nothing of what waits."""
         self._closing.set()
+        for questions in self._waiting.values():
+            for waiting in questions:
+                waiting.answer.cancel()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    async def add_up(self, turns: Turns, by: By | None, above: int = 0) -> Sums:
-        """What some turns add up to, of rows above a number. Raises: Busy, Closed, sqlite3.Error."""
-        stopped = self._closing.is_set
-        return await self.ask(turns.tenant, lambda: add_up(self._state_dir, self._database, turns, by, stopped, above))
-
-    async def newest(self, turns: Turns, limit: int, above: int = 0) -> Listed:
-        """The newest of some turns. Raises: as `add_up`."""
+    async def add_up(self, turns: Turns, by: By | None, above: int = 0, *, operator: bool = False) -> Sums:
+        """What some turns add up to, of rows above a number. `operator`: an operator asks for the turns of a tenant.
+        Raises: Busy, Closed, sqlite3.Error.
+        """
         stopped, where = self._closing.is_set, (self._state_dir, self._database)
-        return await self.ask(turns.tenant, lambda: newest(*where, turns, limit, stopped, above))
+        return await self.ask(None if operator else turns.tenant, lambda: add_up(*where, turns, by, stopped, above))
+
+    async def newest(self, turns: Turns, limit: int, above: int = 0, *, operator: bool = False) -> Listed:
+        """The newest of some turns. `operator`, and raises: as `add_up`."""
+        stopped, where = self._closing.is_set, (self._state_dir, self._database)
+        return await self.ask(None if operator else turns.tenant, lambda: newest(*where, turns, limit, stopped, above))
 
     async def ask(self, tenant: str | None, question: Callable[[], T]) -> T:
         """The answer to another question of a tenant's, or of an operator's. Raises: Busy, and as the question."""
-        tenant = tenant or ""
-        if self._waiting[tenant] >= MAX_OF_TENANT:
+        asker = tenant or _OPERATORS
+        if self._closing.is_set():
+            raise Closed
+        if self._counts[asker] >= (MAX_OF_TENANT if tenant else MAX_OF_OPERATORS):
             raise Busy(own=True)
-        if self._waiting.total() >= MAX_WAITING:
+        if tenant and self._counts.total() - self._counts[_OPERATORS] >= MAX_WAITING:
             raise Busy(own=False)
-        self._waiting[tenant] += 1
+        self._counts[asker] += 1
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(asker, deque()).append(_Waiting(question, answer))
+        self._answer_next()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, question)
+            found: T = await answer
+            return found
         finally:
-            self._waiting[tenant] -= 1
-            if not self._waiting[tenant]:
-                del self._waiting[tenant]
+            self._counts[asker] -= 1
+            if not self._counts[asker]:
+                del self._counts[asker]
+
+    def _answer_next(self) -> None:
+        """Have the thread answer the next question, where it is idle and there is one."""
+        while self._waiting and not self._answers and not self._closing.is_set():
+            asker = _OPERATORS if _OPERATORS in self._waiting else next(iter(self._waiting))
+            questions = self._waiting.pop(asker)
+            question, answer = questions.popleft()
+            if questions:
+                self._waiting[asker] = questions  # behind all others
+            if answer.done():  # who asked has gone
+                continue
+            self._answers = True
+            done = asyncio.get_running_loop().run_in_executor(self._thread, question)
+            done.add_done_callback(partial(self._answered, answer))
+
+    def _answered(self, answer: "asyncio.Future[Any]", done: "asyncio.Future[Any]") -> None:
+        self._answers = False
+        error = None if done.cancelled() else done.exception()
+        if answer.done():
+            pass
+        elif done.cancelled():
+            answer.cancel()
+        elif error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(done.result())
+        self._answer_next()

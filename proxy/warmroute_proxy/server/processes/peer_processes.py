@@ -96,6 +96,7 @@ class Gauges(NamedTuple):
     announcements_waiting: int
     queue_memory_requests: int = 0
     queue_memory_missing_tokens: int = 0
+    tokens_in_flight: int = 0
 
 
 class ProcessReport(msgspec.Struct, gc=False, array_like=True):
@@ -113,6 +114,9 @@ class ProcessReport(msgspec.Struct, gc=False, array_like=True):
     metrics: State
     config: str = ""
     """The digest of the config file that is in force in it."""
+
+    troubles: tuple[str, ...] = ()
+    """What it says at `/ready`, by name."""
 
 
 class PeerProcesses:
@@ -191,13 +195,20 @@ class PeerProcesses:
         self._outbox.append(message)
         self._send_outbox()
 
-    def publish(self, metrics: Metrics, gauges: Gauges) -> None:
+    def publish(self, metrics: Metrics, gauges: Gauges, troubles: tuple[str, ...] = ()) -> None:
         """Publish this process' report, and apply the others' updates; called in each sweep."""
         engines = self._engines
         connections = {engine.config.id: engine.upstream.open for engine in engines.by_id.values()}
         drained = list(engines.drains.by_operator())
         report = ProcessReport(
-            self._generation, os.getpid(), gauges, connections, drained, metrics.state(), self.config_digest
+            self._generation,
+            os.getpid(),
+            gauges,
+            connections,
+            drained,
+            metrics.state(),
+            self.config_digest,
+            troubles,
         )
         if not self._lane.publish(self._encode(report)):
             log.error("the metrics of this process exceed its shared memory: other processes do not get them")

@@ -31,7 +31,13 @@ from typing import Any, Final
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_difference import live_lists, merged
 from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.base.config_source import ACCEPTED_FILE, ConfigSource, FileChanges, ReadConfig
+from warmroute_proxy.server.base.config_source import (
+    ACCEPTED_FILE,
+    ConfigSource,
+    FileChanges,
+    ReadConfig,
+    RefusedMark,
+)
 from warmroute_proxy.server.ledger.fold import recover_all
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, ledger_errors, lock
 from warmroute_proxy.server.processes.shared_memory import SharedMemory
@@ -121,6 +127,8 @@ class Supervisor:
         self._state_dir = config.proxy.state_dir
         self._lock_fd = lock(self._state_dir)
         (self._state_dir / ACCEPTED_FILE).unlink(missing_ok=True)
+        self._refused = RefusedMark(self._state_dir)
+        self._refused.clear()
         self._interrupted = self._recover()
         public, port = reserve(config.proxy.host, config.proxy.port)
         admin, admin_port = reserve(config.proxy.admin_host, config.proxy.admin_port)
@@ -232,8 +240,8 @@ class Supervisor:
                 log.error("process %d has died, and is started again in %.1f s", process.number, process.wait_s)
 
     def _reload(self) -> bool:
-        """Accept the config file if it is good, for all processes and those that start later. True for another one. An
-        error of ours must not end the supervisor.
+        """Accept the config file if it is good, for all processes and those that start later; leave a mark for them if
+        it is not. True for another one. An error of ours must not end the supervisor.
         """
         try:
             found = self._source.read()
@@ -245,10 +253,13 @@ class Supervisor:
                 self._source.accept(found, self._state_dir)
         except (ConfigError, OSError) as error:
             log.error("the config is not applied, and the one before stays in force: %s", error)
+            self._refused.note(len(error.problems) if isinstance(error, ConfigError) else 1)
             return False
         except Exception as error:
             log.error("the config is not applied: %s", type(error).__name__)
+            self._refused.note(1)
             return False
+        self._refused.clear()
         self._running = found._replace(config=merged(self._running.config, found.config, self._live_lists))
         self._config = config
         return is_other

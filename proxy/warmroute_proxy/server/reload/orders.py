@@ -1,8 +1,9 @@
 """Orders to reload: by SIGHUP, by the watched file, by an operator; in all processes of a proxy.
 
 One process applies the file by itself. Of several, the supervisor checks the file and keeps the bytes that it accepts,
-and each process applies those: a file with a problem changes none of them. An operator's order to one process goes to
-the supervisor, and is answered once all processes that run report that file, or after `AGREE_S`.
+and each process applies those: a file with a problem changes none of them, and a mark in the state folder says so to
+all of them. An operator's order to one process goes to the supervisor, and is answered once all processes that run
+report that file, or after `AGREE_S`.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Final, NamedTuple
 
 from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.base.config_source import ConfigSource, FileChanges
+from warmroute_proxy.server.base.config_source import ConfigSource, FileChanges, RefusedMark
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.reload.reloads import Difference, Reloads
@@ -46,6 +47,7 @@ class ReloadOrders:
         self.reloads = reloads
         self._source = source
         self._accepted = source.accepted(state_dir)
+        self._refused = RefusedMark(state_dir)
         self._peer_processes = peer_processes
         self._supervisor = os.getppid()
         self._report()
@@ -53,6 +55,8 @@ class ReloadOrders:
     def problems(self) -> list[Problem]:
         """What does not work as it should."""
         count = len(self.reloads.problems)
+        if self._peer_processes is not None:
+            count = count or self._refused.problems()
         text = f"the config file has {count} problems, and the one before is in force"
         found = [Problem(Trouble.CONFIG_REFUSED, text)] if count else []
         return [*found, *self.reloads.discovery.problems()]
@@ -64,6 +68,8 @@ class ReloadOrders:
             return
         if self._accepted.path.exists():
             self.reloads.reload(self._accepted)
+        else:
+            self.reloads.problems = []
         self._report()
 
     async def watch(self, live: LiveConfig) -> None:
@@ -92,6 +98,9 @@ class ReloadOrders:
         except ConfigError as error:
             if not dry_run:
                 self.reloads.refused(error)
+                if self._peer_processes is not None:
+                    self.reloads.problems = []  # of the file, which is the same for all
+                    self._refused.note(len(error.problems))
             raise
 
     async def apply(self, found: Difference) -> InForce:

@@ -7,7 +7,7 @@ waits is refused, as it is where nothing is left.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -74,6 +74,10 @@ class Budgets:
         """The leases on the budgets of a request with this key, of this tenant."""
         return self._by_scope.of(tenant, key_id)
 
+    def of_any(self, tenant: str, key_ids: Iterable[str]) -> tuple[Lease, ...]:
+        """The leases on the budgets of this tenant and of these keys."""
+        return self._by_scope.of_any(tenant, key_ids)
+
     def has_key(self, key_id: str) -> bool:
         """Whether a key has a budget of its own."""
         return self._by_scope.has_key(key_id)
@@ -137,10 +141,10 @@ class Budgets:
                 rows.append(("warmroute_budget_left_nanousd", label, float(lease.left)))
         return rows
 
-    def as_dict(self) -> list[dict[str, Any]]:
-        """What the admin page shows."""
-        now_s = self._clock()
-        for lease in self.leases:
+    def as_dict(self, leases: Iterable[Lease]) -> list[dict[str, Any]]:
+        """What the admin page shows of some leases."""
+        now_s, leases = self._clock(), tuple(leases)
+        for lease in leases:
             lease.begin(now_s)
         return [
             {
@@ -156,7 +160,7 @@ class Budgets:
                 "renews_at": lease.span.ends_s,
                 "away": lease.away,
             }
-            for lease in self.leases
+            for lease in leases
         ]
 
     def _ask_for(self, lease: Lease, now_s: float) -> bool:

@@ -15,12 +15,13 @@ export class Refused extends Error {
   }
 }
 
-async function get(path, parameters) {
+/** `signal` ends a question whose answer nobody waits for any more. */
+async function get(path, parameters, signal) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value));
   let answer;
   try {
     answer = await fetch(`${path}${query.size ? `?${query}` : ""}`, {
-      headers: { authorization: `Bearer ${key.get()}` }, cache: "no-store", credentials: "omit", redirect: "error",
+      headers: { authorization: `Bearer ${key.get()}` }, cache: "no-store", credentials: "omit", redirect: "error", signal,
     });
   } catch {
     throw new Refused("The proxy does not answer.", 0);
@@ -30,12 +31,12 @@ async function get(path, parameters) {
   throw new Refused(body?.error?.message ?? `The proxy answers ${answer.status}.`, answer.status);
 }
 
-export const ask = async (path, parameters = {}) => (await get(path, parameters)).json();
+export const ask = async (path, parameters = {}, signal = undefined) => (await get(path, parameters, signal)).json();
 
 /** One metric of the metrics page: [{labels, value}]. */
-export async function metric(name) {
+export async function metric(name, signal = undefined) {
   const rows = [];
-  for (const line of (await (await get("/metrics", {})).text()).split("\n")) {
+  for (const line of (await (await get("/metrics", {}, signal)).text()).split("\n")) {
     if (!line.startsWith(`${name}{`)) continue;
     const end = line.lastIndexOf("} ");
     const labels = Object.fromEntries([...line.slice(name.length + 1, end).matchAll(/(\w+)="([^"]*)"/g)].map((m) => [m[1], m[2]]));

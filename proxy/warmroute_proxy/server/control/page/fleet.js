@@ -11,7 +11,8 @@ const state_of = (name) => el("span", { class: `state ${GOOD.has(name) ? "good" 
 
 export async function engines(state, place) {
   const [listed, { workers, peers, policy }, { queue }, conditions, tiers] = await Promise.all([
-    ask("/admin/engines"), ask("/admin/workers"), ask("/admin/admission"), ask("/admin/conditions"), metric("warmroute_worker_kv_usage_ratio")]);
+    ...["engines", "workers", "admission", "conditions"].map((name) => ask(`/admin/${name}`, {}, state.signal)),
+    metric("warmroute_worker_kv_usage_ratio", state.signal)]);
   const of = (engine) => Object.entries(workers).filter(([, worker]) => worker.engine === engine.id);
   const card = (engine) => el("section", { class: "card" },
     el("h3", {}, engine.id, state_of(engine.state)),
@@ -43,7 +44,7 @@ function others(peers) {
 }
 
 export async function decisions(state, place) {
-  const found = (await ask("/admin/decisions", { limit: 30 })).decisions;
+  const found = (await ask("/admin/decisions", { limit: 30 }, state.signal)).decisions;
   const used = TERMS.filter((term) => found.some(({ reasons }) => reasons.some((one) => one[term] > 0.0005)));
   place.replaceChildren(
     el("h2", {}, "Newest decisions"),
@@ -73,7 +74,7 @@ function terms(reason) {
 
 export async function keys(state, place) {
   const parameters = { tenant: state.tenant };
-  const [listed, limits] = await Promise.all([ask("/admin/view/keys", parameters), ask("/admin/view/budgets", parameters)]);
+  const [listed, limits] = await Promise.all([ask("/admin/view/keys", parameters, state.signal), ask("/admin/view/budgets", parameters, state.signal)]);
   const columns = ["Key", "Tenant", "Note", "State", "Made", "Expires", "From"].map((name) => ({ name }));
   const day = (text) => (text ? time(Date.parse(text) / 1000) : "");
   place.replaceChildren(
@@ -82,6 +83,7 @@ export async function keys(state, place) {
     el("p", { class: "quiet" }, listed.has_more ? "Only the newest keys are shown: choose a tenant, or use `warmroute keys list`." : ""),
     el("h2", {}, "Budgets"), ...budgets(limits.budgets),
     el("h2", {}, "Limits by the minute and at once"), ...quotas({ ...limits.tenants, ...limits.limits }),
+    el("p", { class: "quiet" }, limits.left_out ? `${count(limits.left_out)} more are not shown: choose a tenant.` : ""),
     ...limits.at_once.map((one) => meter(`${one.name}, at once`, one.running, one.limit, `${count(one.running)} / ${count(one.limit)}`)));
 }
 

@@ -10,9 +10,9 @@ export async function show(state, place) {
   const by = BY_HOUR.has(state.since) ? "hour" : "day";
   const parameters = { since: state.since, tenant: state.tenant };
   const [sums, models, tenants] = await Promise.all([
-    ask("/admin/view/usage", { ...parameters, by }),
-    ask("/admin/view/usage", { ...parameters, by: "model" }),
-    state.role === "operator" && !state.tenant ? ask("/admin/view/usage", { since: state.since, by: "tenant" }) : null,
+    ask("/admin/view/usage", { ...parameters, by }, state.signal),
+    ask("/admin/view/usage", { ...parameters, by: "model" }, state.signal),
+    state.role === "operator" && !state.tenant ? ask("/admin/view/usage", { since: state.since, by: "tenant" }, state.signal) : null,
   ]);
   place.replaceChildren(
     el("h2", {}, "Money and hit ratio"), tiles(sums), notes(sums), ...charts(sums, by), ...losses(sums),

@@ -12,11 +12,11 @@ const VIEWS = {
   decisions: { title: "Decisions", show: decisions, operator: true },
   keys: { title: "Keys and budgets", show: keys },
 };
-const LIVE_MS = 5000;
+const LIVE_MS = 5000, LONGEST_MS = 60000;
 
 const $ = (id) => document.getElementById(id);
 const state = { role: null, tenant: "", region: "", since: "24h", detail: "" };
-let shown = 0;
+let shown = 0, asking = new AbortController(), next;
 
 function name() {
   const [view, detail] = location.hash.slice(2).split("/");
@@ -27,7 +27,10 @@ function name() {
 
 async function show() {
   if (state.role === null) return;
-  const view = name(), place = $("view"), number = ++shown;
+  const view = name(), place = $("view"), number = ++shown, began = performance.now();
+  clearTimeout(next);
+  asking.abort(); // nobody waits for the view before
+  asking = new AbortController();
   for (const link of $("views").children) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -35,7 +38,7 @@ async function show() {
   place.setAttribute("aria-busy", "true");
   try {
     const fresh = el("div");
-    await VIEWS[view].show({ ...state }, fresh);
+    await VIEWS[view].show({ ...state, signal: asking.signal }, fresh);
     if (number !== shown) return; // another one was asked for since
     place.replaceChildren(fresh);
     fresh.dispatchEvent(new Event("shown"));
@@ -46,7 +49,10 @@ async function show() {
     if (error instanceof Refused && error.status === 401) return signOut(error.message);
     $("problem").textContent = error instanceof Refused ? error.message : `This view failed: ${error.message}`;
   } finally {
-    if (number === shown) place.setAttribute("aria-busy", "false");
+    if (number === shown) {
+      place.setAttribute("aria-busy", "false");
+      later(performance.now() - began);
+    }
   }
 }
 
@@ -73,6 +79,8 @@ function signOut(problem = "") {
   key.forget();
   state.role = null;
   shown++;
+  asking.abort();
+  clearTimeout(next);
   $("who").textContent = "";
   $("view").replaceChildren();
   if ($("receipt").open) $("receipt").close();
@@ -103,10 +111,15 @@ addEventListener("resize", () => {
   clearTimeout(resized);
   resized = setTimeout(() => { if (name() === "money") show(); }, 250);
 });
-setInterval(() => {
-  const reading = $("view").contains(document.activeElement) || $("view").querySelector("details.card[open]") || $("receipt").open;
-  if ($("live").checked && !document.hidden && !reading) show();
-}, LIVE_MS);
+
+/** Ask anew after a view is shown, not while it is asked for; a proxy that has taken long is left alone for twice as long. */
+function later(took_ms) {
+  next = setTimeout(() => {
+    const reading = $("view").contains(document.activeElement) || $("view").querySelector("details.card[open]") || $("receipt").open;
+    if ($("live").checked && !document.hidden && !reading) show();
+    else later(0);
+  }, Math.min(Math.max(LIVE_MS, 2 * took_ms), LONGEST_MS));
+}
 
 if (key.get()) signIn();
 else toggle(false);

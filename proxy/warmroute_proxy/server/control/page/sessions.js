@@ -14,12 +14,12 @@ export async function show(state, place) {
   }
   const parameters = { since: state.since, tenant: state.tenant };
   const [sums, newest] = await Promise.all([
-    ask("/admin/view/usage", { ...parameters, by: "session" }),
-    ask("/admin/view/receipts", { ...parameters, limit: LISTED }),
+    ask("/admin/view/usage", { ...parameters, by: "session" }, state.signal),
+    ask("/admin/view/receipts", { ...parameters, limit: LISTED }, state.signal),
   ]);
   const names = new Map(newest.data.filter((row) => row.name).map((row) => [row.session, row.name]));
   const hash = state.detail || newest.data.find((row) => row.session)?.session || "";
-  const turns = hash ? await ask("/admin/view/receipts", { tenant: state.tenant, session_hash: hash, limit: LISTED }) : null;
+  const turns = hash ? await ask("/admin/view/receipts", { tenant: state.tenant, session_hash: hash, limit: LISTED }, state.signal) : null;
   place.replaceChildren(
     el("h2", {}, hash ? `Session ${names.get(hash) ?? hash}` : "Sessions"), ...(turns ? timeline(turns.data.reverse(), state) : []),
     el("h2", {}, "Sessions, the dearest first"), sessions(sums.groups.slice(0, SHOWN), names, hash),

@@ -5,15 +5,16 @@ limit, what is left of it, and when it renews. Clients that have used most of a 
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
 from warmroute.contract.money import list_nanousd
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.core.queue.budget import Amounts, SpendReservation
+from warmroute_proxy.core.queue.budget import Amounts, Lease, SpendReservation
 from warmroute_proxy.core.queue.quota import NEVER, Bucket, Kind, Quota, Shortage, UsedTokens, reserve
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import ByScope, Scope
+from warmroute_proxy.core.queue.slots import SlotLease
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
@@ -182,15 +183,41 @@ class RequestLimits:
         return tuple(found)
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
-        """What the admin page shows."""
+        """What operators see: all of them."""
+        quotas = (quota for _, quota in self.quotas.all)
+        return self._shown(quotas, self._budgets.leases, self._slots.leases, now_s)
+
+    def first(self, most: int, now_s: float) -> dict[str, Any]:
+        """The same, `most` of each kind; and how many are left out."""
+        found = [quota for _, quota in self.quotas.all], self._budgets.leases, self._slots.leases
+        quotas, budgets, slots = found
+        left_out = sum(max(0, len(each) - most) for each in found)
+        return {**self._shown(quotas[:most], budgets[:most], slots[:most], now_s), "left_out": left_out}
+
+    def of_tenant(
+        self, tenant: str, key_ids: Collection[str], visible: Callable[[Scope], bool], now_s: float
+    ) -> dict[str, Any]:
+        """Those of a tenant and its keys that may be seen. The work does not grow with the number of tenants."""
+        quotas = self.quotas.of_any(tenant, key_ids)
+        budgets, slots = self._budgets.of_any(tenant, key_ids), self._slots.of_any(tenant, key_ids)
+        return self._shown(
+            (quota for quota in quotas if visible(quota.of.scope)),
+            (lease for lease in budgets if visible(lease.budget.scope)),
+            (lease for lease in slots if visible(lease.slots.scope)),
+            now_s,
+        )
+
+    def _shown(
+        self, quotas: Iterable[Quota], budgets: Iterable[Lease], slots: Iterable[SlotLease], now_s: float
+    ) -> dict[str, Any]:
         by_kind: dict[str, dict[str, Any]] = {"tenant": {}, "budget": {}}
-        for scope, quota in self.quotas.all:
-            by_kind[scope.kind][scope.name] = _quota_dict(quota, now_s)
+        for quota in quotas:
+            by_kind[quota.of.scope.kind][quota.of.scope.name] = _quota_dict(quota, now_s)
         return {
             "tenants": by_kind["tenant"],
             "limits": by_kind["budget"],
-            "budgets": self._budgets.as_dict(),
-            "at_once": self._slots.as_dict(),
+            "budgets": self._budgets.as_dict(budgets),
+            "at_once": self._slots.as_dict(slots),
         }
 
     def _warned(
