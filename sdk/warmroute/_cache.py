@@ -114,10 +114,17 @@ class CacheView:
 class _Caller(CacheView):
     """What clients share that make calls of their own on request."""
 
-    def __init__(self, books: Books, get: Callable[[str], Any], ahead: Mapping[str, Ahead]) -> None:
+    def __init__(
+        self,
+        books: Books,
+        get: Callable[[str], Any],
+        ahead: Mapping[str, Ahead],
+        expect: Callable[[str | None, str], Callable[[], Any] | None],
+    ) -> None:
         super().__init__(books)
         self._get = get
         self._ahead = ahead
+        self._expect = expect
 
     def _settled(self, receipt_id: str, answer: object) -> Mapping[str, Any] | None:
         usage = answer.get("usage") if isinstance(answer, Mapping) else None
@@ -207,6 +214,28 @@ class Cache(_Caller):
         """
         return KeptWarmByThread(self._plan(session, max_usd, until, interval_s), self._pinged)
 
+    def end(self, session: str | None = None) -> bool:
+        """Tell the server that a session is over, so that it keeps the KV of others instead. Return whether it knows.
+
+        `session`: by default that of the `session()` block, or of the client; `ValueError` where there is none. Nothing
+        else makes it fail: False is a server that cannot be reached, or is no warmroute. The session may still go on.
+        """
+        return self._expected(session, "end")
+
+    def waits_for_person(self, session: str | None = None) -> bool:
+        """Likewise, that a session waits for a person now, such as for a permission to run the tool that was called."""
+        return self._expected(session, "human")
+
+    def _expected(self, session: str | None, word: str) -> bool:
+        call = self._expect(session, word)
+        if call is None:
+            return False
+        try:
+            call()
+        except Exception:  # a hint, which no program must fail for
+            return False
+        return True
+
     def _pinged(self, keeper: KeptWarm) -> bool:
         with self._ping(keeper) as arguments:
             if arguments:
@@ -241,6 +270,24 @@ class AsyncCache(_Caller):
     ) -> KeptWarmByTask:
         """`Cache.keep_warm`, by a task of the running loop: `async with`, or `await ....stop()`."""
         return KeptWarmByTask(self._plan(session, max_usd, until, interval_s), self._pinged)
+
+    async def end(self, session: str | None = None) -> bool:
+        """`Cache.end`, awaited."""
+        return await self._expected(session, "end")
+
+    async def waits_for_person(self, session: str | None = None) -> bool:
+        """`Cache.waits_for_person`, awaited."""
+        return await self._expected(session, "human")
+
+    async def _expected(self, session: str | None, word: str) -> bool:
+        call = self._expect(session, word)
+        if call is None:
+            return False
+        try:
+            await call()
+        except Exception:  # a hint, which no program must fail for
+            return False
+        return True
 
     async def _pinged(self, keeper: KeptWarm) -> bool:
         with self._ping(keeper) as arguments:

@@ -10,7 +10,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from warmroute._backends import WARMROUTE, backend_of, home_of, signal
 from warmroute._books import Books
@@ -41,6 +41,8 @@ from warmroute.guard.outcome import Keeping
 MAX_HOME_CHARS: Final = 128
 MAX_RECEIPT_ID_CHARS: Final = 128
 
+EXPECT_PATH: Final = "/sessions/expect"
+EXPECT_TIMEOUT_S: Final = 5.0
 TURNS: Final = ("/completions", "/messages", "/responses")
 """How the paths of calls end that compute a prompt."""
 
@@ -129,6 +131,18 @@ current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=Non
 """The call that openai's code handles now, from `request` to `_process_response`."""
 
 
+class Callers(NamedTuple):
+    """How `client.cache` makes calls of its own; what is awaited is awaited by the caller."""
+
+    get: Callable[[str], Any]
+    """The answer of a path."""
+    ahead: dict[str, Ahead]
+    """Methods that compute prompts."""
+    expect: Callable[[str | None, str], Callable[[], Any] | None]
+    """A call that gives the server a value of `x-warmroute-expect` for a session, by default that of calls that are
+    made now. None where the server is no warmroute; `ValueError` where there is no session."""
+
+
 class Observer:
     """Prepares the calls of one client and keeps its books, which its copies share."""
 
@@ -149,10 +163,26 @@ class Observer:
             twin._pinned = checked_key(session)
         return twin
 
-    def callers(self, client: Any) -> tuple[Callable[[str], Any], dict[str, Ahead]]:
-        """How `client.cache` makes calls: of a path, and of prompts ahead."""
+    def callers(self, client: Any) -> Callers:
+        """How `client.cache` makes calls."""
         backend = backend_of(self._backend, str(client.base_url))
-        return lambda path: client.get(path, cast_to=object), ahead_of(client, backend)
+
+        def expect(session: str | None, word: str) -> Callable[[], Any] | None:
+            key = self._named() if session is None else checked_key(session)
+            if key is None:
+                raise ValueError("no session: name it, or call inside its session() block")
+            if backend is not WARMROUTE:
+                return None
+            named = {headers.AFFINITY: key, headers.EXPECT: word}
+            given = {"headers": named, "timeout": EXPECT_TIMEOUT_S, "max_retries": 0}
+            return lambda: client.post(EXPECT_PATH, cast_to=type(None), options=given)
+
+        return Callers(lambda path: client.get(path, cast_to=object), ahead_of(client, backend), expect)
+
+    def _named(self) -> str | None:
+        """The session that the program names for a call that is made now."""
+        block = current()
+        return self._pinned or (block.key if block else None) or self._default
 
     def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any) -> Call:
         """Prepare a call of `client`, with the arguments of its library's `request`."""
@@ -212,8 +242,7 @@ class Observer:
         assert call.backend is not None
         with self.books.shelter():
             block = current()
-            named = self._pinned or (block.key if block else None) or self._default
-            identity = identity_of(named, caller, body) or self._derived(call, turn, body)
+            identity = identity_of(self._named(), caller, body) or self._derived(call, turn, body)
             turn.at = lineage_of(call.base_url, identity.key, caller, body)
             home = self.books.home(turn.at)
             parent = block.parent if block and block.key == identity.key else None

@@ -145,11 +145,61 @@ def test_they_are_scaled_by_tokens_in_flight_and_by_the_queue(everything: Render
     metrics = everything.one("HorizontalPodAutoscaler")["spec"]["metrics"]
     page = (ROOT / "docs/reference/metrics.md").read_text()
     names = [each["pods"]["metric"]["name"] for each in metrics]
-    assert names == ["warmroute_worker_resident_tokens", "warmroute_queue_requests"]
+    assert names == ["warmroute_tokens_in_flight", "warmroute_queue_requests"]
     assert all(f"`{name}`" in page for name in names)
     keda = render({"autoscaling": {"kind": "keda"}, "embeddedEngines": {"enabled": True}}).one("ScaledObject")
     assert all(name in each["metadata"]["query"] for name, each in zip(names, keda["spec"]["triggers"], strict=True))
     assert "replicas" not in everything.one("StatefulSet")["spec"]
+
+
+def test_nobody_reaches_the_admin_port_where_no_monitoring_is_named(plain: Rendered) -> None:
+    """An empty `from` would admit everybody."""
+
+    def rules(found: Rendered) -> list[list[dict[str, Any]]]:
+        ingress = found.one("NetworkPolicy")["spec"]["ingress"]
+        return [each["from"] for each in ingress if {"port": "admin"} in each["ports"]]
+
+    assert all(rules(plain))
+    assert rules(plain)
+    found = render({"networkPolicy": {"monitoring": []}, "embeddedEngines": {"enabled": True}})
+    assert not rules(found)
+
+
+def test_traces_are_sent_where_there_is_an_endpoint(plain: Rendered, tmp_path: Path) -> None:
+    def ports(found: Rendered) -> set[int]:
+        return {port["port"] for rule in found.one("NetworkPolicy")["spec"]["egress"] for port in rule["ports"]}
+
+    assert "[tracing]" not in plain.config()
+    assert not {4317, 4318} & ports(plain)
+    tracing = {"endpoint": "http://collector.monitoring:4318", "ratio": 0.25}
+    found = render({"tracing": tracing, "tenants": EVERYTHING["tenants"], "embeddedEngines": {"enabled": True}})
+    assert ports(found) >= {4317, 4318}
+    path = tmp_path / "warmroute.toml"
+    path.write_text(found.config())
+    config = load_config(path).tracing
+    assert config is not None
+    assert (config.endpoint, config.ratio) == ("http://collector.monitoring:4318", 0.25)
+
+
+def test_names_and_keys_of_secrets_are_texts_whatever_they_look_like() -> None:
+    odd = {"name": "1e3", "key": "007"}
+    kinds = ("fleet", "adminKey", "ledgerDsn", "redisUrl", "ca")
+    secrets = dict.fromkeys(kinds, odd) | {"tls": {"name": "2"}, "engineKeys": {"name": "3"}}
+    found = render({"secrets": secrets, "monitoring": {"proxies": True}, "embeddedEngines": {"enabled": True}})
+    named = [each["secret"] for each in found.pod()["volumes"] if "secret" in each]
+    assert {each["secretName"] for each in named} == {"1e3", "2", "3"}
+    assert {each["key"] for one in named for each in one.get("items", [])} == {"007"}
+    endpoint = found.one("ServiceMonitor")["spec"]["endpoints"][0]
+    assert endpoint["authorization"]["credentials"] == odd
+
+
+def test_values_say_where_keys_of_engines_are(everything: Rendered) -> None:
+    folder = next(
+        mount["mountPath"]
+        for mount in everything.pod()["containers"][0]["volumeMounts"]
+        if mount["mountPath"].endswith("/engine-keys")
+    )
+    assert f"a file in {folder}" in (CHART / "values.yaml").read_text()
 
 
 def test_prometheus_reads_proxies_and_engines(everything: Rendered) -> None:
@@ -178,6 +228,9 @@ def test_its_rules_are_those_of_the_reference() -> None:
         ({"discovery": {"enabled": True}}, "service"),
         ({"discovery": {"enabled": True, "kind": "inferencepool"}}, "pool"),
         ({"monitoring": {"proxies": True}}, "adminKey"),
+        ({"autoscaling": {"kind": "hpa", "minReplicas": 5, "maxReplicas": 4}}, "more than maxReplicas, 4"),
+        ({"autoscaling": {"kind": "keda", "minReplicas": 5, "maxReplicas": 4}}, "more than maxReplicas, 4"),
+        ({"tracing": {"endpoint": "collector:4318"}}, "endpoint"),
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, Any], reason: str) -> None:

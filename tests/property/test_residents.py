@@ -9,7 +9,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.search import searched
 
 from warmroute_proxy.core.cache.residents import FILLED, NO_LIMIT, Residents
-from warmroute_proxy.core.cache.return_times import EDGES_S, MIN_IN_BUCKET, MIN_RETURNS, ReturnTimes
+from warmroute_proxy.core.cache.return_times import (
+    EDGES_S,
+    MIN_IN_BUCKET,
+    MIN_RETURNS,
+    OVER,
+    PERSON,
+    TOOLS,
+    UNKNOWN,
+    ReturnTimes,
+)
 
 POOL, MAX_SEATS = 1000, 6
 LINEAGES = st.integers(1, 9)
@@ -126,6 +135,50 @@ def test_an_unknown_pool_has_no_limit() -> None:
     books = Residents()
     books.sent(1, 10**9)
     assert books.free_tokens(2, 0.0) == NO_LIMIT
+
+
+WORDS = st.lists(st.tuples(st.sampled_from([PERSON, OVER]), st.sampled_from([0.0, 4.0, 40.0])), max_size=8)
+
+
+@given(kind=st.sampled_from([UNKNOWN, TOOLS, PERSON, OVER]), words=WORDS)
+@searched(100)
+def test_what_a_client_says_protects_for_one_window_more_at_most(kind: int, words: list[tuple[int, float]]) -> None:
+    books = Residents()
+    books.pool_tokens = POOL
+    books.windows_s = [20.0, 5.0, 30.0]
+    books.sent(1, 100)
+    books.expect(1, kind)
+    books.ended(1, 0.0, computed=True)
+    now_s, is_over, until_s = 0.0, kind == OVER, [20.0, 5.0, 30.0, -1.0][kind]
+    for word, wait_s in words:
+        now_s += wait_s
+        before = books.protected(now_s)
+        changed = books.set_kind(1, word, now_s)
+        if changed and word == PERSON:
+            assert kind < PERSON
+            kind, until_s = PERSON, now_s + 30.0
+        is_over = is_over or word == OVER
+        assert books.protected(now_s) <= before
+        assert books.protected(now_s) == (0 if is_over or now_s > until_s else 100)
+        assert books.tokens == 100
+
+
+@given(returned=st.lists(st.floats(0.0, 1000.0), min_size=1, max_size=40), at_s=st.floats(0.0, 1000.0))
+@searched(50)
+def test_a_conversation_that_is_over_counts_until_then_and_is_no_return(returned: list[float], at_s: float) -> None:
+    """As one that is still idle at that age would, and not longer."""
+    idle, left = ReturnTimes(), ReturnTimes()
+    for number, age_s in enumerate(returned):
+        for times in (idle, left):
+            times.ended(number, 0.0)
+            times.came_back(number, age_s)
+    left.ended(99, 0.0)
+    left.left(99, at_s)
+    left.advance(5000.0)
+    assert left.returns == idle.returns
+    assert left.idle == 0
+    spent_s = sum(left._exposed_s) - sum(idle._exposed_s)
+    assert math.isclose(spent_s, min(at_s, EDGES_S[-1]), rel_tol=1e-6, abs_tol=1e-6)
 
 
 AGES = st.lists(st.floats(0.0, 1000.0), min_size=1, max_size=60)

@@ -129,6 +129,16 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
+class Price:
+    """USD per million tokens, as decimal text, for the config of the proxy. `why`: what they are made of."""
+
+    input: str
+    cached: str
+    output: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A deployment. `model_name` is what clients ask for."""
 
@@ -140,6 +150,7 @@ class Plan:
     traffic: Traffic | None = None
     site: Site = field(default_factory=Site)
     choices: tuple[Choice, ...] = ()
+    price: Price | None = None
 
     @property
     def is_split(self) -> bool:

@@ -5,6 +5,7 @@ with the nearest known name, since a misspelt setting would be one that is not m
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
 from typing import Any, Final
@@ -15,6 +16,7 @@ from warmroute_backend.plan.deployment import (
     HiCache,
     Plan,
     Ports,
+    Price,
     Site,
     Speculation,
     Traffic,
@@ -25,6 +27,7 @@ from warmroute_backend.plan.memory import Shape
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.words import OBJECTIVES, STORAGES
 
+_RATE: Final = re.compile(r"\d{1,9}(\.\d{1,6})?")
 VERSION: Final = 1
 MAX_ENGINES: Final = 512
 
@@ -71,6 +74,8 @@ def written(plan: Plan, model: str) -> str:
         lines += ["", "[[gpu]]", *_pairs(plan.cluster.gpu)]
     if plan.traffic is not None:
         lines += ["", "[traffic]", *_pairs(plan.traffic)]
+    if plan.price is not None:
+        lines += ["", "[price]", *_pairs(plan.price)]
     site = [line for line in _pairs(replace(plan.site, environment=())) if not line.startswith("environment")]
     lines += ["", "[site]", *site, "", "[site.environment]"]
     lines += [f"{json.dumps(name)} = {_value(value)}" for name, value in plan.site.environment]
@@ -109,7 +114,7 @@ def _value(value: Any) -> str:
 
 def read(document: Mapping[str, Any], find_model: Callable[[str], Model], where: str) -> tuple[Plan, str]:
     """The plan of a parsed file, and the name of its model. Raises PlanError with the key that is wrong."""
-    _known(document, ("plan", "gpu", "traffic", "site", "engine"), where)
+    _known(document, ("plan", "gpu", "traffic", "price", "site", "engine"), where)
     head = _table(document, "plan", where)
     _known(head, ("version", "model", "model_name", "gpus", "objective"), f"{where}: plan")
     if head.get("version") != VERSION:
@@ -129,8 +134,19 @@ def read(document: Mapping[str, Any], find_model: Callable[[str], Model], where:
         engines=tuple(_engine(table, f"{where}: engine[{number}]") for number, table in enumerate(tables)),
         traffic=None if traffic is None else _record(Traffic, traffic, f"{where}: traffic"),
         site=_site(document.get("site", {}), f"{where}: site"),
+        price=_price(document.get("price"), f"{where}: price"),
     )
     return plan, name
+
+
+def _price(table: object, where: str) -> Price | None:
+    if table is None:
+        return None
+    found: Price = _record(Price, table, where)
+    for name in ("input", "cached", "output"):
+        if not _RATE.fullmatch(getattr(found, name)):
+            raise PlanError(f"{where}.{name} is {getattr(found, name)!r}, which is no decimal number of USD.")
+    return found
 
 
 def _site(table: object, where: str) -> Site:

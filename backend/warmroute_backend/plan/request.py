@@ -58,6 +58,12 @@ class PlanRequest:
                 f"{self.context_tokens or model.context_tokens:,}.",
                 ["shorter requests", *(["a longer --context"] if self.context_tokens else [])],
             )
+        sides = [gpus for gpus in self.split or () if gpus] or [self.cluster.gpus]
+        if self.tp is not None and any(gpus % self.tp for gpus in sides):
+            text = " + ".join(map(str, sides))
+            raise PlanError(f"engines of {self.tp} GPUs do not divide {text}: some would be unused.")
+        if self.decode_dp is not None and self.split == AGGREGATED:
+            raise PlanError("two numbers of attention groups are those of prefill and of decode.", ["--pd 4+4"])
         if self.split is not None and sum(self.split) > self.cluster.gpus:
             raise PlanError(f"{self.split[0]}+{self.split[1]} GPUs are more than {self.cluster}.")
         if self.split is not None and self.split != AGGREGATED and 0 in self.split:

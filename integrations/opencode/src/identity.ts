@@ -7,6 +7,8 @@ export interface Sender {
   readonly agent: string
   readonly parent?: string | undefined
   readonly kind?: Kind | undefined
+  /** What people know the session by. */
+  readonly name?: string | undefined
 }
 
 /** The proxy shows names of agents up to this length. */
@@ -27,6 +29,7 @@ export function identityHeaders(sender: Sender): Record<string, string> {
   const agent = headerText(sender.agent)
   if (agent && agent.length <= MAX_AGENT_BYTES) headers["x-warmroute-agent"] = agent
   if (sender.kind) headers["x-warmroute-kind"] = sender.kind
+  if (sender.name) headers["x-warmroute-session-name"] = sender.name
   return headers
 }
 

@@ -1,5 +1,10 @@
 // What a user may set in the configuration of OpenCode, beside the name of the plugin.
 
+/** What a session is called in the proxy's tables. */
+export type Naming = "title" | "folder" | "none"
+
+const NAMINGS: readonly unknown[] = ["title", "folder", "none"] satisfies Naming[]
+
 export interface Options {
   /** Names of the providers in opencode.json that are warmroute proxies. */
   readonly providers: readonly string[]
@@ -9,15 +14,18 @@ export interface Options {
   readonly show: boolean
   /** Warn when something breaks the prefix. */
   readonly warn: boolean
+  /** Send the title of a session, else its folder; the folder alone; or neither. */
+  readonly name: Naming
 }
 
-export const DEFAULTS: Options = { providers: ["warmroute"], freezeDate: false, show: true, warn: true }
+export const DEFAULTS: Options = { providers: ["warmroute"], freezeDate: false, show: true, warn: true, name: "title" }
 
 const WANTED: Record<keyof Options, string> = {
   providers: "a list of names",
   freezeDate: "true or false",
   show: "true or false",
   warn: "true or false",
+  name: '"title", "folder" or "none"',
 }
 
 /** The options, and a sentence for each that is not valid: its default holds. */
@@ -37,6 +45,7 @@ export function readOptions(given: unknown): { options: Options; problems: strin
 }
 
 function isValid(name: keyof Options, value: unknown): boolean {
+  if (name === "name") return NAMINGS.includes(value)
   if (name !== "providers") return typeof value === "boolean"
   return Array.isArray(value) && value.every((each) => typeof each === "string")
 }

@@ -1,4 +1,5 @@
-// Asks a proxy for the turns of a session, with the key that the provider has. Whatever goes wrong, the answer is empty.
+// Asks a proxy for the turns of a session, and says how soon the session returns, with the key that the provider has.
+// Whatever goes wrong, the answer is empty.
 
 import type { Turn } from "./turn.js"
 import { turnOfRow } from "./turn.js"
@@ -16,14 +17,32 @@ export interface Address {
 /** The newest turns of a session, newest first. */
 export async function turnsOf(proxy: Address, session: string, limit: number): Promise<Turn[]> {
   try {
-    const url = `${proxy.baseURL.replace(/\/+$/, "")}/usage/receipts?limit=${Math.min(Math.max(limit, 1), MAX_TURNS)}`
-    const headers: Record<string, string> = { "x-session-affinity": session }
-    if (proxy.apiKey) headers.authorization = `Bearer ${proxy.apiKey}`
-    const answer = await fetch(url, { headers, redirect: "error", signal: AbortSignal.timeout(ASK_TIMEOUT_MS) })
+    const path = `usage/receipts?limit=${Math.min(Math.max(limit, 1), MAX_TURNS)}`
+    const answer = await asked(proxy, path, "GET", { "x-session-affinity": session })
     if (!answer.ok) return []
     const { data } = (await answer.json()) as { data?: unknown }
     return Array.isArray(data) ? data.map(turnOfRow).filter((turn) => turn !== undefined) : []
   } catch {
     return []
   }
+}
+
+/** What follows for a session: it is over, or waits for a person. */
+export type Expected = "end" | "human"
+
+/** Says how soon a session returns, so that the proxy keeps the KV of those that do. */
+export async function expect(proxy: Address, session: string, expected: Expected): Promise<void> {
+  try {
+    const headers = { "x-session-affinity": session, "x-warmroute-expect": expected }
+    await (await asked(proxy, "sessions/expect", "POST", headers)).body?.cancel()
+  } catch {
+    return // a hint
+  }
+}
+
+function asked(proxy: Address, path: string, method: string, headers: Record<string, string>): Promise<Response> {
+  const key: Record<string, string> = proxy.apiKey ? { authorization: `Bearer ${proxy.apiKey}` } : {}
+  const url = `${proxy.baseURL.replace(/\/+$/, "")}/${path}`
+  const signal = AbortSignal.timeout(ASK_TIMEOUT_MS)
+  return fetch(url, { method, headers: { ...headers, ...key }, redirect: "error", signal })
 }

@@ -12,9 +12,10 @@ import { guarded } from "./guarded.js"
 import { identityHeaders, kindOf } from "./identity.js"
 import { type Options, readOptions } from "./options.js"
 import { PrefixWatch } from "./prefix_watch.js"
-import { type Address, MAX_TURNS, turnsOf } from "./proxy.js"
+import { type Address, expect, type Expected, MAX_TURNS, turnsOf } from "./proxy.js"
 import type { Turn } from "./turn.js"
-import { Sessions } from "./v1_sessions.js"
+import { sessionName } from "./session_name.js"
+import { type Info, type Session, Sessions } from "./v1_sessions.js"
 import { explanation, turnLine } from "./words.js"
 
 export const COMMAND = "warmroute"
@@ -42,7 +43,7 @@ class CarriedOut extends Error {
 /** V1's function of a plugin. */
 export async function server(input: PluginInput, given?: unknown): Promise<Hooks> {
   const { options, problems } = readOptions(given)
-  const plugin = new V1(input.client, options)
+  const plugin = new V1(input.client, options, input.directory)
   for (const problem of problems) plugin.warn(problem)
   return plugin.hooks()
 }
@@ -59,6 +60,7 @@ class V1 {
   constructor(
     private readonly client: PluginInput["client"],
     private readonly options: Options,
+    private readonly directory: string | undefined,
   ) {
     this.#sessions = new Sessions(client)
   }
@@ -102,9 +104,14 @@ class V1 {
   }
 
   #event = async ({ event }: { event: { type: string; properties?: unknown } }): Promise<void> => {
-    const properties = (event.properties ?? {}) as { sessionID?: string; server?: string; info?: { id: string } }
+    const properties = (event.properties ?? {}) as { sessionID?: string; server?: string; info?: Info }
     if (event.type === "session.created" && properties.info) this.#sessions.created(properties.info)
-    if (event.type === "session.idle" && properties.sessionID) void this.#idle(properties.sessionID).catch(this.#failed)
+    if (event.type === "session.updated" && properties.info) this.#sessions.updated(properties.info)
+    if (event.type === "session.idle" && properties.sessionID) {
+      void this.#idle(properties.sessionID).catch(this.#failed)
+      void this.#waits(properties.sessionID).catch(this.#failed)
+    }
+    if (event.type === "session.deleted" && properties.info) this.#ended(properties.info.id)
     if (event.type === "mcp.tools.changed") {
       const occasion = `${properties.server}\0${Date.now()}`
       for (const warning of this.#watch.toolsChanged(`those of ${properties.server}`, occasion)) this.warn(warning)
@@ -139,13 +146,15 @@ class V1 {
     if (!this.#isOurs(input.model.providerID)) return
     const session = await this.#sessions.of(input.sessionID)
     const kind = kindOf(input.agent, session.parent)
-    const sender = { session: session.id, agent: input.agent, parent: session.parent, kind }
+    const name = sessionName({ title: session.title, directory: session.directory ?? this.directory }, this.options.name)
+    const sender = { session: session.id, agent: input.agent, parent: session.parent, kind, name }
     const own = new Set(Object.keys(input.model.headers ?? {}).map((name) => name.toLowerCase()))
     for (const [name, value] of Object.entries(identityHeaders(sender))) {
       if (!own.has(name)) output.headers[name] = value
     }
     session.requests += 1
     session.proxy = addressOf(input)
+    session.expected = undefined
     this.#watch.requested()
     const early = this.#early ?? []
     this.#early = undefined
@@ -182,6 +191,24 @@ class V1 {
     for (const turn of turns) this.#shownTurns.set(turn.id, true)
     const line = turnLine(turns)
     if (line !== undefined) this.#shown(line)
+  }
+
+  /** Says that a session waits for the user. A sub-agent that is idle has given its answer, and is over. */
+  async #waits(id: string): Promise<void> {
+    const session = await this.#sessions.of(id)
+    this.#expect(session, session.parent === undefined ? "human" : "end")
+  }
+
+  /** Says that a session that was deleted is over, and so are those that it has started. */
+  #ended(id: string): void {
+    for (const session of this.#sessions.family(id)) this.#expect(session, "end")
+  }
+
+  /** Says it once for each turn, and nothing of a session that has sent nothing. */
+  #expect(session: Session, expected: Expected): void {
+    if (session.proxy === undefined || session.expected === "end" || session.expected === expected) return
+    session.expected = expected
+    void expect(session.proxy, session.id, expected)
   }
 
   async #explained(id: string): Promise<string> {

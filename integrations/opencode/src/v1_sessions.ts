@@ -6,7 +6,7 @@ import type { PluginInput } from "@opencode-ai/plugin"
 
 import { Bounded } from "./bounded.js"
 import { within } from "./guarded.js"
-import type { Address } from "./proxy.js"
+import type { Address, Expected } from "./proxy.js"
 
 const MAX_SESSIONS = 1_000
 const MAX_DEPTH = 10
@@ -15,13 +15,26 @@ const GET_TIMEOUT_MS = 1_000
 export interface Session {
   readonly id: string
   readonly parent: string | undefined
+  title: string | undefined
+  readonly directory: string | undefined
   /** Unix milliseconds; undefined where OpenCode did not say. */
   readonly createdMs: number | undefined
   /** Requests since `takeRequests`. */
   requests: number
   proxy: Address | undefined
+  /** What the proxy knows of how soon it returns, since its last request. */
+  expected: Expected | undefined
   /** Agent and model of the user's last message. */
   last: { agent?: string; model?: { providerID: string; modelID: string } }
+}
+
+/** What this plugin uses of a session as OpenCode describes it. */
+export interface Info {
+  id: string
+  parentID?: string | undefined
+  title?: string
+  directory?: string
+  time?: { created?: number }
 }
 
 export class Sessions {
@@ -31,15 +44,22 @@ export class Sessions {
   constructor(private readonly client: PluginInput["client"]) {}
 
   /** A session that OpenCode has told of. */
-  created(info: { id: string; parentID?: string | undefined; time?: { created?: number } }): Session {
+  created(info: Info): Session {
     const found = this.#sessions.get(info.id)
     if (found !== undefined) return found
     const createdMs = info.time?.created
-    const made = { id: info.id, parent: info.parentID, createdMs, requests: 0, proxy: undefined, last: {} }
+    const { id, parentID: parent, title, directory } = info
+    const made = { id, parent, title, directory, createdMs, requests: 0, proxy: undefined, expected: undefined, last: {} }
     this.#sessions.set(info.id, made)
     this.#ids.push(info.id)
     this.#ids.splice(0, this.#ids.length - MAX_SESSIONS)
     return made
+  }
+
+  /** A session has another title. One that was not seen is looked up when it is used. */
+  updated(info: Info): void {
+    const session = this.#sessions.get(info.id)
+    if (session !== undefined) session.title = info.title
   }
 
   /** A session that may be older than this process. Where OpenCode does not answer in time, one without a parent. */

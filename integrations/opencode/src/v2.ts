@@ -7,6 +7,7 @@ import { guarded, within } from "./guarded.js"
 import { identityHeaders, type Kind } from "./identity.js"
 import { type Options, readOptions } from "./options.js"
 import { PrefixWatch } from "./prefix_watch.js"
+import { sessionName } from "./session_name.js"
 import type { Turn } from "./turn.js"
 import { tapped } from "./usage_tap.js"
 import type { Context, ContextEvent, HttpResponseEvent, ModelRequestEvent, RequestKind, SessionInfo } from "./v2_types.js"
@@ -86,8 +87,11 @@ class V2 {
 
   #request = async (event: ModelRequestEvent): Promise<void> => {
     if (!this.#isOurs(event.model.providerID)) return
-    const parent = (await this.#info(event.sessionID)).parentID
-    const sender = { session: event.sessionID, agent: event.agent, parent, kind: kindOf(event.kind, parent) }
+    const info = await this.#info(event.sessionID)
+    const parent = info.parentID
+    const kind = kindOf(event.kind, parent)
+    const name = sessionName(info, this.options.name)
+    const sender = { session: event.sessionID, agent: event.agent, parent, kind, name }
     const given = new Set(Object.keys(event.headers).map((name) => name.toLowerCase()))
     const headers = { ...identityHeaders(sender), "x-opencode-session-id": event.sessionID }
     for (const [name, value] of Object.entries(headers)) {
@@ -122,6 +126,7 @@ class V2 {
   }
 
   #ended = async (session: string): Promise<void> => {
+    await this.#refresh(session) // it may have a title now
     if (!this.options.show || (await this.#info(session)).parentID !== undefined) return
     const line = turnLine((this.#turns.get(session) ?? []).slice(0, this.#unshown.get(session) ?? 0))
     this.#unshown.set(session, 0)
@@ -134,9 +139,13 @@ class V2 {
   }
 
   async #info(id: string): Promise<SessionInfo> {
-    const found = this.#infos.get(id) ?? (await within(GET_TIMEOUT_MS, this.context.session.get({ sessionID: id })))
+    return this.#infos.get(id) ?? this.#refresh(id)
+  }
+
+  async #refresh(id: string): Promise<SessionInfo> {
+    const found = await within(GET_TIMEOUT_MS, this.context.session.get({ sessionID: id }))
     if (found !== undefined) this.#infos.set(id, found)
-    return found ?? { id }
+    return found ?? this.#infos.get(id) ?? { id }
   }
 
   async #root(id: string): Promise<string> {

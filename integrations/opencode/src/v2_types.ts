@@ -36,6 +36,8 @@ export interface SessionHooks {
 export interface SessionInfo {
   readonly id: string
   readonly parentID?: string
+  readonly title?: string
+  readonly directory?: string
   readonly time?: { readonly created?: number }
 }
 

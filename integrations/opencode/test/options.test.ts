@@ -8,16 +8,17 @@ test("without options the defaults hold", () => {
 })
 
 test("valid options are taken", () => {
-  const given = { providers: ["east", "west"], freezeDate: true, show: false, warn: false }
+  const given = { providers: ["east", "west"], freezeDate: true, show: false, warn: false, name: "folder" }
   assert.deepEqual(readOptions(given), { options: given, problems: [] })
 })
 
 test("what is not valid is named, and its default holds", () => {
-  const { options, problems } = readOptions({ providers: [1], freezeDate: "yes", dates: true })
+  const { options, problems } = readOptions({ providers: [1], freezeDate: "yes", name: "x", dates: true })
   assert.deepEqual(options, DEFAULTS)
   assert.deepEqual(problems, [
     'The option "providers" must be a list of names.',
     'The option "freezeDate" must be true or false.',
-    'There is no option "dates": it is one of providers, freezeDate, show, warn.',
+    'The option "name" must be "title", "folder" or "none".',
+    'There is no option "dates": it is one of providers, freezeDate, show, warn, name.',
   ])
 })

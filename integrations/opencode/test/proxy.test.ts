@@ -3,7 +3,7 @@ import { createServer, type RequestListener, type Server } from "node:http"
 import type { AddressInfo } from "node:net"
 import { afterEach, test } from "node:test"
 
-import { turnsOf } from "../src/proxy.js"
+import { expect, turnsOf } from "../src/proxy.js"
 
 const servers: Server[] = []
 afterEach(() => servers.splice(0).forEach((server) => (server.closeAllConnections(), server.close())))
@@ -46,4 +46,19 @@ test("whatever a proxy answers, there is no error", async () => {
 test("a proxy that hangs is left alone", async () => {
   const baseURL = await serving(() => undefined)
   assert.deepEqual(await turnsOf({ baseURL, apiKey: "k" }, "s", 1), [])
+})
+
+test("the end of a session is said by headers alone, and nothing comes of what goes wrong", async () => {
+  let asked: unknown
+  const baseURL = await serving((request, response) => {
+    const { authorization, "x-session-affinity": session, "x-warmroute-expect": expected } = request.headers
+    asked = { to: `${request.method} ${request.url}`, authorization, session, expected }
+    response.writeHead(204).end()
+  })
+  await expect({ baseURL, apiKey: "sk-1" }, "ses_1", "end")
+  assert.deepEqual(asked, { to: "POST /v1/sessions/expect", authorization: "Bearer sk-1", session: "ses_1", expected: "end" })
+  for (const answer of [(_: unknown, response) => response.writeHead(404).end("{}"), (request) => request.socket.destroy()] as RequestListener[]) {
+    await expect({ baseURL: await serving(answer), apiKey: "k" }, "s", "human")
+  }
+  await expect({ baseURL: "no url", apiKey: undefined }, "s", "end")
 })

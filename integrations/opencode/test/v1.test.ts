@@ -76,6 +76,19 @@ test("each request says who sends it and what for", async () => {
   }
 })
 
+test("a session has the name that a person knows, once it has a title", async () => {
+  const { hooks } = await started()
+  const tell = (type: string, title: string) =>
+    hooks.event?.({ event: { type, properties: { info: { id: "ses_1", title, directory: "/src/shop" } } } } as never)
+  const name = async () => (await request(hooks, "ses_1")).headers["x-warmroute-session-name"]
+  await tell("session.created", "New session - 2026-11-24T10:00:00.000Z")
+  assert.equal(await name(), "shop")
+  await tell("session.updated", "Fix the tests")
+  assert.equal(await name(), "Fix the tests")
+  const quiet = await started({ name: "none" }, async () => ({ data: { id: "ses_1", title: "Fix the tests" } }))
+  assert.equal((await request(quiet.hooks, "ses_1")).headers["x-warmroute-session-name"], undefined)
+})
+
 test("a session of an earlier process is looked up, once", async () => {
   let calls = 0
   const { hooks } = await started({}, async () => (calls++, { data: { id: "ses_old", parentID: "ses_parent", time: {} } }))
@@ -155,6 +168,38 @@ test("an idle session shows what its requests came to, and the command explains"
   assert.equal(prompt?.body.parts[0]?.ignored, true)
   assert.match(prompt?.body.parts[0]?.text ?? "", /^The last cold request was turn 1 /)
   await hooks["command.execute.before"]?.({ ...command("ses_1"), command: "other" }, { parts: [] })
+})
+
+test("the proxy is told once which sessions wait for the user, and which are over", async () => {
+  const heard: string[] = []
+  const server = createServer((asked, response) => {
+    if (asked.method === "POST") heard.push(`${asked.headers["x-session-affinity"]} ${asked.headers["x-warmroute-expect"]}`)
+    response.end('{"data": []}')
+  })
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve))
+  const baseURL = `http://127.0.0.1:${(server.address() as AddressInfo).port}/v1`
+  const { hooks } = await started()
+  await created(hooks, "ses_1")
+  await created(hooks, "ses_sub", "ses_1")
+  await created(hooks, "ses_unused")
+  const idle = (sessionID: string) => hooks.event?.({ event: { type: "session.idle", properties: { sessionID } } } as never)
+  const deleted = (id: string) => hooks.event?.({ event: { type: "session.deleted", properties: { info: { id } } } } as never)
+  for (const session of ["ses_1", "ses_sub"]) await request(hooks, session, "build", MODEL, baseURL)
+  await idle("ses_sub")
+  await until(() => heard.length === 1)
+  await idle("ses_1")
+  await idle("ses_1")
+  await until(() => heard.length === 2)
+  await request(hooks, "ses_1", "build", MODEL, baseURL)
+  await idle("ses_1")
+  await until(() => heard.length === 3)
+  await idle("ses_unused")
+  await deleted("ses_unused")
+  await deleted("ses_1")
+  await until(() => heard.length === 4)
+  server.closeAllConnections()
+  server.close()
+  assert.deepEqual(heard, ["ses_sub end", "ses_1 human", "ses_1 human", "ses_1 end"])
 })
 
 test("a turn is shown once, also where a request after it has failed", async () => {

@@ -14,6 +14,7 @@ const SESSIONS: Record<string, SessionInfo> = {
   ses_main: { id: "ses_main", time: { created: CREATED_MS } },
   ses_one: { id: "ses_one", parentID: "ses_main" },
   ses_two: { id: "ses_two", parentID: "ses_main" },
+  ses_named: { id: "ses_named", title: "Fix the tests", directory: "/src/shop" },
 }
 
 /** What V2 sends by itself: a sub-agent has its parent's affinity. */
@@ -93,6 +94,13 @@ test("where V2 sends no headers they are all there", async () => {
     "x-warmroute-agent": "explore",
     "x-warmroute-kind": "sub",
   })
+})
+
+test("a session has the name that a person knows", async () => {
+  const host = new Host()
+  await plugin.setup(host.context({}))
+  const { headers } = await host.call("model.request", { ...scope("ses_named", "build", "primary"), headers: {} })
+  assert.equal(headers["x-warmroute-session-name"], "Fix the tests")
 })
 
 const answer = (id: string, loss: Record<string, number>) => {

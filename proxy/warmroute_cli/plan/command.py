@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,10 +47,11 @@ def _make(arguments: argparse.Namespace) -> int:
     if arguments.model is None or arguments.gpus is None:
         raise PlanError("what to plan? give --model and --gpus, or --check FILE.", ["--model kimi-k2.5 --gpus 8xH200"])
     made = _made(arguments)
+    if wrong := problems(made.plan):
+        raise PlanError(wrong[0])
     text = page(made.plan, made.sections)
     if arguments.out is not None:
-        files = deployment_files(made.plan, arguments.model, text)
-        _write(arguments.out, made.priced(files))
+        _write(arguments.out, deployment_files(made.plan, arguments.model, text))
     if arguments.json:
         print(json.dumps(made.document(), indent=2))
     else:
@@ -110,10 +111,10 @@ def _made(arguments: argparse.Namespace) -> "Made":
     targets = Targets(**{f"{name}_s": getattr(arguments, name) for name in _OF_TRAFFIC if name != "gpu_hour"})
     found = search(request, trace or average_trace(traffic), targets)
     best = found.best
-    costs = None
-    if arguments.gpu_hour is not None:
-        costs = prices(best.plan, best.request, best.sizing, arguments.gpu_hour, arguments.margin)
-    return Made(best.plan, found, targets, costs)
+    if arguments.gpu_hour is None:
+        return Made(best.plan, found, targets)
+    costs = prices(best.plan, best.request, best.sizing, arguments.gpu_hour, arguments.margin)
+    return Made(replace(best.plan, price=costs.of_plan), found, targets, costs)
 
 
 _OF_TRAFFIC = ("ttft_p50", "ttft_p90", "ttft_p99", "token_p50", "token_p90", "token_p99", "gpu_hour")
@@ -137,14 +138,6 @@ class Made:
 
         found = [sized_page.section(self.search, self.targets)]
         return found if self.prices is None else [*found, costs.section(self.prices)]
-
-    def priced(self, files: dict[str, str]) -> dict[str, str]:
-        """The files of the deployment, with prices where there are some."""
-        if self.prices is None:
-            return files
-        from warmroute_cli.plan.costs import priced
-
-        return priced(files, self.prices)
 
     def document(self) -> dict[str, Any]:
         """The plan as plain values, with what is computed of it."""

@@ -7,18 +7,16 @@
 So that this traffic, at this rate, earns exactly what the GPUs cost and the margin. At less traffic it earns less.
 """
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_UP, Decimal
 from typing import Final
 
 from warmroute_backend.plan.choose import average_load
-from warmroute_backend.plan.deployment import Plan, Traffic
+from warmroute_backend.plan.deployment import Plan, Price, Traffic
+from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.request import PlanRequest
-from warmroute_cli.plan.sizing import Sizing, engine_costs
+from warmroute_cli.plan.sizing import Sizing, engine_costs, speeds
 
-_FREE: Final = re.compile(r"^([ ]*)free = true  # until it has prices$", re.MULTILINE)
 _MILLION: Final = 1_000_000
 _DIGITS: Final = Decimal("0.0001")
 
@@ -47,27 +45,34 @@ class Prices:
         }
 
     @property
-    def keys(self) -> list[str]:
-        """The lines of a `[[model]]` in the proxy's config."""
-        return [
-            f'input = "{self.input_usd}"  # USD per million tokens, what this traffic costs and {self.margin:.0%}',
-            f'cached = "{self.cached_usd}"',
-            f'output = "{self.output_usd}"',
-        ]
+    def of_plan(self) -> Price:
+        """As the plan and the proxy's config have it."""
+        why = f"USD per million tokens: what its traffic costs, and {self.margin:.0%}"
+        return Price(str(self.input_usd), str(self.cached_usd), str(self.output_usd), why)
 
 
 def prices(plan: Plan, request: PlanRequest, sizing: Sizing, gpu_hour_usd: float, margin: float) -> Prices:
-    """The prices at which a plan's traffic pays for its GPUs. `margin`: a share that is added."""
+    """The prices at which a plan's traffic pays for its GPUs. `margin`: a share that is added. Raises PlanError where
+    the GPUs do not serve the traffic: its tokens would then be sold and not made."""
     traffic = request.traffic
     assert traffic is not None
+    if sizing.saturated:
+        raise PlanError(
+            "these GPUs do not serve this traffic, so it has no prices.", ["more GPUs", "fewer --requests-per-s"]
+        )
     load = average_load(request)
     usd_per_s = plan.cluster.gpus * gpu_hour_usd / 3600
-    prefill, decode = (engine_costs(plan, engine, load) for engine in (plan.engines[0], plan.engines[-1]))
+    prefill, decode = plan.engines[0], plan.engines[-1]
+    costs = engine_costs(plan, prefill, load)
     # A decoded token takes its share of a step; the time per token that was played is of as many sequences as ran.
-    running = max(1.0, traffic.requests_per_s * load.output_tokens * sizing.token_p50_s)
-    ranks = max(1, sum(engine.ranks for engine in plan.engines if engine.role != "prefill"))
-    decode_s = sizing.token_p50_s / max(1.0, running / ranks)
-    weights = (1 / prefill.prefill_tokens_per_s, decode.host_load_s_per_token, decode_s)
+    token_s = sizing.token_p50_s or speeds(plan, load, traffic.requests_per_s).token_s
+    ranks = sum(engine.ranks for engine in plan.engines if engine.role != "prefill")
+    running = max(1.0, traffic.requests_per_s * load.output_tokens * token_s / ranks)
+    weights = (
+        prefill.shape.attention_tp / costs.prefill_tokens_per_s,
+        prefill.shape.attention_tp * costs.host_load_s_per_token,
+        decode.shape.attention_tp * token_s / running,
+    )
     rates = _rates(traffic, sizing)
     unit = usd_per_s * (1 + margin) / sum(rate * weight for rate, weight in zip(rates, weights, strict=True))
     input_usd, cached_usd, output_usd = (
@@ -92,10 +97,3 @@ def section(found: Prices) -> str:
             f"{found.tokens_per_s_gpu:,.0f} tokens/s and GPU, cached ones too; at less traffic a token costs more",
         )
     )
-
-
-def priced(files: Mapping[str, str], found: Prices) -> dict[str, str]:
-    """The files of a deployment with these prices in every config of the proxy."""
-    return {
-        name: _FREE.sub(lambda at: "\n".join(at[1] + key for key in found.keys), text) for name, text in files.items()
-    }

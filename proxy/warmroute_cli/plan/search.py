@@ -22,6 +22,7 @@ from warmroute_backend.plan.request import AGGREGATED, PlanRequest
 from warmroute_backend.plan.speculation import draft_of
 from warmroute_cli.plan.sizing import SATURATED, Sizing, Speeds, simulate, speeds
 from warmroute_cli.plan.targets import Targets
+from warmroute_cli.plan.traffic import AVERAGE
 from warmroute_proxy.replay.trace import Trace
 
 MOST_PLAYED: Final = 40
@@ -103,7 +104,8 @@ def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, b
             continue
         if _key(plan) not in known:
             known.add(_key(plan))
-            made.append(_Hopeful(candidate, plan, speeds(plan, average_load(candidate), rate)))
+            least = speeds(plan, average_load(candidate), rate, alike=trace.name == AVERAGE)
+            made.append(_Hopeful(candidate, plan, least))
     if not made and not found.played and refused is not None:
         raise refused
     made.sort(key=lambda each: _bound(step, each.least))
@@ -183,7 +185,8 @@ def _goal(step: PlanRequest, found: Found) -> float:
 def candidates(step: PlanRequest) -> Iterator[PlanRequest]:
     """The request with every choice that it leaves open."""
     for tp, split in product(_sizes(step), _splits(step)):
-        if any(0 < gpus < (tp or 1) for gpus in split or ()):
+        sides = [gpus for gpus in split or () if gpus] or [step.cluster.gpus]
+        if tp is not None and any(gpus % tp for gpus in sides):  # some would have nothing to do
             continue
         of_size = replace(step, tp=tp, split=split, compared=True)
         for groups, decode_groups in _groups(of_size):

@@ -22,7 +22,7 @@ def section(search: Search, targets: Targets) -> str:
     """The table, and in words: what was not played, what limits the plan, and what would change the choice."""
     best = search.best
     fastest = front(search)
-    rows = [_row(each, marked=each in fastest) for each in search.played[:SHOWN]]
+    rows = [_row(each, targets, marked=each in fastest) for each in search.played[:SHOWN]]
     lines = [
         "Traffic (p90, of a queueing model, to compare plans; * = no other has more tokens/s/GPU and fewer ms/token)",
         table(_HEADS, rows),
@@ -46,7 +46,7 @@ def _beats(one: Sizing, other: Sizing) -> bool:
     return more >= 0 and faster >= 0 and (more > 0 or faster > 0)
 
 
-def _row(found: Found, *, marked: bool) -> tuple[str, ...]:
+def _row(found: Found, targets: Targets, *, marked: bool) -> tuple[str, ...]:
     each = found.sizing
     return (
         each.division + " *" * marked,
@@ -57,14 +57,8 @@ def _row(found: Found, *, marked: bool) -> tuple[str, ...]:
         f"{max(each.prefill_utilisation, each.decode_utilisation):.0%}",
         f"{each.kv_utilisation:.0%}" if each.kv_utilisation <= 1 else "> 100%",
         f"{each.tokens_per_s_gpu:,.0f}",
-        _reaches(found),
+        targets.reached(each) if each.played == 1 else f"no, cut at {each.played:.0%}",
     )
-
-
-def _reaches(found: Found) -> str:
-    if found.sizing.played < 1:
-        return f"no, cut at {found.sizing.played:.0%}"
-    return "no" if found.missed else "yes"
 
 
 def _what_changes(search: Search, targets: Targets) -> list[str]:

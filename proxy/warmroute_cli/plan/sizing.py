@@ -264,7 +264,7 @@ def _side(plan: Plan, role: Role) -> str:
     groups = f", {shape.attention_dp} groups" if shape.attention_dp > 1 else ""
     chunk = ""
     if role != "decode" and shape.chunk_tokens != default_chunk(plan.cluster.gpu, shape.attention_dp):
-        chunk = f", chunk {shape.chunk_tokens // 1024}k"
+        chunk = f", chunk {shape.chunk_tokens / 1024:.3g}k"
     words = f"{groups}{chunk}".removeprefix(", ")
     size = "" if len(engines) == 1 else f" of TP {shape.tp}"
     return f"{len(engines)} {role}{size}" + (f" ({words})" if words else "")
@@ -306,15 +306,16 @@ class Speeds:
     answer_s: float
 
 
-def speeds(plan: Plan, load: Load, requests_per_s: float) -> Speeds:
-    """The bounds, for so many requests a second."""
+def speeds(plan: Plan, load: Load, requests_per_s: float, *, alike: bool = True) -> Speeds:
+    """The bounds, for so many requests a second. `alike`: all requests are that load; else it is their mean, and the
+    fastest answers of a mixture say nothing of the time of one."""
     prefill = sum(
         engine.ranks * engine_costs(plan, engine, load).prefill_tokens_per_s
         for engine in plan.engines
         if engine.role != "decode"
     )
     prefill_costs, decode_costs = (engine_costs(plan, engine, load) for engine in (plan.engines[0], plan.engines[-1]))
-    ttft_s = load.uncached_tokens / prefill_costs.prefill_tokens_per_s
+    ttft_s = load.uncached_tokens / prefill_costs.prefill_tokens_per_s if alike else 0.0
     token_s = decode_costs.decode_base_s + decode_costs.decode_per_sequence_s
     decode_s = (load.output_tokens - 1) * token_s
     pools = sum(engine.ranks * _tokens(plan, engine, load) for engine in plan.engines if engine.role != "prefill")
@@ -323,6 +324,6 @@ def speeds(plan: Plan, load: Load, requests_per_s: float) -> Speeds:
         requests_per_s * load.output_tokens / _decode_rate(plan, load),
         requests_per_s * decode_s * load.context_tokens / max(1, pools),
         ttft_s,
-        token_s,
-        ttft_s + decode_s,
+        token_s if alike else 0.0,
+        ttft_s + decode_s if alike else 0.0,
     )

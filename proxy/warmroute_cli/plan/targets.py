@@ -1,7 +1,7 @@
 """What a plan has to reach under its traffic: times to the first token and for each token after it."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from warmroute_cli.plan.sizing import Sizing
@@ -9,6 +9,10 @@ from warmroute_cli.plan.sizing import Sizing
 WAIT_S: Final = 10.0
 """Without a target of the TTFT: answers that begin later at p90, and later than twice the time that their prompt takes
 alone, are late, and the plan does not keep up."""
+
+
+UNCERTAIN: Final = 0.23
+"""How far the roofline is off at most, of published speeds that no constant is from (docs/benchmarks/plans.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,18 @@ class Targets:
                 yield f"{_words(name)} {shown(found, name)} > {shown(limit, name)}"
         if self.least_ttft_s is None and sizing.ttft_p90_s > max(WAIT_S, 2 * sizing.alone_s):
             yield f"TTFT p90 {sizing.ttft_p90_s:.1f} s"
+
+    def reached(self, sizing: Sizing) -> str:
+        """`yes`, `no`, or `maybe` where it depends on how far the roofline is off."""
+        if sizing.saturated:
+            return "no"
+        slow, fast = (any(self.missed(_scaled(sizing, by))) for by in (1 + UNCERTAIN, 1 / (1 + UNCERTAIN)))
+        return "maybe" if slow != fast else "no" if slow else "yes"
+
+
+def _scaled(sizing: Sizing, by: float) -> Sizing:
+    times = {name: getattr(sizing, name) * by for name in asdict(Targets())}
+    return replace(sizing, **times)
 
 
 def shown(value_s: float, name: str) -> str:

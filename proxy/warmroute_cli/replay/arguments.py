@@ -110,6 +110,10 @@ def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
         help="share of turns that say whether the next one comes soon, later or never, for working sets (0)",
     )  # fmt: skip
     proxies.add_argument(
+        "--ending-share", type=_share, default=0.0, metavar="X",
+        help="share of sessions that say once they are over, for working sets (0)",
+    )  # fmt: skip
+    proxies.add_argument(
         "--naming-share",
         type=_share,
         default=1.0,

@@ -102,6 +102,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
         naming_share=arguments.naming_share,
         routers=arguments.routers,
         hinting_share=arguments.hinting_share,
+        ending_share=arguments.ending_share,
         working_set_wait_s=arguments.working_set_wait_s,
         share_lag_s=None if arguments.share_lag_ms is None else arguments.share_lag_ms / 1000,
         share_loss=arguments.share_loss,

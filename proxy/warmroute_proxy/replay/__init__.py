@@ -11,6 +11,7 @@ fleet, storage                  workers and their load; a store that they share
 fleet_file                      a file of workers that differ
 policy                          the interface of placement policies
 production, waiting             the policy of production, and its queue
+hints                           what clients say of when their sessions return
 regions                         policies that know nothing of regions, one for each region
 baselines                       published and plain policies
 scenarios                       ready-made comparisons

@@ -27,7 +27,7 @@ import msgspec
 
 from warmroute_backend.engine.model.model import Scheduler
 from warmroute_backend.engine.model.work import Work
-from warmroute_proxy.core.cache.return_times import OVER, PERSON, TOOLS, UNKNOWN
+from warmroute_proxy.core.cache.return_times import OVER, UNKNOWN
 from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.decision import Decision
@@ -40,6 +40,7 @@ from warmroute_proxy.core.replicas.event_stream import Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.hints import Hints
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.trace import Request, Trace, mixed
 from warmroute_proxy.replay.waiting import ProxyQueue
@@ -48,8 +49,6 @@ BYTES_PER_TOKEN: Final = 4
 EXPECTED_OUTPUT_TOKENS: Final = 256
 """What the server expects where a client names no maximum."""
 REPORT_EVERY_S: Final = 1.0
-SOON_S: Final = 20.0
-"""Between tools and people: what a hint tells apart."""
 RETRY_S: Final = 1.0
 """As the server does."""
 _UNDER_WAY: Final = -1
@@ -70,7 +69,9 @@ class Proxies:
     queue: bool = False
     """Whether requests beyond the capacity of engines wait at the router, as in production, or in the engines."""
     hinting_share: float = 0.0
-    """The share of turns of which the proxy is told whether the next one comes within `SOON_S`, later, or never."""
+    """The share of turns that say whether the next one comes within `hints.SOON_S`, later, or never."""
+    ending_share: float = 0.0
+    """The share of sessions whose client says, once the last turn has ended, that it was the last one."""
     memory_wait_s: float = 0.0
     """How long a turn waits for KV memory at most, with `queue`; 0: none does."""
 
@@ -178,7 +179,7 @@ class Production(Policy):
             self._queues = {
                 router: ProxyQueue(self, router, partial(self._waited, router), wait_s) for router in routers
             }
-        self._hints = _hints(trace, self._proxies.hinting_share)
+        self._hints = Hints(trace, self._proxies.hinting_share, self._proxies.ending_share)
         self._reported_steps: dict[Worker, int] = {}  # its steps at the last report, or _UNDER_WAY
         for worker, feed in zip(fleet.workers, feeds, strict=False):
             feed.on_event = lambda kind, keys, tier, worker=worker: self._event_later(worker, kind, keys, tier)
@@ -255,8 +256,8 @@ class Production(Policy):
         assert work is not None
         assert turn.worker is not None
         for leg in turn.state:
-            if self._hints:
-                leg.router.working_set.expect(leg.ticket, self._hints.get(request.number, UNKNOWN))
+            if self._hints.by_turn:
+                leg.router.working_set.expect(leg.ticket, self._hints.by_turn.get(request.number, UNKNOWN))
             leg.router.settled(
                 leg.ticket,
                 leg.facts,
@@ -266,6 +267,8 @@ class Production(Policy):
                 request.output_tokens,
                 request.output_tokens,
             )
+            if request.number in self._hints.last_turns and not leg.facts.derived:
+                leg.router.observe_session(leg.facts.session or 0, OVER, now_s)
         turn.predicted_tokens = turn.state[-1].ticket.decision.predicted_cached_tokens
         self._freed(now_s)
         if turn.state[0].facts.may_forward:
@@ -353,19 +356,6 @@ class Production(Policy):
         for number in range(count):
             books.add(PeerRouter(region, own, peers, send=partial(books.send, number)))
         return list(books.routers)
-
-
-def _hints(trace: Trace, share: float) -> dict[int, int]:
-    """By turn, what is told of its end: of this share of the turns, drawn by their numbers."""
-    if not share:
-        return {}
-    found = {}
-    for request in trace.requests:
-        found[request.number] = OVER
-        if request.after is not None:
-            found[request.after] = TOOLS if request.at_s <= SOON_S else PERSON
-    limit = share * 2.0**64
-    return {number: kind for number, kind in found.items() if mixed([number], 4)[0] < limit}
 
 
 def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:

@@ -71,6 +71,7 @@ class Setup:
     home_share: float = 0.0
     working_set_wait_s: float = 120.0
     hinting_share: float = 0.0
+    ending_share: float = 0.0
     kinds: tuple[WorkerKind, ...] = ()
     """Those of each worker of a region, where they differ."""
 
@@ -131,7 +132,8 @@ class _Built:
             wait_s = setup.working_set_wait_s if name == WITH_WORKING_SET else 0.0
             proxies = Proxies(
                 setup.routers, setup.share_lag_s, setup.share_loss, setup.event_lag_s, setup.naming_share, setup.rtt_s,
-                setup.host_tokens > 0, setup.store_tokens > 0, queue, setup.hinting_share, wait_s,
+                setup.host_tokens > 0, setup.store_tokens > 0, queue, setup.hinting_share,
+                setup.ending_share, wait_s,
             )  # fmt: skip
             return Production(self.fleet, self._trace, proxies, self._feeds)
         make = BASELINES[name]

@@ -347,6 +347,7 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     from warmroute_proxy.server.control.fleet_usage import FleetUsage
     from warmroute_proxy.server.control.page_files import add_page, page_files
     from warmroute_proxy.server.control.reload_routes import add_reload
+    from warmroute_proxy.server.control.session_routes import SessionWords, add_sessions
     from warmroute_proxy.server.control.usage_routes import Asking, Receipts, add_admin_usage
     from warmroute_proxy.server.control.view_routes import Views, add_views
 
@@ -375,6 +376,7 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     asking = Asking(usage, proxy.intakes.callers.secrets, proxy.live)
     receipts = Receipts(proxy.ledger, questions, usage)
     public = public_app(proxy.live, proxy.stores.prices, readiness, receipts, asking)
+    add_sessions(public, SessionWords(proxy.router, proxy.intakes.callers.secrets, clock))
     admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
     add_flip_routes(admin, engine_admin, EngineFlips(proxy.engines, proxy.router, engine_admin))
     access = proxy.stores.access

@@ -102,3 +102,23 @@ def test_every_process_of_a_proxy_knows_what_the_other_proxy_has_sent(tmp_path: 
         it.gate.open_for_all()
         assert {answer(sock)[0] for sock in asked} == {200}
         until(lambda: it.running(it.second) == 0, "all have ended")
+
+
+def test_tokens_in_flight_are_each_proxys_own_though_workers_show_those_of_all(tmp_path: Path) -> None:
+    """What proxies are scaled by: an idle one that showed the load of the others would ask for one more, for ever."""
+
+    def gauge(proxy: ProxyProcess, name: str) -> float:
+        with proxy.admin() as admin:
+            lines = admin.get("/metrics").text.splitlines()
+        return float(next(line.rpartition(" ")[2] for line in lines if line.startswith(name)))
+
+    own, of_all = "warmroute_tokens_in_flight", "warmroute_worker_resident_tokens"
+    with pair(tmp_path, processes=2) as it:
+        asked = [it.send(it.first, f"number {number}") for number in range(3)]
+        until(lambda: it.running(it.second) == 3, "the other proxy counts them")
+        until(lambda: 0 < gauge(it.first, own) == gauge(it.first, of_all), "processes are summed")
+        assert gauge(it.second, of_all) > 0
+        assert gauge(it.second, own) == 0
+        it.gate.open_for_all()
+        assert {answer(sock)[0] for sock in asked} == {200}
+        until(lambda: gauge(it.first, own) == 0, "all have ended")

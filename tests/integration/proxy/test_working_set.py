@@ -109,6 +109,31 @@ def test_how_a_turn_ends_is_known_from_its_answer_and_from_its_client(tmp_path: 
         assert books(it)["protected_tokens"] > 0
 
 
+def test_the_end_of_a_session_is_told_between_its_turns(tmp_path: Path) -> None:
+    with scene(tmp_path, running=100) as it:
+        small_pool(it)
+        it.gate.open_for_all()
+        key = {"x-session-affinity": "ticket-4711"}
+        assert answer(it.send(long_text("first"), headers=key))[0] == 200
+        held = books(it)["protected_tokens"]
+        assert held > 0
+
+        def say(word: str, tenant: int = 0, headers: dict[str, str] = key) -> int:
+            with it.proxy.client(tenant) as client:
+                return client.post("/v1/sessions/expect", headers={**headers, "x-warmroute-expect": word}).status_code
+
+        assert say("human") == 204
+        assert say("end", tenant=1) == 204  # that tenant's session of this name, which there is not
+        assert say("end", headers={"x-session-affinity": "another"}) == 204
+        assert books(it)["protected_tokens"] == held
+        assert [say("tool"), say("sideways"), say("end", headers={})] == [400, 400, 400]
+        assert say("end", headers={"x-session-affinity": "x" * 300}) == 400
+        assert books(it)["protected_tokens"] == held
+        assert say("end", headers={"x-opencode-session-id": "ticket-4711"}) == 204
+        found = books(it)
+        assert (found["protected_tokens"], found["tokens"] > 0) == (0, True)
+
+
 def books(it: Scene) -> dict[str, int]:
     with it.proxy.admin() as admin:
         (found,) = admin.get("/admin/admission").json()["working_set"].values()

@@ -145,6 +145,9 @@ class Handler(BaseHTTPRequestHandler):
             )
         elif mock.kind == "garbage":
             self._garbage(request)
+        elif request.path.endswith("/sessions/expect"):
+            self.send_response(204)
+            self.end_headers()
         elif not request.path.endswith("/completions"):
             vector = {"object": "embedding", "index": 0, "embedding": [0.5]}
             usage = {"prompt_tokens": 1, "total_tokens": 1}

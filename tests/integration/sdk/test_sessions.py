@@ -176,3 +176,30 @@ def test_threads_share_a_client_and_lose_no_turn(server: "MockServer") -> None:
     assert (report.turns, report.receipts, report.receipts_pending) == (20, 20, 0)
     assert {key: totals.turns for key, totals in report.by_session.items()} == {f"t{n}": 5 for n in range(4)}
     assert (report.violations, report.internal_errors) == ((), 0)
+
+
+def test_a_session_is_ended_by_name_by_its_block_and_by_its_client(driver: "Driver") -> None:
+    client = driver.client(session="of the client")
+    with warmroute.session("of the block"):
+        ended = [driver.run(client.cache.end()), driver.run(client.cache.waits_for_person())]
+    ended += [driver.run(client.cache.end()), driver.run(client.cache.end("ticket-4711"))]
+    assert ended == [True] * 4
+    seen = [(each.headers["x-session-affinity"], each.headers["x-warmroute-expect"]) for each in driver.server.seen]
+    names = "of the block", "of the block", "of the client", "ticket-4711"
+    assert seen == list(zip(names, ("end", "human", "end", "end"), strict=True))
+    assert {each.method for each in driver.server.seen} == {"POST"}
+    assert {each.path.partition("/v1")[2] for each in driver.server.seen} == {"/sessions/expect"}
+    assert client.cache.report().turns == 0
+
+
+def test_the_end_of_a_session_fails_for_nothing_but_a_session_that_is_none(driver: "Driver") -> None:
+    client = driver.client()
+    driver.server.fails_with = 500
+    assert driver.run(client.cache.end("s")) is False
+    assert len(driver.server.seen) == 1, "it is tried once"
+    for session in (None, "", "two\nlines"):
+        with pytest.raises(ValueError, match="session"):
+            driver.run(client.cache.end(session))
+    other = driver.client(backend="openai")
+    assert driver.run(other.cache.end("s")) is False
+    assert len(driver.server.seen) == 1, "a server of another vendor is asked nothing"

@@ -1,17 +1,20 @@
 """The books of the working set: what peer processes know of them, and what a restart and a move leave."""
 
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from warmroute_proxy.core.cache.return_times import OVER, PERSON, TOOLS
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
-from warmroute_proxy.core.placement.working_set import FITS, FREE, LACKS
+from warmroute_proxy.core.placement.working_set import FITS, FREE, LACKS, MAX_HOMES, MAX_OF_SESSION
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
+from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
 
 POOL = 100_000
@@ -138,3 +141,90 @@ def test_a_session_that_is_over_protects_nothing_and_each_kind_of_end_has_its_wi
     books.windows_s = [30.0, 60.0, 5.0]
     assert books.protected(20.0) == 30_100
     assert books.tokens_of(3) == 20_100  # it is there, and the first that may be evicted
+
+
+def of_session(session: int, lineage: int, thousands: int = 10, *, derived: bool = False) -> Facts:
+    """A turn of one of a session's conversations."""
+    return msgspec.structs.replace(turn_of(lineage, thousands), session=session, derived=derived)
+
+
+def serve(router: Router, facts: Facts, now_s: float = 1.0, kind: int = TOOLS) -> None:
+    ticket = send(router, facts, "a")
+    router.working_set.expect(ticket, kind)
+    end(router, ticket, facts, now_s)
+
+
+def protected(router: Router, now_s: float = 2.0) -> int:
+    return int(router.working_set.as_dict(now_s)["a"]["protected_tokens"])
+
+
+def test_the_end_of_a_session_gives_all_its_memory_free_and_nothing_of_another_one(router: Router) -> None:
+    for lineage in (11, 12):
+        serve(router, of_session(1, lineage))
+    serve(router, of_session(2, 21))
+    assert protected(router) == 30_300
+    router.observe_session(1, OVER, 2.0)
+    assert protected(router) == 10_100
+    assert router.working_set.held_by(11) == 10_100  # it is there, and the first that may be evicted
+    router.observe_session(3, OVER, 2.0)
+    router.observe_session(2, TOOLS, 2.0)
+    router.observe_session(2, 77, 2.0)
+    assert protected(router) == 10_100
+    serve(router, of_session(1, 11), 3.0)  # its client was wrong: it goes on
+    assert protected(router, 3.0) == 20_200
+
+
+def test_a_session_that_ends_while_its_turn_runs_is_over_whatever_the_answer_says(router: Router) -> None:
+    facts = of_session(1, 11)
+    ticket = send(router, facts, "a")
+    router.observe_session(1, OVER, 0.5)
+    assert protected(router, 0.6) > 0  # in use
+    router.working_set.expect(ticket, TOOLS)
+    end(router, ticket, facts, 1.0)
+    assert protected(router) == 0
+
+
+def test_a_session_that_waits_for_a_person_has_a_persons_window(router: Router) -> None:
+    serve(router, of_session(1, 11), kind=TOOLS)
+    books = router._fleet.workers["a"].load.residents
+    router.working_set.refresh(1.0)
+    books.windows_s = [5.0, 5.0, 60.0]
+    router.observe_session(1, PERSON, 2.0)
+    assert books.protected(50.0) == 10_100
+    assert books.protected(63.0) == 0
+    router.observe_session(1, PERSON, 64.0)
+    assert books.protected(64.0) == 0  # what may be evicted is not protected again
+
+
+def test_a_session_whose_key_was_derived_has_no_name_by_which_it_could_be_ended(router: Router) -> None:
+    serve(router, of_session(1, 11, derived=True))
+    router.observe_session(1, OVER, 2.0)
+    assert protected(router) == 10_100
+
+
+def test_the_conversations_of_sessions_are_bounded(router: Router) -> None:
+    books = router.working_set
+    for lineage in range(MAX_OF_SESSION + 5):
+        books.belongs(lineage, 1)
+    for session in range(2, MAX_HOMES + 5):
+        books.belongs(session, session)
+    assert len(books._sessions) == MAX_HOMES
+    books.belongs(7, MAX_HOMES + 4)
+    assert max(map(len, books._sessions.values())) <= MAX_OF_SESSION
+
+
+def test_each_process_hears_of_the_end_of_a_session_whichever_has_served_it() -> None:
+    workers = [Worker(id_, id_, 0, "aggregated") for id_ in IDS]
+    routers: list[PeerRouter] = []
+
+    def tell(event: Event, now_s: float, sender: int) -> None:
+        routers[1 - sender].apply(sender, event, now_s)
+
+    routers += [PeerRouter("east", workers, send=partial(tell, sender=number)) for number in (0, 1)]
+    for each in routers:
+        report(each)
+    serve(routers[0], of_session(1, 11))
+    serve(routers[1], of_session(1, 12))
+    assert [protected(each) for each in routers] == [20_200, 20_200]
+    routers[1].observe_session(1, OVER, 2.0)
+    assert [protected(each) for each in routers] == [0, 0]

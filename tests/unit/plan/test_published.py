@@ -12,10 +12,11 @@ from warmroute_backend.plan.hardware import GIB, GPUS
 from warmroute_backend.plan.memory import Shape, default_fraction, memory
 from warmroute_backend.plan.models import MODELS, known_model
 from warmroute_backend.plan.weights import loaded_bytes, weights
+from warmroute_cli.plan.targets import UNCERTAIN
 
 MOST_MEDIAN_ERROR = 0.05
 UNEXPLAINED = 0.01
-MOST_SPEED_ERROR = 0.3
+MOST_SPEED_ERROR = UNCERTAIN + 0.005
 """Of a speed that no constant was fitted to."""
 
 

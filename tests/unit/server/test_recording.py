@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from warmroute_proxy import COMPILED
+from warmroute_proxy.core.cache.return_times import OVER, PERSON
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Peer, Worker
@@ -106,6 +107,8 @@ def traffic(router: Router) -> list[object]:
             router.observe_moves("a1", "host", 4096, 0.01)
         if number == 24:
             router.cache_cleared("a0")
+            router.observe_session(3, PERSON, now)
+            router.observe_session(4, OVER, now)
         if number == 25:
             router.remove_worker("a1")
             router.add_worker(Worker("a3", "a3", 0, "aggregated"))

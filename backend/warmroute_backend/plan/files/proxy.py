@@ -54,12 +54,24 @@ def tables_of(plan: Plan, *, in_pods: bool = False) -> list[str]:
         if engine.storage == "mooncake":
             lines.append('store = "mooncake"')
         lines.append("")
-    lines += ["[[model]]", f"name = {_text(plan.model_name)}", "free = true  # until it has prices"]
+    lines += ["[[model]]", f"name = {_text(plan.model_name)}"]
     return [
         *lines,
+        *_rates(plan),
         f"context_tokens = {plan.engines[0].context_tokens}",
         f"vocabulary_tokens = {plan.model.vocabulary}",
         "",
+    ]
+
+
+def _rates(plan: Plan) -> list[str]:
+    if plan.price is None:
+        return ["free = true  # until it has prices"]
+    comment = f"  # {plan.price.why}" if plan.price.why else ""
+    return [
+        f"input = {_text(plan.price.input)}{comment}",
+        f"cached = {_text(plan.price.cached)}",
+        f"output = {_text(plan.price.output)}",
     ]
 
 

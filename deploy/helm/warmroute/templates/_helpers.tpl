@@ -82,6 +82,14 @@ keep_days = {{ . | toJson }}
 [redis]
 url_file = "/etc/warmroute-secrets/redis/url"
 {{- end }}
+{{- with .Values.tracing }}
+{{- if .endpoint }}
+
+[tracing]
+endpoint = {{ .endpoint | toJson }}
+ratio = {{ .ratio | toJson }}
+{{- end }}
+{{- end }}
 
 [[region]]
 name = {{ .Values.region | toJson }}

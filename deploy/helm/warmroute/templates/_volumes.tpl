@@ -18,7 +18,7 @@
 {{- range $folder, $secret := fromYaml (include "warmroute.secrets" .) }}
 - name: secret-{{ $folder }}
   secret:
-    secretName: {{ $secret.name }}
+    secretName: {{ $secret.name | quote }}
     defaultMode: 0440
     {{- with $secret.items }}
     items: {{- toYaml . | nindent 6 }}
@@ -29,21 +29,21 @@
 {{/* Folder of /etc/warmroute-secrets: the Secret, and which of its keys is which file. */}}
 {{- define "warmroute.secrets" -}}
 {{- with .Values.secrets }}
-fleet: {name: {{ .fleet.name }}, items: [{key: {{ .fleet.key }}, path: secret}]}
+fleet: {name: {{ .fleet.name | quote }}, items: [{key: {{ .fleet.key | quote }}, path: secret}]}
 {{- if .ledgerDsn.name }}
-ledger: {name: {{ .ledgerDsn.name }}, items: [{key: {{ .ledgerDsn.key }}, path: dsn}]}
+ledger: {name: {{ .ledgerDsn.name | quote }}, items: [{key: {{ .ledgerDsn.key | quote }}, path: dsn}]}
 {{- end }}
 {{- if .redisUrl.name }}
-redis: {name: {{ .redisUrl.name }}, items: [{key: {{ .redisUrl.key }}, path: url}]}
+redis: {name: {{ .redisUrl.name | quote }}, items: [{key: {{ .redisUrl.key | quote }}, path: url}]}
 {{- end }}
 {{- if .tls.name }}
-tls: {name: {{ .tls.name }}}
+tls: {name: {{ .tls.name | quote }}}
 {{- end }}
 {{- if .ca.name }}
-ca: {name: {{ .ca.name }}, items: [{key: {{ .ca.key }}, path: ca.crt}]}
+ca: {name: {{ .ca.name | quote }}, items: [{key: {{ .ca.key | quote }}, path: ca.crt}]}
 {{- end }}
 {{- if .engineKeys.name }}
-engine-keys: {name: {{ .engineKeys.name }}}
+engine-keys: {name: {{ .engineKeys.name | quote }}}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -114,9 +114,9 @@ class Residents:
         return True
 
     def expect(self, lineage: int, kind: int) -> None:
-        """How the turn of a conversation that is under way ends."""
+        """How the turn of a conversation that is under way ends. One that is over stays that."""
         seat = self._in_use.get(lineage)
-        if seat is not None:
+        if seat is not None and seat.kind != OVER:
             seat.kind = kind
 
     def expected(self, lineage: int) -> int:
@@ -124,12 +124,26 @@ class Residents:
         seat = self._in_use.get(lineage)
         return UNKNOWN if seat is None else seat.kind
 
-    def over(self, lineage: int) -> None:
-        """A conversation comes back no more. A seat in use stays."""
-        seat = self._take(lineage)
+    def set_kind(self, lineage: int, kind: int, now_s: float) -> bool:
+        """Its client says that a conversation waits for a PERSON now, or is OVER. Return whether an idle seat changed.
+
+        Each word counts once a turn, in this order, and protects nothing again that may be evicted already: a client
+        cannot keep KV by repeating it. A turn under way ends as its answer says, unless its conversation is over.
+        """
+        seat = self._in_use.get(lineage)
         if seat is not None:
-            seat.kind = OVER
-            self._put(lineage, seat)
+            seat.kind = OVER if kind == OVER else seat.kind
+            return False
+        self._age(now_s)
+        seat = self._idle.get(lineage)
+        if seat is None or seat.kind >= kind or (kind != OVER and not seat.is_fresh):
+            return False
+        self._take(lineage)
+        seat.kind = kind
+        if kind != OVER:
+            seat.last_s = now_s
+        self._put(lineage, seat)
+        return True
 
     def resize(self, lineage: int, tokens: int) -> None:
         """The last turn of a conversation has ended. It now holds `tokens`."""

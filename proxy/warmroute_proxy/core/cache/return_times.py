@@ -73,21 +73,29 @@ class ReturnTimes:
 
     def came_back(self, lineage: int, now_s: float) -> None:
         """The next turn has arrived."""
-        at = self._bucket_of.get(lineage)
-        if at is None:
-            return
-        age_s = max(0.0, now_s - self._idle[at][lineage])
-        self._remove(lineage)
-        bucket = max(at, bisect_right(EDGES_S, age_s))
-        self._passed(at, bucket)
-        if bucket < len(EDGES_S):
-            self._exposed_s[bucket] += max(0.0, age_s - _begin_s(bucket))
+        bucket = self.left(lineage, now_s)
+        if 0 <= bucket < len(EDGES_S):
             self._returns[bucket] += 1.0
             self._count += 1.0
             if self._count >= MAX_RETURNS:
                 self._count /= 2
                 self._returns = [each / 2 for each in self._returns]
                 self._exposed_s = [each / 2 for each in self._exposed_s]
+
+    def left(self, lineage: int, now_s: float) -> int:
+        """Follow a conversation no more, and count the time of it until now. Return the bucket of its age, -1 where it
+        was not followed.
+        """
+        at = self._bucket_of.get(lineage)
+        if at is None:
+            return -1
+        age_s = max(0.0, now_s - self._idle[at][lineage])
+        self._remove(lineage)
+        bucket = max(at, bisect_right(EDGES_S, age_s))
+        self._passed(at, bucket)
+        if bucket < len(EDGES_S):
+            self._exposed_s[bucket] += max(0.0, age_s - _begin_s(bucket))
+        return bucket
 
     def advance(self, now_s: float) -> None:
         """Count the time of those that are still idle."""

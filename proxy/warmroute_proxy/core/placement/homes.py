@@ -33,6 +33,11 @@ class Home(Frozen, frozen=True):
     certain: bool
 
 
+def home_key(facts: Facts) -> int | None:
+    """The session whose home is remembered: none that is derived, which is a guess."""
+    return None if facts.derived else facts.session
+
+
 def home_of(
     facts: Facts, last_turn: SettledTurn | None, affinity: Affinity, here: str, peers: Collection[str]
 ) -> Home | None:

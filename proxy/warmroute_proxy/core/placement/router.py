@@ -30,7 +30,7 @@ from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.placement.fleet_state import Fleet
 from warmroute_proxy.core.placement.fullness import has_idle_prefill, is_full
 from warmroute_proxy.core.placement.histories import Histories
-from warmroute_proxy.core.placement.homes import home_of, regional
+from warmroute_proxy.core.placement.homes import home_key, home_of, regional
 from warmroute_proxy.core.placement.in_flight import InFlight
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.placement import place_by_cost, place_round_robin
@@ -164,7 +164,7 @@ class Router:
         cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
         self._in_flight.begin(ticket, self._begins(facts), cached_share, now_s)
         self._histories.dispatched(facts.lineage, ticket)
-        self.working_set.sent(ticket, facts.expects)
+        self.working_set.sent(ticket, facts.expects, home_key(facts))
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
@@ -254,6 +254,10 @@ class Router:
     def cache_cleared(self, worker_id: str) -> None:
         """A worker has nothing cached any more, on the device and in host memory, or it is not known what it has."""
         self._fleet.cache_cleared(worker_id)
+
+    def observe_session(self, session: int, returns: int, now_s: float) -> None:
+        """A client says how soon its session returns (`cache.return_times`). An unknown one is ignored."""
+        self.working_set.observe_session(session, returns, now_s)
 
     # Other regions
 
@@ -393,8 +397,3 @@ class Router:
         if turn.prompt_tokens is not None:
             self._bytes_per_token.observe(model, turn.prompt_bytes, turn.prompt_tokens)
         self._affinity.remember(lineage, chain, turn, session, thread)
-
-
-def home_key(facts: Facts) -> int | None:
-    """The session whose home is remembered: none that is derived, which is a guess."""
-    return None if facts.derived else facts.session

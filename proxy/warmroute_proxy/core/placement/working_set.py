@@ -12,14 +12,15 @@ Only of workers of this region whose engines report their pool, and that have no
 evicted prompt comes back without being computed. Where everything fits, every turn is FREE or FITS.
 
 A conversation has one home: the worker that its last turn was sent to. Limit: `MAX_HOMES`, the one used longest ago is
-forgotten first, and its next turn counts as new.
+forgotten first, and its next turn counts as new. A session has several conversations where it has sub-agents, titles or
+several models. Limits: as many sessions, and of each the `MAX_OF_SESSION` conversations that were sent last.
 """
 
 from collections import OrderedDict
 from typing import Any, Final
 
 from warmroute_proxy.core.cache.residents import FIRST_WINDOW_S, NO_LIMIT, Residents
-from warmroute_proxy.core.cache.return_times import KINDS, OVER, UNKNOWN, ReturnTimes
+from warmroute_proxy.core.cache.return_times import KINDS, OVER, PERSON, UNKNOWN, ReturnTimes
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.ticket import Ticket
@@ -32,6 +33,7 @@ LACKS: Final = 2
 SMALL_TOKENS: Final = 8192
 """A chunk of prefill: a turn with fewer uncached tokens never waits for memory."""
 MAX_HOMES: Final = 20_000
+MAX_OF_SESSION: Final = 16
 MAX_GROUPS: Final = 64
 """Groups of workers that serve the same models; each has return times of its own."""
 REFRESH_S: Final = 1.0
@@ -44,6 +46,7 @@ class WorkingSet:
         """`workers` are those of the fleet, by id; they come and go."""
         self._workers = workers
         self._homes: OrderedDict[int, str] = OrderedDict()
+        self._sessions: OrderedDict[int, list[int]] = OrderedDict()  # the conversations of each
         self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
         self._ends: dict[int, int] = {}  # how the last turns of idle conversations ended
         self._refresh_at_s = 0.0
@@ -56,9 +59,12 @@ class WorkingSet:
         if worker is not None:
             self._came_back(worker, lineage, now_s)
 
-    def sent(self, ticket: Ticket, expects: int = UNKNOWN) -> None:
-        """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end."""
+    def sent(self, ticket: Ticket, expects: int = UNKNOWN, session: int | None = None) -> None:
+        """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end. `session`: its
+        session, where that is known.
+        """
         lineage, worker = ticket.lineage, ticket.cache_worker
+        self.belongs(lineage, session)
         if worker.worker is None:
             return
         home_id = self._homes.get(lineage, "")
@@ -87,6 +93,41 @@ class WorkingSet:
             self._ends[lineage] = kind
             if len(self._ends) > MAX_HOMES:
                 del self._ends[next(iter(self._ends))]
+
+    def belongs(self, lineage: int, session: int | None) -> None:
+        """A conversation is of this session; None: of one that has no name."""
+        if session is None:
+            return
+        lineages = self._sessions.get(session)
+        if lineages is None:
+            self._sessions[session] = [lineage]
+            if len(self._sessions) > MAX_HOMES:
+                self._sessions.popitem(last=False)
+            return
+        if lineages[-1] != lineage:
+            if lineage in lineages:
+                lineages.remove(lineage)
+            lineages.append(lineage)
+            del lineages[:-MAX_OF_SESSION]
+        if len(self._sessions) > MAX_HOMES // 2:
+            self._sessions.move_to_end(session)
+
+    def observe_session(self, session: int, kind: int, now_s: float) -> None:
+        """The client of a session says that it waits for a PERSON, or is OVER. Anything else, and a session that is not
+        known, are ignored.
+        """
+        if kind not in (PERSON, OVER):
+            return
+        for lineage in self._sessions.get(session, ()):
+            worker = self._workers.get(self._homes.get(lineage, ""))
+            if worker is None or not worker.load.residents.set_kind(lineage, kind, now_s):
+                continue
+            times, before = self._times_of(worker), self._ends.pop(lineage, None)
+            if before is not None:
+                times[before].left(lineage, now_s)
+                if kind != OVER:
+                    times[kind].ended(lineage, now_s)
+                    self._ends[lineage] = kind
 
     def expect(self, ticket: Ticket, kind: int) -> None:
         """How a turn under way ends (`return_times.TOOLS` and others)."""

@@ -57,5 +57,12 @@ class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="v"):
     cuts: list[int]
 
 
-Event = Sent | Computed | Served | Lost | Evicted | RegionalTurn
+class SessionObserved(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="w"):
+    """A client says how soon its session returns (`cache.return_times`)."""
+
+    session: int
+    returns: int
+
+
+Event = Sent | Computed | Served | Lost | Evicted | SessionObserved | RegionalTurn
 """The last is a turn of another region, which one of the processes has received."""

@@ -2,9 +2,10 @@
 
 Decisions of many routers are as good as those of one if each knows what the others know. So each router sends the
 others what became of its requests, by the four calls that change a router's state: sent, first token, served, lost;
-and which history it has found to be evicted. A peer makes the same calls on its own state, with a ticket of its own for
-each request: then its index, loads, traffic, affinity and what it knows of evictions are those of one router that had
-been given all requests, some ms late. Decisions of two processes within that time do not include each other.
+which history it has found to be evicted; and what clients say of their sessions. A peer makes the same calls on its
+own state, with a ticket of its own for each request: then its index, loads, traffic, affinity and what it knows of
+evictions are those of one router that had been given all requests, some ms late. Decisions of two processes within
+that time do not include each other.
 
 Load is not sent as a number: when a prompt is computed at an engine depends on the order of all prompts, and numbers
 alone cost a third of the gain in TTFT p90 (docs/decisions/011-processes.md). As each load belongs to an open request of
@@ -27,10 +28,11 @@ from warmroute_proxy.core.cache.return_times import OVER, UNKNOWN
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
-from warmroute_proxy.core.placement.router import Router, Settled, home_key
+from warmroute_proxy.core.placement.homes import home_key
+from warmroute_proxy.core.placement.router import Router, Settled
 from warmroute_proxy.core.placement.ticket import Ticket
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, Lost, Sent, Served
+from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, Lost, Sent, Served, SessionObserved
 
 MAX_OPEN: Final = 16_384
 
@@ -150,6 +152,10 @@ class PeerRouter(Router):
         super().observe_turn(turn, now_s)
         self._send(turn, now_s)
 
+    def observe_session(self, session: int, returns: int, now_s: float) -> None:
+        super().observe_session(session, returns, now_s)
+        self._send(SessionObserved(session, returns), now_s)
+
     def snapshot(self, now_s: float) -> dict[str, Any]:
         if self._receive is not None:
             self._receive()
@@ -182,6 +188,8 @@ class PeerRouter(Router):
             ticket = under_way.get(event.number)
             if ticket is not None:
                 self._in_flight.first_token(ticket, now_s)
+        elif isinstance(event, SessionObserved):
+            super().observe_session(event.session, event.returns, now_s)
         elif isinstance(event, Evicted):
             worker = self._fleet.workers.get(event.worker)
             if worker is not None:
@@ -226,5 +234,6 @@ class PeerRouter(Router):
         self.working_set.expect(ticket, served.returns if 0 <= served.returns <= OVER else UNKNOWN)
         self._in_flight.end(ticket, now_s, served.streamed_tokens)
         counts = turn.prompt_tokens, turn.cached_tokens, turn.completion_tokens
+        self.working_set.belongs(served.lineage, served.session)
         self._end_history(ticket, served.lineage, *counts)
         self._remember(served.model, served.lineage, ticket.chain, turn, served.session, served.thread)

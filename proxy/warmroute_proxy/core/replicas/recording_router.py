@@ -44,6 +44,7 @@ FLEET_UPDATES: Final[dict[str, dict[str, Any]]] = {
     "cache_removed": {"worker_id": str, "keys": list[int], "tier": Tier},
     "cache_cleared": {"worker_id": str},
     "observe_turn": {"turn": RegionalTurn, "now_s": float},
+    "observe_session": {"session": int, "returns": int, "now_s": float},
     "observe_moves": {"worker_id": str, "tier": Tier, "tokens": int, "seconds": float},
 }
 """The methods that change a router's fleet, by their names in records, with the types of their arguments in order. They
@@ -176,6 +177,10 @@ class RecordedRouter(Router):
     def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
         super().observe_moves(worker_id, tier, tokens, seconds)
         self._write_update("observe_moves", worker_id=worker_id, tier=tier, tokens=tokens, seconds=seconds)
+
+    def observe_session(self, session: int, returns: int, now_s: float) -> None:
+        super().observe_session(session, returns, now_s)
+        self._write_update("observe_session", session=session, returns=returns, now_s=now_s)
 
     def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:
         super().observe_turn(turn, now_s)

@@ -18,6 +18,7 @@ Its framework runs behind the connections of `http`, with the same limits.
     page_files      the page of the admin listener, and its headers
     view_routes     what the page reads, for operators and for tenants
     openapi_view    that of what the page reads
+    session_routes  what clients say of their sessions between turns
     usage_routes    usage and receipts, for tenants and for operators
     usage_question  reads such a question from its parameters
     fleet_usage     asks this region and the others, and adds their answers up

@@ -88,7 +88,9 @@ def public_app(
     receipts: Receipts,
     asking: Asking,
 ) -> FastAPI:
-    """`/health`, `/ready`, `/openapi.json`, `/v1/models`, and what `usage_routes` has."""
+    """`/health`, `/ready`, `/openapi.json`, `/v1/models`, and what `usage_routes` has; `add_sessions` adds
+    `/v1/sessions/expect`.
+    """
     app = _app("warmroute", no_route)
     _add_health(app, readiness, live.now.proxy.region)
     add_models(app, live, prices)

@@ -58,6 +58,7 @@ class Holdings:
             self._announcements.waiting,
             len(queue.all_for_memory()),
             round(self._admission.shortage.missing_tokens),
+            self._open_requests.tokens,
         )
 
 

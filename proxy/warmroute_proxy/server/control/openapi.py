@@ -60,6 +60,7 @@ def description(version: str) -> Schema:
             "/v1/models": {"get": _get("The models that you may use", _list_of(_MODEL))},
             "/v1/models/{name}": {"get": _get("One model, by name or alias", _MODEL, name="name")},
             **_usage_paths(),
+            "/v1/sessions/expect": {"post": _in_headers("How soon a session of yours returns")},
             "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
             **_other_apis(),
             "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
@@ -172,21 +173,12 @@ _PREFIX_BREAK: Final = _object(
     "compacted_tokens", "saved_nanousd_a_turn", where=_STRING, cause=_STRING, tokens=_COUNT, nanousd=_COUNT,
     compacted_tokens=_COUNT, saved_nanousd_a_turn=_COUNT,
 )  # fmt: skip
+_NOT_ALWAYS: Final = (
+    "agent", "name", "continued", "dropped_fields", "kind", "parent", "dropped_blocks", "cache_control", "normalised",
+    "prefix_changed_by", "prefix_break", "credit", "price_book", "cache_write",
+)  # fmt: skip
 _RECEIPT: Final = _object(
-    "agent",
-    "name",
-    "continued",
-    "dropped_fields",
-    "kind",
-    "parent",
-    "dropped_blocks",
-    "cache_control",
-    "normalised",
-    "prefix_changed_by",
-    "prefix_break",
-    "credit",
-    "price_book",
-    "cache_write",
+    *_NOT_ALWAYS,
     v={"const": 1},
     id={"type": "string", "pattern": "^wr-[0-9a-f]{24}$"},
     session=_or_null(_STRING),
@@ -340,6 +332,13 @@ def _asked(summary: str, schema: Schema, **parameters: Schema) -> Schema:
         {"name": name, "in": "query", "required": False, "schema": wanted} for name, wanted in parameters.items()
     ] + [_session()]
     return described
+
+
+def _in_headers(summary: str) -> Schema:
+    """What a client says of its session between two turns."""
+    expect = {"name": "x-warmroute-expect", "in": "header", "required": True, "schema": {"enum": ["end", "human"]}}
+    responses = {**_errors(_READING), "204": {"description": "Noted, whether or not the session is known"}}
+    return {"summary": summary, "parameters": [{**_session(), "required": True}, expect], "responses": responses}
 
 
 def _session() -> Schema:

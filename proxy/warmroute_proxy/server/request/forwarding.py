@@ -145,6 +145,10 @@ class ForwardedRequest:
         upstream = path.peers.upstreams[self._decision.region]
         upstream.send("POST", request.path, block, [request.body], self._leg)
 
+    def tokens(self) -> int:
+        """Of its prompt."""
+        return self._ticket.resident
+
     def sweep(self, now_s: float) -> None:
         """Give up on a home that no longer answers, or sends nothing for too long."""
         limits = self._path.limits

@@ -54,8 +54,7 @@ class InferenceRequest:
         self.state = _PLACING
         self.id = receipt_id
         self.intake = intake
-        self._path = path
-        self._exchange = exchange
+        self._path, self._exchange = path, exchange
         self._answer = ClientAnswer(exchange, path.answer_headers, intake, receipt_id)
         self._account = RequestAccount()
         self._progress = Progress()
@@ -151,10 +150,9 @@ class InferenceRequest:
     def content(self, data: bytes) -> None:
         """Bytes for the client."""
         now_s = self._progress.last_data_s = self._path.engines.clock()
-        state = self.state
+        state, account = self.state, self._account
         if state is _LEFT:
             return
-        account = self._account
         if state is not _ANSWERING:
             self._advance(RequestEvent.CONTENT)
             if account.ttft_ms is None:
@@ -259,8 +257,7 @@ class InferenceRequest:
     def _try_again(self) -> bool:
         """Dispatch another attempt, if a worker and the budget of retries are there for it."""
         now_s = self._path.engines.clock()
-        decision = self._path.placing.place_again(self, now_s)
-        if decision is not None:
+        if (decision := self._path.placing.place_again(self, now_s)) is not None:
             self._dispatch(decision, now_s)
         return decision is not None
 
@@ -274,8 +271,7 @@ class InferenceRequest:
         """Stop the engines now, and wait a little for their final usage."""
         try:
             self._advance(RequestEvent.CLIENT_LEFT)
-            attempt = self._attempt
-            if attempt is not None:
+            if (attempt := self._attempt) is not None:
                 attempt.leg.parse_all()
             if self.waiter is not None:
                 self._path.admission.leave(self)
@@ -356,6 +352,10 @@ class InferenceRequest:
         if self.reservation is not None:
             self._path.admission.cancel(self)
         self._answer.refuse(refusal, has_receipt=self._account.entry is not None)
+
+    def tokens(self) -> int:
+        """What it has at an engine."""
+        return self._account.tokens()
 
     def sweep(self, now_s: float) -> None:
         """Check deadlines, and send comments before the first token. Called every quarter of a second."""

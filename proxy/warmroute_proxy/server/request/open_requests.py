@@ -14,6 +14,7 @@ class OpenRequest(Protocol):
 
     intake: Intake
 
+    def tokens(self) -> int: ...
     def sweep(self, now_s: float) -> None: ...
     def crashed(self) -> None: ...
     def shut_down(self) -> None: ...
@@ -26,6 +27,11 @@ class OpenRequests:
         self.live: set[OpenRequest] = set()  # bounded by the connections: one request each
         self.decisions: deque[tuple[str, Decision]] = deque(maxlen=MAX_DECISIONS)  # by receipt id
         self.closed = False
+
+    @property
+    def tokens(self) -> int:
+        """Of all prompts, and what was generated for them so far."""
+        return sum(request.tokens() for request in self.live)
 
     def has_other_tenants(self, tenant: str) -> bool:
         """Whether any request is that of another tenant."""

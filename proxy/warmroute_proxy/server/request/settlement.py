@@ -67,6 +67,10 @@ class RequestAccount(msgspec.Struct):
         """How many have been made."""
         return 0 if self.entry is None else len(self.entry.rids)
 
+    def tokens(self) -> int:
+        """What it has at an engine: its prompt, and what was generated."""
+        return 0 if self.ticket is None else self.ticket.resident
+
 
 class End(Frozen, frozen=True):
     """How a request has ended."""
@@ -93,8 +97,7 @@ class Settlement:
         unix_clock: Callable[[], float],
     ) -> None:
         self._router = router
-        self._engines = engines
-        self._admission = admission
+        self._engines, self._admission = engines, admission
         self._prices = admission.prices
         self._credits = Credits()
         self._ledger = ledger
@@ -249,11 +252,10 @@ class Settlement:
 
     def release(self, account: RequestAccount, rid: str, at_fault: Collection[str], now_s: float) -> None:
         """Lower the load of an attempt that has failed, unless that was done. `at_fault`: worker ids."""
-        ticket = account.ticket
+        ticket, account.ticket = account.ticket, None
         if ticket is None:
             return
         self._router.failed(ticket, now_s, at_fault)
-        account.ticket = None
         self._admission.freed()
         # What it has stored of the prompt will be evicted, and its KV events are to be followed until then.
         self._engines.settled(ticket.decision, rid, 0)

@@ -1,0 +1,67 @@
+"""What a client says of its own session between two turns.
+
+POST /v1/sessions/expect    headers alone: the session, as on its turns, and `x-warmroute-expect`
+
+`end` gives the session's KV free in the books of the working set; `human` says that it waits for a person. A session is
+found by its tenant's keyed hash, so that a key of another tenant names another session. The answer is the same whether
+or not the session is known.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+
+from warmroute.contract import headers as names
+from warmroute.contract.identity import InvalidSessionKey, session_of
+from warmroute_proxy.core.cache.return_times import OVER, PERSON
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.config import TenantConfig
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.control.answers import error_answer, refused
+from warmroute_proxy.server.dialects.other_apis import no_route
+from warmroute_proxy.server.intake.caller import EXPECTED, identity_headers
+
+EXPECT_PATH: Final = "/v1/sessions/expect"
+_BETWEEN_TURNS: Final = frozenset({PERSON, OVER})
+
+
+class SessionWords:
+    """Gives the router what clients say of their sessions."""
+
+    def __init__(self, router: Router, secrets: Secrets, clock: Callable[[], float]) -> None:
+        self._router = router
+        self._secrets = secrets
+        self._clock = clock
+
+    def observe(self, tenant: TenantConfig, headers: Mapping[str, str]) -> None:
+        """Apply what a request says. `headers` have lower-case names. Raises: Refusal."""
+        returns = EXPECTED.get(headers.get(names.EXPECT, ""))
+        if returns not in _BETWEEN_TURNS:
+            text = f"{names.EXPECT} is `end` or `human` here: `tool` is said with a turn"
+            raise Refusal(400, text, code="invalid_value", param=names.EXPECT)
+        try:
+            session = session_of(identity_headers(headers), {})
+        except InvalidSessionKey as error:
+            raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
+        if session is None:
+            text = f"no session: name it by {names.AFFINITY}, as on its turns"
+            raise Refusal(400, text, code="invalid_value", param=names.AFFINITY)
+        _, key = self._secrets.session_of(tenant.share_group, session.key)
+        self._router.observe_session(key, returns, self._clock())
+
+
+def add_sessions(app: FastAPI, words: SessionWords) -> None:
+    """What tenants say of their sessions."""
+
+    @app.post(EXPECT_PATH)
+    async def expect(request: Request) -> Response:
+        """How soon a session returns."""
+        if request.state.forwarded is not None:
+            return error_answer(404, no_route(request.url.path), "not_found")
+        try:
+            words.observe(request.state.tenant, dict(request.headers))
+        except Refusal as refusal:
+            return refused(refusal)
+        return Response(status_code=204)
