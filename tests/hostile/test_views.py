@@ -1,10 +1,14 @@
 """A tenant reads its own limits again and again: what that costs does not grow with the other tenants."""
 
+import socket
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess
 from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.core.queue.quota import Quota, ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
@@ -86,3 +90,15 @@ def test_so_many_views_of_a_tenant_wait_and_no_more() -> None:
     assert len(ends) == MAX_VIEWS + 1
     AdminEndpoint(lambda _key: True, cast("Any", known), cast("Any", plane)).handle(request, exchange)
     assert ends[-1] is None, "an operator's are not counted"
+
+
+@pytest.mark.parametrize("framing", ["content-length: 30000000", "transfer-encoding: chunked"])
+def test_a_view_with_a_body_is_refused_at_its_head(proxy: ProxyProcess, framing: str) -> None:
+    address = urlsplit(str(proxy.line["admin_url"]))
+    head = f"GET /admin/view HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {proxy.keys[1]}\r\n"
+    with socket.create_connection((address.hostname, address.port), timeout=seconds(20)) as sock:
+        sock.sendall(f"{head}{framing}\r\n\r\n".encode())
+        assert sock.recv(4096).startswith(b"HTTP/1.1 405 "), "nothing of the body was waited for"
+    with socket.create_connection((address.hostname, address.port), timeout=seconds(20)) as sock:
+        sock.sendall(f"{head}\r\n".encode())
+        assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")

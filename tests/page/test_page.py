@@ -221,3 +221,18 @@ def test_live_waits_for_an_answer_that_takes_longer_than_its_period(visit: Opene
     page.page.click("nav a[data-view=decisions]")
     page.settled("decisions")
     assert page.complaints == []
+
+
+def test_the_summary_of_a_session_is_that_of_its_sums(visit: Opener, fleet: Regions) -> None:
+    page = visit()
+
+    def longer(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.json()
+        body["groups"] = [{**group, "turns": 5_000, "price_nanousd": 7_000_000_000} for group in body["groups"]]
+        route.fulfill(response=answer, json=body)
+
+    page.page.route("**/admin/view/usage?*by=session*", longer)
+    page.sign_in(fleet.east.keys[1]).go("sessions")
+    assert page.text("p.summary").startswith("5,000 turns, 7.00 USD, ")
+    assert "newest" not in page.text("p.summary"), "all turns are on the timeline"

@@ -12,7 +12,7 @@ from typing import Final
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.asking import admin_apis
 from warmroute_cli.tables import width
-from warmroute_cli.top.rates import Rates, Window
+from warmroute_cli.top.rates import Counters, Rates, Window
 from warmroute_cli.top.reading import Reading, read
 from warmroute_cli.top.screen import Choice, lines, pressed
 from warmroute_cli.top.terminal import Terminal, opened
@@ -43,12 +43,16 @@ def run(arguments: Namespace) -> int:
 
 
 def _once(admins: Mapping[str, Api], every_s: float) -> int:
-    """Print what two readings say, `every_s` apart: rates need two."""
+    """Print what two readings say, `every_s` apart: rates need two, of all regions."""
     window = Window()
-    window.add(time.monotonic(), read(admins).counters)
+    before = read(admins)
+    window.add(time.monotonic(), before.counters)
     time.sleep(every_s)
     reading = read(admins)
     rates = window.add(time.monotonic(), reading.counters)
+    if before.problems or reading.problems:
+        rates = Rates(Counters(), 0.0)
+        reading = reading._replace(problems=reading.problems or tuple(f"before: {each}" for each in before.problems))
     for line in lines(reading, rates, Choice(), _clock(), (width(), LINES_OF_PAGES)):
         print(line.text)
     return 1 if reading.problems else 0
@@ -88,7 +92,7 @@ class Readings:
 
 def _follow(terminal: Terminal, readings: Readings) -> int:
     choice, window = Choice(), Window()
-    reading, rates = Reading(("asking",)), Rates(Reading(()).counters, 0.0)
+    reading, rates = Reading(("asking",)), Rates(Counters(), 0.0)
     with readings:
         drawn: object = None
         while True:

@@ -39,9 +39,13 @@ class AdminEndpoint:
         """Refuse without a key that opens the path."""
         if _is_page(request.path):
             if request.method not in {"GET", "HEAD"} or request.length != 0:
-                raise Refusal(405, f"{request.path[:200]} takes GET without a body", code="method_not_allowed")
+                raise _without_body(request)
             return
-        self._viewer(request)
+        viewer = self._viewer(request)
+        if viewer is not None:
+            request.tenant = viewer.name
+            if request.length != 0:  # bodies of tenants have their memory at the public listener
+                raise _without_body(request)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Hand it to the control plane, with the tenant whose key it has; None: it has the admin key."""
@@ -90,6 +94,10 @@ class AdminEndpoint:
 
     def on_status(self, request: Request, status: int) -> None:
         """Count nothing: `warmroute_requests_total` is of clients."""
+
+
+def _without_body(request: Request) -> Refusal:
+    return Refusal(405, f"{request.path[:200]} takes GET without a body", code="method_not_allowed")
 
 
 def _is_page(path: str) -> bool:

@@ -237,7 +237,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         idempotent_calls=_idempotent_calls(config, stores, secrets, metrics, clock, memory),
         path=path,
         metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag, stores),
-        tracing=_tracing(config, metrics, clock),
+        tracing=_tracing(config, secrets, metrics, clock),
     )
 
 
@@ -310,8 +310,10 @@ async def _ledger(
     return ledger, await Stores.opened(config, number, metrics)
 
 
-def _tracing(config: Config, metrics: Metrics, clock: Callable[[], float]) -> Tracing | None:
-    return None if config.tracing is None else Tracing(config.tracing, config.proxy.region, metrics, clock)
+def _tracing(config: Config, secrets: Secrets, metrics: Metrics, clock: Callable[[], float]) -> Tracing | None:
+    if config.tracing is None:
+        return None
+    return Tracing(config.tracing, config.proxy.region, secrets.fleet_mac("tracing"), metrics, clock)
 
 
 def _peers(config: Config, clock: Callable[[], float]) -> Peers:

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,33 @@ def test_another_region_continues_the_trace(receiver: OtlpReceiver, tmp_path: Pa
         for proxy in proxies:
             proxy.stop()
         stop_all([engine.child, local.child], seconds(5.0))
+
+
+def test_a_client_that_leaves_the_queue_is_not_forwarded(receiver: OtlpReceiver, tmp_path: Path) -> None:
+    may_end = threading.Event()
+
+    def held(handler: Handler) -> None:
+        may_end.wait(seconds(60))
+        _answer(handler)
+
+    engine = ScriptedEngine("h0", held)
+    proxy = ProxyProcess(tmp_path / "p", [f"{engine.toml()}\nmax_running = 1"], limits=tracing(receiver.url))
+    try:
+        proxy.start()
+        first = proxy.send(chat("first"))
+        until(lambda: engine.bodies, "it runs")
+        second = proxy.send(chat("second"), headers={"traceparent": TRACEPARENT.replace(TRACE, "7" * 32)})
+        with proxy.admin() as admin:
+            until(lambda: admin.get("/admin/admission").json()["queue"]["requests"] == 1, "the second one waits")
+        second.close()
+        (span,) = until(lambda: [s for s in receiver.requests() if s.trace == "7" * 32], "its trace")
+        assert span.attributes["warmroute.outcome"] == span.attributes["error.type"] == "client_left"
+        assert [(child.name, child.failed) for child in receiver.children(span)] == [(names.QUEUE, True)]
+        first.close()
+    finally:
+        may_end.set()
+        proxy.stop()
+        engine.stop()
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from warmroute_cli.api import Api, ApiError
+from warmroute_cli.top.command import _once
 from warmroute_cli.top.rates import Counters, Rates, Window, counters_of, rows_of
 from warmroute_cli.top.reading import EngineRow, Loss, Reading, read
 from warmroute_cli.top.screen import HELP, SORTS, Choice, lines, pressed
@@ -132,6 +134,31 @@ def test_regions_are_read_together_and_one_that_is_away_is_named() -> None:
     assert found.engines[0].tiers == {"device": 0.25}
     assert (len(found.engines), found.queued, found.oldest_s, found.counters.turns) == (4, 8, 2.5, 96)
     assert found.losses == (Loss(5.0, "east", "evicted", 8, "wr-1", "m"),)
+
+
+class AwayAt(Answers):
+    """A proxy that does not answer some of the readings."""
+
+    def __init__(self, *readings: int) -> None:
+        super().__init__(TABLE)
+        self._readings, self._reading = readings, 0
+
+    def ask(self, path: str, *given: Any, **options: Any) -> Any:
+        self._reading += path == "/metrics"
+        self._away = self._reading in self._readings
+        return super().ask(path, *given, **options)
+
+    text = ask
+
+
+@pytest.mark.parametrize(("away_at", "status"), [((), 0), ((1,), 1), ((2,), 1)])
+def test_rates_are_not_known_where_a_region_was_away_in_one_of_two_readings(
+    away_at: tuple[int, ...], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _once({"east": Answers(TABLE), "west": AwayAt(*away_at)}, 0.001) == status
+    printed = capsys.readouterr().out
+    assert ("turns -/min" in printed) is ("paid - USD/min" in printed) is bool(status)
+    assert ("west: it does not answer" in printed) is bool(status)
 
 
 def test_a_region_that_is_too_busy_for_its_losses_keeps_its_other_numbers() -> None:

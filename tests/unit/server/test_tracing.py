@@ -44,37 +44,54 @@ class TestAContext:
         assert read_context("01" + GOOD[2:] + "-more") == read_context(GOOD)
 
 
+KEY = b"of the fleet"
+
+
 class TestSampling:
     def test_takes_about_its_share_of_requests_without_a_context(self) -> None:
-        sampler = Sampler(0.25, follow_clients=False, random_bits=random.Random(1).getrandbits)
+        sampler = Sampler(0.25, follow_clients=False, random_bits=random.Random(1).getrandbits, key=KEY)
         taken = sum(sampler.new_trace() is not None for _ in range(4000))
         assert 900 < taken < 1100
 
     @pytest.mark.parametrize(("ratio", "taken"), [(0.0, 0), (1.0, 50)])
     def test_takes_none_or_all(self, ratio: float, taken: int) -> None:
-        sampler = Sampler(ratio, follow_clients=False, random_bits=random.Random(1).getrandbits)
+        sampler = Sampler(ratio, follow_clients=False, random_bits=random.Random(1).getrandbits, key=KEY)
         traces = [sampler.new_trace() for _ in range(50)]
         assert sum(trace is not None for trace in traces) == taken
 
     def test_of_two_proxies_takes_the_same_traces(self) -> None:
         ids = [random.Random(seed).getrandbits(128) for seed in range(500)]
-        samplers = [Sampler(0.3, follow_clients=False, random_bits=random.Random(n).getrandbits) for n in range(2)]
+        samplers = [
+            Sampler(0.3, follow_clients=False, random_bits=random.Random(n).getrandbits, key=KEY) for n in range(2)
+        ]
         one, other = [[s.takes(Context(i, 1, True)) for i in ids] for s in samplers]
         assert one == other
         assert 0 < sum(one) < len(ids)
 
+    def test_is_not_for_a_client_to_choose_by_its_trace_ids(self) -> None:
+        ids = [7 << 64 | low for low in range(2000)]  # all of them were below any ratio
+        fleets = [
+            Sampler(0.1, follow_clients=False, random_bits=random.Random(1).getrandbits, key=key)
+            for key in (b"a", b"b")
+        ]
+        one, other = [{i for i in ids if s.takes(Context(i, 1, True))} for s in fleets]
+        assert 120 < len(one) < 280
+        assert len(one & other) < 60
+
     @pytest.mark.parametrize("follow", [True, False])
     def test_never_takes_what_its_client_does_not_want(self, follow: bool) -> None:
-        sampler = Sampler(1.0, follow_clients=follow, random_bits=random.Random(1).getrandbits)
+        sampler = Sampler(1.0, follow_clients=follow, random_bits=random.Random(1).getrandbits, key=KEY)
         assert not sampler.takes(Context(1, 1, False))
 
     def test_follows_clients_only_where_it_is_said(self) -> None:
         for follow in (True, False):
-            sampler = Sampler(0.0, follow_clients=follow, random_bits=random.Random(1).getrandbits)
+            sampler = Sampler(0.0, follow_clients=follow, random_bits=random.Random(1).getrandbits, key=KEY)
             assert sampler.takes(Context(1, 1, True)) is follow
 
     def test_of_a_home_takes_each_trace_that_the_first_proxy_has_begun(self) -> None:
-        first, home = [Sampler(0.1, follow_clients=False, random_bits=random.Random(n).getrandbits) for n in range(2)]
+        first, home = [
+            Sampler(0.1, follow_clients=False, random_bits=random.Random(n).getrandbits, key=KEY) for n in range(2)
+        ]
         begun = [trace for trace in (first.new_trace() for _ in range(500)) if trace is not None]
         assert begun
         assert all(home.takes(Context(trace, 1, True)) for trace in begun)
@@ -149,7 +166,7 @@ class Stuck:
 
 def test_what_does_not_fit_into_the_queue_is_dropped_and_counted_and_nothing_waits() -> None:
     stuck, metrics = Stuck(), Metrics()
-    tracing = Tracing(TracingConfig("http://x", queue_requests=64), "east", metrics, lambda: 1.0, lambda: stuck)
+    tracing = Tracing(TracingConfig("http://x", queue_requests=64), "east", KEY, metrics, lambda: 1.0, lambda: stuck)
     tracing.ended(FINISHED)
     assert stuck.began.wait(30)
     for _ in range(70):

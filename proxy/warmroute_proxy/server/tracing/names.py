@@ -34,7 +34,7 @@ REQUEST_ATTRIBUTES: Final = {
     "gen_ai.response.time_to_first_chunk": "Seconds to the first content. Absent where none came.",
     "http.request.method": "`POST`.",
     "http.route": "The route.",
-    "http.response.status_code": "The status; absent where the client left before one was sent.",
+    "http.response.status_code": "The status; absent where the client left before it, or another region answers.",
     "error.type": "The outcome, where it is not `completed`; the code of a refusal.",
     "warmroute.receipt.id": "The receipt's id, as in the response header.",
     "warmroute.turn": "Number of the turn in its session.",

@@ -5,7 +5,7 @@ steps are those of `states.REQUEST`. Engines and other regions are sent the cont
 the place of the client's `traceparent`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from warmroute_proxy.core.placement.decision import Decision
@@ -16,8 +16,9 @@ from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.states import RequestEvent, RequestState
+from warmroute_proxy.server.tracing import names
 from warmroute_proxy.server.tracing.context import TRACEPARENT, TRACESTATE, Context, read_context, written
-from warmroute_proxy.server.tracing.finished import Finished
+from warmroute_proxy.server.tracing.finished import Child, Finished
 from warmroute_proxy.server.tracing.timeline import Timeline
 from warmroute_proxy.server.tracing.tracing import Tracing
 
@@ -81,7 +82,7 @@ class TracedRequest(InferenceRequest):
         entry, intake, tracing = self._account.entry, self.intake, self._tracing
         status, error = self._refused_with
         offset_s, ttft_s = tracing.unix_offset_s(), None
-        outcome = _outcome(self.state, error, forwarded=bool(self._timeline.children))
+        outcome = _outcome(self.state, error, self._timeline.children)
         if entry is not None and entry.outcome is not None:
             outcome, status = entry.outcome, status or entry.status
             ttft_s = entry.ttft_ms / 1000 if intake.stream and entry.ttft_ms is not None else None
@@ -121,10 +122,11 @@ def _trace_of(tracing: Tracing, headers: dict[str, str], intake: Intake) -> Cont
     return None if trace_id is None else Context(trace_id, 0, True)
 
 
-def _outcome(state: RequestState, error: str, *, forwarded: bool) -> str:
+def _outcome(state: RequestState, error: str, children: Iterable[Child]) -> str:
     """How a request without a ledger entry has ended."""
     if state is RequestState.CRASHED:
         return "interrupted"
     if error:
         return "refused"
+    forwarded = any(child.name == names.FORWARD and not child.failed_by for child in children)
     return "forwarded" if forwarded else "client_left"

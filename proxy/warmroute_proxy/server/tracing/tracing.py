@@ -47,14 +47,17 @@ class Tracing:
         self,
         config: TracingConfig,
         region: str,
+        key: bytes,
         metrics: Metrics,
         clock: Callable[[], float],
         make_exporter: Callable[[], Exporter] | None = None,
     ) -> None:
-        """`make_exporter`: None for OTLP over HTTP. It is called in the thread. Raises: SecretError."""
+        """`key`: decides which trace ids are sampled. `make_exporter`: None for OTLP over HTTP. It is called in the
+        thread. Raises: SecretError.
+        """
         follow = config.follow_clients
         bits = random.Random().getrandbits  # noqa: S311 - ids of spans are no secrets, and a system call is dear
-        self.sampler = Sampler(config.ratio, follow_clients=follow, random_bits=bits)
+        self.sampler = Sampler(config.ratio, follow_clients=follow, random_bits=bits, key=key)
         self.clock = clock
         self._metrics = metrics
         self._config = config

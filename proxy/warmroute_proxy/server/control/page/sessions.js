@@ -21,7 +21,7 @@ export async function show(state, place) {
   const hash = state.detail || newest.data.find((row) => row.session)?.session || "";
   const turns = hash ? await ask("/admin/view/receipts", { tenant: state.tenant, session_hash: hash, limit: LISTED }, state.signal) : null;
   place.replaceChildren(
-    el("h2", {}, hash ? `Session ${names.get(hash) ?? hash}` : "Sessions"), ...(turns ? timeline(turns.data.reverse(), state) : []),
+    el("h2", {}, hash ? `Session ${names.get(hash) ?? hash}` : "Sessions"), ...(turns ? timeline(turns.data.reverse(), sums.groups.find((group) => group.key === hash), state) : []),
     el("h2", {}, "Sessions, the dearest first"), sessions(sums.groups.slice(0, SHOWN), names, hash),
     el("p", { class: "quiet" }, sums.groups.length > SHOWN ? `${count(sums.groups.length - SHOWN + sums.groups_left_out)} more are not shown.` : ""));
 }
@@ -41,7 +41,7 @@ function largest(losses) {
 }
 
 /** One column for each turn, as high as its prompt: what was cached below, what was lost above; under it its number and its cost. */
-function timeline(rows, state) {
+function timeline(rows, group, state) {
   const most = Math.max(1, ...rows.map((row) => row.prompt_tokens));
   const seen = new Set(["cached"]);
   const column = (row) => {
@@ -62,18 +62,18 @@ function timeline(rows, state) {
     el("div", { class: "card" },
       el("div", { class: rows.length <= FEW ? "turns few" : "turns", role: "group", "aria-label": "Turns of the session in their order; each opens its receipt" }, columns),
       legend([...seen])),
-    summary(rows),
+    summary(rows, group),
     el("details", { open: rows.length <= 12 }, el("summary", {}, "Turns as a table"), turns(rows, state)),
   ];
 }
 
-/** What the session cost, and the turns whose prefix was lost. */
-function summary(rows) {
-  const sum = (name) => rows.reduce((total, row) => total + row[name], 0);
+/** What the session cost, by its sums since the chosen time, and the turns of the timeline whose prefix was lost. */
+function summary(rows, group) {
   const lost = rows.flatMap((row) => Object.entries(row.loss).filter(([name]) => !EXPECTED.has(name)).map(([name, tokens]) => ({ turn: row.turn, name, tokens })));
   const worst = lost.sort((a, b) => b.tokens - a.tokens).slice(0, WORST).map(({ turn, name, tokens }) => `turn ${turn} ${words(name)} ${count(tokens)}`);
-  const prompt = sum("prompt_tokens");
-  return el("p", {}, `${count(rows.length)} turns, ${usd(sum("price_nanousd"))} USD, ${percent(prompt ? sum("cached_tokens") / prompt : null)} cached. `,
+  const sums = group ? `${count(group.turns)} turns, ${usd(group.price_nanousd)} USD, ${percent(group.hit_ratio)} cached. ` : "";
+  const newest = rows.length < LISTED ? "" : `The timeline has its newest ${count(rows.length)} rows. `;
+  return el("p", { class: "summary" }, sums, newest,
     worst.length ? `What broke: ${worst.join("; ")}.` : "Nothing broke its prefix.");
 }
 
