@@ -7,7 +7,6 @@ hour (`TimeoutStartSec`); SGLang's drain after SIGTERM has no limit of its own (
 
 import shlex
 from collections.abc import Iterable
-from pathlib import PurePosixPath
 from typing import Final
 
 from warmroute_backend.plan.argv import argv, environment
@@ -94,7 +93,7 @@ def _engine(plan: Plan, engine: Engine, rank: int) -> str:
     variables = environment(plan, engine)
     if "MOONCAKE_LOCAL_HOSTNAME" in variables:
         variables["MOONCAKE_LOCAL_HOSTNAME"] = host
-    if engine.storage == "file" and PurePosixPath(plan.site.storage_dir).is_relative_to(STATE_DIR):
+    if engine.storage == "file" and f"{plan.site.storage_dir}/".startswith(f"{STATE_DIR}/"):
         lines += ["StateDirectory=warmroute", "StateDirectoryMode=0700"]
     lines += [f"Environment={_quoted(f'{name}={value}')}" for name, value in variables.items()]
     command = [plan.site.python, *argv(plan, engine, rank)[1:]]
