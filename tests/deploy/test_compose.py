@@ -33,6 +33,35 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_prepare_leaves_nothing_behind_when_it_fails_and_can_be_run_again(tmp_path: Path) -> None:
+    folder, programs = tmp_path / "compose", tmp_path / "bin"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("secrets"))
+    programs.mkdir()
+    (programs / "warmroute").write_text("#!/bin/sh\nexit 3\n")
+    (programs / "warmroute").chmod(0o755)
+    for path, status in ((programs, 3), (ROOT / ".venv/bin", 0)):
+        variables = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}"}
+        done = subprocess.run([folder / "prepare"], check=False, env=variables, timeout=seconds(60))
+        assert (done.returncode, (folder / "config/secrets").exists()) == (status, status == 0)
+
+
+def test_what_is_no_proxy_is_not_asked_for_a_proxys_health() -> None:
+    """The image's own check would find `engine-*` and `migrate` unhealthy for ever."""
+    for name in OWN - {"east", "west"}:
+        assert COMPOSE["services"][name]["healthcheck"] == {"disable": True}
+
+
+@pytest.mark.parametrize("region", ["east", "west"])
+def test_a_watched_config_is_in_a_mounted_folder(region: str) -> None:
+    """A mount of one file stays at what an editor has replaced."""
+    service = COMPOSE["services"][region]
+    for command in (service["command"], service["healthcheck"]["test"]):
+        assert command[-2:] == ["--config", f"/etc/warmroute/{region}.toml"]
+    folder = next(each for each in service["volumes"] if ":/etc/warmroute:" in each).partition(":")[0]
+    assert (FOLDER / folder / f"{region}.toml").is_file()
+    assert not any(each.partition(":")[0].endswith(".toml") for each in service["volumes"])
+
+
 def test_it_is_a_compose_file() -> None:
     check = [str(ROOT / ".venv-deploy/bin/check-jsonschema"), "--builtin-schema", "vendor.compose-spec"]
     subprocess.run([*check, str(FOLDER / "compose.yaml")], check=True, capture_output=True, timeout=seconds(60))

@@ -84,7 +84,12 @@ def test_each_installation_renders_and_names_the_secret_that_the_page_makes(fold
 
 
 def test_the_kind_cluster_gets_the_image_that_was_built(folder: Path) -> None:
-    loaded = of("kind", "load", "docker-image")[0][3]
+    """Out of the store of `scripts/image`, which neither Docker nor kind can read."""
+    assert not of("kind", "load", "docker-image")
+    archive = of("kind", "load", "image-archive")[0][3]
+    pushed = {words[4]: words[3] for words in of("scripts/image", "store", "push")}
+    loaded = next(name for target, name in pushed.items() if target == f"docker-archive:{archive}:{name}")
+    assert f"docker-daemon:{loaded}" in pushed
     trial = installed(of("helm", "install")[0], folder)
     assert {each["image"] for each in trial.pod()["containers"]} == {loaded}
     assert loaded.startswith("localhost/warmroute:")

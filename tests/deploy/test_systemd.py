@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from warmroute_backend.plan.deployment import Site
 from warmroute_cli.main import parser
 
 from .container import ROOT
@@ -59,3 +60,21 @@ def test_warmroute_takes_its_command(name: str) -> None:
 @pytest.mark.parametrize("name", EXPOSURE)
 def test_it_has_longer_to_end_than_the_chart_gives_streams(name: str) -> None:
     assert int(lines(name, "TimeoutStopSec")[0]) >= 930
+
+
+def test_it_may_write_where_what_it_starts_writes() -> None:
+    """`ProtectSystem=strict` makes all other folders read-only."""
+    assert lines("warmroute-proxy", "StateDirectory") == ["warmroute"]
+    (launch,) = lines("warmroute-launch", "StateDirectory")
+    words = lines("warmroute-launch", "ExecStart")[0].split()
+    written = [words[words.index("--state-dir") + 1], Site().storage_dir, "/var/lib/warmroute"]
+    for path in written:
+        assert any(Path(path).is_relative_to(f"/var/lib/{folder}") for folder in launch.split()), path
+
+
+def test_it_names_no_group_that_a_machine_may_lack_and_the_docs_make_its_users() -> None:
+    page = (ROOT / "docs/how-to/production.md").read_text()
+    for name in EXPOSURE:
+        assert not lines(name, "SupplementaryGroups")
+        (user,) = lines(name, "User")
+        assert re.search(rf"^useradd --system .* {user}$", page, re.MULTILINE)

@@ -41,6 +41,8 @@ class KubeServer:
         """Goes up when all watches are to end."""
 
         self.gone_as_event = False
+        self.gone_status = 410
+        self.ends_at_once = False
         self._server: QuietServer | None = None
         self.port = 0
         self.start()
@@ -146,16 +148,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _watch(self, path: str, parameters: dict[str, str], generation: int) -> None:
         owner, since = self.owner, int(parameters["resourceVersion"])
-        gone = {"kind": "Status", "code": 410, "message": "too old resource version"}
+        gone = {"kind": "Status", "code": owner.gone_status, "message": "too old resource version"}
         if since < owner.oldest and not owner.gone_as_event:
-            self._answer(410, gone)
+            self._answer(owner.gone_status, gone)
             return
         self.send_response(200)
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         if since < owner.oldest:
             self._chunk({"type": "ERROR", "object": gone})
-        else:
+        elif not owner.ends_at_once:
             for kind, value in self._news(path, parameters, since, generation):
                 self._chunk({"type": kind, "object": value})
         self.wfile.write(b"0\r\n\r\n")

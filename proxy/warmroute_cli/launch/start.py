@@ -48,7 +48,7 @@ def start(arguments: argparse.Namespace) -> int:
             plan = here(plan)
         setting = _setting(arguments, state_dir)
         found = topology(plan, setting)
-        path = _proxy_path(arguments, plan, state_dir)
+        path = proxy_path(arguments, plan, state_dir)
         config = None if path is None else _checked_config(path)
         programs = [*found.programs, *([] if path is None or config is None else [_proxy(path, config)])]
         adopted = adopt(
@@ -131,13 +131,17 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted) 
         raise LaunchError("\n".join(found))
 
 
-def _proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Path | None:
-    """The configuration of the proxy, which runs on the first node. A trial makes its own, if it is given none."""
+def proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Path | None:
+    """The configuration of the proxy, which runs on the first node: None on others, whatever they are given. A trial,
+    which has all nodes here, makes its own, if it is given none.
+    """
+    if arguments.node and arguments.engine == "sglang":
+        return None
     if arguments.proxy_config is not None:
         return Path(arguments.proxy_config)
     if arguments.engine != "sglang":
         return write_config(plan, state_dir, arguments.port, arguments.admin_port)
-    return Path(arguments.what).parent / "proxy.toml" if arguments.node == 0 else None
+    return Path(arguments.what).parent / "proxy.toml"
 
 
 def _proxy(path: Path, config: Config) -> Program:

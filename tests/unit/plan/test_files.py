@@ -147,7 +147,7 @@ def test_what_a_start_would_load_or_compile_again_is_kept_on_the_node() -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("path", ["proxy.toml", "kubernetes/proxy.toml"])
+@pytest.mark.parametrize("path", ["proxy.toml", "kubernetes/proxy.toml", "systemd/proxy.toml"])
 def test_the_proxys_config_is_sound_and_has_all_engines(tmp_path: Path, name: str, path: str) -> None:
     file = tmp_path / "proxy.toml"
     file.write_text(files(name)[path])
@@ -163,7 +163,7 @@ def test_the_proxys_config_is_sound_and_has_all_engines(tmp_path: Path, name: st
 @pytest.mark.parametrize("name", KINDS)
 def test_units_are_verified_by_systemd(tmp_path: Path, name: str) -> None:
     verify = shutil.which("systemd-analyze")
-    units = {path.rpartition("/")[2]: text for path, text in files(name).items() if path.startswith("systemd/")}
+    units = {path.rpartition("/")[2]: text for path, text in files(name).items() if path.endswith(".service")}
     assert "warmroute-proxy.service" in units
     for unit, text in units.items():
         assert "/usr/bin/env" not in text
@@ -181,6 +181,31 @@ def test_units_are_verified_by_systemd(tmp_path: Path, name: str) -> None:
     )
     complaints = [line for line in done.stderr.splitlines() if str(tmp_path) in line or ".service" in line]
     assert complaints == []
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_proxys_unit_is_that_of_deploy_and_its_config_has_the_folder_that_it_may_write() -> None:
+    def service(text: str) -> list[str]:
+        lines = text.partition("[Service]\n")[2].partition("[Install]")[0].splitlines()
+        return sorted(line for line in lines if line and not line.startswith(("#", "User=", "Group=")))
+
+    made = files("over nodes")
+    unit = made["systemd/warmroute-proxy.service"]
+    own = "RemoveIPC=yes"  # would take the engines' shared memory along, whose user the proxy has here
+    assert sorted([*service(unit), own]) == service((ROOT / "deploy/systemd/warmroute-proxy.service").read_text())
+    assert 'state_dir = "/var/lib/warmroute"' in made["systemd/proxy.toml"]
+    assert "StateDirectory=warmroute" in unit.splitlines()
+
+
+def test_engines_with_a_file_tier_below_the_proxys_folder_may_write_it() -> None:
+    for name in KINDS:
+        plan = kind(name)
+        for engine in plan.engines:
+            if engine.storage == "file":
+                first = engine.name if engine.nodes == 1 else f"{engine.name}-node0"
+                assert "StateDirectory=warmroute\n" in files(name)[f"systemd/sglang-{first}.service"]
 
 
 def test_a_unit_passes_values_as_they_are() -> None:

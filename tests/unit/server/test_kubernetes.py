@@ -11,6 +11,8 @@ from tests.machine import seconds
 from tests.subjects.kube_server import KubeServer
 
 from warmroute_proxy.server.base.config import DiscoveryConfig
+from warmroute_proxy.server.base.config_file import parse_config
+from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.discovery.kubernetes import Pool, Slices
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
 
@@ -48,10 +50,20 @@ def piece(*endpoints: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"addressType": "IPv4", "ports": ports, "endpoints": list(endpoints), **more}
 
 
-def slices(server: KubeServer, **more: Any) -> Slices:
+class Pauses(list[float]):
+    """Takes no time; what each would have taken."""
+
+    async def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+        await asyncio.sleep(0)
+
+
+def slices(
+    server: KubeServer, pause: Pauses | None = None, known: list[dict[str, Any]] | None = None, **more: Any
+) -> Slices:
     config = DiscoveryConfig("cluster", "endpointslices", 0.1, name="engines", api=server.url,
                              credentials=server.credentials, **more)  # fmt: skip
-    OPEN.append(found := Slices(config, "east"))
+    OPEN.append(found := Slices(config, "east", known or [], Pauses() if pause is None else pause))
     return found
 
 
@@ -59,7 +71,7 @@ def pool(server: KubeServer) -> Pool:
     config = DiscoveryConfig(
         "cluster", "inferencepool", 0.1, name="engines", api=server.url, credentials=server.credentials
     )
-    OPEN.append(found := Pool(config, "east"))
+    OPEN.append(found := Pool(config, "east", pause=Pauses()))
     return found
 
 
@@ -180,6 +192,144 @@ async def test_a_version_that_is_gone_is_listed_again(server: KubeServer, as_eve
         found = await read(source)
     assert list(urls(found)) == ["engine-1"]
     assert server.lists() == 2
+
+
+async def watched_in_vain(server: KubeServer, source: Slices, watches: int) -> Found:
+    """Read until there were so many watches; what was known last."""
+    found = await read(source)
+    while len(server.watches()) < watches:
+        found = await read(source)
+    return found
+
+
+@pytest.mark.parametrize("as_event", [False, True])
+async def test_a_server_that_knows_no_version_is_asked_less_and_less_often(server: KubeServer, as_event: bool) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    pauses = Pauses()
+    server.gone_as_event, server.oldest = as_event, 10**9
+    found = await watched_in_vain(server, slices(server, pauses), 7)
+    assert list(urls(found)) == ["engine-0"]
+    assert pauses[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
+
+
+async def test_a_server_that_ends_each_watch_is_asked_less_and_less_often(server: KubeServer) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    pauses = Pauses()
+    source = slices(server, pauses)
+    await read(source)
+    server.ends_at_once = True
+    task = await watching(server, source, 7)
+    server.ends_at_once = False
+    server.put(SLICES, "b", piece(endpoint("engine-1", "10.0.0.2")), OF_SERVICE)
+    assert list(urls(await task)) == ["engine-0", "engine-1"]
+    assert pauses[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
+    before = len(pauses)
+    task = await watching(server, source, len(server.watches()))
+    server.end_watches()
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.5")), OF_SERVICE)
+    await task
+    server.end_watches()
+    server.put(SLICES, "b", piece(endpoint("engine-1", "10.0.0.6")), OF_SERVICE)
+    await read(source)
+    assert set(pauses[before:]) <= {1.0, 2.0}, "after news the first wait is short again"
+
+
+@pytest.mark.parametrize(("status", "as_event"), [(400, False), (504, False), (504, True)])
+async def test_a_version_that_the_server_does_not_take_is_listed_again(
+    server: KubeServer, status: int, as_event: bool
+) -> None:
+    """An API server that was restored from a backup knows older versions alone."""
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    source = slices(server)
+    await read(source)
+    server.delete(SLICES, "a")
+    server.put(SLICES, "b", piece(endpoint("engine-1", "10.0.0.2")), OF_SERVICE)
+    server.gone_as_event, server.gone_status, server.oldest = as_event, status, 10**9
+    with pytest.raises(SourceError, match=r"answers|too old"):
+        await read(source)
+    server.oldest = 0
+    assert list(urls(await read(source))) == ["engine-1"]
+    assert server.lists() == 2
+
+
+async def test_after_several_errors_in_a_row_it_is_listed_again(server: KubeServer) -> None:
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    source = slices(server)
+    await read(source)
+    server.delete(SLICES, "a")
+    server.put(SLICES, "b", piece(endpoint("engine-1", "10.0.0.2")), OF_SERVICE)
+    server.gone_status, server.oldest = 500, 10**9
+    for _ in range(5):
+        with pytest.raises(SourceError, match="answers 500"):
+            await read(source)
+    assert server.lists() == 1
+    assert list(urls(await read(source))) == ["engine-1"]
+
+
+async def test_a_slice_without_endpoints_and_ports_is_no_problem(server: KubeServer) -> None:
+    """That of a Service whose pods are gone, beside one that has some."""
+    server.put(SLICES, "a", piece(endpoint("engine-0", "10.0.0.1")), OF_SERVICE)
+    server.put(SLICES, "b", {"addressType": "IPv6", "endpoints": [], "ports": []}, OF_SERVICE)
+    server.put(SLICES, "c", {"addressType": "IPv4", "endpoints": None, "ports": None}, OF_SERVICE)
+    found = await read(slices(server))
+    assert (list(urls(found)), found.problems) == (["engine-0"], [])
+
+
+@pytest.mark.parametrize(("old", "new"), [("a", "b"), ("b", "a")])
+async def test_a_pod_that_ends_hides_no_new_one_of_its_name(server: KubeServer, old: str, new: str) -> None:
+    """As a StatefulSet's does, whose slices are not changed at once."""
+    server.put(SLICES, old, piece(endpoint("engine-0", "10.0.0.1", ready=False, terminating=True)), OF_SERVICE)
+    server.put(SLICES, new, piece(endpoint("engine-0", "10.0.0.2", ready=True)), OF_SERVICE)
+    assert urls(await read(slices(server))) == {"engine-0": "http://10.0.0.2:30000"}
+
+
+async def test_an_engine_that_is_not_ready_while_the_proxy_starts_stays(server: KubeServer) -> None:
+    ready = [endpoint("engine-0", "10.0.0.1", ready=True), endpoint("engine-1", "fd00::1", ready=True)]
+    server.put(SLICES, "a", piece(*ready), OF_SERVICE)
+    known = (await read(slices(server))).engines
+    state = [endpoint("engine-0", "10.0.0.1", ready=True), endpoint("engine-1", "fd00::1", ready=False)]
+    server.put(SLICES, "a", piece(*state, endpoint("engine-2", "10.0.0.3", ready=False)), OF_SERVICE)
+    assert list(urls(await read(slices(server, known=known)))) == ["engine-0", "engine-1"]
+    assert list(urls(await read(slices(server)))) == ["engine-0"]
+
+
+async def test_what_is_known_from_before_a_restart_is_given_to_the_source(server: KubeServer, tmp_path: Path) -> None:
+    both = [endpoint(f"engine-{number}", f"10.0.0.{number}", ready=True) for number in (1, 2)]
+    server.put(SLICES, "a", piece(*both), OF_SERVICE)
+    config = parse_config(
+        {
+            "proxy": {"region": "east"},
+            "region": [{"name": "east"}],
+            "discovery": [
+                {
+                    "id": "cluster", "kind": "endpointslices", "name": "engines", "api": server.url,
+                    "credentials": str(server.credentials),
+                }
+            ],
+            "model": [{"name": "m", "free": True}],
+            "tenant": [{"name": "one", "key_sha256": ["0" * 64]}],
+        },
+        Path(),
+        "test",
+    )  # fmt: skip
+    state_dir = tmp_path / "state"
+    state_dir.mkdir()
+
+    async def engines() -> list[str]:
+        """Those of a proxy that has just read its source."""
+        discovery = Discovery(state_dir)
+        before = len(server.watches())
+        discovery.replace(config)
+        async with asyncio.timeout(seconds(20)):
+            while len(server.watches()) <= before:  # the second thing that it asks
+                await asyncio.sleep(0.01)
+        discovery.close()
+        await asyncio.sleep(0)
+        return [engine.id for engine in discovery.engines(config)]
+
+    assert await engines() == ["engine-1", "engine-2"]
+    server.put(SLICES, "a", piece(both[0], endpoint("engine-2", "10.0.0.2", ready=False)), OF_SERVICE)
+    assert await engines() == ["engine-1", "engine-2"]
 
 
 async def test_after_a_restart_of_the_server_the_source_is_back_without_news(server: KubeServer) -> None:

@@ -25,6 +25,7 @@ def deployment_files(plan: Plan, model: str, page: str) -> dict[str, str]:
             }
             found[f"processes/{name}.json"] = _json(process)
     found |= {f"systemd/{name}": text for name, text in units(plan).items()}
+    found["systemd/proxy.toml"] = proxy_config(plan, in_unit=True)
     found |= {f"kubernetes/{name}.json": _json(manifest) for name, manifest in manifests(plan).items()}
     found["helm/values.json"] = _json(chart_values(plan))
     found["kubernetes/proxy.toml"] = proxy_config(plan, in_pods=True)

@@ -13,6 +13,7 @@ from warmroute_backend.plan.tiers import engine_segment_bytes
 REGION: Final = "here"
 MASTER: Final = "mooncake-master"
 MASTER_PORT: Final = 50051
+STATE_DIR: Final = "/var/lib/warmroute"
 _HEAD: Final = """# The proxy of this plan. Set prices and tenants (`warmroute key`), then:
 # warmroute proxy --config proxy.toml --check
 [proxy]
@@ -31,9 +32,12 @@ url = ""
 """
 
 
-def proxy_config(plan: Plan, *, in_pods: bool = False) -> str:
-    """The proxy's TOML; `in_pods`: with the names that engines have in Kubernetes."""
-    return "\n".join([_HEAD, *tables_of(plan, in_pods=in_pods), *tenants_to_replace()])
+def proxy_config(plan: Plan, *, in_pods: bool = False, in_unit: bool = False) -> str:
+    """The proxy's TOML; `in_pods`: with the names that engines have in Kubernetes; `in_unit`: with the folder that the
+    unit may write.
+    """
+    head = _HEAD.replace('state_dir = "state"', f'state_dir = "{STATE_DIR}"') if in_unit else _HEAD
+    return "\n".join([head, *tables_of(plan, in_pods=in_pods), *tenants_to_replace()])
 
 
 def tenants_to_replace() -> list[str]:

@@ -6,15 +6,57 @@ hour (`TimeoutStartSec`); SGLang's drain after SIGTERM has no limit of its own (
 """
 
 import shlex
+from collections.abc import Iterable
 from typing import Final
 
 from warmroute_backend.plan.argv import argv, environment
 from warmroute_backend.plan.deployment import Engine, Plan
-from warmroute_backend.plan.files.proxy import MASTER_PORT
+from warmroute_backend.plan.files.proxy import MASTER_PORT, STATE_DIR
 
 START_S: Final = 3600
 STOP_S: Final = 900
 POLL_S: Final = 5
+_PROXY: Final = (
+    "ExecReload=/bin/kill -HUP $MAINPID",
+    "TimeoutStopSec=930",
+    "KillMode=mixed",
+    "LimitNOFILE=1048576",
+    "WorkingDirectory=/var/lib/warmroute",
+    "StateDirectory=warmroute",
+    "StateDirectoryMode=0700",
+    "ConfigurationDirectory=warmroute",
+    "UMask=0077",
+    "NoNewPrivileges=yes",
+    "CapabilityBoundingSet=",
+    "AmbientCapabilities=",
+    "ProtectSystem=strict",
+    "ProtectHome=yes",
+    "PrivateTmp=yes",
+    "PrivateDevices=yes",
+    "PrivateUsers=yes",
+    "ProtectClock=yes",
+    "ProtectControlGroups=yes",
+    "ProtectHostname=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelTunables=yes",
+    "ProtectProc=invisible",
+    "ProcSubset=pid",
+    "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+    "RestrictNamespaces=yes",
+    "RestrictRealtime=yes",
+    "RestrictSUIDSGID=yes",
+    "LockPersonality=yes",
+    "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "SystemCallFilter=~@privileged @resources",
+    "SystemCallFilter=setrlimit prlimit64 sched_setaffinity",
+    "SystemCallErrorNumber=EPERM",
+)
+"""What deploy/systemd/warmroute-proxy.service says of the proxy: what it may, and where it writes. But no
+RemoveIPC: its user is the engines', whose shared memory would go when the proxy ends.
+"""
+
 WARMROUTE: Final = "/opt/warmroute/bin/warmroute"
 """Where docs/how-to/production.md installs it."""
 
@@ -36,11 +78,10 @@ def units(plan: Plan) -> dict[str, str]:
                 "--eviction_high_watermark_ratio=0.95",
             ],
             plan.site.user,
+            ("WorkingDirectory=/etc/warmroute", "TimeoutStopSec=60", "LimitNOFILE=1048576"),
         )
     found["warmroute-proxy.service"] = _plain(
-        "warmroute proxy",
-        [WARMROUTE, "proxy", "--config", "/etc/warmroute/proxy.toml"],
-        plan.site.user,
+        "warmroute proxy", [WARMROUTE, "proxy", "--config", "/etc/warmroute/warmroute.toml"], plan.site.user, _PROXY
     )
     return found
 
@@ -52,6 +93,8 @@ def _engine(plan: Plan, engine: Engine, rank: int) -> str:
     variables = environment(plan, engine)
     if "MOONCAKE_LOCAL_HOSTNAME" in variables:
         variables["MOONCAKE_LOCAL_HOSTNAME"] = host
+    if engine.storage == "file" and f"{plan.site.storage_dir}/".startswith(f"{STATE_DIR}/"):
+        lines += ["StateDirectory=warmroute", "StateDirectoryMode=0700"]
     lines += [f"Environment={_quoted(f'{name}={value}')}" for name, value in variables.items()]
     command = [plan.site.python, *argv(plan, engine, rank)[1:]]
     lines.append(f"ExecStart={' '.join(_argument(each) for each in command)}")
@@ -64,13 +107,11 @@ def _engine(plan: Plan, engine: Engine, rank: int) -> str:
     return "\n".join(lines)
 
 
-def _plain(description: str, command: list[str], user: str) -> str:
+def _plain(description: str, command: list[str], user: str, more: Iterable[str]) -> str:
     lines = ["[Unit]", f"Description={description}", "After=network-online.target", "Wants=network-online.target", ""]
-    lines += ["[Service]", "Type=exec", f"User={user}", "WorkingDirectory=/etc/warmroute"]
+    lines += ["[Service]", "Type=exec", f"User={user}"]
     lines += [f"ExecStart={' '.join(_argument(each) for each in command)}", "Restart=on-failure", "RestartSec=2"]
-    return "\n".join(
-        [*lines, "TimeoutStopSec=60", "LimitNOFILE=1048576", "", "[Install]", "WantedBy=multi-user.target", ""]
-    )
+    return "\n".join([*lines, *more, "", "[Install]", "WantedBy=multi-user.target", ""])
 
 
 _LIMITS: Final = ("LimitMEMLOCK=infinity", "LimitNOFILE=1048576", "LimitSTACK=67108864")

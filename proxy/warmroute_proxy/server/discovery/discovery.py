@@ -65,7 +65,7 @@ class Discovery:
                 if reading is not None:
                     reading.close()
                 reading = _Reading(one, self._known.get(one.id, []))
-                source = _source(one, config.proxy.region)
+                source = _source(one, config.proxy.region, reading.engines)
                 reading.task = asyncio.get_running_loop().create_task(self._read(reading, source))
             self._readings[one.id] = reading
         for reading in before.values():
@@ -154,13 +154,13 @@ class Discovery:
         return found.next_s
 
 
-def _source(config: DiscoveryConfig, region: str) -> Source:
+def _source(config: DiscoveryConfig, region: str, known: list[dict[str, Any]]) -> Source:
     if config.path is not None:
         return Folder(config.path, config.interval_s, region)
     if config.kind in {"endpointslices", "inferencepool"}:
         from warmroute_proxy.server.discovery.kubernetes import Pool, Slices
 
-        return Slices(config, region) if config.kind == "endpointslices" else Pool(config, region)
+        return (Slices if config.kind == "endpointslices" else Pool)(config, region, known)
     from warmroute_proxy.server.discovery.srv import Records
 
     return Records(config, region)

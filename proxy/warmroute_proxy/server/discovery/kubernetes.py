@@ -5,20 +5,22 @@ moment stays: whether it gets requests is decided by the proxy's own probes. It 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from warmroute_proxy.server.base.config import DiscoveryConfig
 from warmroute_proxy.server.base.config_discovery import record_values
 from warmroute_proxy.server.base.config_table import shown
 from warmroute_proxy.server.discovery.kubernetes_api import Api
-from warmroute_proxy.server.discovery.kubernetes_watch import Watch
+from warmroute_proxy.server.discovery.kubernetes_watch import Pause, Watch
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
 
 PORT_NAME: Final = "http"
 _SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 _POOLS: Final = "/apis/inference.networking.k8s.io/v1/namespaces/{}/inferencepools"
 _PODS: Final = "/api/v1/namespaces/{}/pods"
+Engines = Sequence[dict[str, Any]]
 _MALFORMED: Final = (LookupError, TypeError, AttributeError, ValueError)
 
 
@@ -33,10 +35,13 @@ class _Pod(NamedTuple):
 
 
 class Slices:
-    """The EndpointSlices of one Service. `region`: that of the engines."""
+    """The EndpointSlices of one Service. `region`: that of the engines. `known`: those that it
+    named last, before the proxy was started.
+    """
 
-    def __init__(self, config: DiscoveryConfig, region: str) -> None:
-        self._members = _Members(config, region)
+    def __init__(self, config: DiscoveryConfig, region: str, known: Engines = (), pause: Pause = asyncio.sleep) -> None:
+        self._members = _Members(config, region, known)
+        self._pause = pause
         self._config = config
         self._api = Api(config.api, config.credentials)
         self._watch: Watch | None = None
@@ -45,7 +50,8 @@ class Slices:
         """As `Source`; waits until there is news."""
         if self._watch is None:
             path = _SLICES.format(self._config.namespace or self._api.namespace())
-            self._watch = Watch(self._api, path, {"labelSelector": f"kubernetes.io/service-name={self._config.name}"})
+            selector = {"labelSelector": f"kubernetes.io/service-name={self._config.name}"}
+            self._watch = Watch(self._api, path, selector, self._pause)
         await self._watch.changed()
         slices = sorted(self._watch.objects, key=lambda each: str(each.get("addressType")))  # IPv4 before IPv6
         return self._members.found(slices, self._pods_of)
@@ -56,8 +62,11 @@ class Slices:
             self._watch.close()
 
     def _pods_of(self, piece: dict[str, Any]) -> Iterator[_Pod]:
+        endpoints = piece.get("endpoints") or []
+        if not endpoints:  # as a Service without pods has: it has no ports either
+            return
         port = _port_of(piece.get("ports") or [], self._config.port)
-        for each in piece.get("endpoints") or []:
+        for each in endpoints:
             state, host = each.get("conditions") or {}, each["addresses"][0]
             name = (each.get("targetRef") or {}).get("name") or f"{host}:{port}"
             ready, ending = state.get("ready") is not False, state.get("terminating") is True
@@ -65,10 +74,13 @@ class Slices:
 
 
 class Pool:
-    """The pods of one InferencePool (Gateway API Inference Extension, v1). `region`: that of the engines."""
+    """The pods of one InferencePool (Gateway API Inference Extension, v1). `region`: that of the engines. `known`:
+    those that it named last, before the proxy was started.
+    """
 
-    def __init__(self, config: DiscoveryConfig, region: str) -> None:
-        self._members = _Members(config, region)
+    def __init__(self, config: DiscoveryConfig, region: str, known: Engines = (), pause: Pause = asyncio.sleep) -> None:
+        self._members = _Members(config, region, known)
+        self._pause = pause
         self._config = config
         self._api = Api(config.api, config.credentials)
         self._pool: Watch | None = None
@@ -82,7 +94,7 @@ class Pool:
         namespace = self._config.namespace or self._api.namespace()
         if self._pool is None:
             fields = {"fieldSelector": f"metadata.name={self._config.name}"}
-            self._pool = Watch(self._api, _POOLS.format(namespace), fields)
+            self._pool = Watch(self._api, _POOLS.format(namespace), fields, self._pause)
         other_pods = await self._news() is self._pool and self._select(namespace)
         if self._pods is None:
             raise SourceError(f"there is no InferencePool {self._config.name}")
@@ -126,7 +138,7 @@ class Pool:
         self._labels, self._pods = labels, None
         if labels:
             wanted = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
-            self._pods = Watch(self._api, _PODS.format(namespace), {"labelSelector": wanted})
+            self._pods = Watch(self._api, _PODS.format(namespace), {"labelSelector": wanted}, self._pause)
         return self._pods is not None
 
     def _pods_of(self, pod: dict[str, Any]) -> Iterator[_Pod]:
@@ -142,10 +154,10 @@ class Pool:
 class _Members:
     """Which pods are engines: those that were ready once, and have not ended since."""
 
-    def __init__(self, config: DiscoveryConfig, region: str) -> None:
+    def __init__(self, config: DiscoveryConfig, region: str, known: Engines) -> None:
         self._config = config
         self._region = region
-        self._hosts: dict[str, str] = {}
+        self._hosts = dict(_host_of(engine) for engine in known)
         """By name: where the pod was when it was ready."""
 
     def found(self, objects: list[dict[str, Any]], pods_of: Callable[[dict[str, Any]], Iterable[_Pod]]) -> Found:
@@ -155,22 +167,32 @@ class _Members:
         for each in objects:
             try:
                 for pod in pods_of(each):
-                    now.setdefault(pod.name, pod)
+                    before = now.get(pod.name)
+                    if before is None or (self._serves(pod) and not self._serves(before)):
+                        now[pod.name] = pod
             except _MALFORMED as error:
                 problems.append(f"{shown(each.get('metadata', {}).get('name'))} cannot be read: {error}")
-        was, self._hosts = self._hosts, {}
-        for pod in now.values():
-            if not pod.ending and (pod.ready or was.get(pod.name) == pod.host):
-                self._hosts[pod.name] = pod.host
+        self._hosts = {pod.name: pod.host for pod in now.values() if self._serves(pod)}
         used = sorted(self._hosts)
         if len(used) > MAX_ENGINES:
             problems.append(f"{self._config.name} has {len(used)} engines, and only {MAX_ENGINES} are used")
         return Found([self._engine(now[name]) for name in used[:MAX_ENGINES]], 0.0, problems)
 
+    def _serves(self, pod: _Pod) -> bool:
+        """Whether it is an engine. One name may be that of a pod that ends and of the one that follows it."""
+        return not pod.ending and (pod.ready or self._hosts.get(pod.name) == pod.host)
+
     def _engine(self, pod: _Pod) -> dict[str, Any]:
         host = f"[{pod.host}]" if ":" in pod.host else pod.host
         own = record_values(pod.name, self._config.scheme, host, pod.port, self._region)
         return {**self._config.engine, **own}
+
+
+def _host_of(engine: dict[str, Any]) -> tuple[str, str]:
+    try:
+        return str(engine.get("id")), urlsplit(str(engine.get("url"))).hostname or ""
+    except ValueError:
+        return str(engine.get("id")), ""
 
 
 def _port_of(ports: list[dict[str, Any]], wanted: str) -> int:

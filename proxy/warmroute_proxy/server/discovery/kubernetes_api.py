@@ -29,6 +29,15 @@ class Gone(Exception):
     """The server does not know the version that a watch was to go on from (410): the collection has to be listed."""
 
 
+class Stale(SourceError):
+    """The version that was asked for may be why the server does not answer: the collection has to be listed."""
+
+
+def refusal(status: int, text: str) -> SourceError:
+    """What a server means by a status. 504 is also its word for a version that is newer than all that it knows."""
+    return Stale(text) if status in {400, 504} else SourceError(text)
+
+
 class Api:
     """The server that is asked, and the folder with the credentials of this pod: `token`, `ca.crt`, `namespace`."""
 
@@ -116,7 +125,7 @@ class Answer:
         if status == 410:
             raise Gone
         if status != 200:
-            raise SourceError(f"the API server answers {status}")
+            raise refusal(status, f"the API server answers {status}")
 
     async def whole(self) -> bytes:
         """All of the body. Raises: SourceError."""

@@ -3,14 +3,20 @@
 A watch ends now and then, and goes on from the version that was seen last; bookmarks keep that recent where nothing
 changes. Where the server does not know the version any more (410, as an answer or as an event), the collection is
 listed again. After an error it is watched from the same version: a server that has restarted says what has changed.
+Where the version may be why (400, 504), or after `MAX_FAILURES` in a row, it is listed.
+
+Limits: between two watches, and before a list for a version that is gone, `LEAST_S` pass, and twice as long each time
+while none says anything or lasts, up to `MOST_S`.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
 
-from warmroute_proxy.server.discovery.kubernetes_api import Answer, Api, Gone
+from warmroute_proxy.server.discovery.kubernetes_api import Answer, Api, Gone, Stale, refusal
 from warmroute_proxy.server.discovery.source import SourceError
 
 PAGE: Final = "200"
@@ -18,6 +24,11 @@ MAX_OBJECTS: Final = 20_000
 LIST_SILENT_S: Final = 10.0
 WATCH_S: Final = 240
 WATCH_SILENT_S: Final = WATCH_S + 30.0
+LEAST_S: Final = 1.0
+MOST_S: Final = 30.0
+MAX_FAILURES: Final = 5
+
+Pause = Callable[[float], Awaitable[None]]
 
 _decoder: Final = msgspec.json.Decoder()
 
@@ -25,7 +36,14 @@ _decoder: Final = msgspec.json.Decoder()
 class Watch:
     """A collection at `path`, of those that `selector` takes (parameters of the API)."""
 
-    def __init__(self, api: Api, path: str, selector: dict[str, str]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        selector: dict[str, str],
+        pause: Pause = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._api = api
         self._path = path
         self._selector = selector
@@ -34,6 +52,13 @@ class Watch:
         self._answer: Answer | None = None
         self._events: AsyncIterator[bytes] | None = None
         self._failed = False
+        self._failures = 0
+        self._pause = pause
+        self._clock = clock
+        self._opened_s = 0.0
+        self._last_wait_s = 0.0
+        self._wait_s = 0.0
+        """Before the server is asked again."""
 
     @property
     def objects(self) -> list[dict[str, Any]]:
@@ -50,8 +75,12 @@ class Watch:
                 except Gone:
                     self.close()
                     self._version = ""
-        except SourceError:
+                    self._wait_longer()
+        except SourceError as error:
             self._failed = True
+            self._failures += 1
+            if isinstance(error, Stale) or self._failures >= MAX_FAILURES:
+                self._version = ""
             self.close()
             raise
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
@@ -70,28 +99,38 @@ class Watch:
 
     async def _step(self) -> bool:
         """One step; whether something is to be told."""
+        if self._events is None and self._wait_s:
+            wait_s, self._wait_s = self._wait_s, 0.0
+            await self._pause(wait_s)
         if not self._version:
             await self._list()
-            self._failed = False
+            self._failed, self._failures = False, 0
             return True
         if self._events is None:
             more = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": self._version}
             asked = {**self._selector, **more, "timeoutSeconds": str(WATCH_S)}
             self._answer = await self._api.open(self._path, asked, WATCH_SILENT_S)
-            self._events = self._answer.lines()
+            self._events, self._opened_s = self._answer.lines(), self._clock()
             was, self._failed = self._failed, False
             return was
         async for line in self._events:
             return self._apply(_decoder.decode(line))
         self.close()  # the server has ended it
+        if self._clock() - self._opened_s >= MOST_S:
+            self._last_wait_s = 0.0
+        self._wait_longer()
         return False
+
+    def _wait_longer(self) -> None:
+        self._last_wait_s = self._wait_s = min(MOST_S, max(LEAST_S, 2 * self._last_wait_s))
 
     def _apply(self, event: dict[str, Any]) -> bool:
         kind, found = event["type"], event["object"]
         if kind == "ERROR":
             if found.get("code") == 410:
                 raise Gone
-            raise SourceError(f"the API server ends a watch: {str(found.get('message'))[:200]}")
+            raise refusal(found.get("code"), f"the API server ends a watch: {str(found.get('message'))[:200]}")
+        self._failures, self._last_wait_s = 0, 0.0
         self._version = found["metadata"]["resourceVersion"]
         if kind == "BOOKMARK":
             return False
