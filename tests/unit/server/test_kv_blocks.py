@@ -148,6 +148,28 @@ def test_blocks_wait_for_the_tokens_of_their_prompt() -> None:
     assert blocks.stored([903, 904], 902, "t", BLOCK, "device", pairs=False).keys == [11, 12, 13]
 
 
+def test_blocks_of_a_prompt_that_is_heard_of_later_are_joined() -> None:
+    """Another process sent it, and its word came after the engine's."""
+    blocks = KvBlocks()
+    assert blocks.stored([900, 901], None, "t", BLOCK, "device", pairs=False) == ([], 0)
+    assert blocks.stored([902, 903], 901, "t", BLOCK, "device", pairs=False) == ([], 0)
+    blocks.expect("t", PROMPT)
+    blocks.settled("t", PROMPT.total_bytes // 4)
+    assert blocks.removed([903], "device") == ([12], 1)
+    assert blocks.removed([900, 901, 902], "device") == ([11], 3)
+
+
+def test_blocks_of_prompts_that_nobody_announces_are_bounded() -> None:
+    blocks = KvBlocks()
+    for number in range(100):
+        blocks.stored(range(1000 * number, 1000 * number + 1000), None, f"t{number}", BLOCK, "device", pairs=False)
+    assert blocks.blocks == 0
+    blocks.expect("t0", PROMPT)
+    assert blocks.blocks == 0  # forgotten
+    blocks.expect("t99", PROMPT)
+    assert blocks.blocks == 1000
+
+
 def test_what_left_before_the_turn_ended_is_gone_then() -> None:
     blocks = KvBlocks()
     blocks.expect("t", PROMPT)

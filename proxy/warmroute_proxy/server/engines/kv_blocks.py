@@ -13,12 +13,14 @@ implies that all blocks before it are cached. So the first block of a run also h
 the run (`SLACK`), because the end of a cut is an estimate. Engines evict a prompt from its end to its start, so an
 error of some blocks matters only until the eviction gets there.
 
+Where another process or proxy sent a prompt, its blocks may be heard of before the prompt: they are kept until then.
+
 With EAGLE a unit of the engine's tree is a pair of neighbouring tokens, so a block reaches one token further.
 
 Limits: the newest `MAX_TAGS` prompts, each with at most `MAX_RUNS` runs until its request is settled; twice
 `MAX_BLOCKS` blocks in two generations, of which the older one is dropped whole (about 150 bytes a block; at 64 tokens a
-block these are 16 million tokens); `MAX_CUTS_PER_BLOCK`. Blocks that follow an unknown block are not matched, and
-counted as such.
+block these are 16 million tokens); `MAX_CUTS_PER_BLOCK`; `MAX_EARLY_BLOCKS` of prompts that are not known yet. Blocks
+that follow an unknown block are not matched, and counted as such.
 """
 
 from bisect import bisect_right
@@ -33,6 +35,7 @@ MAX_TAGS: Final = 1024
 MAX_RUNS: Final = 256
 MAX_BLOCKS: Final = 131_072
 MAX_CUTS_PER_BLOCK: Final = 64
+MAX_EARLY_BLOCKS: Final = 8192
 SLACK: Final = 0.02
 """How far before a run its first block still holds cuts, as a share of the run's depth; at least two blocks."""
 
@@ -52,6 +55,14 @@ class _Run(NamedTuple):
     hashes: Sequence[int]
     block_size: int
     reach: int
+
+
+class _Early(NamedTuple):
+    hashes: Sequence[int]
+    parent: int | None
+    block_size: int
+    tier: Tier
+    pairs: bool
 
 
 class _Prompt:
@@ -79,12 +90,17 @@ class KvBlocks:
         self._newer_cuts: dict[int, tuple[int, ...]] = {}  # of blocks in which cuts end
         self._older_cuts: dict[int, tuple[int, ...]] = {}
         self._block_counts: dict[tuple[int, int], int] = {}  # (cut, tier bit) -> blocks in that tier that hold the cut
+        self._early: OrderedDict[str, list[_Early]] = OrderedDict()  # runs by a tag that is not known yet
+        self._early_blocks = 0
 
     def expect(self, tag: str, chain: Chain) -> None:
         """A prompt was sent under a tag."""
         self._prompts[tag] = _Prompt(chain)
         if len(self._prompts) > self._max_tags:
             self._prompts.popitem(last=False)
+        for run in self._early.pop(tag, ()):
+            self._early_blocks -= len(run.hashes)
+            self.stored(run.hashes, run.parent, tag, run.block_size, run.tier, pairs=run.pairs)
 
     def settled(self, tag: str, tokens: int) -> list[int]:
         """Match the blocks of a prompt, now that its tokens are known. Returns its cuts that have left the device."""
@@ -100,6 +116,8 @@ class KvBlocks:
     ) -> Matched:
         """A run of blocks behind `parent` was stored in a tier. `pairs`: its units are pairs of tokens."""
         prompt = self._prompts.get(tag) if tag is not None else None
+        if tag is not None and prompt is None:
+            self._keep_early(tag, _Early(hashes, parent, block_size, tier, pairs))
         before = self._find(parent) if parent is not None else -_DEPTH
         run = None
         if prompt is not None and before is not None and block_size > 0 and hashes:
@@ -137,6 +155,14 @@ class KvBlocks:
 
     def _cuts_of(self, block: int) -> tuple[int, ...]:
         return self._newer_cuts.get(block) or self._older_cuts.get(block, ())
+
+    def _keep_early(self, tag: str, run: _Early) -> None:
+        """The prompt may be one of another process, which has yet to say so."""
+        self._early.setdefault(tag, []).append(run)
+        self._early_blocks += len(run.hashes)
+        while self._early_blocks > MAX_EARLY_BLOCKS or len(self._early) > self._max_tags:
+            _, dropped = self._early.popitem(last=False)
+            self._early_blocks -= sum(len(each.hashes) for each in dropped)
 
     def _set_depths(self, hashes: Sequence[int], first: int) -> None:
         """Give blocks the depths from `first` on, and move them to the newer generation."""
