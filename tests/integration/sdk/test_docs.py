@@ -31,4 +31,4 @@ def test_an_example_runs(server: "MockServer", number: int) -> None:
 
 
 def test_the_page_has_its_examples() -> None:
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7
