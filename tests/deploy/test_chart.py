@@ -60,9 +60,10 @@ def plain() -> Rendered:
 @pytest.mark.parametrize("which", ["plain", "everything"])
 def test_kubernetes_takes_its_manifests(which: str, version: str, request: pytest.FixtureRequest) -> None:
     found: Rendered = request.getfixturevalue(which)
-    for manifest in found.manifests:
-        if manifest["kind"] not in OF_OPERATORS:
-            kubernetes_validate.validate(manifest, version, strict=True)
+    of_kubernetes = [manifest for manifest in found.manifests if manifest["kind"] not in OF_OPERATORS]
+    assert {"StatefulSet", "Service", "PodDisruptionBudget"} <= {manifest["kind"] for manifest in of_kubernetes}
+    for manifest in of_kubernetes:
+        kubernetes_validate.validate(manifest, version, strict=True)
 
 
 @pytest.fixture(scope="module")

@@ -109,6 +109,16 @@ def _qwen_moe(**changes: Any) -> dict[str, Any]:
     }
 
 
+_QWEN_235B: Final = _qwen_moe(
+    num_hidden_layers=94,
+    hidden_size=4096,
+    intermediate_size=12288,
+    moe_intermediate_size=1536,
+    num_attention_heads=64,
+    num_key_value_heads=4,
+    num_experts=128,
+    max_position_embeddings=40960,
+)
 _GLM_46: Final[dict[str, Any]] = {
     "architectures": ["Glm4MoeForCausalLM"],
     "model_type": "glm4_moe",
@@ -268,30 +278,12 @@ MODELS: Final[Mapping[str, Known]] = {
     "qwen3-235b": Known(
         "Qwen/Qwen3-235B-A22B-FP8",
         236 * _GB,
-        _qwen_moe(
-            num_hidden_layers=94,
-            hidden_size=4096,
-            intermediate_size=12288,
-            moe_intermediate_size=1536,
-            num_attention_heads=64,
-            num_key_value_heads=4,
-            num_experts=128,
-            max_position_embeddings=40960,
-        ),
+        _QWEN_235B,
     ),
     "qwen3-235b-2507": Known(
         "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8",
         236 * _GB,
-        _qwen_moe(
-            num_hidden_layers=94,
-            hidden_size=4096,
-            intermediate_size=12288,
-            moe_intermediate_size=1536,
-            num_attention_heads=64,
-            num_key_value_heads=4,
-            num_experts=128,
-            max_position_embeddings=262144,
-        ),
+        {**_QWEN_235B, "max_position_embeddings": 262144},
     ),
     "qwen3-30b-2507": Known(
         "Qwen/Qwen3-30B-A3B-Instruct-2507",

@@ -3,7 +3,7 @@ import { test } from "node:test"
 
 import { sessionName } from "../src/session_name.js"
 
-const directory = "/home/ann/src/shop"
+const directory = "/srv/projects/shop"
 
 test("a session is known by its title, and until it has one by its folder", () => {
   const cases: Array<[string | undefined, string | undefined]> = [

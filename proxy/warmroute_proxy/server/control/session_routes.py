@@ -2,7 +2,7 @@
 
 POST /v1/sessions/expect    headers alone: the session, as on its turns, and `x-warmroute-expect`
 
-`end` gives the session's KV free in the books of the working set; `human` says that it waits for a person. A session is
+`end` says that the session does not return; `human` that it waits for a person (`core.cache.residents`). A session is
 found by its tenant's keyed hash, so that a key of another tenant names another session. The answer is the same whether
 or not the session is known.
 """
