@@ -1,4 +1,4 @@
-"""What the dashboards show: each panel's title, unit, queries, and what it is good for. `__main__` makes JSON of it."""
+"""Panels of the dashboards: title, unit, queries, purpose. `__main__` writes their JSON."""
 
 from typing import Final, NamedTuple
 

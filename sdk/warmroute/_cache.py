@@ -215,7 +215,7 @@ class Cache(_Caller):
         return KeptWarmByThread(self._plan(session, max_usd, until, interval_s), self._pinged)
 
     def end(self, session: str | None = None) -> bool:
-        """Tell the server that a session is over, so that it does not wait for its return. Return whether it knows.
+        """Tell the server that a session is over, so that it keeps the KV of others instead. Return whether it knows.
 
         `session`: by default that of the `session()` block, or of the client; `ValueError` where there is none. Nothing
         else makes it fail: False is a server that cannot be reached, or is no warmroute. The session may still go on.

@@ -132,7 +132,7 @@ current_call: ContextVar[Call | None] = ContextVar("warmroute_call", default=Non
 
 
 class Callers(NamedTuple):
-    """How `client.cache` makes calls of its own; what is awaited is awaited by the caller."""
+    """Calls that `client.cache` makes; the caller awaits those of the async client."""
 
     get: Callable[[str], Any]
     """The answer of a path."""

@@ -139,8 +139,8 @@ def memory(gpu: Gpu, model: Model, shape: Shape, fraction: float) -> Memory:
 
 
 def requests_held(found: Memory, model: Model, shape: Shape, request_tokens: int) -> int:
-    """How many requests of so many tokens a rank keeps. Each has its last window in the second pool, where a chunk of
-    a prompt that is computed takes its tokens as well (`swa_radix_cache`: a prefix without its window is no hit)."""
+    """Requests of `request_tokens` that a rank keeps. The second pool holds the last window of each, and the chunk of a
+    prompt that is being computed (`swa_radix_cache`: a prefix without its window is no hit)."""
     held = found.tokens // request_tokens
     if model.kind is not CacheKind.WINDOW:
         return held

@@ -1,4 +1,4 @@
-"""What the turns are, as long as a program runs: in the title of the terminal, whose lines are the program's own.
+"""Turns, hit ratio and cost while a program runs, in the terminal's title.
 
 Where both outputs of the program go to files, nothing else writes to the terminal: then they are in its last line.
 """

@@ -7,7 +7,9 @@ from warmroute_cli.arguments import above_zero, add_admin, add_state_dir
 
 def add(top: argparse.ArgumentParser) -> None:
     """Add them."""
-    top.add_argument("--every", type=above_zero, default=2.0, metavar="SECONDS", help="ask anew so often (%(default)g)")
+    top.add_argument(
+        "--every", type=above_zero, default=2.0, metavar="SECONDS", help="seconds between two readings (%(default)g)"
+    )
     once = "print one screen after two readings, and exit; it needs no terminal"
     top.add_argument("--once", action="store_true", help=once)
     add_admin(top)

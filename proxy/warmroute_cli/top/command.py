@@ -59,7 +59,7 @@ def _once(admins: Mapping[str, Api], every_s: float) -> int:
 
 
 class Readings:
-    """Asks in a thread of its own, so that keys are followed while a proxy is slow."""
+    """Reads in a thread, so that keys work while a proxy is slow."""
 
     def __init__(self, admins: Mapping[str, Api], every_s: float) -> None:
         self.paused = threading.Event()

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 WINDOW_S: Final = 60.0
 MAX_SAMPLES: Final = 1_000
 
-_ROW: Final = re.compile(r"^(\w+)(?:\{([^}]*)\})? (-?[\d.e+]+)$", re.MULTILINE)
+_ROW: Final = re.compile(r"^(\w+)(?:\{([^}]*)\})? ([-+\d.e]+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 

@@ -1,4 +1,4 @@
-"""The terminal: keys without a return, a screen of its own, its size; and all of it as it was before."""
+"""The terminal: keys without a return, the alternate screen, its size; all restored at the end."""
 
 import contextlib
 import os
@@ -59,7 +59,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def opened() -> Iterator[Terminal]:
-    """A screen of its own and keys without a return."""
+    """The alternate screen, and keys without a return."""
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     try:

@@ -1,4 +1,4 @@
-"""What operators reach, on a listener of its own: metrics, admin calls, and the page with what it reads."""
+"""The admin listener: metrics, admin calls, the page and its data."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -18,8 +18,8 @@ MAX_VIEWS: Final = 8
 
 
 class AdminEndpoint:
-    """What operators reach, on a listener of its own: everything needs the admin key, with two exceptions. The files of
-    the page are open, since a browser gets them before it has a key. What the page reads takes a tenant's key, too.
+    """Everything on the admin listener needs the admin key, with two exceptions. The page's files are open, since a
+    browser loads them before it has a key. The page's data also takes a tenant's API key.
     """
 
     def __init__(

@@ -128,7 +128,7 @@ def test_a_turn_waits_for_memory_no_longer_than_the_bound_where_no_worker_can_be
     assert queue.expired(191.0 - 30.0) == [waiter]
 
 
-def test_each_kind_of_end_has_its_window_and_what_is_over_that_of_the_unknown(router: Router) -> None:
+def test_a_session_that_is_over_protects_nothing_and_each_kind_of_end_has_its_window(router: Router) -> None:
     first, second, over = turn_of(1, 20), turn_of(2, 20), turn_of(3, 20)
     for facts, kind in ((first, TOOLS), (second, PERSON), (over, OVER)):
         ticket = send(router, facts, "a")
@@ -137,10 +137,10 @@ def test_each_kind_of_end_has_its_window_and_what_is_over_that_of_the_unknown(ro
     send(router, turn_of(4, 10), "a", 1.0)
     books = router._fleet.workers["a"].load.residents
     books.windows_s = [30.0, 60.0, 5.0]
-    assert router.working_set.as_dict(2.0)["a"]["protected_tokens"] == 70_300
+    assert router.working_set.as_dict(2.0)["a"]["protected_tokens"] == 50_200
     books.windows_s = [30.0, 60.0, 5.0]
-    assert books.protected(20.0) == 50_200
-    assert books.protected(40.0) == 30_100
+    assert books.protected(20.0) == 30_100
+    assert books.tokens_of(3) == 20_100  # it is there, and the first that may be evicted
 
 
 def of_session(session: int, lineage: int, thousands: int = 10, *, derived: bool = False) -> Facts:
@@ -158,35 +158,30 @@ def protected(router: Router, now_s: float = 2.0) -> int:
     return int(router.working_set.as_dict(now_s)["a"]["protected_tokens"])
 
 
-def waiting_for(router: Router, kind: int = TOOLS) -> int:
-    """Conversations whose return is waited for, so that their absence counts."""
-    return router.working_set._times_of(router._fleet.workers["a"])[kind].idle
-
-
-def test_after_the_end_of_a_session_none_of_its_conversations_is_waited_for(router: Router) -> None:
-    """Their KV is there until it is the oldest: no engine is told."""
+def test_the_end_of_a_session_gives_all_its_memory_free_and_nothing_of_another_one(router: Router) -> None:
     for lineage in (11, 12):
         serve(router, of_session(1, lineage))
     serve(router, of_session(2, 21))
-    assert waiting_for(router) == 3
-    router.observe_session(1, OVER, 2.0)
-    assert waiting_for(router) == 1
     assert protected(router) == 30_300
+    router.observe_session(1, OVER, 2.0)
+    assert protected(router) == 10_100
+    assert router.working_set.held_by(11) == 10_100  # it is there, and the first that may be evicted
     router.observe_session(3, OVER, 2.0)
     router.observe_session(2, TOOLS, 2.0)
     router.observe_session(2, 77, 2.0)
-    assert waiting_for(router) == 1
+    assert protected(router) == 10_100
     serve(router, of_session(1, 11), 3.0)  # its client was wrong: it goes on
-    assert waiting_for(router) == 2
+    assert protected(router, 3.0) == 20_200
 
 
 def test_a_session_that_ends_while_its_turn_runs_is_over_whatever_the_answer_says(router: Router) -> None:
     facts = of_session(1, 11)
     ticket = send(router, facts, "a")
     router.observe_session(1, OVER, 0.5)
+    assert protected(router, 0.6) > 0  # in use
     router.working_set.expect(ticket, TOOLS)
     end(router, ticket, facts, 1.0)
-    assert waiting_for(router) == 0
+    assert protected(router) == 0
 
 
 def test_a_session_that_waits_for_a_person_has_a_persons_window(router: Router) -> None:
@@ -204,7 +199,7 @@ def test_a_session_that_waits_for_a_person_has_a_persons_window(router: Router) 
 def test_a_session_whose_key_was_derived_has_no_name_by_which_it_could_be_ended(router: Router) -> None:
     serve(router, of_session(1, 11, derived=True))
     router.observe_session(1, OVER, 2.0)
-    assert waiting_for(router) == 1
+    assert protected(router) == 10_100
 
 
 def test_the_conversations_of_sessions_are_bounded(router: Router) -> None:
@@ -230,6 +225,6 @@ def test_each_process_hears_of_the_end_of_a_session_whichever_has_served_it() ->
         report(each)
     serve(routers[0], of_session(1, 11))
     serve(routers[1], of_session(1, 12))
-    assert [waiting_for(each) for each in routers] == [2, 2]
+    assert [protected(each) for each in routers] == [20_200, 20_200]
     routers[1].observe_session(1, OVER, 2.0)
-    assert [waiting_for(each) for each in routers] == [0, 0]
+    assert [protected(each) for each in routers] == [0, 0]

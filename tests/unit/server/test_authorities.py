@@ -1,4 +1,4 @@
-"""Whom the proxy trusts: the file that SSL_CERT_FILE names, as it is now."""
+"""Trusted authorities: the proxy reads the file in SSL_CERT_FILE again when it changes."""
 
 import logging
 from pathlib import Path

@@ -260,7 +260,7 @@ def _mooncake(plan: Plan) -> Manifest:
 
 
 def _master(plan: Plan) -> Manifest:
-    """One pod, made anew where it ends: it keeps which engine has which KV, and engines tell it again."""
+    """One pod. After a restart engines register their KV with it again."""
     command = ["mooncake_master", "--port", str(MASTER_PORT), "--eviction_high_watermark_ratio=0.95"]
     port = {"tcpSocket": {"port": MASTER_PORT}, "periodSeconds": PROBE_S}
     container = {

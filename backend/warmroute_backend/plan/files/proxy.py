@@ -41,7 +41,7 @@ def proxy_config(plan: Plan, *, in_pods: bool = False, in_unit: bool = False) ->
 
 
 def tenants_to_replace() -> list[str]:
-    """The lines of a tenant whose key nobody has."""
+    """A placeholder tenant: no key matches its digest."""
     return ["[[tenant]]", 'name = "replace-me"', f'key_sha256 = ["{"0" * 64}"]', ""]
 
 

@@ -3,8 +3,7 @@
 A conversation has a seat from when its first turn is sent. While a turn is under way its tokens are in use. Afterwards
 the seat is idle, and worth its tokens for `window_s` seconds (`return_times`): a conversation is likely to come back
 within them. An older seat is *stale*: its KV may be evicted for another prompt. The window depends on how the last turn
-has ended (`return_times.TOOLS`, `PERSON`). A conversation that is over has the window of one of which nothing is known:
-no engine is told, so its KV stays until it is the oldest, and to count it as free would evict what comes back.
+has ended (`return_times.TOOLS`, `PERSON`); a conversation that is over is stale at once.
 
     protected = tokens of seats in use + tokens of idle seats that are not stale
     free      = FILLED of the pool - protected
@@ -66,7 +65,7 @@ class Residents:
         self._in_use: dict[int, Seat] = {}
         self._idle: dict[int, Seat] = {}  # all that are fresh or stale
         self._fresh: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS)]  # the oldest first
-        self._stale: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS)]  # likewise
+        self._stale: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS + 1)]  # likewise
         self.used_tokens = 0
         self.fresh_tokens = 0
         self.stale_tokens = 0
@@ -110,8 +109,6 @@ class Residents:
         self.used_tokens -= seat.tokens
         if seat.last_s == -math.inf:
             return False
-        if seat.kind == OVER:
-            seat.kind = UNKNOWN
         self._put(lineage, seat)
         self._trim()
         return True
@@ -128,11 +125,10 @@ class Residents:
         return UNKNOWN if seat is None else seat.kind
 
     def set_kind(self, lineage: int, kind: int, now_s: float) -> bool:
-        """Its client says that a conversation waits for a PERSON now, or is OVER. Return whether it is idle, and counts
-        as that.
+        """Its client says that a conversation waits for a PERSON now, or is OVER. Return whether an idle seat changed.
 
-        PERSON counts once a turn, and protects nothing again that may be evicted already: a client cannot keep KV by
-        repeating it. A turn under way ends as its answer says, unless its conversation is over.
+        Each word counts once a turn, in this order, and protects nothing again that may be evicted already: a client
+        cannot keep KV by repeating it. A turn under way ends as its answer says, unless its conversation is over.
         """
         seat = self._in_use.get(lineage)
         if seat is not None:
@@ -140,12 +136,12 @@ class Residents:
             return False
         self._age(now_s)
         seat = self._idle.get(lineage)
-        if seat is None or kind == OVER:
-            return seat is not None
-        if seat.kind >= kind or not seat.is_fresh:
+        if seat is None or seat.kind >= kind or (kind != OVER and not seat.is_fresh):
             return False
         self._take(lineage)
-        seat.kind, seat.last_s = kind, now_s
+        seat.kind = kind
+        if kind != OVER:
+            seat.last_s = now_s
         self._put(lineage, seat)
         return True
 
@@ -240,9 +236,13 @@ class Residents:
     def _put(self, lineage: int, seat: Seat) -> None:
         """Add an idle seat, which was used just now."""
         self._idle[lineage] = seat
-        seat.is_fresh = True
-        self._fresh[seat.kind][lineage] = seat
-        self.fresh_tokens += seat.tokens
+        seat.is_fresh = seat.kind != OVER
+        if seat.is_fresh:
+            self._fresh[seat.kind][lineage] = seat
+            self.fresh_tokens += seat.tokens
+        else:
+            self._stale[OVER][lineage] = seat
+            self.stale_tokens += seat.tokens
 
     def _age(self, now_s: float) -> None:
         """Let seats become stale, or not be stale where the window has grown."""

@@ -17,7 +17,7 @@ _KEYS: Final[dict[str, frozenset[str]]] = {
     "endpointslices": _IN_CLUSTER | {"port"},
     "inferencepool": _IN_CLUSTER,
 }
-"""What each kind has of its own."""
+"""Keys of each kind."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _OF_RECORDS: Final = ("id", "url", "region")

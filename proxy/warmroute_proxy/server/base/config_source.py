@@ -61,7 +61,7 @@ class RefusedMark:
         self._path = state_dir / REFUSED_FILE
 
     def note(self, problems: int) -> None:
-        """The file is refused. A disk that is full must not end who says so."""
+        """The file is refused. A full disk must not end the process."""
         draft = self._path.with_name(f"{REFUSED_FILE}.{os.getpid()}")
         with contextlib.suppress(OSError):
             draft.write_text(str(problems))

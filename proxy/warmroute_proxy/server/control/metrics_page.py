@@ -21,7 +21,7 @@ from warmroute_proxy.server.request.re_prefill import RePrefills
 from warmroute_proxy.server.stores.stores import Stores
 
 LOOK_EVERY_S: Final = 1.0
-"""So often a process looks for troubles of its own, to tell the others."""
+"""Interval at which a process publishes its troubles to the others."""
 
 
 class Holdings:

@@ -1,10 +1,10 @@
-"""What a client says of its own session between two turns.
+"""Hints of a client between two turns of its session.
 
 POST /v1/sessions/expect    headers alone: the session, as on its turns, and `x-warmroute-expect`
 
-`end` says that the session does not return; `human` that it waits for a person (`core.cache.residents`). A session is
-found by its tenant's keyed hash, so that a key of another tenant names another session. The answer is the same whether
-or not the session is known.
+`end` ends the protection of the session's KV in the books of the working set; `human` says that the session waits for a
+person. A session is found by its tenant's keyed hash, so that a key of another tenant names another session. The answer
+is the same whether or not the session is known.
 """
 
 from collections.abc import Callable, Mapping

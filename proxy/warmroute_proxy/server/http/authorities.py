@@ -1,4 +1,4 @@
-"""Whom this process trusts where it connects by TLS: the system's choice, or the file that SSL_CERT_FILE names.
+"""Trusted authorities of outgoing TLS connections: those of the system, or of the file in SSL_CERT_FILE.
 
 That file is read again when it has changed, so that authorities are replaced without a restart. One that cannot be read
 leaves the old ones in use.

@@ -354,7 +354,7 @@ class InferenceRequest:
         self._answer.refuse(refusal, has_receipt=self._account.entry is not None)
 
     def tokens(self) -> int:
-        """What it has at an engine."""
+        """Tokens at an engine."""
         return self._account.tokens()
 
     def sweep(self, now_s: float) -> None:

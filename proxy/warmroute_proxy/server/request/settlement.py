@@ -68,7 +68,7 @@ class RequestAccount(msgspec.Struct):
         return 0 if self.entry is None else len(self.entry.rids)
 
     def tokens(self) -> int:
-        """What it has at an engine: its prompt, and what was generated."""
+        """Tokens at an engine: the prompt, and what was generated."""
         return 0 if self.ticket is None else self.ticket.resident
 
 
