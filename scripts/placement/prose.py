@@ -45,8 +45,9 @@ what their generators say and no recording; `toolagent` stands in for Mooncake's
 POLICIES: Final = """\
 # Every policy, one run each
 
-Each row is one run at seed 1, by `python -m scripts.placement single`; [the page](../placement.md) has draws. 1x, 2x,
-4x: arrival times are divided by it (sessions of agents: only their starts). `--json FILE` adds all figures.
+Each row is one run at seed 1, by `python -m scripts.placement single`; [the page](../../benchmarks/placement.md) has
+draws. 1x, 2x, 4x: arrival times are divided by it (sessions of agents: only their starts). `--json FILE` adds all
+figures.
 """
 
 MODEL: Final = """\
@@ -152,12 +153,12 @@ below that. On six prefill workers ours has the hit ratio, and a tail 1 % above 
 ratio is 0.012 lower. No constant was moved for so little, since these rows were held back, or are like those.
 
 **Prefill workers that are overloaded, without events** (5:3 and 4:4). With KV events both rows hold. Without them the
-proxy learns too late what was evicted ([how to turn them on](../configuration.md)).
+proxy learns too late what was evicted ([how to turn them on](../reference/configuration.md)).
 """
 
 MORE: Final = """\
-- [Every row, every policy](placement/rows.md), with the command of each row.
-- [Every policy, one run each](placement/policies.md): 26 policies on 18 rows, and against load.
+- [Every row, every policy](../contribute/placement/rows.md), with the command of each row.
+- [Every policy, one run each](../contribute/placement/policies.md): 26 policies on 18 rows, and against load.
 - [Prefill and decode apart](placement/pd.md): time per token against load, for each split.
 - [When engines are full](placement/waiting.md): waiting in the proxy, or in the engines.
 - [The model against another one](placement/model.md): published rows reproduced, goals, and the speed of the replay.

@@ -17,9 +17,12 @@ from warmroute_cli.fleet import FleetOptions
 from warmroute_proxy.server.base.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
+SOURCES = "https://github.com/warmroute/warmroute/blob/main/"
+"""Where pages, which are also a site, find files outside of docs/, and the README everything."""
+
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 USAGE = (ROOT / "docs/reference/usage.md").read_text()
-QUICKSTART = (ROOT / "docs/quickstart.md").read_text()
+QUICKSTART = (ROOT / "docs/tutorial/first-hour.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -73,10 +76,13 @@ print(json.dumps(printed))
 """
 """Runs examples in one process, since importing openai takes a second, and prints what each printed."""
 
-WITH_EXAMPLES = ["quickstart.md", "sdk.md", *[f"reference/{name}.md" for name in ("messages", "responses", "gemini")]]
+WITH_EXAMPLES = [
+    "tutorial/first-hour.md",
+    *[f"reference/{name}.md" for name in ("sdk", "messages", "responses", "gemini")],
+]
 
 
-@pytest.mark.parametrize("page", [*WITH_EXAMPLES, "reference/scripted-answers.md"])
+@pytest.mark.parametrize("page", [*WITH_EXAMPLES, "contribute/scripted-answers.md"])
 def test_the_python_examples_run(environment: dict[str, str], page: str) -> None:
     examples = blocks((ROOT / "docs" / page).read_text(), "python")
     assert examples
@@ -96,14 +102,16 @@ def test_the_receipt_of_the_readme_is_sound() -> None:
 
 
 def test_every_loss_class_is_documented() -> None:
-    page = (ROOT / "docs/receipt.md").read_text()
+    page = (ROOT / "docs/reference/receipt.md").read_text()
     assert [name for name in LOSS_CLASSES if f"| `{name}` |" not in page] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
-        if not target.startswith("https://"):
+        if target.startswith(SOURCES):
+            assert (ROOT / target.removeprefix(SOURCES)).exists(), target
+        elif not target.startswith("https://"):
             found = page.parent / target if target else page
             assert found.exists(), target
             assert not anchor or anchor in anchors(found), f"{target}#{anchor}"
