@@ -63,7 +63,9 @@ DIFFERENCES: Final = (
     Difference(
         what="`/engine/finished`, `/engine/faults`, `/engine/draining`, `/engine/conditions`",
         sglang="404",
-        embedded="the log of ended requests; faults, a 503 of `/ready` and [conditions](../reference/conditions.md) on order",
+        embedded=(
+            "the log of ended requests; faults, a 503 of `/ready` and [conditions](../reference/conditions.md) on order"
+        ),
         why="audits and failure tests",
         shown_by="test_differences.py::test_own_paths",
     ),
