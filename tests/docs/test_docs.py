@@ -22,6 +22,7 @@ SOURCES = "https://github.com/warmroute/warmroute/blob/main/"
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 USAGE = (ROOT / "docs/reference/usage.md").read_text()
+README = (ROOT / "README.md").read_text()
 QUICKSTART = (ROOT / "docs/tutorial/first-hour.md").read_text()
 
 
@@ -77,6 +78,7 @@ print(json.dumps(printed))
 """Runs examples in one process, since importing openai takes a second, and prints what each printed."""
 
 WITH_EXAMPLES = [
+    "../README.md",
     "tutorial/first-hour.md",
     *[f"reference/{name}.md" for name in ("sdk", "messages", "responses", "gemini")],
 ]
@@ -98,7 +100,47 @@ def test_the_config_of_the_quickstart_is_sound(tmp_path: Path) -> None:
 
 
 def test_the_receipt_of_the_readme_is_sound() -> None:
-    assert check(json.loads(blocks((ROOT / "README.md").read_text(), "json")[0])) == []
+    usage = json.loads(blocks(README, "json")[0])
+    assert check(usage) == []
+    assert "key" in usage["warmroute"]
+
+
+def test_the_readme_is_short_and_its_links_work_on_a_package_index() -> None:
+    assert len(README.splitlines()) < 90
+    assert [target for target in re.findall(r"\]\(([^)]*)\)", README) if not target.startswith("https://")] == []
+
+
+def test_every_page_has_a_place_in_the_site() -> None:
+    config = (ROOT / "mkdocs.yml").read_text()
+    named = set(re.findall(r": ([\w/-]+\.md)$", config, re.MULTILINE))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    listed = {page for page in pages if page.startswith(("runbooks/", "decisions/")) and not page.endswith("README.md")}
+    assert named == pages - listed
+
+
+def test_the_index_leads_to_every_page_of_users() -> None:
+    """In three clicks; what builders read is reached from their index."""
+    found, todo = set[Path](), [ROOT / "docs/index.md"]
+    for _ in range(4):
+        found |= set(todo)
+        links = (
+            (page.parent / target).resolve()
+            for page in todo
+            for target in re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", page.read_text())
+        )
+        todo = [page for page in dict.fromkeys(links) if page not in found]
+    assert set((ROOT / "docs").rglob("*.md")) - found == set()
+
+
+def test_the_commands_that_find_what_broke_a_cache_are_answered(environment: dict[str, str], tmp_path: Path) -> None:
+    run(["bash", "-c", blocks(QUICKSTART, "sh")[0]], environment)
+    command = tmp_path / "warmroute"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warmroute_cli.main "$@"\n')
+    command.chmod(0o755)
+    environment = environment | {"PATH": f"{tmp_path}:{environment['PATH']}"}
+    for page in ("troubleshooting", "save-money"):
+        for block in blocks((ROOT / f"docs/how-to/{page}.md").read_text(), "sh"):
+            assert run(["bash", "-euo", "pipefail", "-c", block], environment)
 
 
 def test_every_loss_class_is_documented() -> None:
