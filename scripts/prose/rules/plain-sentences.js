@@ -7,7 +7,7 @@ const LONGEST = 30
 const VERBS =
   "is|are|was|were|be|has|have|had|does|do|did|can|cannot|could|may|might|must|will|would|should|needs?|makes?|means?|shows?|" +
   "says?|takes?|gives?|holds?|keeps?|goes|comes?|gets?|costs?|counts?|happens?|matters?|works?|applies|leaves?|lets?|stands?"
-const PRONOUN = new RegExp(`^(?:It|(?:This|That|These|Those|Both|Such|One)(?=\\s+(?:${VERBS})\\b)|That(?=\\s+of\\b)|Those(?=\\s+(?:of|that|who|which|with|in|from)\\b)|Who(?:ever)?|What(?:ever)?)\\b`)
+const PRONOUN = new RegExp(`^(?:It|(?:This|That|These|Those)(?=\\s+(?:${VERBS})\\b)|That(?=\\s+of\\b)|Those(?=\\s+(?:of|that|who|which|with|in|from)\\b)|Who(?:ever)?|What(?:ever)?)\\b`)
 
 module.exports = (context) => ({
   [context.Syntax.Paragraph](paragraph) {
