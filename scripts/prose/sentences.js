@@ -2,7 +2,7 @@
 "use strict"
 
 const CODE = "\uE000" // a span of code is one word
-const SHORT = /(?:\b(?:e\.g|i\.e|vs|etc|Fig|No)\.|\b[A-Z]\.)$/
+const SHORT = /(?:\b(?:e\.g|i\.e|vs|etc|Fig|No)\.|(?<!\d )\b[A-Z]\.)$/
 const END = /(?:[.!?]["')\]]*(?=\s+["'([]*[A-Z0-9\uE000]|\s*$)|(?<!\.)\.["')\]]*(?=\s+[a-z])|:(?=\s*$))/g
 
 // The text of a node as it is read, and for each character its place in the source.
