@@ -38,15 +38,15 @@ SHOWN: Final = (
     Shown(
         "Kimi K2.5 on 8 H200",
         "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400",
-        "At one request a second of 60,000 tokens the pool is the limit: with KV of 16 bits requests wait for memory\n"
-        "for longer than an answer takes, however the GPUs are divided. KV of 8 bits is half as large.",
+        "At one request per second with 60,000 tokens, the pool is the limit. With KV of 16 bits and any division of\n"
+        "the GPUs, requests wait for memory longer than an answer takes. KV of 8 bits is half as large.",
     ),
     Shown(
         "Kimi K2.5 on 8 H100",
         "warmroute plan --model kimi-k2.5 --gpus 8xH100 --input 60000 --output 400",
         "Exit status 2. [Cloudflare](https://blog.cloudflare.com/high-performance-llms/) runs this model on 8 H100\n"
-        "with more than 30 GiB left for KV, in an engine of its own: 637 GiB less 554 GiB of weights are 83 GiB, of\n"
-        "which that engine may take 6.6 GiB on each GPU. SGLang's rule keeps 10 GiB and more on each, and loads\n"
+        "in its own engine, with more than 30 GiB left for KV. 637 GiB less 554 GiB of weights are 83 GiB, of which\n"
+        "that engine may take 6.6 GiB on each GPU. SGLang's rule keeps 10 GiB and more on each, and loads\n"
         "73 GiB there.",
     ),
     Shown(
@@ -63,10 +63,10 @@ SHOWN: Final = (
         "Llama 4 Scout on 2 H200",
         "warmroute plan --model llama-4-scout --gpus 2xH200",
         "Cloudflare counts 56 GiB as more than 1.2 million tokens: 49,152 bytes each, for the 12 layers that see\n"
-        "everything. SGLang has a pool for the 36 layers that see a chunk of 8,192, too, by default with 0.8 tokens\n"
-        "for each of the other (`--swa-full-tokens-ratio`): 56 GiB would be 360,000 tokens so, 1.06 million with\n"
-        "0.05 and 1.19 million with 0.01. And it keeps 13 GiB of each GPU out of the static memory: 40 GiB are left,\n"
-        "not 56.",
+        "everything. SGLang also has a pool for the 36 layers that see a chunk of 8,192, by default with 0.8 tokens\n"
+        "for each of the other (`--swa-full-tokens-ratio`). So 56 GiB would be 360,000 tokens, 1.06 million with\n"
+        "0.05 and 1.19 million with 0.01. SGLang also keeps 13 GiB of each GPU out of the static memory: 40 GiB are\n"
+        "left, not 56.",
     ),
 )
 

@@ -99,7 +99,7 @@ def _own_names(module: ModuleType) -> Iterator[str]:
 
 def receipts() -> Iterator[str]:
     """Fields of a receipt, and words that stand in them."""
-    page = (DOCS / "receipt.md").read_text().partition("\n## ")[0]
+    page = (DOCS / "reference" / "receipt.md").read_text().partition("\n## ")[0]
     kind = f"receipt v{receipt.VERSION}"
     yield from (f"{kind} {name}" for cell in _first_cells(page) for name in re.findall(r"`(\w+)`", cell))
     yield from (f"{kind} loss.{name}" for name in receipt.LOSS_CLASSES)
@@ -114,7 +114,9 @@ def header_names() -> Iterator[str]:
 
 def config_keys() -> Iterator[str]:
     """Keys of the proxy's file, by table."""
-    parts = re.split(r"^## `(\[+\w+\]+)`$", (DOCS / "configuration.md").read_text(), flags=re.MULTILINE)[1:]
+    parts = re.split(r"^## `(\[+\w+\]+)`$", (DOCS / "reference" / "configuration.md").read_text(), flags=re.MULTILINE)[
+        1:
+    ]
     for table, text in zip(parts[::2], parts[1::2], strict=True):
         yield from (f"config {table} {key}" for cell in _first_cells(text) for key in re.findall(r"`(\w+)`", cell))
 

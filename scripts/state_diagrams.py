@@ -23,7 +23,7 @@ def of_launch() -> str:
 
 
 PAGES: Final = {
-    DOCS / "architecture.md": {"request": diagram(REQUEST), "attempt": diagram(ATTEMPT)},
+    DOCS / "contribute" / "architecture.md": {"request": diagram(REQUEST), "attempt": diagram(ATTEMPT)},
     DOCS / "reference" / "launch.md": {"launch": of_launch()},
 }
 

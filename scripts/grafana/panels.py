@@ -104,7 +104,7 @@ MONEY: Final = Board(
                       (Query(f"3600 * {usd(grown(LIST, RATE, function='rate'), grown(PRICE, RATE, function='rate'))}",
                              "saved"),
                        Query(f"3600 * {usd(grown(PRICE, RATE, function='rate'))}", "paid"))),
-                Shown("Tokens not cached, by class", "Why they were computed: docs/receipt.md has the classes.",
+                Shown("Tokens not cached, by class", "Why they were computed: classes of docs/reference/receipt.md.",
                       "short", (Query(grown("warmroute_loss_tokens_total", RATE, "class", "rate"), "{{class}}"),)),
                 Shown("Cached tokens by tier", "Where they were: GPU memory, host memory, storage.", "short",
                       (Query(grown(CACHED, RATE, "tier", "rate"), "{{tier}}"),)),

@@ -12,6 +12,8 @@ from scripts.placement.parts import CURVE, PARTS, PRODUCTION
 from warmroute_proxy.replay.plot import COLOURS, Series, svg
 
 FOLDER: Final = Path("docs/benchmarks/placement")
+TO_FOLDER: Final = "../../benchmarks/placement/"
+"""From docs/contribute/placement, where the pages of every policy and row are."""
 
 
 class Plot(NamedTuple):
@@ -38,7 +40,7 @@ def frontier(part: str, title: str, speed_up: float, runs: Sequence[Row]) -> str
     ]  # fmt: skip
     caption = f"Frontier: {title}, {speed_up:g}x"
     drawn = svg(caption, dots, "hit ratio", "TTFT p90, s", log_y=True, legend=True)
-    return save(Plot(f"frontier-{part}-{speed_up:g}x", caption, drawn))
+    return save(Plot(f"frontier-{part}-{speed_up:g}x", caption, drawn), TO_FOLDER)
 
 
 def row_frontier(row: rows.Row, draws: Mapping[str, Sequence[Draw]]) -> Plot:
@@ -72,7 +74,7 @@ def against_load(figures: Figures) -> list[str]:
             lines.append(Series(policy, sorted(points), COLOURS[number]))
         caption = f"{label.rsplit(',')[0]} against load, conversation, N=8"
         drawn = svg(caption, lines, "load (arrival times divided by)", label, log_y=log_y, legend=True)
-        images.append(save(Plot(f"load-{key.removesuffix('_s').replace('_', '-')}", caption, drawn)))
+        images.append(save(Plot(f"load-{key.removesuffix('_s').replace('_', '-')}", caption, drawn), TO_FOLDER))
     return images
 
 
@@ -91,7 +93,7 @@ def pd_loads(figures: Figures) -> list[str]:
     return images
 
 
-def save(plot: Plot) -> str:
-    """Write a plot; the Markdown that shows it on a page beside it."""
+def save(plot: Plot, folder: str = "") -> str:
+    """Write a plot; return the Markdown for a page from which `folder` leads to the plots."""
     (FOLDER / f"{plot.name}.svg").write_text(plot.drawn + "\n", encoding="utf-8")
-    return plot.shown()
+    return plot.shown(folder)

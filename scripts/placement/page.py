@@ -10,11 +10,12 @@ from scripts.placement.figures import Figures, find
 from scripts.placement.margins import margins
 from scripts.placement.rows import OURS, REGIONAL, ROWS, SEEDS, Row
 from scripts.placement.rule import HIT_SLACK, P90_FACTOR, Verdict, reached, verdicts
-from scripts.placement.single_pages import write_single
+from scripts.placement.single_pages import BUILDERS, write_single
 from scripts.placement.tables import row_table, rule_table, table
 
 PAGE: Final = Path("docs/benchmarks/placement.md")
 BESIDE: Final = f"{FOLDER.name}/"
+_THE_PAGE: Final = "[The page](../../benchmarks/placement.md)"
 SHARES: Final = ("0%", "34%", "100%")
 GOALS: Final = {"warmroute+events": ("agents' rows", 1.0), "warmroute": ("all rows", 0.85)}
 """Of which rows the rule is to hold, by policy, and on what share of them."""
@@ -26,7 +27,7 @@ def write(draws: Draws, figures: Figures) -> None:
     for plot in (_margins(found), *_frontiers(draws, found)):
         save(plot)
     PAGE.write_text("\n".join(main_page(draws, found, figures)).rstrip() + "\n", encoding="utf-8")
-    (FOLDER / "rows.md").write_text("\n".join(_rows_page(draws)).rstrip() + "\n", encoding="utf-8")
+    (BUILDERS / "rows.md").write_text("\n".join(_rows_page(draws)).rstrip() + "\n", encoding="utf-8")
     write_single(figures)
 
 
@@ -35,7 +36,8 @@ def main_page(draws: Draws, found: dict[str, list[Verdict]], figures: Figures) -
     lines = [prose.HEAD, "## The answer\n", _played(draws), *_answer(found), *_header_gain_in_short(draws, figures)]
     lines += [_margins(found).shown(BESIDE), ""]
     lines += ["## The rule and draws\n", prose.RULE, *_state_of_draws(draws)]
-    lines += ["## All rows\n", "A star: held back. [Every policy of every row, with ranges](placement/rows.md).\n"]
+    every = "[Every policy of every row, with ranges](../contribute/placement/rows.md)"
+    lines += ["## All rows\n", f"A star: held back. {every}.\n"]
     for group in dict.fromkeys(row.group for row in ROWS):
         pairs = [pair for pair in zip(*(found[policy] for policy in OURS), strict=True) if pair[0].row.group == group]
         if pairs:
@@ -173,7 +175,7 @@ def _frontiers(draws: Draws, found: dict[str, list[Verdict]]) -> list[Plot]:
 
 
 def _rows_page(draws: Draws) -> list[str]:
-    lines = ["# Every row, every policy\n", "Medians of the draws, and their ranges. [The page](../placement.md).\n"]
+    lines = ["# Every row, every policy\n", f"Medians of the draws, and their ranges. {_THE_PAGE}.\n"]
     for row in ROWS:
         if row.name in draws:
             lines += [f"## {row.name}{' (held back)' if row.is_held_back else ''}\n"]

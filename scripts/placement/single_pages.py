@@ -12,6 +12,7 @@ from scripts.placement.parts import PARTS, PRODUCTION, QUEUE, SPEED, WAITING, Pa
 from scripts.placement.tables import table
 
 FOLDER: Final = Path("docs/benchmarks/placement")
+BUILDERS: Final = Path("docs/contribute/placement")
 _PUBLIC: Final = ("conversation-8", "conversation-4", "synthetic-8", "claude-code")
 _MADE_UP: Final = ("toolagent", "bursty", "inference-day", "waves", "short")
 STEADY: Final = 2.0
@@ -34,7 +35,8 @@ def write_single(figures: Figures) -> None:
         "waiting": [prose.WAITING, *_waiting(figures)],
     }
     for name, lines in pages.items():
-        (FOLDER / f"{name}.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+        folder = BUILDERS if name == "policies" else FOLDER
+        (folder / f"{name}.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 def _reproduction(figures: Figures) -> list[str]:
@@ -77,7 +79,7 @@ def _part(figures: Figures, part: Part) -> list[str]:
     all_rows: list[Row] = figures["rows"][part.name]
     for load in part.loads:
         rows = [row for row in all_rows if row["speed_up"] == load]
-        lines += [f"<details><summary>{part.title}, {load:g}x: {len(rows)} policies</summary>\n"]
+        lines += [f'<details markdown="1"><summary>{part.title}, {load:g}x: {len(rows)} policies</summary>\n']
         lines += [*_policies(rows), "</details>\n"]
     for load in part.loads:
         rows = [row for row in all_rows if row["speed_up"] == load]

@@ -103,6 +103,7 @@ def full_steps() -> tuple[Step, ...]:
         Step(stores, ("scripts/stores", "install")),
         Step(programs, ("scripts/integrations", "install"), after=(stores,)),
         Step("set-up of the page", ("scripts/page", "install"), after=(programs,)),
+        Step("set-up of docs", ("scripts/docs", "install"), after=(programs,)),
         Step(wheel, ("scripts/compiled-tests", "install")),
         Step("set-up of deploy", ("scripts/deploy", "install"), after=(stores, wheel)),
     )
@@ -126,6 +127,7 @@ def full_steps() -> tuple[Step, ...]:
         Step("programs and frameworks", ("scripts/integrations",), after=("SDK on openai 2", programs)),
         Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
         Step("page", ("scripts/page",), after=("coding agents", "set-up of the page")),
+        Step("docs", ("scripts/docs",), after=("page", "set-up of docs")),
     )
     # One process, so that each SGLang is started once.
     sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang", wheel), compiled=True)

@@ -1,1 +1,1 @@
-"""A proxy and eight engines under load while everything around them breaks; see docs/reference/chaos.md."""
+"""A proxy and eight engines under load while everything around them breaks; see docs/contribute/chaos.md."""

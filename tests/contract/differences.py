@@ -1,4 +1,5 @@
-"""Where the embedded engine and SGLang differ on purpose: the rows of the table in `docs/reference/engine-fidelity.md`.
+"""Where the embedded engine and SGLang differ on purpose: the rows of the table in
+`docs/contribute/engine-fidelity.md`.
 
 Every row names the test that shows the difference on both subjects, and no other test of the contract may look at
 which subject it has. `python -m tests.contract.differences` writes the table into the page.
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "engine-fidelity.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "contribute" / "engine-fidelity.md"
 START, END = "<!-- differences: begin -->", "<!-- differences: end -->"
 
 
@@ -62,7 +63,9 @@ DIFFERENCES: Final = (
     Difference(
         what="`/engine/finished`, `/engine/faults`, `/engine/draining`, `/engine/conditions`",
         sglang="404",
-        embedded="the log of ended requests; faults, a 503 of `/ready` and [conditions](conditions.md) on order",
+        embedded=(
+            "the log of ended requests; faults, a 503 of `/ready` and [conditions](../reference/conditions.md) on order"
+        ),
         why="audits and failure tests",
         shown_by="test_differences.py::test_own_paths",
     ),

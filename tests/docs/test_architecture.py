@@ -5,14 +5,15 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/architecture.md"
+PAGE = ROOT / "docs/contribute/architecture.md"
+SOURCES = "https://github.com/warmroute/warmroute/blob/main/"
 STEP = re.compile(r"^\| (\d) \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
 PACKAGES = ("sdk/warmroute", "proxy/warmroute_proxy", "proxy/warmroute_cli", "backend/warmroute_backend")
 
 
 def linked(text: str) -> list[Path]:
-    """The files that a text links to."""
-    return [(PAGE.parent / target).resolve() for target in re.findall(r"\]\(([^)#]+)\)", text)]
+    """The files of the repository that a text links to."""
+    return [ROOT / target for target in re.findall(rf"\]\({SOURCES}([^)#]+)\)", text)]
 
 
 def functions(path: Path) -> set[str]:

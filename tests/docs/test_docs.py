@@ -17,9 +17,13 @@ from warmroute_cli.fleet import FleetOptions
 from warmroute_proxy.server.base.config_file import load_config
 
 ROOT = Path(__file__).parents[2]
+SOURCES = "https://github.com/warmroute/warmroute/blob/main/"
+"""Where pages, which are also a site, find files outside of docs/, and the README everything."""
+
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 USAGE = (ROOT / "docs/reference/usage.md").read_text()
-QUICKSTART = (ROOT / "docs/quickstart.md").read_text()
+README = (ROOT / "README.md").read_text()
+QUICKSTART = (ROOT / "docs/tutorial/first-hour.md").read_text()
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -73,10 +77,14 @@ print(json.dumps(printed))
 """
 """Runs examples in one process, since importing openai takes a second, and prints what each printed."""
 
-WITH_EXAMPLES = ["quickstart.md", "sdk.md", *[f"reference/{name}.md" for name in ("messages", "responses", "gemini")]]
+WITH_EXAMPLES = [
+    "../README.md",
+    "tutorial/first-hour.md",
+    *[f"reference/{name}.md" for name in ("sdk", "messages", "responses", "gemini")],
+]
 
 
-@pytest.mark.parametrize("page", [*WITH_EXAMPLES, "reference/scripted-answers.md"])
+@pytest.mark.parametrize("page", [*WITH_EXAMPLES, "contribute/scripted-answers.md"])
 def test_the_python_examples_run(environment: dict[str, str], page: str) -> None:
     examples = blocks((ROOT / "docs" / page).read_text(), "python")
     assert examples
@@ -92,18 +100,60 @@ def test_the_config_of_the_quickstart_is_sound(tmp_path: Path) -> None:
 
 
 def test_the_receipt_of_the_readme_is_sound() -> None:
-    assert check(json.loads(blocks((ROOT / "README.md").read_text(), "json")[0])) == []
+    usage = json.loads(blocks(README, "json")[0])
+    assert check(usage) == []
+    assert "key" in usage["warmroute"]
+
+
+def test_the_readme_is_short_and_its_links_work_on_a_package_index() -> None:
+    assert len(README.splitlines()) < 90
+    assert [target for target in re.findall(r"\]\(([^)]*)\)", README) if not target.startswith("https://")] == []
+
+
+def test_every_page_has_a_place_in_the_site() -> None:
+    config = (ROOT / "mkdocs.yml").read_text()
+    named = set(re.findall(r": ([\w/-]+\.md)$", config, re.MULTILINE))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    listed = {page for page in pages if page.startswith(("runbooks/", "decisions/")) and not page.endswith("README.md")}
+    assert named == pages - listed
+
+
+def test_the_index_leads_to_every_page_of_users() -> None:
+    """In three clicks; what builders read is reached from their index."""
+    found, todo = set[Path](), [ROOT / "docs/index.md"]
+    for _ in range(4):
+        found |= set(todo)
+        links = (
+            (page.parent / target).resolve()
+            for page in todo
+            for target in re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", page.read_text())
+        )
+        todo = [page for page in dict.fromkeys(links) if page not in found]
+    assert set((ROOT / "docs").rglob("*.md")) - found == set()
+
+
+def test_the_commands_that_find_what_broke_a_cache_are_answered(environment: dict[str, str], tmp_path: Path) -> None:
+    run(["bash", "-c", blocks(QUICKSTART, "sh")[0]], environment)
+    command = tmp_path / "warmroute"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warmroute_cli.main "$@"\n')
+    command.chmod(0o755)
+    environment = environment | {"PATH": f"{tmp_path}:{environment['PATH']}"}
+    for page in ("troubleshooting", "save-money"):
+        for block in blocks((ROOT / f"docs/how-to/{page}.md").read_text(), "sh"):
+            assert run(["bash", "-euo", "pipefail", "-c", block], environment)
 
 
 def test_every_loss_class_is_documented() -> None:
-    page = (ROOT / "docs/receipt.md").read_text()
+    page = (ROOT / "docs/reference/receipt.md").read_text()
     assert [name for name in LOSS_CLASSES if f"| `{name}` |" not in page] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
-        if not target.startswith("https://"):
+        if target.startswith(SOURCES):
+            assert (ROOT / target.removeprefix(SOURCES)).exists(), target
+        elif not target.startswith("https://"):
             found = page.parent / target if target else page
             assert found.exists(), target
             assert not anchor or anchor in anchors(found), f"{target}#{anchor}"

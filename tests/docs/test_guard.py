@@ -1,4 +1,4 @@
-"""The examples of docs/guard.md run against an embedded fleet, and print what the page says.
+"""The examples of docs/how-to/guard.md run against an embedded fleet, and print what the page says.
 
 `WARMROUTE_UPDATE_DOCS=1` writes what they print into the page. Numbers of tokens and prices are the fleet's.
 """
@@ -18,7 +18,7 @@ from warmroute.guard.causes import Cause
 from warmroute.guard.repair import Rule
 from warmroute_cli.fleet import Fleet, FleetOptions
 
-PAGE = Path(__file__).parents[2] / "docs" / "guard.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "guard.md"
 _EXAMPLE = re.compile(
     r"(^### (?P<name>[^\n]+)\n.*?^```python\n)(?P<code>.*?)(^```\n\n```text\n)(?P<says>.*?)(^```)",
     re.DOTALL | re.MULTILINE,

@@ -1,4 +1,4 @@
-"""docs/harnesses.md is not stale in shape: each tested program has its row, with the version that is installed."""
+"""docs/reference/harnesses.md has a row for each tested program, with the version that is installed."""
 
 import pytest
 from tests.harness import page

@@ -8,7 +8,7 @@ from warmroute.contract.receipt import LOSS_CLASSES
 
 ROOT = Path(__file__).parents[2]
 PLACES = {
-    "docs/receipt.md": "| `{}` |",
+    "docs/reference/receipt.md": "| `{}` |",
     "sdk/warmroute/contract/meanings.py": '"{}": "',
     "integrations/opencode/src/words.ts": '\n  {}: "',
 }

@@ -46,7 +46,7 @@ def keys_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
         return take(table, key, required=required)
 
     monkeypatch.setattr(Table, "_take", note)
-    page = (REFERENCE / "quickstart.md").read_text()  # its config has one of each table
+    page = (REFERENCE / "tutorial/first-hour.md").read_text()  # its config has one of each table
     budgets = (REFERENCE / "reference/budgets.md").read_text()  # but for this one, which few need
     document = tomllib.loads(page.partition("```toml")[2].partition("```")[0])
     document |= tomllib.loads(budgets.partition("```toml")[2].partition("```")[0])
@@ -61,7 +61,7 @@ def keys_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
 
 
 def test_every_key_that_is_read_is_in_the_table_of_its_section(keys_read: dict[str, set[str]]) -> None:
-    page = (REFERENCE / "configuration.md").read_text()
+    page = (REFERENCE / "reference/configuration.md").read_text()
     sections = re.split(r"^## `\[+(\w+)\]+`$", page, flags=re.MULTILINE)[1:]
     documented = {
         name: {key for row in rows(text) for key in names(row[0])}
@@ -71,7 +71,7 @@ def test_every_key_that_is_read_is_in_the_table_of_its_section(keys_read: dict[s
 
 
 def test_the_defaults_of_limits_are_those_of_the_page() -> None:
-    page = (REFERENCE / "configuration.md").read_text().partition("## `[limits]`")[2].partition("\n## ")[0]
+    page = (REFERENCE / "reference/configuration.md").read_text().partition("## `[limits]`")[2].partition("\n## ")[0]
     documented: dict[str, float] = {}
     for row in rows(page):
         documented |= zip(names(row[0]), map(float, row[1].split(", ")), strict=True)

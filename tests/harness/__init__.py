@@ -5,5 +5,5 @@ taps       what the proxies send to the engines, prompt by prompt
 stage      the fleet of all programs, and what one start of a program does there
 cases      a table: what each program is told to do, and what may break its prefixes
 lineages   what must hold of the prompts of a program: append-only, and as warm as can be
-page       the table of docs/harnesses.md
+page       the table of docs/reference/harnesses.md
 """

@@ -1,6 +1,6 @@
 """What each program is told to do, and what may break its prefixes: a table.
 
-Each prompt orders its turns (docs/reference/scripted-answers.md). `CANARY` stands in all of them, and in what tools
+Each prompt orders its turns (docs/contribute/scripted-answers.md). `CANARY` stands in all of them, and in what tools
 answer, so that logs can be searched for it.
 """
 

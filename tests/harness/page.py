@@ -1,4 +1,4 @@
-"""The table of docs/harnesses.md: a row for each program, measured by these tests."""
+"""The table of docs/reference/harnesses.md: a row for each program, measured by these tests."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from .play import Played
 from .stage import Stage
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "harnesses.md"
+PAGE: Final = ROOT / "docs" / "reference" / "harnesses.md"
 PINS: Final = ROOT / "scripts" / "integrations_pins"
 HEAD: Final = ("program", "version", "turns", "lineages", "hit off", "hit on", "ideal", "not cached: tokens by class")
 OF_THE_PROXY: Final = ("rid", "cache_salt", "bootstrap_host", "bootstrap_port", "bootstrap_room")

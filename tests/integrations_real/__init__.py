@@ -1,1 +1,1 @@
-"""The programs and frameworks of docs/integrations.md, as they are installed by scripts/integrations."""
+"""The programs and frameworks of docs/how-to/integrations.md, as they are installed by scripts/integrations."""

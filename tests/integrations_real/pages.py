@@ -1,4 +1,4 @@
-"""The snippets of docs/integrations.md, and the table that follows from them and from what is installed."""
+"""The snippets of docs/how-to/integrations.md, and the table that follows from them and from what is installed."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "integrations.md"
+PAGE: Final = ROOT / "docs" / "how-to" / "integrations.md"
 NODE: Final = ROOT / ".node-integrations"
 
 _SNIPPET: Final = re.compile(
@@ -37,7 +37,7 @@ class Program:
 
 
 FRAMEWORKS, LITELLM, AIDER = ".venv-integrations", ".venv-litellm", ".venv-aider"
-PLUGIN: Final = "[its plugin](../integrations/opencode/README.md)"
+PLUGIN: Final = "[its plugin](https://github.com/warmroute/warmroute/blob/main/integrations/opencode/README.md)"
 PROGRAMS: Final = {
     "langchain": Program("[LangChain](#langchain)", FRAMEWORKS, "langchain-openai", "`default_headers`"),
     "openai-agents": Program("[OpenAI Agents SDK](#openai-agents-sdk)", FRAMEWORKS, "openai-agents", "`extra_headers`"),

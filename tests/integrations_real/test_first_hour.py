@@ -1,4 +1,4 @@
-"""The first hour of docs/quickstart.md, and what works after the demo, in a fresh copy of the checkout."""
+"""The first hour of docs/tutorial/first-hour.md, and what works after the demo, in a fresh copy of the checkout."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from tests.machine import seconds
 
 from .pages import NODE, QUIET, ROOT
 
-PAGE = ROOT / "docs" / "quickstart.md"
+PAGE = ROOT / "docs" / "tutorial" / "first-hour.md"
 TIMEOUT_S = 240.0
 WIDTH = 80
 """Of the terminal of somebody who follows the page."""

@@ -1,4 +1,4 @@
-"""Each snippet of docs/integrations.md runs as it stands: its turns are in the ledger, under its session key."""
+"""Each snippet of docs/how-to/integrations.md runs as it stands: its turns are in the ledger, under its session key."""
 
 import os
 import re

@@ -68,7 +68,7 @@ wait
 cat up.log
 warmroute replay --verify .warmroute/up/east.record
 """
-"""The commands of docs/quickstart.md that need no program beside warmroute."""
+"""The commands of docs/tutorial/first-hour.md that need no program beside warmroute."""
 
 
 @pytest.fixture(scope="module", params=["pip", "uv"])
@@ -135,7 +135,7 @@ def test_the_pure_wheel_runs_the_same_commands(install: Install, run: Run, pure:
 
 def test_the_quickstart_works_without_a_checkout(install: Install, run: Run, compiled: Path, tmp_path: Path) -> None:
     programs = install(f"warmroute[proxy,replay] @ {compiled.as_uri()}")
-    page = (ROOT / "docs/quickstart.md").read_text()
+    page = (ROOT / "docs/tutorial/first-hour.md").read_text()
     curl = page.partition("\n## With curl\n")[2].partition("```sh\n")[2].partition("```")[0]
     said = run("bash", "-euo", "pipefail", "-c", FIRST_HOUR.format(programs=programs, curl=curl), cwd=tmp_path).stdout
     assert '"warmroute":{"v":1' in said

@@ -1,4 +1,4 @@
-"""The examples of docs/sdk.md run as they stand."""
+"""The examples of docs/reference/sdk.md run as they stand."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.full  # tests/docs runs them on the newest openai
 
-PAGE = Path(__file__).parents[3] / "docs" / "sdk.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "sdk.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 

@@ -1,7 +1,8 @@
 """The life of a request and of an attempt, as tables: what follows from a state and an event.
 
 `REQUEST` is the life of an `InferenceRequest`, `ATTEMPT` that of an `Attempt`. What is not in a table is not possible:
-`next_state` raises `IllegalTransition`. `docs/architecture.md` has both as diagrams (`scripts/state_diagrams.py`).
+`next_state` raises `IllegalTransition`. `docs/contribute/architecture.md` has both as diagrams, made by
+`scripts/state_diagrams.py`.
 """
 
 from collections.abc import Mapping
