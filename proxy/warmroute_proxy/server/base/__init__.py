@@ -3,11 +3,13 @@
 Nothing here opens a socket or serves a request, and nothing here imports another room of the server.
 
     config        the configuration as frozen values
+    config_bounds bounds of its numbers, and what changes while the proxy runs
     config_difference what differs between two configs, and what can change without a restart
     config_discovery reads where engines are found beside those of the config
     config_engine reads one engine of the config file
     config_file   reads and checks the config file
     config_prices reads price books, and writes them
+    config_schema the file as a JSON Schema
     config_source reads the config file again, and keeps what was accepted
     config_stores reads limits, budgets and the stores in which proxies share them
     config_table  reads the keys of one of its tables by their types
