@@ -12,6 +12,7 @@ from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.admin_endpoint import AdminEndpoint
 from warmroute_proxy.server.authentication import Authentication
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, copies_of_bodies
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.live_config import LiveConfig
@@ -282,7 +283,7 @@ def _idempotent_calls(
 
 def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
     """The memory of all bodies; it counts those that it refuses."""
-    refused = metrics.counter("warmroute_refused_total", (("reason", "body_memory"),))
+    refused = metrics.counter(declared.REFUSED_TOTAL, (("reason", "body_memory"),))
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 
 

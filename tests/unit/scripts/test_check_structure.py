@@ -50,8 +50,10 @@ def test_a_function_of_51_lines_is_too_long() -> None:
     assert over("def f():\n" + "    pass\n" * 49) == []
 
 
-def test_a_file_of_401_lines_is_too_long() -> None:
-    assert over("\n" * 401) == [("lines of a file", 401)]
+def test_a_file_of_401_lines_is_listed() -> None:
+    assert [(each.check, each.size) for each in measured("a.py", "\n" * 401) if each.is_over] == [
+        ("lines of a file", 401)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     config_source reads the config file again, and keeps what was accepted
     config_stores reads limits, budgets and the stores in which proxies share them
     config_table  reads the keys of one of its tables by their types
+    declared_metrics each metric: its name and description
     descriptors   how many file descriptors the process has, and what they are for
     engine_text   what of an engine's error text is for clients, and what for the log
     errors        errors in the shape of the OpenAI API
@@ -21,7 +22,6 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     port_owner    who listens on a port of this machine
     regular_files reads files that others may have put there
     metrics       counters and histograms, and their text format
-    metric_help   the description of each metric
     sealing       reasoning that clients keep for us, sealed
     secrets       the fleet secret and what is derived from it, API keys, engine keys
     terms         what the translation of a request depends on besides its body
