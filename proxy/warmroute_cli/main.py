@@ -7,6 +7,7 @@ line or configuration, or a process that did not start.
 
 import argparse
 import gc
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ from warmroute_cli.top import arguments as top_arguments
 from warmroute_proxy import BUILD
 
 NEEDED = {
-    "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
+    "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "tomli_w", "uvloop", "xxhash", "zmq"),
     "replay": ("numpy",),
 }
 """What the extras install; the SDK needs none of it."""
@@ -184,7 +185,9 @@ def _add_receipts(receipts: argparse.ArgumentParser) -> None:
 
 
 def _add_proxy(proxy: argparse.ArgumentParser) -> None:
-    proxy.add_argument("--config", required=True, metavar="FILE", help="the proxy's TOML file")
+    source = proxy.add_mutually_exclusive_group(required=True)
+    source.add_argument("--config", metavar="FILE", help="the proxy's TOML file")
+    source.add_argument("--schema", action="store_true", help="print the JSON Schema of that file, for editors")
     proxy.add_argument("--processes", type=_processes, metavar="N", help="a number, or auto; overrides the file")
     proxy.add_argument("--check", action="store_true", help="check the file, print its errors, and exit")
     proxy.add_argument("--probe", action="store_true", help="with --check: ask all engines and other regions, too")
@@ -313,6 +316,11 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _proxy(arguments: argparse.Namespace) -> int:
+    if arguments.schema:
+        from warmroute_proxy.server.base.config_schema import document_schema
+
+        print(json.dumps(document_schema(), indent=2))
+        return 0
     from warmroute_proxy.server.main import serve
 
     if arguments.probe and not arguments.check:

@@ -14,6 +14,7 @@ from warmroute.contract import headers as names
 from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.authentication import Authentication
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.errors import Refusal, wrong_method
 from warmroute_proxy.server.base.metrics import Counter, Metrics
 from warmroute_proxy.server.dialects.dialect import Dialect
@@ -162,7 +163,7 @@ class PublicEndpoint:
         counter = self._answers.get((route, status))
         if counter is None:
             labels = ("route", route), ("status", str(status))
-            counter = self._answers[route, status] = self._metrics.counter("warmroute_requests_total", labels)
+            counter = self._answers[route, status] = self._metrics.counter(declared.REQUESTS_TOTAL, labels)
         return counter
 
     def _begin_request(self, request: Request, exchange: Exchange) -> None:

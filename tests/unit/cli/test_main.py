@@ -124,7 +124,7 @@ def test_only_replay_needs_the_extra_replay() -> None:
 def test_every_module_of_the_extras_is_looked_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for extra, modules in NEEDED.items():
-        packages = {line.split(">=")[0].replace("pyzmq", "zmq") for line in project[extra]}
+        packages = {line.split(">=")[0].replace("pyzmq", "zmq").replace("-", "_") for line in project[extra]}
         assert packages == set(modules)
 
 

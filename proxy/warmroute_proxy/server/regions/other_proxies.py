@@ -18,6 +18,7 @@ from warmroute.contract import headers as names
 from warmroute_proxy.core.replicas.event_stream import Events, Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.engines.upstream import Upstream
@@ -74,7 +75,7 @@ class OtherProxies:
         self._show: Callable[[Events], None] | None = None
         self._apply_shown: Callable[[], None] | None = None
         self._sent, self._lost, self._received = (
-            metrics.counter("warmroute_shared_events_total", (("result", result),))
+            metrics.counter(declared.SHARED_EVENTS_TOTAL, (("result", result),))
             for result in ("sent", "lost", "received")
         )
 
