@@ -15,7 +15,7 @@ from warmroute_proxy.server.base.config_file import ConfigError, parse_config
 from warmroute_proxy.server.base.config_schema import document_schema, settings_schema
 
 DOCS = Path(__file__).parents[3] / "docs"
-_TOML = (DOCS / "quickstart.md").read_text().partition("```toml")[2].partition("```")[0]
+_TOML = (DOCS / "tutorial" / "first-hour.md").read_text().partition("```toml")[2].partition("```")[0]
 EXAMPLE: dict[str, Any] = tomllib.loads(_TOML)
 
 
