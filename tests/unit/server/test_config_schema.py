@@ -29,7 +29,7 @@ def test_the_schema_is_one_and_takes_the_config_of_the_quickstart() -> None:
 
 
 def test_the_schema_has_the_keys_of_the_reference() -> None:
-    page = (DOCS / "configuration.md").read_text()
+    page = (DOCS / "reference" / "configuration.md").read_text()
     sections = re.split(r"^## `\[+(\w+)\]+`$", page, flags=re.MULTILINE)[1:]
     for name, text in zip(sections[::2], sections[1::2], strict=True):
         cells = [line.strip("| ").split(" | ")[0] for line in text.splitlines() if line.startswith("| `")]
