@@ -121,7 +121,8 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
     ),
     "Plan and launch": (
         Command("plan", "plan a deployment of SGLang for a model, GPUs and traffic",
-            "warmroute plan kimi-k2.5 --gpus 8xH200", (plan.add,), "plan.command:plan", silent=True, computes=True),
+            "warmroute plan --model kimi-k2.5 --gpus 8xH200", (plan.add,), "plan.command:plan",
+            silent=True, computes=True),
         Command("launch", "run a node's part of a plan with the proxy in front, and look after it",
             "warmroute launch plan.toml", (launch.add,), "launch.command:launch"),
         Command("replay", "play a trace on a virtual clock, and compare placements",
