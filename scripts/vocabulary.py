@@ -36,7 +36,7 @@ EXCUSED: Final[Mapping[str, str]] = {
     "engines/kv_events.py: frame": "the parts of a ZeroMQ message",
     "events/kv_publisher.py: frame": "the parts of a ZeroMQ message",
     "replicas/record.py: frame": "the units of a decision record",
-    "replicas/recording_router.py: frame": "the units of a decision record",
+    "replicas/recorder.py: frame": "the units of a decision record",
     "ledger/recording.py: frame": "the units of a decision record",
     "replay/record.py: frame": "the units of a decision record",
     "contract/identity.py: part": "OpenAI's word for the pieces of a message's content",

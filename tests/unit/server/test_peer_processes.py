@@ -11,7 +11,7 @@ from tests.machine import seconds
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
@@ -37,12 +37,13 @@ class Process:
         self.metrics = Metrics()
         self.engines = Engines(ENGINES, 1.0, loop.time, loop.time, self.metrics)
         self.peer_processes = PeerProcesses(shared_memory, number, loop.time, loop)
-        self.router = PeerRouter(
+        replica = Replica(
             "", self.engines.workers(), send=self.peer_processes.send, receive=self.peer_processes.apply_updates
         )
         name, send = f"process{number}", self.peer_processes.send_newest
         self.conversations = Conversations(name, send, self.peer_processes.apply_updates)
-        self.peer_processes.start(self.router, self.engines, self.metrics, self.conversations)
+        self.router = replica.router
+        self.peer_processes.start(replica, self.engines, self.metrics, self.conversations)
 
     def send(self) -> str:
         now_s = asyncio.get_running_loop().time()

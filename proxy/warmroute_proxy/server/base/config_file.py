@@ -188,10 +188,6 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
     if (proxy.tls_cert is None) != (proxy.tls_key is None):
         missing, given = ("tls_cert", "tls_key") if proxy.tls_cert is None else ("tls_key", "tls_cert")
         table.problem(missing, f"is missing: {given} is given, and TLS needs both")
-    if proxy.record is not None and proxy.processes > 1:
-        table.problem("record", f"is for one process, and there are {proxy.processes}; set processes = 1, or leave it")
-    if proxy.record is not None and proxy.other_proxies:
-        table.problem("record", "is for a proxy that decides alone, and other_proxies names others; leave one out")
     if proxy.port and (proxy.host, proxy.port) == (proxy.admin_host, proxy.admin_port):
         table.problem("admin_port", f"{proxy.port} is the port of the proxy itself")
     table.close()
