@@ -38,8 +38,8 @@ of sessions with the header.
 """
 
 LIMITS: Final = """\
-No figure here was measured on a GPU. Engines evict the least recently used blocks, and keep what is cached of a request
-that waits, a promise that SGLang does not make. One router knows the fleet, except in the rows of regions. Closed-loop
+No figure here was measured on a GPU. Engines evict the least recently used blocks, but no cached block of a waiting
+request, a promise that SGLang does not make.  One router knows the fleet, except in the rows of regions. Closed-loop
 sessions wait for their answers, so a bad policy also slows the traffic down that it is judged by. Made-up traces are
 what their generators say and no recording; `toolagent` stands in for Mooncake's trace of that name.
 """
@@ -142,8 +142,8 @@ The draws of these rows have not been played. These are single runs at seed 1, f
 """
 
 CHOSEN: Final = """\
-**Caches that thrash** (Claude Code, 8 workers of 1.5 M and 1 M tokens). After three quarters of an hour the sessions
-under way need more KV than the fleet has, and each one that returns evicts another. The policies differ in where they
+**Caches that thrash** (Claude Code, 8 workers of 1.5 M and 1 M tokens). After three quarters of an hour, the running
+sessions need more KV than the fleet has, and each one that returns evicts another. The policies differ in where they
 send a session that no worker holds any more. `smg_event` takes the worker with the fewest requests, often one that
 thrashes already. Ours takes the shortest prefill queue, often that of a worker whose cache still serves, and which then
 thrashes too: with this choice `smg_event` falls towards our figures ([decision 034](../decisions/034-homes.md)). With a
@@ -155,8 +155,8 @@ queue is: its tail is 8 and 28 times ours. The rule asks for 0.005 less than its
 below that. On six prefill workers ours has the hit ratio, and a tail 1 % above 1.05 x that of llm-d's rule, whose hit
 ratio is 0.012 lower. No constant was moved for so little, since these rows were held back, or are like those.
 
-**Prefill workers that are overloaded, without events** (5:3 and 4:4). With KV events both rows hold. Without them the
-proxy learns too late what was evicted ([how to turn them on](../reference/configuration.md)).
+**Prefill workers that are overloaded, without events** (5:3 and 4:4). With KV events both rows hold. Without them, the
+proxy learns of evictions too late ([how to turn them on](../reference/configuration.md)).
 """
 
 MORE: Final = """\
