@@ -37,7 +37,7 @@ LIVE_LIMITS: Final = frozenset(
 )
 """The keys of [limits] that change while the proxy runs; memory and connections are divided at the start."""
 
-LIVE_PROXY: Final = frozenset({"watch_config", "media"})
+LIVE_PROXY: Final = frozenset({"watch_config", "media", "websockets"})
 _LIVE_LISTS: Final[Mapping[str, str]] = {
     "engine": "engines",
     "model": "models",
