@@ -114,6 +114,8 @@ class Exchange:
     on_pause: Callable[[bool], None] | None = None
     on_unreadable: Callable[[str], None] | None = None
     """Called, where the answer is translated, with what is wrong once some of it cannot be. The client has an error."""
+    takes_bare = False
+    """Whether what it passes through is not in HTTP chunks."""
     translates = False
     """Whether the answer is translated, so that `unreadable` is to be asked before it is charged."""
     client_left = False
