@@ -157,6 +157,7 @@ class ItemReader:
 
     def add_text(self, raw: Raw, role: str) -> None:
         """Add a message that is one text, unless the rules leave nothing of it."""
+        self._flush()
         text = self._texts.clean(raw, role)
         if text is not None:
             self.messages.append(encode({"role": role, "content": text}))

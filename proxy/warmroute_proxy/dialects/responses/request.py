@@ -84,8 +84,9 @@ class RequestReading:
         self._items = ItemReader(seal, self._texts, work, before)
         self.lead: list[bytes] = []
         if "instructions" in members and text_at(members, "instructions", ""):
-            self._items.add_text(members["instructions"], "system")
-            self.lead, self._items.messages = self._items.messages, []
+            first = ItemReader(seal, self._texts, work)
+            first.add_text(members["instructions"], "system")
+            self.lead = first.messages
 
     def read_input(self, items: list[Raw] | None, *, may_be_empty: bool = False) -> ItemReader:
         """Read the input: its items where they were found, else what it is. Raises: BadRequest."""
