@@ -272,6 +272,7 @@ class ResponsesSocket:
         if stream.continues is not None:
             stream.continues.in_use -= 1
         stream.running, stream.continues = None, None
+        exchange.request.release()
         self._running -= 1
         self._start_turns()
 

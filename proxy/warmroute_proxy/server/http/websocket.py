@@ -67,6 +67,32 @@ class Application(Protocol):
         """The client has left."""
 
 
+class _Gone:
+    """In the place of an application whose client has left: it knew the connection, and neither may wait for the
+    garbage collector.
+    """
+
+    busy = False
+
+    def message(self, raw: bytes, began_s: float, reservation: Reservation) -> None:
+        """It is read by nobody."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """Nobody is told."""
+
+    def expired(self) -> None:
+        """Nobody is told."""
+
+    def pause(self, paused: bool) -> None:
+        """Nobody writes."""
+
+    def gone(self) -> None:
+        """It is known."""
+
+
+_GONE: Final = _Gone()
+
+
 def handshake(request: Request) -> tuple[int, bytes]:
     """The status and the head of the answer to an offer of a WebSocket. No extension is taken: deflate costs more CPU
     than a proxy near its clients saves in bytes, and lets small frames become large messages.
@@ -110,7 +136,7 @@ class WebSocket:
         self._unsent = 0
         self._ending = False  # behind what it is busy with
         self._closing = False
-        self._application = application_of(self)
+        self._application: Application = application_of(self)
         self.deadline_s = now_s + PING_S
 
     # -- called by asyncio
@@ -124,7 +150,8 @@ class WebSocket:
         self._transport = None
         self._reservation = None
         self._parts = bytearray()
-        self._application.gone()
+        application, self._application = self._application, _GONE
+        application.gone()
 
     def eof_received(self) -> bool:
         return False
