@@ -44,7 +44,7 @@ from warmroute_cli.top import arguments as top_arguments
 from warmroute_proxy import BUILD
 
 NEEDED = {
-    "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
+    "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "uvloop", "websockets", "xxhash", "zmq"),
     "replay": ("numpy",),
 }
 """What the extras install; the SDK needs none of it."""

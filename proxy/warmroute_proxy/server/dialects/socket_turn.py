@@ -17,8 +17,6 @@ from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.responses import Responses, TranslatedResponse
 from warmroute_proxy.server.http.exchange import Exchange, Request
 
-PREVIOUS: Final = "previous_response_id"
-NOT_FOUND: Final = "previous_response_not_found"
 CANCELLED: Final = 499
 _SHOWN: Final = frozenset({"retry-after", names.RECEIPT, "x-request-id"})
 _DATA: Final = b"\ndata: "
@@ -28,7 +26,7 @@ _DATA_BYTES: Final = len(_DATA)
 def not_found(previous: str) -> Refusal:
     """The refusal of a turn whose conversation is not kept: its client sends all of it again."""
     message = f"Previous response with id '{previous[:128]}' not found."
-    return Refusal(400, message, code=NOT_FOUND, param=PREVIOUS)
+    return Refusal(400, message, code="previous_response_not_found", param="previous_response_id")
 
 
 class TurnDialect(Responses):
