@@ -16,6 +16,7 @@ from openai.resources.responses.responses import ResponsesConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+import warmroute
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, until
 from tests.subjects.scripted import Handler, ScriptedEngine
@@ -427,3 +428,36 @@ def test_a_proxy_that_ends_finishes_a_turn_and_sends_its_client_away(
                 busy.event()
     finally:
         proxy.stop()
+
+
+def test_the_sdk_guards_and_counts_the_turns_of_a_connection(proxy: ProxyProcess) -> None:
+    with warmroute.OpenAI(
+        base_url=f"{proxy.url}/v1", api_key=proxy.keys[0], max_retries=0, session="sdk", guard="raise"
+    ) as client:
+        more: Any = {"model": MODEL, "instructions": "Be short. " * 50}
+        with client.responses.connect() as connection:
+            previous: str | None = None
+            for turn in range(3):
+                connection.response.create(**more, input=f"turn {turn}", previous_response_id=previous)
+                done = last_event(connection)
+                previous = done.response.id
+            report = client.cache.report()
+            assert (report.turns, report.receipts, report.receipts_pending, report.internal_errors) == (3, 3, 0, 0)
+            assert report.violations == ()
+            more["instructions"] = "Be long."
+            with pytest.raises(warmroute.PrefixBroken):
+                connection.response.create(**more, input="turn 3", previous_response_id=previous)
+        row = proxy.row(done.response.usage.warmroute["id"])
+        with client.responses.connect() as connection:
+            connection.response.create(model=MODEL, input="another", instructions="Be short. " * 50)
+            assert proxy.row(last_event(connection).response.usage.warmroute["id"])["session"] == row["session"]
+
+
+async def test_the_sdk_counts_the_turns_of_a_connection_that_is_awaited(proxy: ProxyProcess) -> None:
+    async with warmroute.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=proxy.keys[0], max_retries=0) as client:
+        async with client.responses.connect() as connection:
+            await connection.response.create(model=MODEL, input="hello")
+            async for event in connection:
+                if event.type in LAST:
+                    break
+        assert (client.cache.report().receipts, client.cache.report().internal_errors) == (1, 0)
