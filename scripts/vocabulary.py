@@ -39,6 +39,8 @@ EXCUSED: Final[Mapping[str, str]] = {
     "replicas/recorder.py: frame": "the units of a decision record",
     "ledger/recording.py: frame": "the units of a decision record",
     "replay/record.py: frame": "the units of a decision record",
+    "http/websocket.py: frame": "what a WebSocket's messages come in",
+    "http/websocket.py: part": "the pieces of a message that comes in several frames",
     "contract/identity.py: part": "OpenAI's word for the pieces of a message's content",
     "prompt/canonical.py: part": "OpenAI's word for the pieces of a message's content",
     "prompt/fingerprint.py: part": "OpenAI's word for the pieces of a message's content",

@@ -50,6 +50,9 @@ class ProxyConfig:
     """The certificate of the clients' port, and its key; None: no TLS."""
 
     tls_key: Path | None = None
+    websockets: Annotated[bool, LIVE] = True
+    """Whether `/v1/responses` is served over WebSockets, too."""
+
     watch_config: Annotated[bool, LIVE] = False
     """Whether a change of the config file is applied without being asked for."""
 

@@ -183,6 +183,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         tls_cert=table.file("tls_cert", folder),
         tls_key=table.file("tls_key", folder),
         watch_config=table.flag("watch_config"),
+        websockets=table.flag("websockets", default=True),
         media=_media(table),
     )
     if (proxy.tls_cert is None) != (proxy.tls_key is None):

@@ -72,12 +72,12 @@ class Table:
             return default
         return str(value)
 
-    def flag(self, key: str) -> bool:
-        """True or false; false by default."""
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """True or false."""
         value = self._take(key)
         if not isinstance(value, bool | None):
             self.problem(key, f"must be true or false, not {shown(value)}")
-        return value is True
+        return default if value is None else value is True
 
     def integer(self, key: str) -> int | None:
         """An integer within its field's bounds, or the field's default."""
