@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Check the structure of sdk, proxy, backend and scripts, and print a table: circles, sizes, names.
 
-    scripts/check_structure.py            every check; exits with 1 if one fails
+    scripts/check_structure.py            lines by room, then every check; exits with 1 if one fails
     scripts/check_structure.py --list     also what is above three quarters of its limit
 
 import-linter holds the direction of imports between packages. This holds the rest of what keeps the tree readable:
 
 - no circle of imports among modules; imports under `TYPE_CHECKING` and inside functions count
-- a folder has at most 22 modules, a file 400 lines, a function 50 lines and 8 parameters
-- a class has at most 20 attributes, those of its base classes in this tree included
+- a function has at most 50 lines and 8 parameters; ruff holds how complex it is
 - no element of a tuple by a number above 1: a structure of more than two values has names
 - each package says in its docstring what it is for, and names its modules
+
+Folders of more than 22 modules, files of more than 400 lines or fewer than 60, and classes of more than 20 attributes,
+those of their base classes in this tree included, are listed, to be looked at: a file is cut, or merged with another
+one, where concepts end and not where lines do.
 
 Words of identifiers are checked by `scripts/vocabulary.py`. Plain records of a wire or ledger format (msgspec
 structures, named tuples, dataclasses) may have more attributes. Signatures of other projects may have more parameters
@@ -35,6 +38,10 @@ MAX_FUNCTION_LINES: Final = 50
 MAX_PARAMETERS: Final = 8
 MAX_ATTRIBUTES: Final = 20
 MAX_INDEX: Final = 1
+FEW_LINES: Final = 60
+LISTED: Final = frozenset({"lines of a file", "modules of a folder", "attributes of a class"})
+"""Checks that fail nothing."""
+
 MIN_DOCSTRING_LINES: Final = 3
 NEAR: Final = 0.75
 RECORDS: Final = frozenset({"Struct", "NamedTuple", "Frozen", "dataclass"})
@@ -63,6 +70,11 @@ class Finding:
 
     @property
     def fails(self) -> bool:
+        """Whether it is over a limit that holds."""
+        return self.is_over and self.check not in LISTED
+
+    @property
+    def is_over(self) -> bool:
         """Whether it is over the limit."""
         return self.size > self.limit
 
@@ -261,7 +273,24 @@ def main(root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="show also what is above three quarters of its limit")
     tree = Tree(root)
+    _print_rooms(tree)
     return _report(list(findings(tree)), circles(tree.graph()), list(unnamed(tree)), near=parser.parse_args().list)
+
+
+def _print_rooms(tree: Tree) -> None:
+    """Lines and modules of each package, and how many of them are short."""
+    rooms: dict[str, list[int]] = defaultdict(list)
+    for name, path in tree.paths.items():
+        depth = 2 + (name.split(".")[:2] == ["warmroute_proxy", "server"] or ".core." in f"{name}.")
+        is_package = path.name == "__init__.py"
+        rooms[".".join((name if is_package else name.rpartition(".")[0]).split(".")[:depth])].append(
+            len(path.read_text().splitlines())
+        )
+    print(f"{'lines':>6} {'modules':>8} {f'under {FEW_LINES}':>9}   room")
+    for room, lines in sorted(rooms.items()):
+        print(f"{sum(lines):6} {len(lines):8} {sum(each < FEW_LINES for each in lines):9}   {room}")
+    every = [each for lines in rooms.values() for each in lines]
+    print(f"{sum(every):6} {len(every):8} {sum(each < FEW_LINES for each in every):9}   all\n")
 
 
 def _report(found: Iterable[Finding], loops: list[list[str]], nameless: list[str], *, near: bool) -> int:
@@ -272,7 +301,7 @@ def _report(found: Iterable[Finding], loops: list[list[str]], nameless: list[str
     print(f"{'check':24} {'limit':>6} {'largest':>8} {'over':>5}   the largest")
     for check, each_found in by_check.items():
         largest = max(each_found, key=lambda each: each.size)
-        over = sum(each.fails for each in each_found)
+        over = sum(each.is_over for each in each_found)
         print(f"{check:24} {largest.limit:6} {largest.size:8} {over:5}   {largest.where}")
     print(f"{'circles of imports':24} {0:6} {len(loops):8} {len(loops):5}")
     print(f"{'unnamed in its package':24} {0:6} {len(nameless):8} {len(nameless):5}")
@@ -280,8 +309,8 @@ def _report(found: Iterable[Finding], loops: list[list[str]], nameless: list[str
     for check in sorted(by_check):
         for each in sorted(by_check[check], key=lambda each: -each.size):
             failed |= each.fails
-            if each.fails or (near and each.size > NEAR * each.limit > 1):
-                mark = "TOO MANY" if each.fails else "near"
+            if each.is_over or (near and each.size > NEAR * each.limit > 1):
+                mark = "TOO MANY" if each.fails else "look at" if each.is_over else "near"
                 print(f"{mark}: {each.check}: {each.where}: {each.size}, at most {each.limit}")
     for loop in loops:
         print(f"CIRCLE: {', '.join(loop)}")

@@ -55,11 +55,11 @@ _COMPILED: Final = {
     "core/cache": "affinity index occupancy residents return_times tiers",
     "core/load": "ahead availability breaker capacity comparison departures load other_load pace prefill_queue"
     " prefill_rate suspects traffic",
-    "core/placement": "accuracy choices costs fleet_state fullness histories in_flight matched_prompt placement prices"
-    " router ticket warm working_set",
+    "core/placement": "accuracy choices costs fleet_state fullness histories in_flight listener matched_prompt placement"
+    " prices router ticket warm working_set",
     "core/prompt": "bytes_per_token fingerprint",
     "core/queue": "memory_budget memory_wait retry_budget",
-    "core/replicas": "peer_router",
+    "core/replicas": "replica",
     "server": "authentication endpoint",
     "server/engines": "engine engine_headers engines ids leg passthrough small_get sse upstream",
     "server/http": "body_memory exchange header_lines http1 incoming_body listener open_connections request_reader"

@@ -24,16 +24,14 @@ from typing import Any, Final
 
 import warmroute
 from warmroute.contract import headers, money, receipt, version
-from warmroute.contract.version import VERSION
 from warmroute_cli.main import parser
 from warmroute_proxy.core.load.load import WorkerLoad
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.server.control.openapi import description
+from warmroute_proxy.server.control.control_plane import described_routes
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 SNAPSHOT: Final = DOCS / "reference" / "public-interface.txt"
-CONTROL: Final = ROOT / "proxy" / "warmroute_proxy" / "server" / "control"
 
 
 def interface() -> str:
@@ -154,7 +152,7 @@ def _command(path: str, found: argparse.ArgumentParser) -> Iterator[str]:
 
 def http() -> Iterator[str]:
     """Routes, and the members of the JSON that they answer."""
-    for path, methods in description(VERSION)["paths"].items():
+    for path, methods in described_routes()["paths"].items():
         for method, operation in methods.items():
             if method not in {"get", "post", "patch", "put", "delete"}:
                 continue
@@ -163,18 +161,14 @@ def http() -> Iterator[str]:
                 schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
                 if status.startswith("2"):
                     yield from (f"http {method.upper()} {path} {member}" for member in _schema_members(schema))
-    for source in CONTROL.glob("*.py"):
-        if source.name in {"directory_routes.py", "view_routes.py"}:
-            continue  # all of them are described
-        found = re.findall(r'@app\.(get|post|patch|delete)\("(/[a-z/_{}]+)"\)', source.read_text())
-        yield from (
-            f"http {method.upper()} {path}" for method, path in found if path.startswith(("/admin", "/metrics"))
-        )
     yield from (f"http GET /admin/workers workers.*.{name}" for name in WorkerLoad().as_dict(0.0))
     yield from (f"http GET /admin/decisions decisions[].{name}" for name in Decision.__struct_encode_fields__)
 
 
 def _schema_members(schema: dict[str, Any], before: str = "") -> Iterator[str]:
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name not in {"", "Usage"}:  # fields of receipts stand above
+        schema = described_routes()["components"]["schemas"][name]
     for name, inner in schema.get("properties", {}).items():
         yield before + name
         yield from _schema_members(inner, f"{before}{name}.")

@@ -2,7 +2,7 @@
 
 It holds no logic of a server: commands read options, start processes, and print results.
 
-main        the command line and its subcommands
+main        the table of subcommands, and how one is run
 arguments   readers of option values
 demo        `warmroute demo`
 replay      `warmroute replay`
@@ -12,6 +12,7 @@ doctor      `warmroute doctor`
 audit       `warmroute audit`: whether one tenant can tell what another has sent
 up          `warmroute up`: the embedded fleet until Ctrl-C
 run         `warmroute run`: a coding agent that is installed here, on a proxy
+proxy       `warmroute proxy`: one proxy, or the check of its file
 engines     `warmroute engines`: list, drain and flip the engines of a running proxy
 directory   `warmroute tenants`, `warmroute keys`: tenants and API keys in that database
 reload      `warmroute reload`: let a running proxy apply its config file

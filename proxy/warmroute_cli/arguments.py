@@ -10,8 +10,11 @@ DEFAULT_STATE_DIR: Final = Path(".warmroute")
 
 T = TypeVar("T")
 Reader = Callable[[str], T]
-Run = Callable[[argparse.Namespace], int]
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+class CannotRun(Exception):
+    """A command cannot do its work; the message is for the person at the terminal."""
 
 
 def wants(words: str) -> Callable[[Reader[T]], Reader[T]]:
@@ -137,29 +140,90 @@ def add_turns(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
-def add_engines(engines: argparse.ArgumentParser, run: Run) -> None:
+def add_engines(engines: argparse.ArgumentParser) -> None:
     """Add the options of `engines`."""
     engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
     engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
-    add_admin(engines)
-    add_state_dir(engines)
     engines.add_argument(
         "--wait", type=above_zero, metavar="SECONDS", help="drain, flip: wait until no request runs there"
     )
     engines.add_argument("--graph-gb", type=above_zero, metavar="N", help="flip to decode: memory of its graphs")
-    engines.set_defaults(run=run)
 
 
-def add_ledger(ledger: argparse.ArgumentParser, run: Run) -> None:
+def add_ledger(ledger: argparse.ArgumentParser) -> None:
     """Add the actions of `ledger`."""
     actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
     migrate = actions.add_parser("migrate", help="make the tables of the database, or bring them up to date")
     reconcile = actions.add_parser("reconcile", help="compare receipts with the engines' own counters, by hour")
     for each in (migrate, reconcile):
         each.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
-        each.set_defaults(run=run)
     ago = "from so long ago on: 30m, 24h, 7d"
     reconcile.add_argument("--since", type=duration, default=86_400.0, metavar="TIME", help=ago)
     within = "status 1 where more of an hour's tokens is unexplained: 1%%, 0.5%%"
     reconcile.add_argument("--tolerance", type=share, default=0.01, metavar="SHARE", help=within)
     reconcile.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_fleet(command: argparse.ArgumentParser) -> None:
+    """Add the options that say how a fleet is started."""
+    command.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds per second (%(default)g)")
+    command.add_argument(
+        "--port", type=port, metavar="N", help="N and the three after it (those of the last start); 0: free ones"
+    )
+    command.add_argument("--record", action="store_true", help="keep every decision, for `warmroute replay`")
+    command.add_argument(
+        "--obey-prompts", action="store_true", help="the engines do what `obey: ...` lines of prompts say"
+    )
+
+
+def add_up(up: argparse.ArgumentParser) -> None:
+    """Add the option of `up`."""
+    up.add_argument(
+        "--env", action="store_true", help="print only the exports for a shell; of the fleet that runs here"
+    )
+
+
+def add_usage(usage: argparse.ArgumentParser) -> None:
+    """Add the options of `usage`."""
+    add_turns(usage)
+    by = ("session", "model", "tenant", "day", "hour")
+    usage.add_argument("--by", choices=by, default="model", help="a row for each (%(default)s); tenant: for operators")
+    usage.add_argument(
+        "--watch", type=above_zero, nargs="?", const=2.0, metavar="SECONDS", help="print it anew each %(const)g s"
+    )
+    usage.add_argument("--tenant", metavar="NAME", help="for operators: only the turns of this tenant")
+
+
+def add_receipts(receipts: argparse.ArgumentParser) -> None:
+    """Add the actions of `receipts`."""
+    actions = receipts.add_subparsers(required=True, metavar="ACTION", dest="action")
+    newest = actions.add_parser("list", help="the newest turns")
+    add_turns(newest)
+    newest.add_argument("--limit", type=listed, default=20, metavar="N", help="how many, at most 200 (%(default)d)")
+    show = actions.add_parser("show", help="where one went, why there, what was lost, what it would have cost cold")
+    show.add_argument(
+        "receipt", metavar="ID", help="its id, as in the header x-warmroute-receipt, or a beginning of it"
+    )
+    show.add_argument("--json", action="store_true", help="print the receipt as JSON")
+    add_admin(show)
+    for command in (newest, show):
+        add_state_dir(command)
+
+
+def add_proxy(proxy: argparse.ArgumentParser) -> None:
+    """Add the options of `proxy`."""
+    source = proxy.add_mutually_exclusive_group(required=True)
+    source.add_argument("--config", metavar="FILE", help="the proxy's TOML file")
+    source.add_argument("--schema", action="store_true", help="print the JSON Schema of that file, for editors")
+    proxy.add_argument("--processes", type=_processes, metavar="N", help="a number, or auto; overrides the file")
+    proxy.add_argument("--check", action="store_true", help="check the file, print its errors, and exit")
+    proxy.add_argument("--probe", action="store_true", help="with --check: ask all engines and other regions, too")
+
+
+def _processes(text: str) -> int | str:
+    return text if text == "auto" else count(text)
+
+
+def add_reload(reload: argparse.ArgumentParser) -> None:
+    """Add the option of `reload`."""
+    reload.add_argument("--dry-run", action="store_true", help="only say what that would change")

@@ -22,6 +22,9 @@ ENGINES: Final = "/admin/engines"
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the action. 0: done, 1: not drained in time, 2: not done."""
+    if (arguments.action == "list") != (arguments.engine is None):
+        print(f"warmroute engines: {arguments.action} takes {'no' if arguments.engine else 'one'} ID", file=sys.stderr)
+        return 2
     try:
         admins = admin_apis(arguments)
         if arguments.action == "list":

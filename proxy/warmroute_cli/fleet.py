@@ -18,6 +18,7 @@ from string import Template
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
+from warmroute_backend.plan.tables import value as toml_value
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
 from warmroute_cli.processes import POLL_S, Child, FleetError, stop_all
@@ -200,9 +201,9 @@ class Fleet:
 
 
 def render(values: dict[str, Any], template: str = "fleet.toml") -> str:
-    """The template with its values filled in; a JSON string, number or list is one of TOML too."""
+    """The template with its values filled in, each as TOML writes it."""
     text = (resources.files("warmroute_cli") / template).read_text(encoding="utf-8")
-    return Template(text).substitute({name: json.dumps(value, ensure_ascii=False) for name, value in values.items()})
+    return Template(text).substitute({name: toml_value(each) for name, each in values.items() if each is not None})
 
 
 def wait_ready(child: Child, url: str, deadline_s: float) -> None:

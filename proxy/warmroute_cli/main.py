@@ -1,4 +1,4 @@
-"""The `warmroute` command, with a subcommand for each thing that it does.
+"""The `warmroute` command: a table of its subcommands, and how one is run.
 
 Each subcommand imports what it needs when it is chosen, so that `warmroute proxy` starts without an OpenAI client and
 `warmroute --version` without anything. Exit codes: 0 done, 1 done and a check has failed, 2 not done: a wrong command
@@ -9,64 +9,147 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
+from importlib import import_module
+from typing import Final, NamedTuple
 
 from warmroute import __version__
-from warmroute.lint import arguments as lint_arguments
+from warmroute.lint import arguments as lint
 from warmroute_cli.arguments import (
-    above_zero,
+    CannotRun,
     add_admin,
     add_engines,
+    add_fleet,
     add_ledger,
+    add_proxy,
+    add_receipts,
+    add_reload,
     add_state_dir,
-    add_turns,
-    count,
-    listed,
-    port,
+    add_up,
+    add_usage,
     read_strictly,
 )
-from warmroute_cli.audit import arguments as audit_arguments
-from warmroute_cli.demo import arguments as demo_arguments
-from warmroute_cli.directory import arguments as directory_arguments
-from warmroute_cli.doctor import arguments as doctor_arguments
+from warmroute_cli.audit import arguments as audit
+from warmroute_cli.demo import arguments as demo
+from warmroute_cli.directory import arguments as directory
+from warmroute_cli.doctor import arguments as doctor
 from warmroute_cli.doctor import health
 from warmroute_cli.installed import missing
-from warmroute_cli.launch import arguments as launch_arguments
-from warmroute_cli.plan import arguments as plan_arguments
-from warmroute_cli.prices import arguments as prices_arguments
-from warmroute_cli.replay import arguments as replay_arguments
-from warmroute_cli.run import arguments as run_arguments
+from warmroute_cli.launch import arguments as launch
+from warmroute_cli.plan import arguments as plan
+from warmroute_cli.prices import arguments as prices
+from warmroute_cli.replay import arguments as replay
+from warmroute_cli.run import arguments as run
 from warmroute_cli.tables import at_work
-from warmroute_cli.top import arguments as top_arguments
+from warmroute_cli.top import arguments as top
 from warmroute_proxy import BUILD
 
-NEEDED = {
-    "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "uvloop", "xxhash", "zmq"),
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "tomli_w", "uvloop", "websockets", "xxhash", "zmq"),
     "replay": ("numpy",),
 }
 """What the extras install; the SDK needs none of it."""
 
-COLLECT_EVERY = 100_000
+COLLECT_EVERY: Final = 100_000
 """Allocations between two runs of the garbage collector in a replay, whose objects are hardly ever in cycles."""
+
+
+class Command(NamedTuple):
+    """A subcommand. `arguments`: what adds its options; `target`: the function that runs it, `module:function`;
+    `silent`: it prints nothing until it is done; `computes`: it plays requests on a virtual clock.
+    """
+
+    name: str
+    help: str
+    example: str
+    arguments: tuple[Callable[[argparse.ArgumentParser], None], ...]
+    target: str
+    extras: tuple[str, ...] = ("proxy",)
+    silent: bool = False
+    computes: bool = False
+
+
+_FLEET = (add_fleet, add_state_dir)
+_RUNNING = (add_admin, add_state_dir)
+COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
+    "Try it here": (
+        Command("demo", "play recorded agent sessions on an embedded fleet, and audit them",
+            "warmroute demo --sessions 4", (demo.add, add_state_dir), "demo.command:run"),
+        Command("up", "start the embedded fleet and keep it running until Ctrl-C",
+            "warmroute up --port 8000", (add_fleet, add_up, add_state_dir), "up:run"),
+        Command("run", "start a coding agent that is installed here on a proxy, and show its costs",
+            "warmroute run opencode", (run.add, *_FLEET), "run.command:run"),
+        Command("lint", "find what breaks the cached prefix in recorded requests",
+            "warmroute lint requests.jsonl", (lint.add,), "warmroute.lint.command:run", extras=(), silent=True),
+    ),
+    "Run a proxy": (
+        Command("proxy", "run one proxy",
+            "warmroute proxy --config proxy.toml --check", (add_proxy,), "proxy:run"),
+        Command("reload", "let a running proxy apply its config file",
+            "warmroute reload --config proxy.toml --dry-run", (add_reload, *_RUNNING), "reload:run", silent=True),
+        Command("health", "ask the proxy of a config on this machine whether it is well",
+            "warmroute health --config proxy.toml --ready", (health.add,), "doctor.health:run", extras=()),
+        Command("audit", "try whether one tenant can tell what another has sent",
+            "warmroute audit isolation --base-url http://127.0.0.1:8000 --model m --key-file a --other-key-file b",
+            (audit.add,), "audit.command:run"),
+    ),
+    "Tenants and money": (
+        Command("usage", "what turns cost, how much was cached, and why the rest was not",
+            "warmroute usage --by session --since today", (add_usage, *_RUNNING), "usage:run", silent=True),
+        Command("receipts", "list the newest turns, or explain one in words",
+            "warmroute receipts list --limit 5", (add_receipts,), "receipts:run", silent=True),
+        Command("prices", "price books: which are in effect, and further ones",
+            "warmroute prices list --config proxy.toml", (prices.add,), "prices.command:run", silent=True),
+        Command("tenants", "tenants in the database of the ledger: add, change, remove, import",
+            "warmroute tenants add team-a tokens_per_minute=100000 --config proxy.toml",
+            (directory.add_tenants,), "directory.command:run_tenants"),
+        Command("keys", "API keys in the database of the ledger: make, rotate, revoke",
+            "warmroute keys make team-a --config proxy.toml", (directory.add_keys,), "directory.command:run_keys"),
+        Command("key", "make an API key and its line of the configuration; else as `keys`",
+            "warmroute key", (directory.add_key,), "directory.command:run_key"),
+        Command("ledger", "the database of the ledger: make or update its tables",
+            "warmroute ledger migrate --config proxy.toml", (add_ledger,), "ledger:run", silent=True),
+    ),
+    "Engines and the fleet": (
+        Command("top", "the fleet in a terminal: engines, queue, hit ratio, money, newest losses",
+            "warmroute top --config proxy.toml", (top.add,), "top.command:run"),
+        Command("engines", "list, drain, undrain or flip the engines of a running proxy",
+            "warmroute engines drain east-p0 --wait 600 --config proxy.toml", (add_engines, *_RUNNING), "engines:run"),
+        Command("doctor", "what this machine has, what a plan or a proxy lacks here, what to do",
+            "warmroute doctor --plan plan.toml", (doctor.add,), "doctor.command:doctor", silent=True),
+    ),
+    "Plan and launch": (
+        Command("plan", "plan a deployment of SGLang for a model, GPUs and traffic",
+            "warmroute plan --model kimi-k2.5 --gpus 8xH200", (plan.add,), "plan.command:plan",
+            silent=True, computes=True),
+        Command("launch", "run a node's part of a plan with the proxy in front, and look after it",
+            "warmroute launch plan.toml", (launch.add,), "launch.command:launch"),
+        Command("replay", "play a trace on a virtual clock, and compare placements",
+            "warmroute replay --recorded", (replay.add,), "replay.command:replay",
+            extras=("proxy", "replay"), computes=True),
+    ),
+}  # fmt: skip
+"""The subcommands by what users do."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
-    words, passed = run_arguments.split(sys.argv[1:] if argv is None else argv)
+    words, passed = run.split(sys.argv[1:] if argv is None else argv)
     arguments = argparse.Namespace(passed=passed)
     read_strictly(parser(), words, arguments)
-    extras = EXTRAS.get(arguments.run, ["proxy"])
-    if hint := missing([name for extra in extras for name in NEEDED[extra]], ",".join(extras)):
+    command: Command = arguments.command
+    if hint := missing([name for extra in command.extras for name in NEEDED[extra]], ",".join(command.extras)):
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
     try:
-        silent = arguments.run in SILENT and getattr(arguments, "watch", None) is None
-        with at_work(f"warmroute {words[0]}", sys.stderr) if silent else nullcontext():
-            code: int = arguments.run(arguments)
+        silent = command.silent and getattr(arguments, "watch", None) is None
+        with at_work(f"warmroute {command.name}", sys.stderr) if silent else nullcontext():
+            code = _run(command, arguments)
         sys.stdout.flush()
+    except CannotRun as error:
+        print(f"warmroute: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -76,302 +159,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _run(command: Command, arguments: argparse.Namespace) -> int:
+    if command.computes:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core; nothing uses any
+        gc.set_threshold(COLLECT_EVERY)
+    module, _, function = command.target.partition(":")
+    name = module if module.startswith("warmroute.") else f"warmroute_cli.{module}"
+    code: int = getattr(import_module(name), function)(arguments)
+    return code
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(
-        prog="warmroute", description="Route agent turns to the engines that have their KV cache."
+        prog="warmroute",
+        description="Route agent turns to the engines that have their KV cache.",
+        epilog=_by_purpose(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     found.add_argument("--version", action="version", version=f"warmroute {__version__} ({BUILD})")
-    commands = found.add_subparsers(required=True, metavar="COMMAND")
-    _add_demo(commands.add_parser("demo", help="play recorded agent sessions on an embedded fleet, and audit them"))
-    _add_up(commands.add_parser("up", help="start the embedded fleet and keep it running until Ctrl-C"))
-    run = commands.add_parser("run", help="start a coding agent that is installed here on a proxy, and show its costs")
-    run_arguments.add(run)
-    _add_fleet(run)
-    add_state_dir(run)
-    run.set_defaults(run=_run)
-    _add_usage(commands.add_parser("usage", help="what turns cost, how much was cached, and why the rest was not"))
-    top = commands.add_parser("top", help="the fleet in a terminal: engines, queue, hit ratio, money, newest losses")
-    top_arguments.add(top)
-    top.set_defaults(run=_top)
-    _add_receipts(commands.add_parser("receipts", help="list the newest turns, or explain one in words"))
-    lint = commands.add_parser("lint", help="find what breaks the cached prefix in recorded requests")
-    lint_arguments.add(lint)
-    lint.set_defaults(run=_lint)
-    replay = commands.add_parser("replay", help="play a trace on a virtual clock, and compare placements")
-    replay_arguments.add(replay)
-    replay.set_defaults(run=_replay)
-    plan = commands.add_parser("plan", help="plan a deployment of SGLang for a model, GPUs and traffic")
-    plan_arguments.add(plan)
-    plan.set_defaults(run=_plan)
-    launch = commands.add_parser(
-        "launch", help="run a node's part of a plan with the proxy in front, and look after it"
-    )
-    launch_arguments.add(launch)
-    launch.set_defaults(run=_launch)
-    doctor = commands.add_parser("doctor", help="what this machine has, what a plan or a proxy lacks here, what to do")
-    doctor_arguments.add(doctor)
-    doctor.set_defaults(run=_doctor)
-    audit = commands.add_parser("audit", help="try whether one tenant can tell what another has sent")
-    audit_arguments.add(audit)
-    audit.set_defaults(run=_audit)
-    _add_proxy(commands.add_parser("proxy", help="run one proxy"))
-    health.add(commands.add_parser("health", help="ask the proxy of a config on this machine whether it is well"))
-    _add_reload(commands.add_parser("reload", help="let a running proxy apply its config file"))
-    add_engines(
-        commands.add_parser("engines", help="list, drain, undrain or flip the engines of a running proxy"), _engines
-    )
-    add_ledger(commands.add_parser("ledger", help="the database of the ledger: make or update its tables"), _ledger)
-    _add_directory(commands)
-    prices_arguments.add(commands.add_parser("prices", help="price books: which are in effect, and further ones"))
+    commands = found.add_subparsers(required=True, metavar="COMMAND", help="one of those below")
+    for command in (each for group in COMMANDS.values() for each in group):
+        # Without `help`, argparse does not list it: `_by_purpose` does.
+        one = commands.add_parser(
+            command.name,
+            description=f"{command.help[0].upper()}{command.help[1:]}.",
+            epilog=f"example: {command.example}",
+        )
+        for add in command.arguments:
+            add(one)
+        one.set_defaults(command=command)
     return found
 
 
-def _add_demo(demo: argparse.ArgumentParser) -> None:
-    demo_arguments.add(demo)
-    add_state_dir(demo)
-    demo.set_defaults(run=_demo)
-
-
-def _add_up(up: argparse.ArgumentParser) -> None:
-    _add_fleet(up)
-    up.add_argument(
-        "--env", action="store_true", help="print only the exports for a shell; of the fleet that runs here"
-    )
-    add_state_dir(up)
-    up.set_defaults(run=_up)
-
-
-def _add_fleet(command: argparse.ArgumentParser) -> None:
-    """How a fleet is started."""
-    command.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds per second (%(default)g)")
-    command.add_argument(
-        "--port", type=port, metavar="N", help="N and the three after it (those of the last start); 0: free ones"
-    )
-    command.add_argument("--record", action="store_true", help="keep every decision, for `warmroute replay`")
-    command.add_argument(
-        "--obey-prompts", action="store_true", help="the engines do what `obey: ...` lines of prompts say"
-    )
-
-
-def _add_usage(usage: argparse.ArgumentParser) -> None:
-    add_turns(usage)
-    by = ("session", "model", "tenant", "day", "hour")
-    usage.add_argument("--by", choices=by, default="model", help="a row for each (%(default)s); tenant: for operators")
-    usage.add_argument(
-        "--watch", type=above_zero, nargs="?", const=2.0, metavar="SECONDS", help="print it anew each %(const)g s"
-    )
-    usage.add_argument("--tenant", metavar="NAME", help="for operators: only the turns of this tenant")
-    add_admin(usage)
-    add_state_dir(usage)
-    usage.set_defaults(run=_usage)
-
-
-def _add_receipts(receipts: argparse.ArgumentParser) -> None:
-    actions = receipts.add_subparsers(required=True, metavar="ACTION", dest="action")
-    newest = actions.add_parser("list", help="the newest turns")
-    add_turns(newest)
-    newest.add_argument("--limit", type=listed, default=20, metavar="N", help="how many, at most 200 (%(default)d)")
-    show = actions.add_parser("show", help="where one went, why there, what was lost, what it would have cost cold")
-    show.add_argument(
-        "receipt", metavar="ID", help="its id, as in the header x-warmroute-receipt, or a beginning of it"
-    )
-    show.add_argument("--json", action="store_true", help="print the receipt as JSON")
-    add_admin(show)
-    for command in (newest, show):
-        add_state_dir(command)
-    receipts.set_defaults(run=_receipts)
-
-
-def _add_proxy(proxy: argparse.ArgumentParser) -> None:
-    proxy.add_argument("--config", required=True, metavar="FILE", help="the proxy's TOML file")
-    proxy.add_argument("--processes", type=_processes, metavar="N", help="a number, or auto; overrides the file")
-    proxy.add_argument("--check", action="store_true", help="check the file, print its errors, and exit")
-    proxy.add_argument("--probe", action="store_true", help="with --check: ask all engines and other regions, too")
-    proxy.set_defaults(run=_proxy)
-
-
-def _add_reload(reload: argparse.ArgumentParser) -> None:
-    reload.add_argument("--dry-run", action="store_true", help="only say what that would change")
-    add_admin(reload)
-    add_state_dir(reload)
-    reload.set_defaults(run=_reload)
-
-
-def _add_directory(commands: Any) -> None:
-    tenants = commands.add_parser("tenants", help="tenants in the database of the ledger: add, change, remove, import")
-    directory_arguments.add_tenants(tenants)
-    tenants.set_defaults(run=_tenants)
-    keys = commands.add_parser("keys", help="API keys in the database of the ledger: make, rotate, revoke")
-    directory_arguments.add_keys(keys, required=True)
-    keys.set_defaults(run=_keys)
-    key = commands.add_parser("key", help="make an API key and its line of the configuration; else as `keys`")
-    key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
-    directory_arguments.add_keys(key, required=False)
-    key.set_defaults(run=_key)
-
-
-def _processes(text: str) -> int | str:
-    return text if text == "auto" else count(text)
-
-
-def _demo(arguments: argparse.Namespace) -> int:
-    from warmroute_cli.processes import FleetError
-
-    try:
-        if arguments.tight:
-            from warmroute_cli.demo import tight
-
-            return tight.run(arguments)
-        if arguments.engine == "sglang":
-            from warmroute_cli.demo import sglang
-
-            return sglang.run(arguments)
-        from warmroute_cli.demo import embedded
-
-        return embedded.run(arguments)
-    except FleetError as error:
-        return _failed(error)
-
-
-def _up(arguments: argparse.Namespace) -> int:
-    from warmroute_cli import up
-    from warmroute_cli.processes import FleetError
-
-    try:
-        return up.run(arguments)
-    except FleetError as error:
-        return _failed(error)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    from warmroute_cli.processes import FleetError
-    from warmroute_cli.run import command
-
-    try:
-        return command.run(arguments)
-    except FleetError as error:
-        return _failed(error)
-
-
-def _usage(arguments: argparse.Namespace) -> int:
-    from warmroute_cli import usage
-
-    return usage.run(arguments)
-
-
-def _top(arguments: argparse.Namespace) -> int:
-    from warmroute_cli.top import command
-
-    return command.run(arguments)
-
-
-def _receipts(arguments: argparse.Namespace) -> int:
-    from warmroute_cli import receipts
-
-    return receipts.run(arguments)
-
-
-def _lint(arguments: argparse.Namespace) -> int:
-    from warmroute.lint import command
-
-    return command.run(arguments)
-
-
-def _replay(arguments: argparse.Namespace) -> int:
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core, and nothing here uses any
-    gc.set_threshold(COLLECT_EVERY)
-    from warmroute_cli.replay.command import replay
-
-    return replay(arguments)
-
-
-def _plan(arguments: argparse.Namespace) -> int:
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    gc.set_threshold(COLLECT_EVERY)
-    from warmroute_cli.plan.command import plan
-
-    return plan(arguments)
-
-
-def _launch(arguments: argparse.Namespace) -> int:
-    from warmroute_cli.launch.command import launch
-
-    return launch(arguments)
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    from warmroute_cli.doctor.command import doctor
-
-    return doctor(arguments)
-
-
-def _audit(arguments: argparse.Namespace) -> int:
-    from warmroute_cli.audit import command
-
-    return command.run(arguments)
-
-
-def _proxy(arguments: argparse.Namespace) -> int:
-    from warmroute_proxy.server.main import serve
-
-    if arguments.probe and not arguments.check:
-        print("warmroute proxy: --probe goes with --check", file=sys.stderr)
-        return 2
-    return serve(arguments.config, arguments.check, arguments.processes, probe_servers=arguments.probe)
-
-
-def _engines(arguments: argparse.Namespace) -> int:
-    from warmroute_cli import engines
-
-    if (arguments.action == "list") != (arguments.engine is None):
-        print(f"warmroute engines: {arguments.action} takes {'no' if arguments.engine else 'one'} ID", file=sys.stderr)
-        return 2
-    return engines.run(arguments)
-
-
-def _reload(arguments: argparse.Namespace) -> int:
-    from warmroute_cli import reload
-
-    return reload.run(arguments)
-
-
-def _ledger(arguments: argparse.Namespace) -> int:
-    from warmroute_cli import ledger
-
-    return ledger.run(arguments)
-
-
-def _keys(arguments: argparse.Namespace) -> int:
-    from warmroute_cli.directory import command
-
-    return command.run_keys(arguments)
-
-
-def _tenants(arguments: argparse.Namespace) -> int:
-    from warmroute_cli.directory import command
-
-    return command.run_tenants(arguments)
-
-
-def _key(arguments: argparse.Namespace) -> int:
-    if arguments.action is not None:
-        return _keys(arguments)
-    from warmroute_cli.directory import config_key
-
-    return config_key.run(arguments)
-
-
-def _failed(error: Exception) -> int:
-    print(f"warmroute: {error}", file=sys.stderr)
-    return 2
-
-
-SILENT = (_plan, _lint, _usage, _receipts, _ledger, _doctor, _reload, prices_arguments.run)
-"""The subcommands that print nothing until they are done."""
-
-EXTRAS = {_replay: ["proxy", "replay"], _lint: [], health.run: []}
-"""The extras that a subcommand needs, if not `proxy` alone."""
+def _by_purpose() -> str:
+    lines = []
+    for purpose, group in COMMANDS.items():
+        lines += [f"{purpose}:", *(f"  {each.name:9} {each.help}\n            {each.example}" for each in group), ""]
+    return "\n".join([*lines, "`warmroute COMMAND --help` lists the options of one."])
 
 
 if __name__ == "__main__":

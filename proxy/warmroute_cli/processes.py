@@ -15,11 +15,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
+from warmroute_cli.arguments import CannotRun
+
 POLL_S = 0.01
 LOG_LINES_SHOWN = 5
 
 
-class FleetError(Exception):
+class FleetError(CannotRun):
     """Something that the fleet needs did not start or answer; the message is for the person at the terminal."""
 
 

@@ -1,7 +1,8 @@
 """`OpenAI` and `AsyncOpenAI`: openai's clients, observed by warmroute, with openai's own parameters and five more."""
 
 from collections.abc import Iterable
-from typing import Any, Literal, Self, Unpack
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import openai
 
@@ -10,6 +11,10 @@ from warmroute._calls import AsyncCalls, Calls
 from warmroute._guard import Guard
 from warmroute._observer import Observer
 from warmroute._options import AsyncOptions, Options
+from warmroute.ways.connections import observe
+
+if TYPE_CHECKING:
+    from openai.resources.responses import AsyncResponses, Responses
 
 GuardMode = Literal["off", "warn", "raise"]
 Repair = str | Iterable[str] | None
@@ -36,6 +41,13 @@ class OpenAI(Calls, openai.OpenAI):
     ) -> None:
         self._observer = Observer(session, Guard(guard, repair), backend, telemetry=telemetry)
         super().__init__(**options)
+
+    @cached_property
+    def responses(self) -> "Responses":
+        """openai's, whose connections are observed, too."""
+        found = super().responses
+        observe(found, self, self._observer)
+        return found
 
     @property
     def cache(self) -> Cache:
@@ -66,6 +78,13 @@ class AsyncOpenAI(AsyncCalls, openai.AsyncOpenAI):
     ) -> None:
         self._observer = Observer(session, Guard(guard, repair), backend, telemetry=telemetry)
         super().__init__(**options)
+
+    @cached_property
+    def responses(self) -> "AsyncResponses":
+        """openai's, whose connections are observed, too."""
+        found = super().responses
+        observe(found, self, self._observer)
+        return found
 
     @property
     def cache(self) -> AsyncCache:

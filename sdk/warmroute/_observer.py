@@ -184,6 +184,19 @@ class Observer:
         block = current()
         return self._pinned or (block.key if block else None) or self._default
 
+    def named_headers(self, client: Any) -> dict[str, str]:
+        """The headers of a connection of `client` on which many turns are asked, where the program names a session."""
+        named = self._named()
+        if named is None:
+            return {}
+        backend = backend_of(self._backend, str(client.base_url))
+        caller = lower_headers(client._client.headers, client._custom_headers)
+        identity = identity_of(named, caller, {})
+        if identity is None or identity.header is None:
+            return {}
+        found = signal(backend, identity.header, derived=False, home=None, parent=None)
+        return {name: value for name, value in found.headers.items() if name not in caller}
+
     def begin(self, client: Any, options: Any, *, stream: bool, stream_cls: Any) -> Call:
         """Prepare a call of `client`, with the arguments of its library's `request`."""
         call = Call(options, stream_cls)

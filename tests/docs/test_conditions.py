@@ -8,7 +8,7 @@ import pytest
 from tests.machine import seconds
 
 from warmroute_proxy.core.load.conditions import Condition
-from warmroute_proxy.server.base.metric_help import HELP
+from warmroute_proxy.server.base.declared_metrics import HELP
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/conditions.md").read_text()

@@ -15,7 +15,7 @@ from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELD
 from warmroute_proxy.server.base import config_file
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.config_table import Table
-from warmroute_proxy.server.base.metric_help import HELP
+from warmroute_proxy.server.base.declared_metrics import HELP, OF_WORKERS
 from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.processes.peer_processes import Gauges
 from warmroute_proxy.server.tracing import names as traced
@@ -86,11 +86,18 @@ def metric_rows() -> list[list[str]]:
     return [row for row in rows((REFERENCE / "reference/metrics.md").read_text()) if row[0].startswith("`warmroute_")]
 
 
-def test_every_metric_that_is_counted_has_its_help() -> None:
-    written = {name for path in SERVER for name in re.findall(r'"(warmroute_[a-z_]+)"', path.read_text())}
+def test_every_number_of_a_worker_and_of_a_process_is_a_declared_metric() -> None:
     of_workers = {"dp_rank", "running_limit", "token_limit", "prefill_limit", *WorkerLoad().as_dict(0.0)} - NOT_NUMBERS
     made = {f"warmroute_worker_{name}" for name in of_workers} | {f"warmroute_{name}" for name in Gauges._fields}
-    assert written | made == set(HELP)
+    assert made <= set(HELP)
+
+
+def test_every_declared_metric_is_counted_somewhere() -> None:
+    used = {name for path in SERVER for name in re.findall(r"declared\.([A-Z_]+)", path.read_text())}
+    made = {name for name in HELP if name.removeprefix("warmroute_").upper() not in used}
+    assert {name.removeprefix("warmroute_") for name in made} <= {f"worker_{name}" for name in OF_WORKERS} | {
+        *Gauges._fields
+    }
 
 
 def test_every_span_and_attribute_of_a_trace_is_in_its_table_with_what_it_says() -> None:

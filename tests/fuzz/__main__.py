@@ -1,4 +1,4 @@
-"""Fuzzing by hand: `python -m tests.fuzz [http1|body|body_template|dialects|sse|passthrough] [--minutes 10]`.
+"""Fuzzing by hand: `python -m tests.fuzz [http1|body|body_template|dialects|sse|passthrough|websocket] [--minutes 10]`.
 
 Runs atheris, in a virtual environment of its own that the first run makes, over the targets of this folder: coverage of
 the proxy's code leads it. What it finds new is added to `corpus/`, which the test suite runs through the same targets.
@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ENVIRONMENT = ROOT / ".venv-fuzz"
 REQUIREMENTS = ("-e", f"{ROOT}[proxy]", "atheris>=3,<4", "h11>=0.16,<1")
-TARGETS = ("http1", "body", "body_template", "dialects", "sse", "passthrough")
+TARGETS = ("http1", "body", "body_template", "dialects", "sse", "passthrough", "websocket")
 MAX_BYTES = 4096
 
 
@@ -50,7 +50,9 @@ def _environment() -> str:
 def _fuzz(target: str, minutes: float) -> None:
     """Does not return: libFuzzer ends the process."""
     atheris = importlib.import_module("atheris")  # no type hints, and only in that environment
-    with atheris.instrument_imports(include=["warmroute_proxy.server", "warmroute_proxy.dialects", "httptools"]):
+    with atheris.instrument_imports(
+        include=["warmroute_proxy.server", "warmroute_proxy.dialects", "httptools", "websockets"]
+    ):
         check = _check(target)
     corpus = HERE / "corpus" / target
     corpus.mkdir(parents=True, exist_ok=True)
@@ -70,6 +72,8 @@ def _check(target: str) -> Callable[[bytes], None]:
         from tests.fuzz.dialects import check
     elif target == "sse":
         from tests.fuzz.sse import check
+    elif target == "websocket":
+        from tests.fuzz.websocket import check
     else:
         from tests.fuzz.passthrough import check
     return check

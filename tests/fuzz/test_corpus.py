@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzz import body, body_template, dialects, http1, passthrough, sse
+from tests.fuzz import body, body_template, dialects, http1, passthrough, sse, websocket
 
 CORPUS = Path(__file__).parent / "corpus"
 CHECKS: dict[str, Callable[[bytes], None]] = {
@@ -16,6 +16,7 @@ CHECKS: dict[str, Callable[[bytes], None]] = {
     "dialects": dialects.check,
     "sse": sse.check,
     "passthrough": passthrough.check,
+    "websocket": websocket.check,
 }
 
 

@@ -21,6 +21,7 @@ from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, answer, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute.contract.conversations import Conversations
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
@@ -200,7 +201,7 @@ async def test_a_body_that_ends_its_process_twice_is_refused_and_the_others_are_
         assert (await dead).status == 503
         assert (await broken).status == 500
         assert (await sound).model.name == "m"
-        assert scene.metrics.value("warmroute_large_bodies_total", (("outcome", "read_again"),)) == 1
+        assert scene.metrics.value(declared.LARGE_BODIES_TOTAL, (("outcome", "read_again"),)) == 1
     finally:
         scene.bodies.shut_down()
 

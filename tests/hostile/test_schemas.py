@@ -56,6 +56,76 @@ def test_others_pass(schema: str) -> None:
         assert read(path, json.dumps(body).encode()).became is Became.READ, path
 
 
+CHOICES: dict[str, Any] = {
+    CHAT: "required",
+    RESPONSES: {"type": "function", "name": "a"},
+    MESSAGES: {"type": "any"},
+    GEMINI: {"functionCallingConfig": {"mode": "ANY"}},
+}
+
+
+def tool_bodies(schema: dict[str, Any], *, required: bool) -> dict[str, bytes]:
+    """Bodies with a tool whose arguments have this schema."""
+    said = [{"role": "user", "content": "x"}]
+    arguments = {"type": "object", "properties": {"argument": schema}}
+    function = {"name": "a", "parameters": arguments}
+    declared = {"functionDeclarations": [{"name": "a", "parametersJsonSchema": arguments}]}
+    ours = {"name": "a", "input_schema": arguments}
+    made: dict[str, dict[str, Any]] = {
+        CHAT: {"model": "m", "messages": said, "tools": [{"type": "function", "function": function}]},
+        RESPONSES: {"model": "m", "input": "x", "tools": [{"type": "function"} | function]},
+        MESSAGES: {"model": "m", "max_tokens": 1, "messages": said, "tools": [ours]},
+        GEMINI: {"contents": [{"role": "user", "parts": [{"text": "x"}]}], "tools": [declared]},
+    }
+    for path, body in made.items():
+        if required:
+            body["toolConfig" if path == GEMINI else "tool_choice"] = CHOICES[path]
+    return {path: json.dumps(body).encode() for path, body in made.items()}
+
+
+@pytest.mark.parametrize("schema", SLOW)
+def test_a_tool_with_a_slow_one_cannot_be_required(schema: str) -> None:
+    for path, body in tool_bodies(SLOW[schema], required=True).items():
+        assert read(path, body).became is Became.REFUSED, path
+
+
+@pytest.mark.parametrize("schema", SLOW)
+def test_a_tool_with_a_slow_one_can_be_offered(schema: str) -> None:
+    for path, body in tool_bodies(SLOW[schema], required=False).items():
+        assert read(path, body).became is Became.READ, path
+
+
+@pytest.mark.parametrize("schema", QUICK)
+def test_a_tool_with_another_can_be_required(schema: str) -> None:
+    for path, body in tool_bodies(QUICK[schema], required=True).items():
+        assert read(path, body).became is Became.READ, path
+
+
+@pytest.mark.parametrize(
+    ("strict", "became"),
+    [
+        ('"strict": true', Became.REFUSED),
+        ('"\\u0073trict": true', Became.REFUSED),
+        ('"strict": false', Became.READ),
+        ('"description": "\\"strict\\": true"', Became.READ),
+    ],
+)
+def test_a_strict_tool_is_compiled_though_no_call_is_required(strict: str, became: Became) -> None:
+    body = tool_bodies(SLOW["a long text"], required=False)[CHAT].decode()
+    assert read(CHAT, body.replace('"name": "a"', f'"name": "a", {strict}').encode()).became is became
+
+
+def test_names_in_escapes_are_read() -> None:
+    for path, body in tool_bodies(SLOW["many patterns"], required=True).items():
+        assert read(path, body.replace(b'"pattern"', b'"p\\u0061ttern"')).became is Became.REFUSED, path
+
+
+def test_many_values_are_not_looked_through() -> None:
+    properties_of_all = {f"p{number}": STRING for number in range(6000)} | {"p": STRING | {"maxLength": 1}}
+    for path, body in tool_bodies({"type": "object", "properties": properties_of_all}, required=True).items():
+        assert read(path, body).became in {Became.REFUSED, Became.HANDED_OVER}, path
+
+
 def test_messages_have_no_schema_for_answers() -> None:
     body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "output_format": SLOW}
     assert read(MESSAGES, json.dumps(body).encode()).became is Became.READ  # it is dropped

@@ -28,6 +28,12 @@ READ_BYTES: Final = 65_536
 
 SLOWER: Final = 50.0
 _CHAT: Final = b"/chat/completions "
+_BEGINS: Final = (b"HTTP/1.1 200", b"HTTP/1.1 101", b"\x81")
+_SWITCHED: Final = b"HTTP/1.1 101"
+_MESSAGE: Final = (_SWITCHED, b"\x81")
+_ID: Final = b"resp_"
+_TAIL_BYTES: Final = 8192
+"""Of a write, in which an answer may end."""
 
 
 class Plan:
@@ -41,7 +47,7 @@ class Plan:
         self.last, self.bare_bytes = base64.b64decode(said["last"]), said["bare_bytes"]
         self.information = {path.encode(): base64.b64decode(each) for path, each in said["information"].items()}
         self.nothing_here = base64.b64decode(said["nothing_here"])
-        self.answer_begins = said["answer_begins"].encode()
+        self.last_id = said["last_id"].encode()
         self.answer_tokens = said["answer_tokens"]
         self.bytes_per_token, self.uncached_tokens = said["bytes_per_token"], said["uncached_tokens"]
         self.answer_ends = base64.b64decode(said["answer_ends"])
@@ -119,8 +125,12 @@ class ClientTransport(Transport):
         self._plan = loop.plan
         self._requests: Iterator[bytes] = iter(())
         self._began = False
+        self._last_id = b""
         self._protocol = connect()
         self._protocol.connection_made(self)
+
+    def set_protocol(self, protocol: Any) -> None:
+        self._protocol = protocol
 
     def ask(self, requests: list[bytes]) -> None:
         """Send these, one after the other."""
@@ -130,9 +140,9 @@ class ClientTransport(Transport):
     def write(self, data: bytes) -> None:
         if not self._began:
             self._began = True
-            if not data.startswith(self._plan.answer_begins):
+            if not data.startswith(_BEGINS):
                 raise SystemExit(f"a bad answer: {bytes(data[:400])!r}")
-        if data.endswith(self._plan.answer_ends):
+        if self._in_messages(data) if data.startswith(_MESSAGE) else data.endswith(self._plan.answer_ends):
             self._loop.answered += 1
             self._began = False
             self._loop.call_soon(self._next)
@@ -140,11 +150,22 @@ class ClientTransport(Transport):
     def writelines(self, parts: list[bytes]) -> None:
         self.write(b"".join(parts))
 
+    def _in_messages(self, data: bytes) -> bool:
+        """Whether an answer ends in messages of a WebSocket, whose id is that of the last response."""
+        if data.startswith(_SWITCHED):
+            return True
+        at = data.rfind(_ID, 0, len(data) - len(self._plan.last_id))
+        if at >= 0:
+            self._last_id = data[at : at + len(self._plan.last_id)]
+        return self._plan.answer_ends in data[-_TAIL_BYTES:]
+
     def _next(self) -> None:
         request = next(self._requests, None)
         if request is None:
             self._loop.ended()
             return
+        if self._last_id:
+            request = request.replace(self._plan.last_id, self._last_id)
         for at in range(0, len(request), READ_BYTES):
             self._protocol.data_received(request[at : at + READ_BYTES])
 

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.perf.bodies import Body, agents, as_messages, growing, renamed, small
-from tests.perf.dialects import TRANSLATIONS
+from tests.perf.dialects import RESPONSES, TRANSLATIONS, as_responses
 from tests.perf.engines import (
     ANSWER,
     ANSWER_TOKENS,
@@ -40,11 +40,16 @@ from tests.perf.engines import (
     Engine,
     stream_ending,
 )
-from tests.perf.load import MESSAGES, request
+from tests.perf.load import MESSAGES, offer, request
 from tests.perf.loop import Loop
 from tests.perf.proxies import BUDGET, MINUTE, ROOT, Fleet, Place, write_config
 
 CHUNKS: Final = 200
+AGENT_CHUNKS: Final = 40
+LAST_ID: Final = f"resp_{'0' * 24}"
+"""In the place of the id of the last response."""
+
+ENDS: Final = {"http": b"0\r\n\r\n", "ws": b'"type":"response.completed"'}
 TIMEOUT_S: Final = 600
 _TRACING: Final = '\n[tracing]\nendpoint = "http://127.0.0.1:9"\nratio = %d\n'
 LIMITS: Final = {
@@ -83,6 +88,7 @@ class Counted:
     counted: list[list[bytes]]
     reads: list[bytes]
     last: Counting  # the last read
+    ends: bytes = b""  # what stands in the last write of an answer; empty: as chats end
 
     @property
     def streams(self) -> bool:
@@ -122,11 +128,11 @@ def _turns(size: int, sessions: int, warm: int, counted: int) -> tuple[list[list
     return [each[:warm] for each in asked], [each[warm:] for each in asked]
 
 
-def _numbered() -> tuple[list[bytes], Counting]:
+def _numbered(count: int = CHUNKS) -> tuple[list[bytes], Counting]:
     """The chunks of a stream, and the last of them with what ends it."""
-    chunks = [(FIRST if i == 0 else LAST if i == CHUNKS - 1 else MIDDLE) % i for i in range(CHUNKS)]
+    chunks = [(FIRST if i == 0 else LAST if i == count - 1 else MIDDLE) % i for i in range(count)]
     chunks[0] = STREAM_HEAD + chunks[0]
-    ending = stream_ending(CHUNKS)
+    ending = stream_ending(count)
     return chunks[:-1], Counting(chunks[-1] + ending.template, ending.bare_bytes)
 
 
@@ -194,6 +200,31 @@ def _w2_by(letter: str) -> Counted:
     return Counted(f"w2{letter}", "chunk", CHUNKS, *chats, *_numbered())
 
 
+def _w4_by(transport: str) -> Counted:
+    """Agents' turns of 150 KB to `/v1/responses`, 2 KB more each, streamed; over a WebSocket only what is new."""
+    asked = []
+    for bodies in agents(150_000, sessions=4, turns=16):
+        session = bodies[0].session
+        events = [{**json.loads(as_responses(body)[1].data), "stream": True} for body in bodies]
+        if transport == "http":
+            asked.append([request(_PORT, json.dumps(each).encode(), session, path=RESPONSES) for each in events])
+            continue
+        sent = [_message(events[0])]
+        for before, each in itertools.pairwise(events):
+            added = each["input"][len(before["input"]) :]
+            sent.append(_message({**each, "input": added, "previous_response_id": LAST_ID}))
+        asked.append([offer(_PORT, session, RESPONSES), *sent])
+    warm = 4 if transport == "http" else 5
+    turns = [each[:warm] for each in asked], [each[warm:] for each in asked]
+    return Counted(f"w4{transport}", "request", 1, *turns, *_numbered(AGENT_CHUNKS), ends=ENDS[transport])
+
+
+def _message(event: dict[str, Any]) -> bytes:
+    """A frame whose mask changes nothing, so that the id of the last response can be written into it."""
+    data = json.dumps({"type": "response.create", **event}).encode()
+    return b"\x81\xff" + len(data).to_bytes(8, "big") + bytes(4) + data
+
+
 WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
     "w1": _w1,
     "w2": _w2,
@@ -201,6 +232,8 @@ WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
     "w3": _w3,
     "w3-1m": _w3_1m,
     "w3new": _w3new,
+    "w4http": partial(_w4_by, "http"),
+    "w4ws": partial(_w4_by, "ws"),
     "w2m": _w2m,
     "w5": _w5,
     "w5m": _w5m,
@@ -227,8 +260,8 @@ def _plan(workload: Counted) -> str:
             "answer_tokens": CHUNKS if workload.streams else ANSWER_TOKENS,
             "bytes_per_token": BYTES_PER_TOKEN,
             "uncached_tokens": UNCACHED_TOKENS,
-            "answer_begins": "HTTP/1.1 200",
-            "answer_ends": _text(b"0\r\n\r\n" if workload.streams else b"}"),
+            "answer_ends": _text(workload.ends or (b"0\r\n\r\n" if workload.streams else b"}")),
+            "last_id": LAST_ID,
         }
     )
 

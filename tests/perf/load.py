@@ -34,6 +34,15 @@ def request(port: int, body: bytes, session: str, api_key: str = API_KEY, more: 
     return head.encode() + body
 
 
+def offer(port: int, session: str, path: str) -> bytes:
+    """The offer of a WebSocket."""
+    return (
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {API_KEY}\r\n"
+        f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nx-session-affinity: {session}\r\n\r\n"
+    ).encode()
+
+
 @dataclass
 class Tally:
     """What came back. Times are nanoseconds of wall clock."""

@@ -24,7 +24,7 @@ from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits, UsedToke
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.core.replicas.record import Call, Opened, Placed
-from warmroute_proxy.core.replicas.recording_router import Playback, RecordedRouter
+from warmroute_proxy.core.replicas.recorder import Playback, recorded_router
 from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
@@ -112,7 +112,7 @@ class Fleet:
         self.workers = workers
         self.peers = peers
         self.record: list[Call] = []
-        self.router = RecordedRouter(self.record.append, "test", "east", workers, peers)
+        self.router = recorded_router(self.record.append, "test", "east", workers, peers)
         of_tenants = [
             ScopeLimits(Scope(name, (name,), kind="tenant"), limits) for name, limits in TENANTS.items() if limits
         ] + list(limits)

@@ -1,8 +1,10 @@
 """Whatever a router is told, its record plays back; whatever happens to the bytes of a record, it is noticed."""
 
+from functools import partial
 from io import BytesIO
 from typing import Any
 
+import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.search import searched
@@ -11,11 +13,13 @@ from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
-from warmroute_proxy.core.placement.router import Ticket
+from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.record import MAGIC, Call, Closed, Frames, RecordError, frame
-from warmroute_proxy.core.replicas.recording_router import RecordedRouter
+from warmroute_proxy.core.replicas.recorder import Recorder, recorded_router
+from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.replay.record import judge
 
 WORKERS = [
@@ -30,7 +34,10 @@ REGIONS = ["west", "north"]
 
 OPS = ["turn"] * 6 + ["end"] * 4 + ["token", "progress", "fail", "up", "peer", "drain", "restart", "remove", "add"]
 OPS += ["loads", "stored", "removed", "cleared"]
-ops = st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 11), st.integers(0, 3)), max_size=60)
+operation = st.tuples(st.sampled_from(OPS), st.integers(0, 11), st.integers(0, 3))
+ops = st.lists(operation, max_size=60)
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(list[Event]).decode
 
 
 def facts(number: int, variant: int) -> Facts:
@@ -56,7 +63,7 @@ def facts(number: int, variant: int) -> Facts:
 class Driver:
     """Does what a proxy does with a router, in any order."""
 
-    def __init__(self, router: RecordedRouter) -> None:
+    def __init__(self, router: Router) -> None:
         self.router = router
         self.now_s = 0.0
         self.open: list[tuple[Ticket, Facts]] = []
@@ -111,7 +118,7 @@ class Driver:
 def recorded(done: list[tuple[str, int, int]], policy: Policy = "cost") -> bytes:
     calls: list[Call] = []
     driver = Driver(
-        RecordedRouter(calls.append, "1", "east", WORKERS, [Peer("west", 0.03), Peer("north", 0.01)], policy)
+        recorded_router(calls.append, "1", "east", WORKERS, [Peer("west", 0.03), Peer("north", 0.01)], policy)
     )
     for op in done:
         driver.do(*op)
@@ -124,6 +131,31 @@ def test_every_decision_comes_out_the_same(done: list[tuple[str, int, int]], pol
     verdict = judge(Frames(BytesIO(recorded(done, policy)).read))
     assert (verdict.differing, verdict.first_difference, verdict.cut_off) == (0, None, None)
     assert verdict.decisions == sum(op == "turn" for op, _, _ in done)
+
+
+@searched(60)
+@given(st.lists(st.tuples(st.integers(0, 1), operation), max_size=40))
+def test_each_of_two_routers_that_share_what_they_know_plays_back_its_own_decisions(
+    done: list[tuple[int, tuple[str, int, int]]],
+) -> None:
+    calls: list[list[Call]] = [[], []]
+    replicas: list[Replica] = []
+
+    def send(sender: int, event: Event, now_s: float) -> None:
+        (again,) = decode(encode([event]))
+        replicas[1 - sender].apply(sender, again, now_s)
+
+    for number, written in enumerate(calls):
+        recorder = Recorder(written.append, "1", "east", WORKERS)
+        replicas.append(Replica("east", WORKERS, send=partial(send, number), listeners=[recorder]))
+    drivers = [Driver(replica.router) for replica in replicas]
+    for who, op in done:
+        drivers[who].do(*op)
+    replicas[0].forget(1, drivers[0].now_s)
+    for written in calls:
+        data = MAGIC + b"".join(map(frame, [*written, Closed("done")]))
+        verdict = judge(Frames(BytesIO(data).read))
+        assert (verdict.differing, verdict.first_difference, verdict.cut_off) == (0, None, None)
 
 
 SOME = recorded([("turn", 3, 1), ("token", 0, 1), ("loads", 2, 1), ("end", 0, 2), ("turn", 4, 2), ("up", 1, 0)])

@@ -24,10 +24,10 @@ from warmroute_proxy.core.replicas.event_stream import (
     Outbox,
 )
 from warmroute_proxy.core.replicas.peer_events import Event, Lost, Sent
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.replica import Replica
 
 
-class Applied(PeerRouter):
+class Applied(Replica):
     """Notes what it is given."""
 
     def __init__(self) -> None:
@@ -149,9 +149,9 @@ def test_a_proxy_that_is_silent_is_forgotten_and_one_that_has_nothing_to_say_is_
 def test_the_books_are_those_of_the_sender_after_lost_messages() -> None:
     workers = [Worker(id_, id_, 0, "aggregated") for id_ in ("a", "b")]
     outbox, inbox = Outbox(7), Inbox()
-    other = PeerRouter("east", workers, send=lambda *_: None)
-    router = PeerRouter("east", workers, send=lambda event, _now_s: outbox.add(event))
-    for each in (router, other):
+    other = Replica("east", workers, send=lambda *_: None)
+    router = Replica("east", workers, send=lambda event, _now_s: outbox.add(event)).router
+    for each in (router, other.router):
         for id_ in ("a", "b"):
             each.observe_loads(id_, EngineLoads(max_running=100, max_tokens=100_000), 0.0)
     running: list[Any] = []
@@ -170,5 +170,5 @@ def test_the_books_are_those_of_the_sender_after_lost_messages() -> None:
     message = outbox.take(2.0)
     assert message is not None
     inbox.apply(message, other, 2.0)
-    assert other.working_set.as_dict(3.0) == router.working_set.as_dict(3.0)
+    assert other.router.working_set.as_dict(3.0) == router.working_set.as_dict(3.0)
     assert router.working_set.as_dict(3.0)["a"]["resident"] > 0

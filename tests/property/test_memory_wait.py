@@ -77,7 +77,7 @@ class Front:
 
     def go(self, facts: Facts, decision: Decision, *, checked: bool = True) -> None:
         id_ = decision.cache_worker
-        residents = self.router._fleet.workers[id_].load.residents
+        residents = self.router.fleet.workers[id_].load.residents
         uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         need, lineage = need_tokens(facts, decision), facts.lineage
         cold = uncached >= max(SMALL_TOKENS, decision.prompt_tokens_est / 2)
@@ -95,7 +95,7 @@ class Front:
         self.round()
 
     def books(self, id_: str) -> Any:
-        return self.router._fleet.workers[id_].load.residents
+        return self.router.fleet.workers[id_].load.residents
 
 
 class Tight(RuleBasedStateMachine):

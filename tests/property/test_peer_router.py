@@ -14,7 +14,7 @@ from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.replica import Replica
 
 WORKERS: Final = [
     Worker("a0", "a", 0, "aggregated"),
@@ -59,7 +59,8 @@ class Processes:
     def __init__(self) -> None:
         self.one = Router("east", WORKERS, PEERS)
         self.sent: list[list[Event]] = [[] for _ in range(COUNT)]
-        self.many = [PeerRouter("east", WORKERS, PEERS, send=partial(self._send, number)) for number in range(COUNT)]
+        self.replicas = [Replica("east", WORKERS, PEERS, send=partial(self._send, number)) for number in range(COUNT)]
+        self.many = [replica.router for replica in self.replicas]
         self.now_s = 0.0
         self.open: list[tuple[int, Ticket, Ticket, Facts]] = []
 
@@ -84,7 +85,7 @@ class Processes:
             for event in events:
                 for peer in range(COUNT):
                     if peer != number:
-                        self.many[peer].apply(number, event, self.now_s)
+                        self.replicas[peer].apply(number, event, self.now_s)
 
     def answers(self, number: int) -> list[Decision | None]:
         """What each would decide now, the one first."""
@@ -156,8 +157,8 @@ def test_what_a_sibling_that_died_had_under_way_is_load_no_more(done: list[tuple
     processes = Processes()
     for operation, who, number in done:
         processes.do(operation, who, number)
-    for router in processes.many:
-        router.forget(dead, processes.now_s)
+    for replica in processes.replicas:
+        replica.forget(dead, processes.now_s)
     for who, ticket, _, _ in processes.open:
         if who != dead:
             processes.many[who].failed(ticket, processes.now_s, [])

@@ -13,7 +13,7 @@ from schemathesis import GenerationMode
 from tests.fuzz.test_openapi import CHECKS
 from tests.subjects.processes import PLAIN
 from tests.subjects.stores import Postgres
-from warmroute_proxy.server.control.openapi_directory import directory_paths
+from warmroute_proxy.server.control.control_plane import described_routes
 
 from .operating import ENGINE, Operator, WithoutEngines
 
@@ -154,14 +154,19 @@ def test_a_proxy_without_a_database_says_so(tmp_path: Path) -> None:
         proxy.stop()
 
 
-@pytest.mark.parametrize("path", directory_paths())
+PATHS = [
+    path for path in described_routes()["paths"] if path.startswith(("/admin/tenants", "/admin/keys", "/admin/audit"))
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_every_answer_is_as_described(operator: Operator, path: str) -> None:
     proxy = operator.proxies[0]
     api = schemathesis.openapi.from_url(f"{proxy.url}/openapi.json")
     headers = {"authorization": f"Bearer {proxy.admin_key}"}
 
     for method in METHODS:
-        if method not in directory_paths()[path]:
+        if method not in described_routes()["paths"][path]:
             continue
         modes = list(GenerationMode) if method in {"post", "patch"} else [GenerationMode.POSITIVE]
         for mode in modes:

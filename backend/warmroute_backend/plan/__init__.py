@@ -4,6 +4,7 @@ It is pure: no clock, no I/O, no randomness. Equal requests give equal plans. Ca
 write those of a plan. It knows SGLang 0.5.23; formulas name the lines that they are from.
 
 errors        PlanError: a sentence, and what would work
+tables        tables of TOML as records, and as text
 words         what parts of a plan can be called
 hardware      GPUs and clusters
 model         the shape of a model, from its config.json

@@ -6,7 +6,7 @@ from typing import Final
 from warmroute_backend.plan.hardware import Cluster
 from warmroute_backend.plan.memory import Memory, Role, Shape, memory
 from warmroute_backend.plan.model import Model
-from warmroute_backend.plan.words import Objective, Storage
+from warmroute_backend.plan.words import CACHE_DIR, RDMA_RESOURCE, Objective, Storage
 
 ROLES: Final = ("aggregated", "prefill", "decode")
 
@@ -42,7 +42,7 @@ class Speculation:
     """A draft model. `path` is None where the target's own layers draft (MTP)."""
 
     algorithm: str
-    path: str | None
+    path: str | None = field(default=None, kw_only=True)
     steps: int
     topk: int
     draft_tokens: int
@@ -113,9 +113,9 @@ class Site:
     image: str = "lmsysorg/sglang:v0.5.23"
     namespace: str = "default"
     storage_dir: str = "/var/lib/warmroute/hicache"
-    cache_dir: str = "/var/cache/sglang"
+    cache_dir: str = CACHE_DIR
     """On each node, for pods: kernels that SGLang compiles, and the checkpoint where `model_path` is empty."""
-    rdma_resource: str = "rdma/hca_shared_devices_a"
+    rdma_resource: str = RDMA_RESOURCE
     """What a device plugin calls network cards; empty: pods are privileged and get /dev/infiniband of the node."""
     user: str = "sglang"
     python: str = "/opt/sglang/bin/python"

@@ -5,14 +5,20 @@ A `[[gpu]]` of a TOML file adds to the table or replaces an entry.
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from warmroute_backend.plan.errors import PlanError, unknown
+from warmroute_backend.plan.tables import record
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 MAX_GPUS: Final = 512
+
+Count = Annotated[int, Meta(ge=0)]
+Speed = Annotated[float, Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +32,19 @@ class Gpu:
     """
 
     name: str
-    memory_mib: int
-    context_mib: int
-    bandwidth_gb_s: float
-    bf16_tflops: float
-    fp8_tflops: float
-    fp4_tflops: float
-    link_gb_s: float
-    host_memory_gib: int
-    nics: int
-    nic_gbit_s: float
+    memory_mib: Count
+    context_mib: Count
+    bandwidth_gb_s: Speed
+    bf16_tflops: Speed
+    fp8_tflops: Speed
+    fp4_tflops: Speed
+    link_gb_s: Speed
+    host_memory_gib: Count
+    nics: Count
+    nic_gbit_s: Speed
     compute_capability: str
     vendor: str = "nvidia"
-    per_node: int = 8
+    per_node: Count = 8
 
     @property
     def memory_bytes(self) -> int:
@@ -126,17 +132,4 @@ def _gpu(table: object, where: str, gpus: Mapping[str, Gpu]) -> Gpu:
     if not isinstance(table, dict):
         raise PlanError(f"{where} is no table.")
     base = gpus.get(str(table.get("name")))
-    known = {field.name: field for field in fields(Gpu)}
-    values: dict[str, Any] = {} if base is None else asdict(base)
-    for key, value in table.items():
-        if key not in known:
-            raise unknown(f"key of {where}", key, known)
-        kind = known[key].type
-        fits = isinstance(value, str) if kind is str else isinstance(value, int | float) and not isinstance(value, bool)
-        if not fits or (kind is int and not isinstance(value, int)) or (kind is not str and value < 0):
-            raise PlanError(f"{where}.{key} is {value!r}, which is no {'text' if kind is str else 'number above 0'}.")
-        values[key] = value
-    missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
-    if missing:
-        raise PlanError(f"{where} lacks {', '.join(missing)}.")
-    return Gpu(**values)
+    return record(Gpu, table if base is None else asdict(base) | table, where)

@@ -4,10 +4,9 @@ The model is a name of the table or the path of a checkpoint's folder, which the
 with the nearest known name, since a misspelt setting would be one that is not made.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import asdict
 from typing import Any, Final
 
 from warmroute_backend.plan.deployment import (
@@ -21,10 +20,11 @@ from warmroute_backend.plan.deployment import (
     Speculation,
     Traffic,
 )
-from warmroute_backend.plan.errors import PlanError, unknown
+from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, gpus_with, parse_cluster
 from warmroute_backend.plan.memory import Shape
 from warmroute_backend.plan.model import Model
+from warmroute_backend.plan.tables import known, record, table
 from warmroute_backend.plan.words import OBJECTIVES, STORAGES
 
 _RATE: Final = re.compile(r"\d{1,9}(\.\d{1,6})?")
@@ -63,50 +63,25 @@ _WORDS: Final = {"role": ROLES, "storage": STORAGES}
 
 def written(plan: Plan, model: str) -> str:
     """The file of a plan; `model` is what names its model on the command line."""
-    lines = [
-        "# Made by `warmroute plan`; after an edit: warmroute plan --check plan.toml",
-        "[plan]",
-        f"version = {VERSION}",
-    ]
-    lines += [f"model = {_value(model)}", f"model_name = {_value(plan.model_name)}"]
-    lines += [f"gpus = {_value(str(plan.cluster))}", f"objective = {_value(plan.objective)}"]
+    head = {"version": VERSION, "model": model, "model_name": plan.model_name}
+    head |= {"gpus": str(plan.cluster), "objective": plan.objective}
+    site = asdict(plan.site)
+    environment = dict(site.pop("environment"))
+    tables = [f"# Made by `warmroute plan`; after an edit: warmroute plan --check plan.toml\n{table('[plan]', head)}"]
     if plan.cluster.gpu != GPUS.get(plan.cluster.gpu.name):
-        lines += ["", "[[gpu]]", *_pairs(plan.cluster.gpu)]
+        tables.append(table("[[gpu]]", asdict(plan.cluster.gpu)))
     if plan.traffic is not None:
-        lines += ["", "[traffic]", *_pairs(plan.traffic)]
+        tables.append(table("[traffic]", asdict(plan.traffic)))
     if plan.price is not None:
-        lines += ["", "[price]", *_pairs(plan.price)]
-    site = [line for line in _pairs(replace(plan.site, environment=())) if not line.startswith("environment")]
-    lines += ["", "[site]", *site, "", "[site.environment]"]
-    lines += [f"{json.dumps(name)} = {_value(value)}" for name, value in plan.site.environment]
+        tables.append(table("[price]", asdict(plan.price)))
+    tables += [table("[site]", site), table("[site.environment]", environment)]
     for engine in plan.engines:
-        lines += ["", "[[engine]]", *_engine_lines(engine)]
-    return "\n".join(lines) + "\n"
-
-
-def _engine_lines(engine: Engine) -> list[str]:
-    lines = [f"{key} = {_value(getattr(engine, name))}" for key, name in _ENGINE_KEYS.items()]
-    lines += [f"{key} = {_value(getattr(engine.shape, name))}" for key, name in _SHAPE_KEYS.items()]
-    for key in _NESTED:
-        nested = getattr(engine, key)
-        if nested is not None:
-            lines += ["", f"[engine.{key}]", *_pairs(nested)]
-    return lines
-
-
-def _pairs(record: Any) -> list[str]:
-    values = ((field.name, getattr(record, field.name)) for field in fields(record))
-    return [f"{name} = {_value(value)}" for name, value in values if value is not None]
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, tuple):
-        return f"[{', '.join(_value(each) for each in value)}]"
-    return json.dumps(value, ensure_ascii=False)
+        own = {key: getattr(engine, name) for key, name in _ENGINE_KEYS.items()}
+        own |= {key: getattr(engine.shape, name) for key, name in _SHAPE_KEYS.items()}
+        tables.append(table("[[engine]]", own))
+        nested = {key: getattr(engine, key) for key in _NESTED}
+        tables += [table(f"[engine.{key}]", asdict(each)) for key, each in nested.items() if each is not None]
+    return "\n".join(tables)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------
@@ -114,9 +89,9 @@ def _value(value: Any) -> str:
 
 def read(document: Mapping[str, Any], find_model: Callable[[str], Model], where: str) -> tuple[Plan, str]:
     """The plan of a parsed file, and the name of its model. Raises PlanError with the key that is wrong."""
-    _known(document, ("plan", "gpu", "traffic", "price", "site", "engine"), where)
+    known(document, ("plan", "gpu", "traffic", "price", "site", "engine"), where)
     head = _table(document, "plan", where)
-    _known(head, ("version", "model", "model_name", "gpus", "objective"), f"{where}: plan")
+    known(head, ("version", "model", "model_name", "gpus", "objective"), f"{where}: plan")
     if head.get("version") != VERSION:
         raise PlanError(f"{where}: plan.version is {head.get('version')!r}, and {VERSION} is known.")
     name, gpus = (_text(head, key, f"{where}: plan") for key in ("model", "gpus"))
@@ -131,95 +106,48 @@ def read(document: Mapping[str, Any], find_model: Callable[[str], Model], where:
         model_name=str(head.get("model_name") or model.name),
         cluster=parse_cluster(gpus, gpus_with(document.get("gpu", []), where)),
         objective=objective,
-        engines=tuple(_engine(table, f"{where}: engine[{number}]") for number, table in enumerate(tables)),
-        traffic=None if traffic is None else _record(Traffic, traffic, f"{where}: traffic"),
+        engines=tuple(_engine(each, f"{where}: engine[{number}]") for number, each in enumerate(tables)),
+        traffic=None if traffic is None else record(Traffic, traffic, f"{where}: traffic"),
         site=_site(document.get("site", {}), f"{where}: site"),
         price=_price(document.get("price"), f"{where}: price"),
     )
     return plan, name
 
 
-def _price(table: object, where: str) -> Price | None:
-    if table is None:
+def _price(given: object, where: str) -> Price | None:
+    if given is None:
         return None
-    found: Price = _record(Price, table, where)
+    found = record(Price, given, where)
     for name in ("input", "cached", "output"):
         if not _RATE.fullmatch(getattr(found, name)):
             raise PlanError(f"{where}.{name} is {getattr(found, name)!r}, which is no decimal number of USD.")
     return found
 
 
-def _site(table: object, where: str) -> Site:
-    if not isinstance(table, dict):
+def _site(given: object, where: str) -> Site:
+    if not isinstance(given, dict):
         raise PlanError(f"{where} is no table.")
-    rest = dict(table)
+    rest = dict(given)
     environment = rest.pop("environment", {})
-    if not isinstance(environment, dict) or not all(isinstance(each, str) for each in environment.values()):
+    if not isinstance(environment, dict):
         raise PlanError(f"{where}.environment is no table of texts.")
-    hosts = rest.get("hosts", [])
-    if not isinstance(hosts, list) or not all(isinstance(each, str) for each in hosts):
-        raise PlanError(f"{where}.hosts is no list of addresses.")
-    rest["hosts"] = tuple(hosts)
-    site: Site = _record(Site, rest, where)
-    return replace(site, environment=tuple(environment.items()))
+    return record(Site, {**rest, "environment": list(environment.items())}, where)
 
 
-def _engine(table: object, where: str) -> Engine:
-    if not isinstance(table, dict):
+def _engine(given: object, where: str) -> Engine:
+    if not isinstance(given, dict):
         raise PlanError(f"{where} is no table.")
-    _known(table, (*_ENGINE_KEYS, *_SHAPE_KEYS, *_NESTED), where)
+    known(given, (*_ENGINE_KEYS, *_SHAPE_KEYS, *_NESTED), where)
     for key, words in _WORDS.items():
-        if key in table:
-            _one_of(table, key, words, where)
-    own = {name: table[key] for key, name in _ENGINE_KEYS.items() if key in table}
-    shape = {name: table[key] for key, name in _SHAPE_KEYS.items() if key in table}
-    nested = {key: _record(kind, table[key], f"{where}.{key}") for key, kind in _NESTED.items() if key in table}
+        if key in given:
+            _one_of(given, key, words, where)
+    own = {name: given[key] for key, name in _ENGINE_KEYS.items() if key in given}
+    shape = {name: given[key] for key, name in _SHAPE_KEYS.items() if key in given}
+    nested: dict[str, object] = {
+        key: record(kind, given[key], f"{where}.{key}") for key, kind in _NESTED.items() if key in given
+    }
     keys = {name: key for key, name in (*_ENGINE_KEYS.items(), *_SHAPE_KEYS.items())}
-    found = _record(Shape, shape, where, keys)
-    engine: Engine = _record(Engine, {**own, **nested, "shape": found}, where, keys)
-    return engine
-
-
-def _record(kind: Any, table: object, where: str, keys: Mapping[str, str] | None = None) -> Any:
-    """A dataclass of a table's values, checked by the types of its fields. `keys`: a field's name in the file."""
-    if not isinstance(table, dict):
-        raise PlanError(f"{where} is no table.")
-    named = {field.name: field for field in fields(kind)}
-    _known(table, tuple(named), where)
-    for name, value in table.items():
-        _check_type(named[name].type, value, f"{where}.{(keys or {}).get(name, name)}")
-    missing = [
-        (keys or {}).get(name, name)
-        for name, field in named.items()
-        if name not in table and field.default is MISSING and field.default_factory is MISSING
-        and "None" not in str(field.type)
-    ]  # fmt: skip
-    if missing:
-        raise PlanError(f"{where} lacks {', '.join(missing)}.")
-    optional = {name: None for name, field in named.items() if name not in table and field.default is MISSING}
-    return kind(**{**{name: None for name in optional if "None" in str(named[name].type)}, **table})
-
-
-def _check_type(kind: Any, value: object, where: str) -> None:
-    """Numbers are numbers and texts are texts; records and tuples were made here."""
-    expected: tuple[type, ...] = ()
-    what = ""
-    if kind is bool:
-        expected, what = (bool,), "true or false"
-    elif kind is int:
-        expected, what = (int,), "a whole number"
-    elif kind is float:
-        expected, what = (int, float), "a number"
-    elif kind is str or str(kind).startswith(("str", "typing.Literal")) or kind == str | None:
-        expected, what = (str,), "a text"
-    if expected and (not isinstance(value, expected) or (isinstance(value, bool) and kind is not bool)):
-        raise PlanError(f"{where} is {value!r}, which is not {what}.")
-
-
-def _known(table: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
-    for key in table:
-        if key not in names:
-            raise unknown(f"key of {where}", key, names)
+    return record(Engine, {**own, **nested, "shape": record(Shape, shape, where, keys=keys)}, where, keys=keys)
 
 
 def _table(document: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:

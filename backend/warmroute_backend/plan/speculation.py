@@ -70,8 +70,8 @@ def speculation(gpu: Gpu, model: Model, shape: Shape, load: Load, draft: Draft) 
     """Three steps of one candidate, SGLang's default for all but Llama (`_auto_choose_speculative_params`)."""
     steps, topk = 3, 1
     return Speculation(
-        draft.algorithm, draft.path, steps, topk, steps + 1, draft.accept_length, draft.source,
-        largest_batch(gpu, model, shape, load, draft, steps),
+        draft.algorithm, steps, topk, steps + 1, draft.accept_length, draft.source,
+        largest_batch(gpu, model, shape, load, draft, steps), path=draft.path,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What parts of a plan can be called. Apart from them, since the command line names them at each start."""
+"""What parts of a plan can be called, and defaults: apart, since the command line names them at each start."""
 
 from typing import Final, Literal
 
@@ -10,3 +10,6 @@ STORAGES: Final = ("none", "file", "mooncake")
 
 KvType = Literal["bf16", "fp8_e4m3"]
 KV_TYPES: Final = ("bf16", "fp8_e4m3")
+
+CACHE_DIR: Final = "/var/cache/sglang"
+RDMA_RESOURCE: Final = "rdma/hca_shared_devices_a"

@@ -3,6 +3,7 @@
 The modules here start fleets and read their logs. They decide nothing: that is the proxy's.
 
 arguments       its options
+command         chooses the demo
 embedded        the demo on embedded engines, with affinity off and on
 sglang          the demo on the real SGLang on this CPU
 tight           more sessions than a small fleet has KV for, without and with admission by working set

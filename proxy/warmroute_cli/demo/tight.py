@@ -20,6 +20,7 @@ from typing import Any, Final
 import httpx
 from rich.console import Console
 
+from warmroute_backend.plan.tables import table
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
 from warmroute_cli.demo import report
@@ -123,10 +124,10 @@ class TightFleet:
             self.urls.append(url)
 
     def _config(self, number: int, port: int, others: list[str], engines: list[tuple[str, str]]) -> str:
-        tables = "".join(
-            f'\n[[engine]]\nid = "{name}"\nurl = "{url}"\nregion = "here"\nrole = "aggregated"\n'
+        tables = [
+            table("\n[[engine]]", {"id": name, "url": url, "region": "here", "role": "aggregated"})
             for name, url in engines
-        )
+        ]
         values = {
             "port": port,
             "others": others,
@@ -135,7 +136,7 @@ class TightFleet:
             "key_sha256": key_sha256(self.api_key),
             "wait_s": self._wait_s,
         }
-        return render(values, "tight.toml") + tables
+        return render(values, "tight.toml") + "".join(tables)
 
     def _stop(self) -> None:
         stop_all(self._proxies, STOP_GRACE_S)

@@ -29,7 +29,13 @@ def add_tenants(tenants: argparse.ArgumentParser) -> None:
         _add_config(command)
 
 
-def add_keys(keys: argparse.ArgumentParser, *, required: bool) -> None:
+def add_key(key: argparse.ArgumentParser) -> None:
+    """`warmroute key`."""
+    key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
+    add_keys(key, required=False)
+
+
+def add_keys(keys: argparse.ArgumentParser, *, required: bool = True) -> None:
     """`warmroute keys`. `required`: an action has to be named."""
     actions = keys.add_subparsers(required=required, metavar="ACTION", dest="action")
     made = actions.add_parser("make", help="a new key of a tenant, shown once")

@@ -38,6 +38,15 @@ def run_keys(arguments: Namespace) -> int:
     return _run(arguments, "keys", _KEYS[arguments.action])
 
 
+def run_key(arguments: Namespace) -> int:
+    """`warmroute key`: an action of `keys`, or a key for a config."""
+    if arguments.action is not None:
+        return run_keys(arguments)
+    from warmroute_cli.directory import config_key
+
+    return config_key.run(arguments)
+
+
 def run_tenants(arguments: Namespace) -> int:
     """`warmroute tenants`. 0: done, 2: not done."""
     return _run(arguments, "tenants", _TENANTS[arguments.action])

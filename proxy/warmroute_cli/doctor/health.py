@@ -18,7 +18,6 @@ def add(parser: ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
     parser.add_argument("--ready", action="store_true", help="ask whether it takes turns now, not only whether it runs")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: Namespace) -> int:

@@ -3,13 +3,13 @@
 The tenant's key follows from a secret in the state directory.
 """
 
-import json
 from pathlib import Path
 from typing import Final
 
 from warmroute_backend.launch.topology import LOCAL
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.files.proxy import REGION, tables_of
+from warmroute_backend.plan.tables import table
 from warmroute_cli import state
 from warmroute_proxy.server.base.secrets import key_sha256
 
@@ -18,14 +18,17 @@ CONFIG: Final = "proxy.toml"
 
 def write_config(plan: Plan, state_dir: Path, port: int, admin_port: int) -> Path:
     """Write it into the state directory; its path. Raises: OSError."""
-    head = ["# Made by `warmroute launch` for a trial.", "[proxy]", f"region = {json.dumps(REGION)}"]
-    head += [f"host = {json.dumps(LOCAL)}", f"port = {port}", f"admin_host = {json.dumps(LOCAL)}"]
-    head += [f"admin_port = {admin_port}", f"state_dir = {json.dumps(str(state_dir / 'proxy'))}", ""]
-    head += ["[secret]", f"file = {json.dumps(str(state.secret_file(state_dir)))}", ""]
-    head += ["[[region]]", f"name = {json.dumps(REGION)}", 'url = ""', ""]
-    tenant = ["[[tenant]]", 'name = "demo"', f"key_sha256 = [{json.dumps(key_sha256(state.api_key(state_dir)))}]", ""]
+    proxy = {"region": REGION, "host": LOCAL, "port": port, "admin_host": LOCAL, "admin_port": admin_port}
+    tables = [
+        "# Made by `warmroute launch` for a trial.",
+        table("[proxy]", {**proxy, "state_dir": str(state_dir / "proxy")}),
+        table("[secret]", {"file": str(state.secret_file(state_dir))}),
+        table("[[region]]", {"name": REGION, "url": ""}),
+        *tables_of(plan),
+        table("[[tenant]]", {"name": "demo", "key_sha256": [key_sha256(state.api_key(state_dir))]}),
+    ]
     path = state_dir / CONFIG
-    path.write_text("\n".join([*head, *tables_of(plan), *tenant]), encoding="utf-8")
+    path.write_text("\n".join(tables), encoding="utf-8")
     return path
 
 

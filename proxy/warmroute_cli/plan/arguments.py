@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from warmroute_backend.plan.deployment import Site
-from warmroute_backend.plan.words import KV_TYPES, OBJECTIVES, STORAGES
+from warmroute_backend.plan.words import CACHE_DIR, KV_TYPES, OBJECTIVES, RDMA_RESOURCE, STORAGES
 from warmroute_cli.arguments import above_zero, count, wants
 
 
@@ -71,11 +70,11 @@ def _add_site(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--image", metavar="IMAGE", help="of the engines in Kubernetes")
     group.add_argument(
         "--rdma-resource",
-        default=Site().rdma_resource,
+        default=RDMA_RESOURCE,
         metavar="NAME",
         help="of network cards in Kubernetes (%(default)s), or '': privileged pods",
     )
-    group.add_argument("--cache-dir", default=Site().cache_dir, metavar="DIR", help="of each node (%(default)s)")
+    group.add_argument("--cache-dir", default=CACHE_DIR, metavar="DIR", help="of each node (%(default)s)")
     group.add_argument("--namespace", default="default", help="in Kubernetes (%(default)s)")
     group.add_argument("--env", nargs="+", type=variable, default=[], metavar="NAME=VALUE", help="of every engine")
 

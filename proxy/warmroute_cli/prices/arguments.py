@@ -28,14 +28,6 @@ def add(prices: argparse.ArgumentParser) -> None:
     )
     for command in (found, further, from_file):
         command.add_argument("--config", type=Path, required=True, metavar="FILE", help="a proxy's TOML file")
-    prices.set_defaults(run=run)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Run the action."""
-    from warmroute_cli.prices import command
-
-    return command.run(arguments)
 
 
 @wants("a time like 2026-12-01T00:00:00Z")

@@ -14,13 +14,14 @@ from rich import box
 from rich.table import Table as Shown
 
 from warmroute.contract.receipt import RATES
+from warmroute_backend.plan.tables import table
 from warmroute_cli.installed import missing
 from warmroute_cli.ledger import NEEDED
 from warmroute_cli.usage import console
 from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
-from warmroute_proxy.server.base.config_prices import MAX_BOOKS, book_toml, instant_text, read_book
+from warmroute_proxy.server.base.config_prices import MAX_BOOKS, instant_text, read_book
 from warmroute_proxy.server.base.config_table import Table
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
 
@@ -66,13 +67,21 @@ def _list(arguments: Namespace, config: Config) -> None:
         print("\n".join(book_toml(name, book) for name in chosen for book in reversed(books.of(name))), end="")
         return
     now_s = time.time()
-    table = Shown(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = Shown(box=box.SIMPLE_HEAD, pad_edge=False)
     for head in _HEADS:
-        table.add_column(head, no_wrap=True)
+        shown.add_column(head, no_wrap=True)
     for name in chosen:
         for book in books.of(name):
-            table.add_row(*_row(name, book, in_effect=book is books.in_effect(name, now_s)))
-    console().print(table)
+            shown.add_row(*_row(name, book, in_effect=book is books.in_effect(name, now_s)))
+    console().print(shown)
+
+
+def book_toml(model: str, book: PriceBook) -> str:
+    """A book as a [[price]] that `import` reads."""
+    values: dict[str, Any] = {"model": model, "name": book.name}
+    if book.from_s is not None:
+        values["from"] = datetime.fromtimestamp(book.from_s, UTC)
+    return table("[[price]]", {**values, **book.rates.as_usd_per_mtok(), "source": book.source or None})
 
 
 def _row(model: str, book: PriceBook, *, in_effect: bool) -> Sequence[str]:
@@ -95,11 +104,11 @@ def _add(arguments: Namespace, config: Config) -> None:
     source, entries = _entries(arguments, problems)
     tables = [Table(values, f"price[{at}]", problems) for at, values in enumerate(entries)]
     new = []
-    for table in tables:
-        new.append(NewBook(_model_of(table, config), read_book(table)))
-        if not table.has("from"):
-            table.problem("from", "is missing: from when on the book is in effect, such as 2026-12-01T00:00:00Z")
-        table.close()
+    for each in tables:
+        new.append(NewBook(_model_of(each, config), read_book(each)))
+        if not each.has("from"):
+            each.problem("from", "is missing: from when on the book is in effect, such as 2026-12-01T00:00:00Z")
+        each.close()
     if problems:
         raise ConfigError(source, problems)
     PriceAdmin(load_dsn(config.database.dsn_file), _who()).add(new)

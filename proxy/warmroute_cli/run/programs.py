@@ -59,6 +59,7 @@ name = "warmroute"
 base_url = "$base_url"
 env_key = "WARMROUTE_API_KEY"
 wire_api = "responses"
+supports_websockets = true
 
 [analytics]
 enabled = false

@@ -71,10 +71,15 @@ def settings_of(program: Program, target: Target, folder: Path, home: str) -> Se
         "folder": str(folder),
         "home": home,
     }
-    escaped = {name: json.dumps(value, ensure_ascii=False)[1:-1] for name, value in values.items()}
+    escaped = {name: _escaped(value) for name, value in values.items()}
     return Settings(
         environment={name: Template(text).substitute(values) for name, text in program.environment.items()},
         cleared=program.cleared,
         files={folder / name: Template(text).substitute(escaped) for name, text in program.files.items()},
         command=(program.command, *(Template(text).substitute(values) for text in program.arguments)),
     )
+
+
+def _escaped(text: str) -> str:
+    """A text inside double quotes of JSON, TOML and YAML, of which TOML takes no bare DEL."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")

@@ -17,5 +17,6 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - generated_texts: how long the texts of a whole answer are
 - known: what was translated before, by its bytes
 - work: how much may be made of a body, where it is read
+- tool_grammars: schemas of tools that an engine compiles
 - json_bounds: size and depth of JSON that an engine compiles, such as schemas
 """

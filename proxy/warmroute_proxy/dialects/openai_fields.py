@@ -102,10 +102,10 @@ def _response_format(value: Any) -> str | None:
     kind = value.get("type")
     if kind not in ("text", "json_object", "json_schema"):
         return f"has the type {str(kind)[:40]!r}; it must be text, json_object or json_schema"
-    return _schema_problem(value.get("json_schema"))
+    return schema_problem(value.get("json_schema"))
 
 
-def _schema_problem(schema: Any) -> str | None:
+def schema_problem(schema: Any) -> str | None:
     """Refuse schemas that are small to write and take an engine's grammar compiler seconds and more."""
     patterns, repeats, left = 0, 0.0, [schema]
     while left:

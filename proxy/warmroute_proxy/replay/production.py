@@ -38,7 +38,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.replicas.event_stream import Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.hints import Hints
 from warmroute_proxy.replay.policy import Policy
@@ -109,7 +109,7 @@ class _SharedBooks:
     """
 
     def __init__(self, policy: Policy, lag_s: float, loss: float) -> None:
-        self.routers: list[PeerRouter] = []
+        self.replicas: list[Replica] = []
         self._policy = policy
         self._lag_s = lag_s
         self._loss = loss
@@ -118,9 +118,9 @@ class _SharedBooks:
         self._under_way: set[tuple[int, int]] = set()
         self._messages = 0
 
-    def add(self, router: PeerRouter) -> None:
-        number = len(self.routers)
-        self.routers.append(router)
+    def add(self, replica: Replica) -> None:
+        number = len(self.replicas)
+        self.replicas.append(replica)
         self._inboxes.append(Inbox())
         for other in range(number):
             self._outboxes[number, other] = Outbox(number)
@@ -142,7 +142,7 @@ class _SharedBooks:
         self._messages += 1
         drawn = mixed([self._messages], 3)[0] / 2.0**64
         if drawn >= self._loss / 2:
-            self._inboxes[receiver].apply(message, self.routers[receiver], now_s)
+            self._inboxes[receiver].apply(message, self.replicas[receiver], now_s)
         if drawn < self._loss:
             self._policy.later(now_s + RETRY_S, partial(self._arrive, link))
             return
@@ -354,8 +354,8 @@ class Production(Policy):
             return [Router(region, own, peers) for _ in range(count)]
         books = _SharedBooks(self, lag_s, self._proxies.share_loss)
         for number in range(count):
-            books.add(PeerRouter(region, own, peers, send=partial(books.send, number)))
-        return list(books.routers)
+            books.add(Replica(region, own, peers, send=partial(books.send, number)))
+        return [replica.router for replica in books.replicas]
 
 
 def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from warmroute_proxy.core.placement.decision import Candidate, Decision
 from warmroute_proxy.core.replicas.record import Closed, Frame, Frames, Opened, Placed, RecordError
-from warmroute_proxy.core.replicas.recording_router import Playback
+from warmroute_proxy.core.replicas.recorder import Playback
 
 
 class Verdict(NamedTuple):

@@ -12,6 +12,7 @@ from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.admin_endpoint import AdminEndpoint
 from warmroute_proxy.server.authentication import Authentication
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, copies_of_bodies
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.live_config import LiveConfig
@@ -282,7 +283,7 @@ def _idempotent_calls(
 
 def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
     """The memory of all bodies; it counts those that it refuses."""
-    refused = metrics.counter("warmroute_refused_total", (("reason", "body_memory"),))
+    refused = metrics.counter(declared.REFUSED_TOTAL, (("reason", "body_memory"),))
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 
 
@@ -340,16 +341,15 @@ def _links(
 
 def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     """The applications of the public and of the admin listener. Their framework is imported here, since it is slow."""
-    from warmroute_proxy.server.control.control_plane import Readiness, admin_app, public_app
-    from warmroute_proxy.server.control.directory_routes import DirectoryAdmin, add_directory
+    from warmroute_proxy.server.control.control_plane import AdminParts, PublicParts, Readiness, admin_app, public_app
+    from warmroute_proxy.server.control.directory_routes import DirectoryAdmin
     from warmroute_proxy.server.control.engine_admin import EngineAdmin
-    from warmroute_proxy.server.control.engine_flip import EngineFlips, add_flip_routes
+    from warmroute_proxy.server.control.engine_flip import EngineFlips
     from warmroute_proxy.server.control.fleet_usage import FleetUsage
-    from warmroute_proxy.server.control.page_files import add_page, page_files
-    from warmroute_proxy.server.control.reload_routes import add_reload
-    from warmroute_proxy.server.control.session_routes import SessionWords, add_sessions
-    from warmroute_proxy.server.control.usage_routes import Asking, Receipts, add_admin_usage
-    from warmroute_proxy.server.control.view_routes import Views, add_views
+    from warmroute_proxy.server.control.page_files import page_files
+    from warmroute_proxy.server.control.session_routes import SessionWords
+    from warmroute_proxy.server.control.usage_routes import Asking, Receipts
+    from warmroute_proxy.server.control.view_routes import Views
 
     config, clock = proxy.config, proxy.clock
     degraded = [proxy.stores.problems, orders.problems, proxy.intakes.large_bodies.problems]
@@ -375,15 +375,14 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
         usage = SharedUsage(*read_by, shared)
     asking = Asking(usage, proxy.intakes.callers.secrets, proxy.live)
     receipts = Receipts(proxy.ledger, questions, usage)
-    public = public_app(proxy.live, proxy.stores.prices, readiness, receipts, asking)
-    add_sessions(public, SessionWords(proxy.router, proxy.intakes.callers.secrets, clock))
-    admin = admin_app(proxy.metrics_page, engine_admin, proxy.router, proxy.admission, proxy.open_requests, clock)
-    add_flip_routes(admin, engine_admin, EngineFlips(proxy.engines, proxy.router, engine_admin))
+    sessions = SessionWords(proxy.router, proxy.intakes.callers.secrets, clock)
+    public = public_app(PublicParts(proxy.live, proxy.stores.prices, readiness, receipts, asking, sessions))
     access = proxy.stores.access
     directory = None if access is None else DirectoryAdmin(access, proxy.stores.ask, config.proxy.region)
-    add_directory(admin, directory)
-    add_admin_usage(admin, asking)
-    add_views(admin, Views(asking, receipts, proxy.open_requests, proxy.admission, directory, clock))
-    add_page(admin, page_files())
-    add_reload(admin, orders)
-    return Bridge(public, {}), Bridge(admin, {})
+    flips = EngineFlips(proxy.engines, proxy.router, engine_admin)
+    views = Views(asking, receipts, proxy.open_requests, proxy.admission, directory, clock)
+    parts = AdminParts(
+        proxy.metrics_page, engine_admin, flips, proxy.router, proxy.admission, proxy.open_requests, directory, asking,
+        views, orders, clock,
+    )  # fmt: skip
+    return Bridge(public, {}), Bridge(admin_app(parts, page_files()), {})

@@ -13,21 +13,25 @@ from msgspec.structs import replace
 from warmroute.contract import headers as names
 from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.dialects.work import TooMuch
-from warmroute_proxy.server.authentication import Authentication
-from warmroute_proxy.server.base.errors import Refusal, wrong_method
+from warmroute_proxy.server.authentication import Authentication, KnownKey
+from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.errors import Refusal, is_websocket, wrong_method
 from warmroute_proxy.server.base.metrics import Counter, Metrics
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.gemini import GEMINI, cut_key
 from warmroute_proxy.server.dialects.other_apis import no_route, refuse_other_api
+from warmroute_proxy.server.dialects.responses import RESPONSES
+from warmroute_proxy.server.dialects.responses_socket import ResponsesSockets
 from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of, shape_of
 from warmroute_proxy.server.dialects.token_counts import TokenCounts
 from warmroute_proxy.server.dialects.translation import (
     DialectRefusal,
     chat_request_of,
+    dialect_for,
     noted,
     translate,
-    translated_body,
+    translated_elsewhere,
 )
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
@@ -79,6 +83,7 @@ class PublicEndpoint:
         """What makes a request."""
 
         self._token_counts = TokenCounts(path.engines, path.placing.router, intakes.counted_tokens_per_minute)
+        self._sockets = ResponsesSockets(intakes.terms)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
@@ -98,7 +103,12 @@ class PublicEndpoint:
             raise refusal if dialect is None else DialectRefusal(dialect, refusal) from None
 
     def _on_dialect_head(self, request: Request) -> None:
-        """The same of a request that is to be translated."""
+        """The same of a request that is to be translated, or that offers a WebSocket."""
+        if self._is_offer(request):
+            if request.length != 0:
+                raise Refusal(400, f"{request.path} takes no body with GET", code="bad_request")
+            self._check_key(request)
+            return
         if request.method != "POST":
             raise wrong_method(request.path, request.method, request.headers)
         if request.headers.get("content-encoding", "identity") != "identity":
@@ -121,19 +131,30 @@ class PublicEndpoint:
                 refuse_other_api(path)
             if not path.startswith(("/v1/", GEMINI)):
                 raise Refusal(404, no_route(path), code="not_found")
+        key = self._check_key(request)
+        if key is not None and path in ROUTES:
+            request.caller = self._intakes.callers.of(path, key.tenant, request.headers, key.key_id)
+
+    def _check_key(self, request: Request) -> KnownKey | None:
+        """Note whose request it is. Raises: Refusal."""
         key = self._authentication.of_head(request)
         if key is not None:
-            tenant, key_id = key
-            request.tenant = tenant.name
-            if path in ROUTES:
-                request.caller = self._intakes.callers.of(path, tenant, request.headers, key_id)
+            request.tenant = key.tenant.name
+        return key
+
+    def _is_offer(self, request: Request) -> bool:
+        """Whether it offers a WebSocket where one is served."""
+        serves = request.path == RESPONSES and self._intakes.serves_websockets()
+        return serves and request.method == "GET" and is_websocket(request.headers)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Answer a request that came whole."""
         try:
             if request.path in ROUTES:
                 self._begin_request(request, exchange)
-            elif (dialect := dialect_of(request.path)) is not None:
+            elif request.method == "GET" and request.path == RESPONSES:
+                self._sockets.open(request, exchange)
+            elif (dialect := dialect_for(request)) is not None:
                 self._begin_translated(request, exchange, dialect)
             elif request.path in OPEN_PATHS:
                 self._control_plane.handle(exchange)
@@ -162,7 +183,7 @@ class PublicEndpoint:
         counter = self._answers.get((route, status))
         if counter is None:
             labels = ("route", route), ("status", str(status))
-            counter = self._answers[route, status] = self._metrics.counter("warmroute_requests_total", labels)
+            counter = self._answers[route, status] = self._metrics.counter(declared.REQUESTS_TOTAL, labels)
         return counter
 
     def _begin_request(self, request: Request, exchange: Exchange) -> None:
@@ -202,7 +223,7 @@ class PublicEndpoint:
                 chat, found = translate(request, self._intakes.terms(caller.tenant))
             except TooMuch:
                 on_read = partial(self._begin_large_translated, request, exchange, dialect, caller)
-                read_by = partial(translated_body, request.path, request.query)
+                read_by = translated_elsewhere(request)
                 self._intakes.large_bodies.read(exchange, _shared(request), caller, on_read, read_by)
                 return
             if dialect.counts(request.path):

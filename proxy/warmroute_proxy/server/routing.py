@@ -1,9 +1,10 @@
-"""The router of one proxy process: alone, recorded, or one that decides together with processes and proxies."""
+"""The router of one proxy process: alone, or one that decides together with processes and proxies."""
 
 import asyncio
 import secrets as random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 from warmroute.contract.conversations import Conversations
@@ -11,8 +12,8 @@ from warmroute.contract.version import VERSION
 from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
-from warmroute_proxy.core.replicas.recording_router import RecordedRouter
+from warmroute_proxy.core.replicas.recorder import Recorder
+from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines import drain_orders
@@ -45,34 +46,38 @@ def routing(
 def _made(
     config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
 ) -> Routing:
-    """The same, recorded, shared with other processes, or plain."""
+    """The same, before those orders."""
     to_regions = announcements.newest if announcements.active else None
     name = random.token_hex(8)
     here, loop = config.proxy.region, asyncio.get_running_loop()
     others = [Peer(r.name, r.rtt_ms / 1000) for r in config.regions if r.name != here and r.url]
     fleet = here, engines.workers(), others, config.proxy.policy
-    if config.proxy.record:
-        recording = Recording(config.proxy.record, loop)
-        recorded = RecordedRouter(recording.write, VERSION, *fleet)
-        return Routing(recorded, recording, None, Conversations(name, to_regions))
+    recording = None if config.proxy.record is None else Recording(_record_of(config.proxy.record, slot), loop)
+    listeners = [] if recording is None else [Recorder(recording.write, VERSION, *fleet)]
     others_here = announcements.other_proxies
     if slot is None:
         if not others_here.active:
-            return Routing(Router(*fleet), None, None, Conversations(name, to_regions))
-        alone = PeerRouter(*fleet, send=others_here.send)
+            router = Router(*fleet, listeners=listeners)
+            return Routing(router, recording, None, Conversations(name, to_regions))
+        alone = Replica(*fleet, send=others_here.send, listeners=listeners)
         others_here.start(alone)
-        return Routing(alone, None, None, Conversations(name, to_regions))
+        return Routing(alone.router, recording, None, Conversations(name, to_regions))
     peer_processes = PeerProcesses(slot.shared_memory, slot.number, time.monotonic, loop)
     send = _to_both(peer_processes, others_here) if others_here.active else peer_processes.send
-    router = PeerRouter(*fleet, send=send, receive=peer_processes.apply_updates)
+    replica = Replica(*fleet, send=send, receive=peer_processes.apply_updates, listeners=listeners)
     if others_here.active:
         peer_processes.on_shown = others_here.apply
-        others_here.start(router, peer_processes.show, peer_processes.apply_updates)
+        others_here.start(replica, peer_processes.show, peer_processes.apply_updates)
     announcements.processes = peer_processes
     to_all = announcements.newest_to_all if announcements.active else peer_processes.send_newest
     conversations = Conversations(name, to_all, peer_processes.apply_updates)
-    peer_processes.start(router, engines, metrics, conversations)
-    return Routing(router, None, peer_processes, conversations)
+    peer_processes.start(replica, engines, metrics, conversations)
+    return Routing(replica.router, recording, peer_processes, conversations)
+
+
+def _record_of(path: Path, slot: ProcessSlot | None) -> Path:
+    """The file of a process: of several, each has its own, with its number at the end."""
+    return path if slot is None else path.with_name(f"{path.name}.{slot.number}")
 
 
 def _to_both(peer_processes: PeerProcesses, other_proxies: OtherProxies) -> Callable[[Event, float], None]:

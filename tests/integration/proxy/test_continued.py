@@ -180,6 +180,7 @@ def test_a_completion_goes_on_within_its_limit(fleet: Fleet) -> None:
 
 
 @trio
+@pytest.mark.real_deadlines("probing", "deadlines")
 def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Fleet) -> None:
     """`idle_timeout_s` is 120 s here; the probes know after some seconds."""
     stream = Stream(fleet.proxy, chat("frozen", **USAGE, **script(output_tokens=100)))

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.sync.client import connect
 
 from tests.subjects.processes import ProxyProcess
 
@@ -48,3 +49,23 @@ def test_a_turn_that_another_region_serves(
     row = west.row(receipt["id"])
     route = RESPONSES if path == RESPONSES else "/v1beta/models/{model}:generateContent"
     assert (row["route"], row["forwarded_from"]) == (route, "east")
+
+
+def test_a_conversation_over_a_websocket_that_another_region_serves(
+    regions: tuple[ProxyProcess, ProxyProcess],
+) -> None:
+    east, west = regions
+    key = {"authorization": f"Bearer {east.keys[0]}"}
+    previous: str | None = None
+    with connect(f"ws{east.url[4:]}{RESPONSES}", additional_headers=key | HEADERS) as socket:
+        for turn in range(3):
+            asked = {"model": MODEL, "input": f"turn {turn} " * 100, "previous_response_id": previous}
+            socket.send(json.dumps({"type": "response.create", **asked}))
+            while (event := json.loads(socket.recv()))["type"] != "response.completed":
+                assert event["type"] != "error", event
+            receipt = event["response"]["usage"]["warmroute"]
+            previous = event["response"]["id"]
+            assert receipt["region"] == "west"
+            assert receipt["cached"]["device"] >= 64 * turn
+            row = west.row(receipt["id"])
+            assert (row["route"], row["forwarded_from"]) == (RESPONSES, "east")

@@ -427,19 +427,20 @@ def test_content_that_came_with_an_error_reaches_the_client(tmp_path: Path) -> N
 
 def test_a_probe_answer_that_is_garbage_ends_no_other_probe(tmp_path: Path) -> None:
     with serving(tmp_path, sound, sound) as (proxy, engines):
+        until(lambda: _of_engines(proxy, "up") == ["1", "1"], "both were ready once: else a 503 says that one starts")
         engines[0].ready = engines[1].loads = b"\xff"
         until(
-            lambda: (_drains(proxy, "s0"), _drains(proxy, "s1")) == ("1", "0"),
+            lambda: _of_engines(proxy, "draining") == ["1", "0"],
             "one engine is seen to want no work, the other has it",
         )
 
 
-def _drains(proxy: ProxyProcess, engine: str) -> str:
+def _of_engines(proxy: ProxyProcess, metric: str) -> list[str]:
+    """A metric of the first and the second engine."""
     with proxy.admin() as admin:
         lines = admin.get("/metrics").text.splitlines()
-    return next(
-        line.rsplit(" ", 1)[1] for line in lines if line.startswith(f'warmroute_engine_draining{{engine="{engine}"}}')
-    )
+    values = dict(line.rsplit(" ", 1) for line in lines)
+    return [values[f'warmroute_engine_{metric}{{engine="{engine}"}}'] for engine in ("s0", "s1")]
 
 
 @pytest.mark.parametrize("behind", [b"x", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nof other"])

@@ -21,6 +21,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines import kv_events
 from warmroute_proxy.server.engines.kv_events import KvEvents, KvSource, kv_source
@@ -138,7 +139,7 @@ class Scene:
         return -(-self.router.place(FACTS, 0.0).predicted_cached_tokens // 16)
 
     def count(self, name: str) -> int:
-        return self.metrics.value(f"warmroute_kv_{name}_total", (("worker", "w"),))
+        return self.metrics.value(declared.BY_NAME[f"warmroute_kv_{name}_total"], (("worker", "w"),))
 
     async def sees(self, blocks: int) -> None:
         def seen() -> bool:

@@ -19,7 +19,9 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat
 from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
-from warmroute_proxy.core.replicas.recording_router import RecordedRouter
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server import routing
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.build import Proxy, build
@@ -120,8 +122,17 @@ async def scene(folder: Path, limits: str = "") -> AsyncIterator[Scene]:
             engine.stop()
 
 
-def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fails: int | str = 1) -> Callable[[], bool]:
-    """A call of a method or function fails: which one, counted from 1, or by a text that is an argument of it. Returns
+class Breakable(Router):
+    """A router whose methods can be replaced, also in a compiled build."""
+
+
+@pytest.fixture(autouse=True)
+def breakable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "Router", Breakable)
+
+
+def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fails: object = 1) -> Callable[[], bool]:
+    """A call of a method or function fails: which one, counted from 1, or by an argument of it. Returns
     how to ask whether it came to that."""
     sound, calls, failed = getattr(owner, name), 0, False
 
@@ -142,20 +153,20 @@ def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fails: in
     ("owner", "name", "fails", "wish"),
     [
         (os, "urandom", 1, "answer"),  # a receipt's id
-        (RecordedRouter, "place", 1, "answer"),
-        (RecordedRouter, "has_capacity", 1, "answer"),
+        (Breakable, "place", 1, "answer"),
+        (Breakable, "has_capacity", 1, "answer"),
         (os, "write", 1, "answer"),  # the journal's, as the entry is opened
-        (RecordedRouter, "dispatched", 1, "answer"),
+        (Breakable, "dispatched", 1, "answer"),
         (KvEvents, "feed", 1, "answer"),  # as the request is to be tagged
-        (RecordedRouter, "first_token", 1, "stream"),
-        (RecordedRouter, "settled", 1, "answer"),
+        (Breakable, "first_token", 1, "stream"),
+        (Breakable, "settled", 1, "answer"),
         (KvEvents, "feed", 2, "answer"),  # as the turn has ended
-        (RecordedRouter, "full", 1, "dies"),
-        (Metrics, "add", "warmroute_retries_total", "dies"),
+        (Breakable, "full", 1, "dies"),
+        (Metrics, "add", declared.RETRIES_TOTAL, "dies"),
     ],
 )
 async def test_an_error_at_any_step_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fails: int | str, wish: str, headers: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fails: object, wish: str, headers: str
 ) -> None:
     async with scene(tmp_path) as it:
         failed = break_once(monkeypatch, owner, name, fails)
@@ -181,7 +192,7 @@ async def test_an_error_as_a_turn_is_counted_leaves_nothing(tmp_path: Path, head
 
 async def test_a_turn_that_an_error_of_ours_ended_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene(tmp_path) as it:
-        break_once(monkeypatch, RecordedRouter, "first_token")
+        break_once(monkeypatch, Breakable, "first_token")
         await it.ask("stream")
         await it.nothing_is_left()
         assert 'warmroute_turns_total{outcome="interrupted"} 1\n' in page_of(it.proxy.metrics, [])
@@ -197,7 +208,7 @@ async def test_who_cannot_be_placed_does_not_hold_up_who_waits_behind(
         async with asyncio.timeout(seconds(20)):
             while it.proxy.admission.queue.requests < 3:
                 await asyncio.sleep(0.02)
-        break_once(monkeypatch, RecordedRouter, "place")
+        break_once(monkeypatch, Breakable, "place")
         quota.end(1)
         assert sorted([(await each)[9:12] for each in asked]) == [b"200", b"200", b"500"]
         await it.nothing_is_left()

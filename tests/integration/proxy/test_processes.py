@@ -13,6 +13,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.processes import stop_all
+from warmroute_proxy.replay.record import verify
 from warmroute_proxy.server.ledger.ledger import read_rows
 
 COUNT = 3
@@ -288,3 +289,17 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+
+
+def test_each_process_records_decisions_that_come_out_the_same(scene: Scene, tmp_path: Path) -> None:
+    tables = [engine.toml("east") for engine in scene.engines]
+    proxy = ProxyProcess(tmp_path / "p", tables, extra=f'processes = {COUNT}\nrecord = "decisions"').start()
+    for turn in range(8):
+        with proxy.client() as client:
+            assert client.post("/v1/chat/completions", json=chat(f"recorded {turn % 3}")).status_code == 200
+    proxy.stop()
+    records = sorted((tmp_path / "p").glob("decisions.*"))
+    assert [path.name for path in records] == [f"decisions.{number}" for number in range(COUNT)]
+    verdicts = [verify(path) for path in records]
+    assert sum(verdict.decisions for verdict in verdicts) == 8
+    assert [verdict.differing for verdict in verdicts] == [0] * COUNT

@@ -11,7 +11,7 @@ import pytest
 
 from tests.subjects.processes import answer, chat, until
 from warmroute_cli.main import main
-from warmroute_proxy.server.control.openapi import description
+from warmroute_proxy.server.control.control_plane import described_routes
 
 from .reload_scene import Scene, price, receipt
 
@@ -178,13 +178,14 @@ def test_the_command_shows_and_applies_the_changes(
 
 
 def test_the_answers_are_as_described(scene: Scene) -> None:
-    responses = description("0")["paths"]["/admin/reload"]["post"]["responses"]
-    described = responses["200"]["content"]["application/json"]["schema"]
+    schemas = described_routes()["components"]["schemas"]
+    responses = described_routes()["paths"]["/admin/reload"]["post"]["responses"]
+    described = schemas["Reloaded"]
     scene.write(scene.first + scene.tables[2])
     dry, applied = scene.reload(dry_run=True).json(), scene.reload().json()
     assert set(described["required"]) == set(dry)
     assert set(described["properties"]) == set(applied)
-    assert set(described["properties"]["changes"]["items"]["required"]) == set(applied["changes"][0])
+    assert set(schemas["AppliedChange"]["required"]) == set(applied["changes"][0])
     with scene.proxy.admin() as admin:
         misspelt = admin.post("/admin/reload?dryrun=true")
     assert (misspelt.status_code, "400" in responses) == (400, True)

@@ -2,9 +2,11 @@
 
 import hashlib
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from tests.machine import seconds
 
 from warmroute import __version__
 from warmroute_cli.installed import install_command
-from warmroute_cli.main import NEEDED, main, parser
+from warmroute_cli.main import COMMANDS, NEEDED, main, parser
+from warmroute_cli.run.arguments import split
 from warmroute_proxy import BUILD
 
 ROOT = Path(__file__).parents[3]
@@ -90,7 +93,7 @@ for name in {absent}:
 from warmroute_cli.main import main
 sys.exit(main({words}))
 """
-COMMANDS = [
+WITHOUT_EXTRAS = [
     ["demo"], ["up"], ["usage"], ["receipts", "list"], ["receipts", "show", "wr-1"], ["proxy", "--config", "x"],
     ["engines", "list"], ["key"], ["replay", "--recorded"],
 ]  # fmt: skip
@@ -105,7 +108,7 @@ def bare(words: list[str], extras: list[str]) -> subprocess.CompletedProcess[str
     )
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("words", WITHOUT_EXTRAS, ids=" ".join)
 def test_without_its_extra_a_subcommand_says_in_a_line_what_to_install(words: list[str]) -> None:
     done = bare(words, ["proxy", "replay"])
     assert (done.returncode, done.stdout) == (2, "")
@@ -124,7 +127,7 @@ def test_only_replay_needs_the_extra_replay() -> None:
 def test_every_module_of_the_extras_is_looked_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for extra, modules in NEEDED.items():
-        packages = {line.split(">=")[0].replace("pyzmq", "zmq") for line in project[extra]}
+        packages = {line.split(">=")[0].replace("pyzmq", "zmq").replace("-", "_") for line in project[extra]}
         assert packages == set(modules)
 
 
@@ -173,3 +176,27 @@ def test_an_unknown_option_shows_the_usage_of_its_own_command(
     said = capsys.readouterr().err
     assert said.startswith(usage)
     assert f"unrecognized arguments: {words[-2]} 5" in said
+
+
+EXAMPLES = [command.example for group in COMMANDS.values() for command in group]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_example_of_each_subcommand_is_one(example: str) -> None:
+    words, _ = split(shlex.split(example)[1:])
+    assert parser().parse_args(words).command.example == example
+
+
+def test_help_names_every_subcommand_under_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(f"{purpose}:\n" in shown for purpose in COMMANDS)
+    assert all(f"            {example}\n" in shown for example in EXAMPLES)
+
+
+def test_the_target_of_each_subcommand_is_there() -> None:
+    for command in (each for group in COMMANDS.values() for each in group):
+        module, _, function = command.target.partition(":")
+        name = module if module.startswith("warmroute.") else f"warmroute_cli.{module}"
+        assert callable(getattr(import_module(name), function))

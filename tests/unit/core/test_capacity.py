@@ -41,9 +41,7 @@ class Scene:
 
     def send(self, turn: Facts, to: str) -> Ticket:
         """Sent to one engine, and computed."""
-        others = frozenset(
-            {worker.id for worker in self.router._fleet.workers.values() if worker.caches_prompts} - {to}
-        )
+        others = frozenset({worker.id for worker in self.router.fleet.workers.values() if worker.caches_prompts} - {to})
         ticket = self.router.dispatched(turn, self.router.place(turn, self.now, others), self.now)
         self.router.first_token(ticket, self.now)
         return ticket

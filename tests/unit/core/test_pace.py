@@ -13,9 +13,9 @@ from warmroute_proxy.core.load.pace import FORGET_S, MIN_STREAMS, MIN_TOKENS, Pa
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
 from warmroute_proxy.core.replicas.record import MAGIC, Call, Frames, Opened, Placed, frame
-from warmroute_proxy.core.replicas.recording_router import Playback, RecordedRouter
+from warmroute_proxy.core.replicas.recorder import Playback, recorded_router
+from warmroute_proxy.core.replicas.replica import Replica
 
 from .test_router import aggregated, facts, send
 
@@ -235,18 +235,18 @@ def test_slow_is_more_than_twice(factor: float) -> None:
 
 def test_a_peer_process_knows_how_fast_streams_flow() -> None:
     sent: list[tuple[Event, float]] = []
-    peer = PeerRouter("east", aggregated("a", "b"), send=lambda _event, _now_s: None)
-    router = PeerRouter("east", aggregated("a", "b"), send=lambda event, now_s: sent.append((event, now_s)))
+    peer = Replica("east", aggregated("a", "b"), send=lambda _event, _now_s: None)
+    router = Replica("east", aggregated("a", "b"), send=lambda event, now_s: sent.append((event, now_s))).router
     now_s = after_streams(router, {"a": BASE_S, "b": 5 * BASE_S}, rounds=MIN_STREAMS + 1)
     for event, at_s in sent:
         peer.apply(1, event, at_s)
     assert worker(router, "b", now_s)["decode_slower_s_per_token"] > 0
-    assert peer.snapshot(now_s)["workers"] == router.snapshot(now_s)["workers"]
+    assert peer.router.snapshot(now_s)["workers"] == router.snapshot(now_s)["workers"]
 
 
 def test_decisions_by_pace_come_out_of_a_record_again() -> None:
     calls: list[Call] = []
-    router = RecordedRouter(calls.append, "1", "east", aggregated("a", "b"))
+    router = recorded_router(calls.append, "1", "east", aggregated("a", "b"))
     now_s = after_streams(router, {"a": BASE_S, "b": 5 * BASE_S}, rounds=MIN_STREAMS + 1)
     for at_s in (now_s, now_s + FORGET_S, now_s + 2 * FORGET_S):
         router.place(facts(70), at_s)

@@ -15,7 +15,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.replica import Replica
 
 POOL = 100_000
 IDS = ("a", "b")
@@ -104,19 +104,19 @@ def test_workers_with_a_second_tier_take_any_turn() -> None:
 
 def test_processes_of_one_proxy_share_the_books() -> None:
     workers = [Worker(id_, id_, 0, "aggregated") for id_ in IDS]
-    other = PeerRouter("east", workers, send=lambda *_: None)
-    router = PeerRouter("east", workers, send=lambda event, now_s: other.apply(0, event, now_s))
-    for each in (router, other):
+    other = Replica("east", workers, send=lambda *_: None)
+    router = Replica("east", workers, send=lambda event, now_s: other.apply(0, event, now_s)).router
+    for each in (router, other.router):
         report(each)
     first, second = turn_of(1, 60), turn_of(2, 30)
     tickets = [send(router, first, "a"), send(router, second, "a")]
-    assert memory_at(other, turn_of(3, 60), "a") == LACKS
+    assert memory_at(other.router, turn_of(3, 60), "a") == LACKS
     end(router, tickets[0], first, 1.0)
-    assert other.working_set.as_dict(2.0) == router.working_set.as_dict(2.0)
+    assert other.router.working_set.as_dict(2.0) == router.working_set.as_dict(2.0)
     router.failed(tickets[1], 3.0, ())
-    assert other.working_set.as_dict(3.0) == router.working_set.as_dict(3.0)
+    assert other.router.working_set.as_dict(3.0) == router.working_set.as_dict(3.0)
     other.forget(0, 4.0)
-    assert other.working_set.as_dict(4.0)["a"]["in_use"] == 0
+    assert other.router.working_set.as_dict(4.0)["a"]["in_use"] == 0
 
 
 def test_a_turn_waits_for_memory_no_longer_than_the_bound_where_no_worker_can_be_used() -> None:
@@ -135,7 +135,7 @@ def test_a_session_that_is_over_protects_nothing_and_each_kind_of_end_has_its_wi
         router.working_set.expect(ticket, kind)
         end(router, ticket, facts, 1.0)
     send(router, turn_of(4, 10), "a", 1.0)
-    books = router._fleet.workers["a"].load.residents
+    books = router.fleet.workers["a"].load.residents
     books.windows_s = [30.0, 60.0, 5.0]
     assert router.working_set.as_dict(2.0)["a"]["protected_tokens"] == 50_200
     books.windows_s = [30.0, 60.0, 5.0]
@@ -186,7 +186,7 @@ def test_a_session_that_ends_while_its_turn_runs_is_over_whatever_the_answer_say
 
 def test_a_session_that_waits_for_a_person_has_a_persons_window(router: Router) -> None:
     serve(router, of_session(1, 11), kind=TOOLS)
-    books = router._fleet.workers["a"].load.residents
+    books = router.fleet.workers["a"].load.residents
     router.working_set.refresh(1.0)
     books.windows_s = [5.0, 5.0, 60.0]
     router.observe_session(1, PERSON, 2.0)
@@ -215,12 +215,13 @@ def test_the_conversations_of_sessions_are_bounded(router: Router) -> None:
 
 def test_each_process_hears_of_the_end_of_a_session_whichever_has_served_it() -> None:
     workers = [Worker(id_, id_, 0, "aggregated") for id_ in IDS]
-    routers: list[PeerRouter] = []
+    replicas: list[Replica] = []
 
     def tell(event: Event, now_s: float, sender: int) -> None:
-        routers[1 - sender].apply(sender, event, now_s)
+        replicas[1 - sender].apply(sender, event, now_s)
 
-    routers += [PeerRouter("east", workers, send=partial(tell, sender=number)) for number in (0, 1)]
+    replicas += [Replica("east", workers, send=partial(tell, sender=number)) for number in (0, 1)]
+    routers = [replica.router for replica in replicas]
     for each in routers:
         report(each)
     serve(routers[0], of_session(1, 11))

@@ -6,7 +6,7 @@ import pytest
 from scripts.grafana.__main__ import FOLDER, main
 from scripts.grafana.panels import BOARDS, Board
 
-from warmroute_proxy.server.base.metric_help import HELP
+from warmroute_proxy.server.base.declared_metrics import HELP
 
 
 def test_the_files_are_those_that_the_script_makes(capsys: pytest.CaptureFixture[str]) -> None:

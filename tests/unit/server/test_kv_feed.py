@@ -9,6 +9,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.kv_feed import MAX_WAITING, KvFeed
 
@@ -61,7 +62,7 @@ class Fed:
         return tuple(-(-tokens // 16) for tokens in match.predicted)
 
     def count(self, name: str) -> int:
-        return self.metrics.value(f"warmroute_kv_{name}_total", (("worker", "w"),))
+        return self.metrics.value(declared.BY_NAME[f"warmroute_kv_{name}_total"], (("worker", "w"),))
 
 
 def test_what_is_stored_and_removed_is_predicted_so() -> None:
@@ -196,9 +197,7 @@ def test_pairs_of_tokens_are_recognised() -> None:
     pairs = [[n, n + 1] for n in range(16)]
     fed.live(0, stored(BLOCKS[:1], token_ids=pairs))
     fed.live(1, removed(BLOCKS[:1]))
-    assert (
-        fed.metrics.value("warmroute_kv_blocks_total", (("worker", "w"), ("event", "removed"), ("joined", "yes"))) == 1
-    )
+    assert fed.metrics.value(declared.KV_BLOCKS_TOTAL, (("worker", "w"), ("event", "removed"), ("joined", "yes"))) == 1
     long = Fed()
     long.feed.blocks.expect("t", Chain([11], [4 * 321]))
     long.feed.blocks.settled("t", 321)  # 20 blocks of 16 pairs; a long array has another header

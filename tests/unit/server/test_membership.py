@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_table import Table
@@ -38,7 +39,7 @@ class Fleet:
         self.router = router
         self.waiting = 0
         re_prefills: Any = SimpleNamespace(waiting=lambda _engine: self.waiting)
-        memory = BodyMemory(1 << 20, 1, metrics.counter("warmroute_refused_total", ()))
+        memory = BodyMemory(1 << 20, 1, metrics.counter(declared.REFUSED_TOTAL, ()))
         self.membership = Membership(self.engines, router, re_prefills, memory, 1.0, state_dir, time.monotonic)
 
     def have(self, *configs: EngineConfig) -> None:

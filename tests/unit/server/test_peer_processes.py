@@ -11,7 +11,8 @@ from tests.machine import seconds
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.replica import Replica
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.control.metrics_page import MetricsPage
@@ -36,12 +37,13 @@ class Process:
         self.metrics = Metrics()
         self.engines = Engines(ENGINES, 1.0, loop.time, loop.time, self.metrics)
         self.peer_processes = PeerProcesses(shared_memory, number, loop.time, loop)
-        self.router = PeerRouter(
+        replica = Replica(
             "", self.engines.workers(), send=self.peer_processes.send, receive=self.peer_processes.apply_updates
         )
         name, send = f"process{number}", self.peer_processes.send_newest
         self.conversations = Conversations(name, send, self.peer_processes.apply_updates)
-        self.peer_processes.start(self.router, self.engines, self.metrics, self.conversations)
+        self.router = replica.router
+        self.peer_processes.start(replica, self.engines, self.metrics, self.conversations)
 
     def send(self) -> str:
         now_s = asyncio.get_running_loop().time()
@@ -87,16 +89,16 @@ async def test_a_process_that_starts_again_knows_what_was_sent_and_counts_on() -
     shared_memory = SharedMemory(2)
     first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)
     first.send()
-    second.metrics.add("warmroute_retries_total", 3)
+    second.metrics.add(declared.RETRIES_TOTAL, 3)
     second.peer_processes.publish(second.metrics, NOTHING)
     await until(lambda: second.running() == 1)
     shared_memory.lanes[1].generation = 0
     again = Process(shared_memory, 1, 3)
     assert again.predicted() > 0
     assert again.running() == 1, "of the first one, which lives"
-    again.metrics.add("warmroute_retries_total")
+    again.metrics.add(declared.RETRIES_TOTAL)
     again.peer_processes.publish(again.metrics, NOTHING)
-    assert summed_metrics(first.metrics, first.peer_processes.reports()).value("warmroute_retries_total") == 4
+    assert summed_metrics(first.metrics, first.peer_processes.reports()).value(declared.RETRIES_TOTAL) == 4
 
 
 async def test_its_own_predecessor_s_requests_are_load_no_more() -> None:

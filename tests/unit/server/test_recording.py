@@ -18,9 +18,9 @@ from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.replicas import recording_router as recorded
+from warmroute_proxy.core.replicas import recorder as recorded
 from warmroute_proxy.core.replicas.record import Call, Closed, Dispatched, Ended, Frames, Placed, Progress
-from warmroute_proxy.core.replicas.recording_router import RecordedRouter
+from warmroute_proxy.core.replicas.recorder import recorded_router
 from warmroute_proxy.replay.record import verify
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config
 from warmroute_proxy.server.ledger import recording
@@ -124,7 +124,7 @@ def test_it_decides_as_a_plain_router_and_its_record_plays_back(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
     kept = Recording(tmp_path / "record", loop)
-    told = RecordedRouter(kept.write, "1.2.3", "east", WORKERS, PEERS)
+    told = recorded_router(kept.write, "1.2.3", "east", WORKERS, PEERS)
     plain = Router("east", WORKERS, PEERS)
     assert traffic(told) == traffic(plain)
     assert told.snapshot(50.0) == plain.snapshot(50.0)
@@ -136,7 +136,7 @@ def test_it_decides_as_a_plain_router_and_its_record_plays_back(
 
 def test_calls_that_a_router_makes_to_itself_are_not_written(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     kept = Recording(tmp_path / "record", loop)
-    router = RecordedRouter(kept.write, "1", "east", WORKERS)
+    router = recorded_router(kept.write, "1", "east", WORKERS)
     asked = facts(1)
     ticket = router.dispatched(asked, router.place(asked, 1.0), 1.0)
     router.settled(ticket, asked, 2.0, 900, 0, 1)
@@ -147,12 +147,17 @@ def test_calls_that_a_router_makes_to_itself_are_not_written(tmp_path: Path, loo
     assert Progress not in names
 
 
+OF_ATTEMPTS = {"place", "dispatched", "first_token", "progress", "settled", "failed"}
+OF_REPLICAS = {"learn_turn", "forget_history", "end_history", "remember"}
+"""What replicas apply events by, which are recorded themselves."""
+
+
 def test_every_method_that_changes_a_router_is_recorded() -> None:
     """One that is in neither set would change the router without a trace in the record."""
     public = {name for name in dir(Router) if name[0] != "_" and callable(getattr(Router, name))}
-    recorded_methods = {name for name in vars(RecordedRouter) if name[0] != "_"}
-    assert set(recorded.FLEET_UPDATES) <= recorded_methods <= public
-    assert public - recorded_methods == READ_ONLY
+    recorded_methods = {*recorded.FLEET_UPDATES, *OF_ATTEMPTS}
+    assert recorded_methods <= public
+    assert public - recorded_methods == READ_ONLY | OF_REPLICAS
     properties = [name for name in dir(Router) if isinstance(getattr(Router, name), property)]
     assert properties == []
 
@@ -167,7 +172,7 @@ def test_what_a_router_is_told_is_read_back_by_the_types_of_its_arguments() -> N
 
 def test_a_home_that_is_no_region_is_not_written(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     kept = Recording(tmp_path / "record", loop)
-    router = RecordedRouter(kept.write, "1", "east", WORKERS, PEERS)
+    router = recorded_router(kept.write, "1", "east", WORKERS, PEERS)
     asked = facts(1, home="sk-CANARY-in-the-wrong-header")
     ticket = router.dispatched(asked, router.place(asked, 1.0), 1.0)
     router.settled(ticket, facts(1, home="another CANARY"), 2.0, 900, 0, 1)
@@ -182,7 +187,7 @@ def test_a_home_that_is_no_region_is_not_written(tmp_path: Path, loop: asyncio.A
 
 def test_a_record_ends_at_its_limit_and_says_so(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     kept = Recording(tmp_path / "record", loop, limit_bytes=10_000)
-    traffic(RecordedRouter(kept.write, "1", "east", WORKERS, PEERS))
+    traffic(recorded_router(kept.write, "1", "east", WORKERS, PEERS))
     kept.close()
     assert 9_000 < (tmp_path / "record").stat().st_size < 10_100
     verdict = verify(tmp_path / "record")
@@ -196,7 +201,7 @@ def test_a_disk_that_is_too_slow_ends_the_record_and_not_the_memory(
 ) -> None:
     monkeypatch.setattr(recording, "MAX_WAITING_BYTES", 5_000)
     kept = Recording(tmp_path / "record", loop)  # the loop does not run: nothing is handed to the disk
-    traffic(RecordedRouter(kept.write, "1", "east", WORKERS, PEERS))
+    traffic(recorded_router(kept.write, "1", "east", WORKERS, PEERS))
     kept.close()
     assert verify(tmp_path / "record").closed == "the disk is too slow"
     assert (tmp_path / "record").stat().st_size < 7_000
@@ -212,7 +217,7 @@ def test_a_full_disk_ends_the_record_and_no_request(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
-        router = RecordedRouter(kept.write, "1", "east", WORKERS, PEERS)
+        router = recorded_router(kept.write, "1", "east", WORKERS, PEERS)
         assert len(traffic(router)) == 41
         kept.close()
     assert (tmp_path / "record").read_bytes() == b""
@@ -222,7 +227,7 @@ def test_a_call_that_cannot_be_written_ends_the_record_and_no_request(
     tmp_path: Path, loop: asyncio.AbstractEventLoop
 ) -> None:
     kept = Recording(tmp_path / "record", loop)
-    router = RecordedRouter(kept.write, "1", "east", WORKERS, PEERS)
+    router = recorded_router(kept.write, "1", "east", WORKERS, PEERS)
     asked = facts(1)
     msgspec.structs.force_setattr(asked, "turn", 2**70)
     assert router.place(asked, 1.0).kind == "local"
@@ -233,7 +238,7 @@ def test_a_call_that_cannot_be_written_ends_the_record_and_no_request(
 def test_the_record_of_an_earlier_process_is_kept_once(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     for software in ("1", "2", "3"):
         kept = Recording(tmp_path / "deep" / "record", loop)
-        RecordedRouter(kept.write, software, "east", WORKERS)
+        recorded_router(kept.write, software, "east", WORKERS)
         kept.close()
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["record", "record.old"]
     assert verify(tmp_path / "deep" / "record").software == "3"

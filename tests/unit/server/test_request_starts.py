@@ -1,14 +1,16 @@
 """Requests that come at once begin in order, tenants by turns, and not all in one iteration of the event loop."""
 
 import asyncio
+from collections.abc import Callable
 from itertools import chain
+from typing import Any
 
 import uvloop
 
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
 from warmroute_proxy.server.http.request_starts import SLICE_S, RequestStarts
 
 A_SLICE = 4  # requests
@@ -25,6 +27,9 @@ class Silent:
 
     def on_status(self, request: Request, status: int) -> None:
         """Count nothing."""
+
+    def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None:
+        """Nothing follows."""
 
     def exchange_ended(self, exchange: Exchange) -> None:
         """Nothing follows."""

@@ -9,6 +9,7 @@ import pytest
 
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import TracingConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import SecretError, load_headers
@@ -171,11 +172,11 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted_and_nothing_wai
     assert stuck.began.wait(30)
     for _ in range(70):
         tracing.ended(FINISHED)
-    assert metrics.value("warmroute_traces_total", (("outcome", "dropped"),)) == 6
+    assert metrics.value(declared.TRACES_TOTAL, (("outcome", "dropped"),)) == 6
     stuck.go_on.set()
     tracing.close()
     assert stuck.exported == 65
-    assert metrics.value("warmroute_traces_total", (("outcome", "exported"),)) == 65
+    assert metrics.value(declared.TRACES_TOTAL, (("outcome", "exported"),)) == 65
 
 
 @pytest.mark.parametrize(

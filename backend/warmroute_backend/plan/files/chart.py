@@ -4,7 +4,7 @@ from typing import Any
 
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.files.kubernetes import APP, STOP_S
-from warmroute_backend.plan.files.proxy import REGION, tables_of, tenants_to_replace
+from warmroute_backend.plan.files.proxy import REGION, tables_of, tenant_to_replace
 
 
 def chart_values(plan: Plan) -> dict[str, Any]:
@@ -12,6 +12,6 @@ def chart_values(plan: Plan) -> dict[str, Any]:
     return {
         "region": REGION,
         "longestStreamSeconds": STOP_S,
-        "config": "\n".join([*tables_of(plan, in_pods=True), *tenants_to_replace()]),
+        "config": "\n".join([*tables_of(plan, in_pods=True), tenant_to_replace()]),
         "monitoring": {"engineSelector": {APP: "sglang"}},
     }

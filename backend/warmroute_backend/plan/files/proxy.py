@@ -3,31 +3,33 @@
 The operator sets prices and tenants: until then the model is free, and no key opens the one tenant.
 """
 
-import json
 from typing import Any, Final
+
+import tomli_w
 
 from warmroute_backend.plan.argv import mooncake_file
 from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.tables import table, value
 from warmroute_backend.plan.tiers import engine_segment_bytes
 
 REGION: Final = "here"
 MASTER: Final = "mooncake-master"
 MASTER_PORT: Final = 50051
 STATE_DIR: Final = "/var/lib/warmroute"
-_HEAD: Final = """# The proxy of this plan. Set prices and tenants (`warmroute key`), then:
+_HEAD: Final = f"""# The proxy of this plan. Set prices and tenants (`warmroute key`), then:
 # warmroute proxy --config proxy.toml --check
 [proxy]
-region = "here"
+region = "{REGION}"
 host = "0.0.0.0"
 port = 8000
 admin_port = 8001
-state_dir = "state"
+state_dir = %s
 
 [secret]
 file = "secret"                 # made with `openssl rand -hex 32 > secret`
 
 [[region]]
-name = "here"
+name = "{REGION}"
 url = ""
 """
 
@@ -36,47 +38,43 @@ def proxy_config(plan: Plan, *, in_pods: bool = False, in_unit: bool = False) ->
     """The proxy's TOML; `in_pods`: with the names that engines have in Kubernetes; `in_unit`: with the folder that the
     unit may write.
     """
-    head = _HEAD.replace('state_dir = "state"', f'state_dir = "{STATE_DIR}"') if in_unit else _HEAD
-    return "\n".join([head, *tables_of(plan, in_pods=in_pods), *tenants_to_replace()])
+    head = _HEAD % value(STATE_DIR if in_unit else "state")
+    return "\n".join([head, *tables_of(plan, in_pods=in_pods), tenant_to_replace()])
 
 
-def tenants_to_replace() -> list[str]:
+def tenant_to_replace() -> str:
     """A placeholder tenant: no key matches its digest."""
-    return ["[[tenant]]", 'name = "replace-me"', f'key_sha256 = ["{"0" * 64}"]', ""]
+    return table("[[tenant]]", {"name": "replace-me", "key_sha256": ["0" * 64]})
 
 
 def tables_of(plan: Plan, *, in_pods: bool = False) -> list[str]:
-    """The lines of the proxy's TOML that follow from a plan alone: its engines and its model."""
-    lines = []
+    """The tables of the proxy's TOML that follow from a plan alone: its engines and its model."""
+    found = []
     for number, engine in enumerate(plan.engines):
         host = pod_host(plan, engine, number) if in_pods else plan.site.host(engine.node)
         ports = plan.of(engine.role)[0].ports if in_pods else engine.ports
-        lines += ["[[engine]]", f"id = {_text(engine.name)}", f"url = {_text(f'http://{host}:{ports.http}')}"]
-        lines += [f'region = "{REGION}"', f'role = "{engine.role}"']
+        values: dict[str, str | int] = {
+            "id": engine.name,
+            "url": f"http://{host}:{ports.http}",
+            "region": REGION,
+            "role": engine.role,
+        }
         if engine.role == "prefill":
-            lines += [f"bootstrap_host = {_text(host)}", f"bootstrap_port = {ports.bootstrap}"]
+            values |= {"bootstrap_host": host, "bootstrap_port": ports.bootstrap}
         if engine.storage == "mooncake":
-            lines.append('store = "mooncake"')
-        lines.append("")
-    lines += ["[[model]]", f"name = {_text(plan.model_name)}"]
-    return [
-        *lines,
-        *_rates(plan),
-        f"context_tokens = {plan.engines[0].context_tokens}",
-        f"vocabulary_tokens = {plan.model.vocabulary}",
-        "",
-    ]
+            values["store"] = "mooncake"
+        found.append(table("[[engine]]", values))
+    shape = {"context_tokens": plan.engines[0].context_tokens, "vocabulary_tokens": plan.model.vocabulary}
+    return [*found, table("[[model]]", {"name": plan.model_name}) + _rates(plan) + tomli_w.dumps(shape)]
 
 
-def _rates(plan: Plan) -> list[str]:
-    if plan.price is None:
-        return ["free = true  # until it has prices"]
-    comment = f"  # {plan.price.why}" if plan.price.why else ""
-    return [
-        f"input = {_text(plan.price.input)}{comment}",
-        f"cached = {_text(plan.price.cached)}",
-        f"output = {_text(plan.price.output)}",
-    ]
+def _rates(plan: Plan) -> str:
+    price = plan.price
+    if price is None:
+        return "free = true  # until it has prices\n"
+    comment = f"# {value(price.why)[1:-1]}\n" if price.why else ""
+    rates = {"input": price.input, "cached": price.cached, "output": price.output}
+    return f"{comment}{tomli_w.dumps(rates)}"
 
 
 def pod_host(plan: Plan, engine: Engine, number: int) -> str:
@@ -104,7 +102,3 @@ def _mooncake(plan: Plan, engine: Engine, master: str) -> dict[str, Any]:
         "global_segment_size": engine_segment_bytes(plan, engine),
         "check_server": True,
     }
-
-
-def _text(value: str) -> str:
-    return json.dumps(value)

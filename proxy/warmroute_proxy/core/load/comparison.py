@@ -11,7 +11,7 @@ difference is added to what a token costs there (`WorkerLoad.slowdown_s`), so th
 prompt again would take longer than slow tokens do.
 
 Paces are compared when a stream ends, once in `COMPARE_EVERY_S`, and not at each decision: processes that share the
-same streams (`replicas.peer_router`) therefore arrive at the same penalties.
+same streams (`replicas.replica`) therefore arrive at the same penalties.
 """
 
 import math

@@ -12,6 +12,7 @@ prices           what a placement costs all other requests
 homes            the region where a request's lineage or session was served
 costs            the cost at each worker: the formula and its terms
 warm             a known conversation stays where it is warm
+listener         who is told what the router does
 placement        the cheapest of them, with the reasons
 decision         a decision and its candidates
 ticket           one dispatched attempt

@@ -76,7 +76,7 @@ class InFlight:
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
         """The stream has had this many tokens so far (not since the last call)."""
         if ticket.decode_worker is not None and ticket.open:
-            resident = ticket.decision.prompt_tokens_est + completion_tokens
+            resident = ticket.prompt_tokens + completion_tokens
             ticket.decode_worker.load.add_running(0, resident - ticket.resident)
             ticket.resident = resident
 

@@ -12,7 +12,7 @@ later request waits, which its queue term contains already. Histories that a wor
 
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from warmroute_proxy.core.base.frozen import Frozen
@@ -32,6 +32,7 @@ from warmroute_proxy.core.placement.fullness import has_idle_prefill, is_full
 from warmroute_proxy.core.placement.histories import Histories
 from warmroute_proxy.core.placement.homes import home_key, home_of, regional
 from warmroute_proxy.core.placement.in_flight import InFlight
+from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.placement import place_by_cost, place_round_robin
 from warmroute_proxy.core.placement.ticket import Ticket
@@ -62,28 +63,45 @@ class Router:
         *,
         index: PrefixIndex | None = None,
         affinity: Affinity | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._region = region
         self._policy: Policy = policy
-        self._fleet = Fleet(region, PrefixIndex() if index is None else index)
-        self.working_set = self._fleet.working_set
+        self.listeners = listeners
+        self.fleet = Fleet(region, PrefixIndex() if index is None else index)
+        self.working_set = self.fleet.working_set
         self._affinity = Affinity() if affinity is None else affinity
         self._bytes_per_token = BytesPerToken()
-        self._histories = Histories()
-        self._in_flight = InFlight(self._fleet, self._histories)
+        self.histories = Histories()
+        self.in_flight = InFlight(self.fleet, self.histories)
         self._accuracy = Accuracy()
         self._round_robin = 0  # requests placed in turn
         for worker in workers:
-            self._fleet.add_worker(worker, serves_traffic=self._affinity.lineages > 0)
+            self.fleet.add_worker(worker, serves_traffic=self._affinity.lineages > 0)
         for peer in peers:
             if peer.region != region:
-                self._fleet.add_peer(peer)
+                self.fleet.add_peer(peer)
 
     # Decisions
 
     def place(self, facts: Facts, now_s: float, exclude: frozenset[str] = frozenset()) -> Decision:
         """Choose where the request goes, or raise `NoWorker`. `exclude`: ids of workers and regions that failed."""
-        fleet = self._fleet
+        if not self.listeners:
+            return self._place(facts, now_s, exclude)
+        for each in self.listeners:
+            each.before_reading()
+        try:
+            decision = self._place(facts, now_s, exclude)
+        except NoWorker as error:
+            for each in self.listeners:
+                each.placed(facts, exclude, None, error.served, now_s)
+            raise
+        for each in self.listeners:
+            each.placed(facts, exclude, decision, True, now_s)
+        return decision
+
+    def _place(self, facts: Facts, now_s: float, exclude: frozenset[str]) -> Decision:
+        fleet = self.fleet
         fleet.refresh_rates(now_s)
         choices = fleet.choices(facts.model)
         last_turn = self._affinity.last_settled(facts.lineage, facts.chain, facts.turn)
@@ -101,7 +119,7 @@ class Router:
 
     def has_capacity(self, model: str, decision: Decision, now_s: float) -> bool:
         """Whether what was decided would run now, rather than wait in an engine's own queue (`load.capacity`)."""
-        fleet = self._fleet
+        fleet = self.fleet
         load = fleet.workers[decision.cache_worker].load
         if not load.has_slots():
             return False
@@ -113,67 +131,79 @@ class Router:
         """Whether a worker would run another request for a model now. True of one that is not usable: no request waits
         for it.
         """
-        worker = self._fleet.workers.get(worker_id)
+        worker = self.fleet.workers.get(worker_id)
         if worker is None or not worker.load.availability.is_usable(now_s):
             return True
         load = worker.load
         return load.has_slots() and (
-            load.prefills.tokens < load.capacity.prefill or has_idle_prefill(self._fleet.choices(model), now_s)
+            load.prefills.tokens < load.capacity.prefill or has_idle_prefill(self.fleet.choices(model), now_s)
         )
 
     def next_end_s(self, worker_id: str, now_s: float) -> float:
         """Seconds between two ends of requests at a worker (`load.departures`), 0 at an unknown one."""
-        worker = self._fleet.workers.get(worker_id)
+        worker = self.fleet.workers.get(worker_id)
         return 0.0 if worker is None else worker.load.departures.next_s(worker.load.running, now_s)
 
     def is_full(self, model: str, now_s: float) -> bool:
         """Whether nothing that serves a model has capacity; false where a peer region is usable."""
-        return is_full(self._fleet.choices(model), now_s)
+        return is_full(self.fleet.choices(model), now_s)
 
     def full(self, model: str) -> frozenset[str]:
         """The ids of the workers of a model that would queue another request."""
-        choices = self._fleet.choices(model)
+        choices = self.fleet.choices(model)
         workers = (*choices.cache_workers, *choices.decode_workers)
         return frozenset(worker.id for worker in workers if not worker.load.has_slots())
 
     def is_only_usable(self, model: str, worker_id: str, now_s: float) -> bool:
         """Whether a model has no other usable worker of the same kind: that computes prompts, or that decodes."""
-        choices = self._fleet.choices(model)
+        choices = self.fleet.choices(model)
         decodes = any(worker.id == worker_id for worker in choices.decode_workers)
         workers = choices.decode_workers if decodes else choices.cache_workers
         return not any(worker.load.availability.is_usable(now_s) for worker in workers if worker.id != worker_id)
 
     def busy(self, now_s: float) -> float:
         """The share of time in which a worker that caches prompts prefills, by what was sent lately."""
-        return self._fleet.busy(now_s)
+        return self.fleet.busy(now_s)
 
     def running(self, worker_id: str) -> int:
         """How many requests that were sent to a worker have not ended."""
-        worker = self._fleet.workers.get(worker_id)
+        worker = self.fleet.workers.get(worker_id)
         return 0 if worker is None else worker.load.running
 
     # Attempts
 
     def dispatched(self, facts: Facts, decision: Decision, now_s: float) -> Ticket:
         """The request was sent as decided: add its load, and count its prefix as cached where it will be."""
-        workers = self._fleet.workers
+        workers = self.fleet.workers
         cache_worker = workers[decision.cache_worker]
         decode_worker = workers[decision.decode.id] if decision.decode is not None else cache_worker
         local = decode_worker if decision.kind == "local" else None
-        ticket = Ticket(decision, facts.chain, cache_worker, local, facts.sequences)
-        cached_share = decision.predicted_cached_tokens / decision.prompt_tokens_est
-        self._in_flight.begin(ticket, self._begins(facts), cached_share, now_s)
-        self._histories.dispatched(facts.lineage, ticket)
+        chain, tokens, cached = facts.chain, decision.prompt_tokens_est, decision.predicted_cached_tokens
+        from_cut = bisect_right(chain.ends, decision.matched_bytes)
+        ticket = Ticket(
+            chain, cache_worker, local, facts.sequences, from_cut, tokens, cached, decision=decision
+        )  # fmt: skip
+        ticket.shared_bytes = decision.shared_bytes
+        begins = self._begins(facts)
+        self.in_flight.begin(ticket, begins, cached / tokens, now_s)
+        self.histories.dispatched(facts.lineage, ticket)
         self.working_set.sent(ticket, facts.expects, home_key(facts))
+        for each in self.listeners:
+            each.dispatched(ticket, facts, begins, now_s)
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
         """The prompt has been computed. Without effect when called again, or after the end."""
-        self._in_flight.first_token(ticket, now_s)
+        is_first = not ticket.computed
+        self.in_flight.first_token(ticket, now_s)
+        for each in self.listeners:
+            each.first_token(ticket, is_first, now_s)
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
         """The stream has had this many tokens so far (not since the last call)."""
-        self._in_flight.progress(ticket, completion_tokens)
+        self.in_flight.progress(ticket, completion_tokens)
+        for each in self.listeners:
+            each.progress(ticket, completion_tokens)
 
     def settled(
         self,
@@ -189,83 +219,120 @@ class Router:
 
         `completion_tokens` come back with the next prompt; `streamed_tokens` are all that have come one by one.
         """
-        self._in_flight.end(ticket, now_s, streamed_tokens)
+        expected = self.working_set.expected(ticket) if self.listeners else 0
+        for each in self.listeners:
+            each.ending(ticket, now_s)
+        self.in_flight.end(ticket, now_s, streamed_tokens)
         predicted = ticket.decision.predicted_cached_tokens
         if prompt_tokens is not None and predicted:
             worker = ticket.cache_worker.worker
             if worker is not None and predicted + worker.page_tokens >= prompt_tokens:
                 predicted = min(predicted, cacheable_tokens(prompt_tokens, worker.page_tokens))
         error = self._accuracy.observe(predicted, cached_tokens)
-        self._end_history(ticket, facts.lineage, prompt_tokens, cached_tokens, completion_tokens)
+        self.end_history(ticket, facts.lineage, prompt_tokens, cached_tokens, completion_tokens)
         turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
-        self._remember(facts.model, facts.lineage, facts.chain, turn, home_key(facts), facts.thread)
+        self.remember(facts.model, facts.lineage, facts.chain, turn, home_key(facts), facts.thread)
+        for each in self.listeners:
+            each.settled(ticket, facts, turn, streamed_tokens, expected, now_s)
         return Settled(error, predicted)
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
         """The attempt ended badly. `at_fault`: worker ids (or `region:<name>`); empty when the client left."""
-        self._in_flight.fail(ticket, now_s, at_fault)
+        self.in_flight.fail(ticket, now_s, at_fault)
+        for each in self.listeners:
+            each.failed(ticket, at_fault, now_s)
 
     # The fleet
 
     def add_worker(self, worker: Worker) -> None:
         """Add a worker found at run time, or replace one of the same id (its load and cache stay)."""
-        self._fleet.add_worker(worker, serves_traffic=self._affinity.lineages > 0)
+        self.fleet.add_worker(worker, serves_traffic=self._affinity.lineages > 0)
+        for each in self.listeners:
+            each.updated("add_worker", worker)
 
     def remove_worker(self, worker_id: str) -> None:
         """Remove a worker. Unknown ids are ignored, here and below: probes race with removals."""
-        self._fleet.remove_worker(worker_id)
+        self.fleet.remove_worker(worker_id)
+        for each in self.listeners:
+            each.updated("remove_worker", worker_id)
 
     def worker_restarted(self, worker_id: str) -> None:
         """An engine restarted: what it had cached is gone, but for what it wrote to a store."""
-        self._fleet.worker_restarted(worker_id)
+        self.fleet.worker_restarted(worker_id)
+        for each in self.listeners:
+            each.updated("worker_restarted", worker_id)
 
     def set_draining(self, worker_id: str, draining: bool) -> None:
         """A draining worker finishes its requests and gets no new ones."""
-        self._fleet.set_draining(worker_id, draining)
+        self.fleet.set_draining(worker_id, draining)
+        for each in self.listeners:
+            each.updated("set_draining", worker_id, draining)
 
     def set_up(self, worker_id: str, up: bool) -> None:
         """Apply the result of a probe."""
-        self._fleet.set_up(worker_id, up)
+        self.fleet.set_up(worker_id, up)
+        for each in self.listeners:
+            each.updated("set_up", worker_id, up)
 
     def set_peer_up(self, region: str, up: bool) -> None:
         """Apply the result of a probe of a peer region."""
-        self._fleet.set_up(peer_id(region), up)
+        self.fleet.set_up(peer_id(region), up)
+        for each in self.listeners:
+            each.updated("set_peer_up", region, up)
 
     def ended_prefill_tokens(self, worker_id: str) -> int:
         """Tokens of all prompts that were sent to a worker and no longer wait there, since it was added."""
-        return self._fleet.ended_prefill_tokens(worker_id)
+        return self.fleet.ended_prefill_tokens(worker_id)
 
     def observe_loads(self, worker_id: str, loads: EngineLoads, now_s: float) -> None:
         """Apply what an engine reports at `/v1/loads`."""
-        self._fleet.observe_loads(worker_id, loads, now_s)
+        self.fleet.observe_loads(worker_id, loads, now_s)
+        for each in self.listeners:
+            each.updated("observe_loads", worker_id, loads, now_s)
 
     def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
         """Apply the time that moving tokens to the device from `host` or `storage` has taken."""
-        self._fleet.observe_moves(worker_id, tier, tokens, seconds)
+        self.fleet.observe_moves(worker_id, tier, tokens, seconds)
+        for each in self.listeners:
+            each.updated("observe_moves", worker_id, tier, tokens, seconds)
 
     def cache_stored(self, worker_id: str, keys: list[int], tier: Tier) -> None:
         """A worker has these cuts (hashes of chains) in a tier now."""
-        self._fleet.cache_stored(worker_id, keys, tier)
+        self.fleet.cache_stored(worker_id, keys, tier)
+        for each in self.listeners:
+            each.updated("cache_stored", worker_id, keys, tier)
 
     def cache_removed(self, worker_id: str, keys: list[int], tier: Tier) -> None:
         """A worker has evicted these cuts from a tier."""
-        self._fleet.cache_removed(worker_id, keys, tier)
+        self.fleet.cache_removed(worker_id, keys, tier)
+        for each in self.listeners:
+            each.updated("cache_removed", worker_id, keys, tier)
 
     def cache_cleared(self, worker_id: str) -> None:
         """A worker has nothing cached any more, on the device and in host memory, or it is not known what it has."""
-        self._fleet.cache_cleared(worker_id)
+        self.fleet.cache_cleared(worker_id)
+        for each in self.listeners:
+            each.updated("cache_cleared", worker_id)
 
     def observe_session(self, session: int, returns: int, now_s: float) -> None:
         """A client says how soon its session returns (`cache.return_times`). An unknown one is ignored."""
         self.working_set.observe_session(session, returns, now_s)
+        for each in self.listeners:
+            each.updated("observe_session", session, returns, now_s)
 
     # Other regions
 
-    def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:  # noqa: ARG002 - for those that pass it on
+    def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:
         """Another region serves a turn, or has served it."""
+        self.learn_turn(turn)
+        for each in self.listeners:
+            each.updated("observe_turn", turn, now_s)
+
+    def learn_turn(self, turn: RegionalTurn) -> None:
+        """The same, of which no listener is told."""
         self._affinity.observe(turn)
         if turn.new:
-            self._fleet.cache_stored(peer_id(turn.turn.region), turn.new, "device")
+            self.fleet.cache_stored(peer_id(turn.turn.region), turn.new, "device")
 
     def regional_turn(
         self,
@@ -294,7 +361,9 @@ class Router:
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Everything that pages and metrics show, as plain values."""
-        fleet = self._fleet
+        for each in self.listeners:
+            each.before_reading()
+        fleet = self.fleet
         fleet.level_rates()
         states = fleet.workers.values()
         return {
@@ -330,29 +399,31 @@ class Router:
             ratio = bounded_bytes_per_token(turn.prompt_bytes / turn.prompt_tokens)
         else:
             ratio = self._bytes_per_token.of(facts.model)
-        if self._histories.gone:
-            for worker, left_tokens in self._histories.evicted_from(facts.lineage).items():
-                if self._fleet.workers.get(worker.id) is worker:
+        if self.histories.gone:
+            for worker, left_tokens in self.histories.evicted_from(facts.lineage).items():
+                if self.fleet.workers.get(worker.id) is worker:
                     own_from = bisect_right(chain.ends, self._shared_bytes(chain) + int(left_tokens * ratio))
-                    self._forget_history(facts.lineage, worker, chain.hashes[own_from:], now_s)
+                    self.forget_history(worker, chain.hashes[own_from:])
+                    for each in self.listeners:
+                        each.evicted(facts.lineage, worker, chain.hashes[own_from:], now_s)
         tokens = math.ceil(chain.total_bytes / ratio) or 1
-        match = self._fleet.index.walk(chain, mask)
-        return MatchedPrompt(tokens, ratio, match, turn, self._fleet.index.lost_to_restarts(chain, match))
+        match = self.fleet.index.walk(chain, mask)
+        return MatchedPrompt(tokens, ratio, match, turn, self.fleet.index.lost_to_restarts(chain, match))
 
     def _begins(self, facts: Facts) -> bool:
         """Whether a conversation begins with this request."""
         return facts.turn == 1 and self._affinity.last_settled(facts.lineage, facts.chain, 1) is None
 
-    def _forget_history(self, lineage: int, worker: WorkerState, cuts: list[int], now_s: float) -> None:  # noqa: ARG002
+    def forget_history(self, worker: WorkerState, cuts: list[int]) -> None:
         """A cache has evicted these cuts, which only this conversation uses: stop predicting them there."""
-        self._fleet.index.remove(cuts, 1 << worker.slot)
+        self.fleet.index.remove(cuts, 1 << worker.slot)
 
     def _shared_bytes(self, chain: Chain) -> int:
         """The prefix that other conversations have begun with too."""
-        shared = self._fleet.index.walk(chain, 0).shared
+        shared = self.fleet.index.walk(chain, 0).shared
         return shared[-1][0] if shared else 0
 
-    def _end_history(
+    def end_history(
         self,
         ticket: Ticket,
         lineage: int,
@@ -364,9 +435,9 @@ class Router:
         tokens = ticket.prompt_tokens if prompt_tokens is None else prompt_tokens
         shared = ticket.shared_tokens(tokens)
         if cached_tokens is not None:
-            self._histories.observe(ticket, tokens, cached_tokens, shared)
+            self.histories.observe(ticket, tokens, cached_tokens, shared)
         generated = 0 if ticket.decode_worker is not ticket.cache_worker else completion_tokens or 0
-        self._histories.end(lineage, ticket, max(0, tokens + generated - shared))
+        self.histories.end(lineage, ticket, max(0, tokens + generated - shared))
 
     def _settled_turn(
         self,
@@ -390,7 +461,7 @@ class Router:
             chain.hashes[-1],
         )
 
-    def _remember(
+    def remember(
         self, model: str, lineage: int, chain: Chain, turn: SettledTurn, session: int | None, thread: int | None
     ) -> None:
         """Store a settled turn for the turns that follow it; `session` is None where it has no home of its own."""

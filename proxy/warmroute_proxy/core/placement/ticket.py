@@ -1,7 +1,5 @@
 """What one dispatched attempt adds to the load of the workers that it runs on, until it ends."""
 
-from bisect import bisect_right
-
 from warmroute_proxy.core.cache.occupancy import History
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
@@ -16,14 +14,15 @@ class Ticket:
     when it came, and the load of the decode worker then. `lineage` and `shared_bytes` (of the prompt, which other
     conversations use too) are for `histories`; `history` is what it uses in its cache, `used_before` the number of the
     use before its own, 0 where there was none, and below 0 until its worker begins to compute its prompt.
-    `handed_over`: a prefill worker has computed the prompt and uses its history no more.
+    `handed_over`: a prefill worker has computed the prompt and uses its history no more. `prompt_tokens`: as it was
+    placed.
     """
 
     __slots__ = (
+        "_decision",
         "cache_worker",
         "chain",
         "computed",
-        "decision",
         "decode_worker",
         "first_s",
         "from_cut",
@@ -32,6 +31,7 @@ class Ticket:
         "lineage",
         "open",
         "prefilling_s",
+        "prompt_tokens",
         "removals",
         "resident",
         "sent_s",
@@ -50,37 +50,43 @@ class Ticket:
 
     def __init__(
         self,
-        decision: Decision,
         chain: Chain,
         cache_worker: WorkerState,
         decode_worker: WorkerState | None,
         sequences: int,
+        from_cut: int,
+        prompt_tokens: int,
+        cached_tokens: int,
+        *,
+        decision: Decision | None = None,
     ) -> None:
-        self.decision = decision
+        self._decision = decision
         self.chain = chain
         self.cache_worker = cache_worker
         self.decode_worker = decode_worker
         self.sequences = sequences
-        self.from_cut = bisect_right(chain.ends, decision.matched_bytes)
-        self.uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
-        self.resident = decision.prompt_tokens_est
+        self.from_cut = from_cut
+        self.prompt_tokens = prompt_tokens
+        self.uncached = prompt_tokens - cached_tokens
+        self.resident = prompt_tokens
         self.computed = False
         self.history: History | None = None
         self.handed_over = False
         self.lineage = 0
-        self.shared_bytes = decision.shared_bytes
+        self.shared_bytes = 0
         self.used_before = -1
         self.open = True
+
+    @property
+    def decision(self) -> Decision:
+        """What placed it. Attempts of other processes have none here."""
+        assert self._decision is not None, "another process has decided"
+        return self._decision
 
     @property
     def at_work(self) -> bool:
         """Whether the worker has begun to compute the prompt, as far as is known."""
         return self.used_before >= 0
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt, as it was placed."""
-        return self.decision.prompt_tokens_est
 
     @property
     def own_tokens(self) -> int:

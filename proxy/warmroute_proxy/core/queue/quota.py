@@ -13,7 +13,9 @@ request.
 
 import math
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
+
+from msgspec import Meta
 
 from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.queue.scope import Scope
@@ -22,15 +24,17 @@ MINUTE_S: Final = 60.0
 
 Kind = Literal["requests", "tokens"]
 
+_Limit = Annotated[int, Meta(ge=1, le=10**12)]
+
 
 class TenantLimits(NamedTuple):
     """The limits that an operator has configured; None: no limit."""
 
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    requests_at_once: int | None = None
-    tokens_at_once: int | None = None
-    cached_weight: float = 1.0
+    requests_per_minute: _Limit | None = None
+    tokens_per_minute: _Limit | None = None
+    requests_at_once: _Limit | None = None
+    tokens_at_once: _Limit | None = None
+    cached_weight: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """How much a cached prompt token counts of a limit of tokens, once it is known to be cached."""
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.replicas.peer_events import Event, Evicted, Sent
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.replica import Replica
 
 MAX_WAITING: Final = 16_384
 MAX_WAITING_BYTES: Final = 8 << 20
@@ -132,32 +132,32 @@ class Inbox:
         """Peers that were heard lately."""
         return len(self._next)
 
-    def apply(self, message: Events, router: PeerRouter, now_s: float) -> int:
+    def apply(self, message: Events, replica: Replica, now_s: float) -> int:
         """Apply the events that were not applied yet. Return how many."""
         sender = message.sender
         expected = self._next.get(sender, message.first)
         if message.first > expected:
             self.gaps += 1
-            router.forget(sender, now_s)
+            replica.forget(sender, now_s)
             expected = message.first
         new = message.events[expected - message.first :]
         self._next[sender] = expected + len(new)  # before they are applied: an error of ours must not repeat them
         self._last_s[sender] = now_s
         self._last_s.move_to_end(sender)
         if len(self._last_s) > MAX_SENDERS:
-            self._forget(next(iter(self._last_s)), router, now_s)
+            self._forget(next(iter(self._last_s)), replica, now_s)
         for event in new:
-            router.apply(sender, event, now_s)
+            replica.apply(sender, event, now_s)
         return len(new)
 
-    def drop_silent(self, router: PeerRouter, now_s: float) -> None:
+    def drop_silent(self, replica: Replica, now_s: float) -> None:
         """Forget the requests of peers that were silent for long."""
         while self._last_s:
             sender = next(iter(self._last_s))
             if now_s - self._last_s[sender] < SILENT_S:
                 break
-            self._forget(sender, router, now_s)
+            self._forget(sender, replica, now_s)
 
-    def _forget(self, sender: int, router: PeerRouter, now_s: float) -> None:
+    def _forget(self, sender: int, replica: Replica, now_s: float) -> None:
         del self._last_s[sender], self._next[sender]
-        router.forget(sender, now_s)
+        replica.forget(sender, now_s)

@@ -1,4 +1,4 @@
-"""The format of a record of all calls and decisions of a router; `recording_router` writes and plays such records.
+"""The format of a record of all calls and decisions of a router; `recorder` writes and plays such records.
 
     file   = MAGIC frame*
     frame  = length xxh32 payload           two 32-bit little-endian numbers; the hash is that of the payload
@@ -21,6 +21,7 @@ from xxhash import xxh32_intdigest
 from warmroute_proxy.core.placement.decision import Candidate, Decision, Policy, Reasons
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.peer_events import Event
 
 VERSION: Final = 2
 MAGIC: Final = b"warmroute record 2\n"
@@ -95,13 +96,30 @@ class FleetUpdate(msgspec.Struct, tag="told", frozen=True):
     arguments: dict[str, Any]
 
 
+class Applied(msgspec.Struct, tag="applied", frozen=True):
+    """An event of another process of the proxy, or of another proxy, was applied."""
+
+    peer: int
+    event: Event
+    now_s: float
+
+
+class Forgotten(msgspec.Struct, tag="forgotten", frozen=True):
+    """The requests of another process were forgotten."""
+
+    peer: int
+    now_s: float
+
+
 class Closed(msgspec.Struct, tag="closed", frozen=True):
     """The end of the record, and why it ends there."""
 
     reason: str
 
 
-Call = Opened | Placed | Dispatched | FirstToken | Progress | Ended | Failed | FleetUpdate | Closed
+Call = (
+    Opened | Placed | Dispatched | FirstToken | Progress | Ended | Failed | FleetUpdate | Applied | Forgotten | Closed
+)
 
 
 def _made(reasons: object) -> tuple[Candidate, ...]:

@@ -9,6 +9,8 @@ Nothing is stored, here or elsewhere: reasoning travels with the client, sealed 
 
 - request: the body of a request
 - items: the items of its input
+- conversation: the conversation of a connection, kept once, and the requests that continue it
+- client_events: what a client says on a WebSocket
 - tools: its tools, and the names they have in chat
 - settings: what else a request may say
 - answer: a whole answer, and what it has in common with a stream

@@ -1,6 +1,5 @@
 """The events of a chat stream as those of a response, numbered from 0: one item after the other is added and done."""
 
-from collections.abc import Callable
 from typing import Final
 
 from warmroute_proxy.dialects.chat_answers import Output
@@ -40,12 +39,22 @@ class EventTranslator(ChatStream):
         self._out: list[bytes] = []
         self._output: list[Json] = []  # the items that are done
         self._open: OpenItem | None = None
-        self._finished: Callable[[], Json] | None = None  # the open item, whole
         self._kind = ""  # of the open item
         self._texts: list[bytes] = []  # of the open item, if it has a text
         self._delta_begins = b""  # likewise
         self._calls = CallPieces()
         self._call = -1  # the number of the newest call
+        self._is_whole = False
+
+    @property
+    def response_id(self) -> str:
+        """The id of the response."""
+        return self._response.named("resp")
+
+    @property
+    def output(self) -> list[Json] | None:
+        """The items of a response that has ended as it should; None of any other."""
+        return self._output if self._is_whole else None
 
     def began(self, out: list[bytes]) -> None:
         """The response is created, and in progress."""
@@ -90,6 +99,7 @@ class EventTranslator(ChatStream):
         self._close()
         response = ended(self._response, self._output, self.finish_reason, self.usage)
         self._emit(f"response.{response['status']}", {"response": response})
+        self._is_whole = True
 
     def check(self) -> None:
         """Raises: ValueError, where what has come so far is no answer that can be completed."""
@@ -114,10 +124,10 @@ class EventTranslator(ChatStream):
             response, index = self._response, len(self._output)
             if kind in _PARTS:
                 item = self._open = open_message(self._emit, index, response, refused=kind == "refusal")
-                self._finished = lambda: message_item(response, index, _PARTS[kind](item.text))
+                item.finished = lambda: message_item(response, index, _PARTS[kind](item.text))
             else:
                 item = self._open = open_reasoning(self._emit, index, response)
-                self._finished = lambda: reasoning_item(response, index, item.text)
+                item.finished = lambda: reasoning_item(response, index, item.text)
             self._kind, self._texts, self._delta_begins = kind, item.texts, item.delta_begins
         self._delta(encode(text)[1:-1])
 
@@ -128,7 +138,8 @@ class EventTranslator(ChatStream):
             self._close()
             number = self._call = piece.number
             opened = OpenCall(self._emit, len(self._output), self._response, number, piece.call_id, piece.name)
-            self._open, self._finished, self._kind = opened.item, opened.finished, "call"
+            opened.item.finished = opened.finished
+            self._open, self._kind = opened.item, "call"
         if piece.arguments:
             self._delta(encode(piece.arguments)[1:-1])
 
@@ -140,8 +151,8 @@ class EventTranslator(ChatStream):
             self._number += 1
 
     def _close(self) -> None:
-        if self._open is not None and self._finished is not None:
-            item = self._finished()
+        if self._open is not None:
+            item = self._open.finished()
             self._open.end(item)
             self._output.append(item)
-            self._open, self._finished, self._kind = None, None, ""
+            self._open, self._kind = None, ""

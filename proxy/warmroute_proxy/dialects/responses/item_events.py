@@ -68,6 +68,9 @@ class OpenItem:
         self._kind = kind
         self._piece = piece
         self.texts: list[bytes] = []
+        self.finished: Callable[[], Json] = dict
+        """The whole item."""
+
         self._position: Json = {"item_id": begun["id"], "output_index": index}
         emit("response.output_item.added", {"output_index": index, "item": begun})
         if kind.piece is not None and piece is not None:

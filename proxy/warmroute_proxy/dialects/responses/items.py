@@ -104,11 +104,28 @@ class _InChat(NamedTuple):
 _KNOWN: Final[Known[_InChat]] = Known()
 
 
+class ReadItems(NamedTuple):
+    """What items that were read mean for those behind them. `scope`: what their translation depends on.
+
+    `reasoning`, `content` and `called`: of the model's message that is still open. `applied` and `off`: what rules did.
+    """
+
+    scope: tuple[bytes, frozenset[str]]
+    calls: frozenset[str]
+    dropped_calls: frozenset[str]
+    dropped: dict[str, int]
+    reasoning: tuple[bytes, ...]
+    content: bytes
+    called: tuple[bytes, ...]
+    applied: frozenset[str]
+    off: frozenset[str]
+
+
 class ItemReader:
     """The messages of one input, as JSON. `dropped`: how many items of a type the model does not see."""
 
-    def __init__(self, seal: Opens, texts: Texts, work: Work) -> None:
-        """`work`: what may be made of them."""
+    def __init__(self, seal: Opens, texts: Texts, work: Work, before: ReadItems | None = None) -> None:
+        """`work`: what may be made of them. `before`: what is in front of them, in the same scope."""
         self.messages: list[bytes] = []
         self.dropped: Counter[str] = Counter()
         self._seal = seal
@@ -120,15 +137,38 @@ class ItemReader:
         self._reasoning: list[bytes] = []
         self._content = b""
         self._called: list[bytes] = []
+        if before is not None:
+            self._go_on(before)
+
+    def _go_on(self, before: ReadItems) -> None:
+        assert before.scope == self._scope
+        self.dropped.update(before.dropped)
+        self._calls.update(before.calls)
+        self._dropped_calls.update(before.dropped_calls)
+        self._reasoning, self._content, self._called = [*before.reasoning], before.content, [*before.called]
+        self._texts.add(before.applied, before.off)
+
+    def read_items(self) -> ReadItems:
+        """What was read so far means for what follows."""
+        return ReadItems(
+            self._scope, frozenset(self._calls), frozenset(self._dropped_calls), dict(self.dropped),
+            tuple(self._reasoning), self._content, tuple(self._called), *self._texts.scope(),
+        )  # fmt: skip
 
     def add_text(self, raw: Raw, role: str) -> None:
         """Add a message that is one text, unless the rules leave nothing of it."""
+        self._flush()
         text = self._texts.clean(raw, role)
         if text is not None:
             self.messages.append(encode({"role": role, "content": text}))
 
     def read(self, raws: list[Raw]) -> None:
-        """Take all items. Raises: BadRequest."""
+        """Take all items, behind which the model is to speak. Raises: BadRequest."""
+        self.take(raws)
+        self._flush()
+
+    def take(self, raws: list[Raw]) -> None:
+        """Take some items; what the model says in the last of them may go on. Raises: BadRequest."""
         self._work.take(len(raws) // KNOWN_PER_STEP)
         for at, raw in enumerate(raws):
             found = _KNOWN.get(self._scope, raw)
@@ -139,7 +179,6 @@ class ItemReader:
             if found.applied or found.off:
                 self._texts.add(found.applied, found.off)
             self._take(found, at)
-        self._flush()
 
     def _take(self, item: _InChat, at: int) -> None:
         kind = item.kind

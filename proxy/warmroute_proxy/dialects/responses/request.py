@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 from msgspec import Raw
 
 from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, chat_pieces, is_text, list_at, text_at
-from warmroute_proxy.dialects.responses.items import ItemReader, Opens
+from warmroute_proxy.dialects.raw_json import BadRequest, Members, chat_pieces, is_text, list_at, text_at
+from warmroute_proxy.dialects.responses.items import ItemReader, Opens, ReadItems
 from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
 from warmroute_proxy.dialects.work import Work
@@ -24,6 +24,12 @@ _ECHOED: Final = (
 
 
 _LIST: Final = 0x5B
+
+
+class OtherScope(Exception):
+    """The items in front of an input were read by other rules, or for another tenant."""
+
+
 _BODY: Final = BodyReader("input", READ)
 
 
@@ -51,50 +57,81 @@ class ChatRequest(NamedTuple):
         return b"".join(self.pieces)
 
 
+class RequestReading:
+    """Reads the members of a request, then its input. `lead`: the messages in front of the input's own."""
+
+    def __init__(
+        self,
+        members: Members,
+        seal: Opens,
+        texts_of: Callable[[str], Texts],
+        work: Work,
+        before: ReadItems | None = None,
+    ) -> None:
+        """`before`: what was read of the items in front of the input. Raises: BadRequest, OtherScope."""
+        self._members = members
+        self._model = text_at(members, "model", "")
+        self._dropped: set[str] = set()
+        self._chat: dict[str, Any] = {"model": self._model, **settings(members, self._dropped)}
+        self._tools = read_tools(members, seal.key, work)
+        if "tool_choice" in members:
+            chosen = tool_choice(members["tool_choice"], self._tools, self._dropped)
+            if chosen is not None:
+                self._chat["tool_choice"] = chosen
+        self._texts = texts_of(self._model)
+        if before is not None and before.scope != (seal.key, self._texts.on):
+            raise OtherScope
+        self._items = ItemReader(seal, self._texts, work, before)
+        self.lead: list[bytes] = []
+        if "instructions" in members and text_at(members, "instructions", ""):
+            first = ItemReader(seal, self._texts, work)
+            first.add_text(members["instructions"], "system")
+            self.lead = first.messages
+
+    def read_input(self, items: list[Raw] | None, *, may_be_empty: bool = False) -> ItemReader:
+        """Read the input: its items where they were found, else what it is. Raises: BadRequest."""
+        reader, raw = self._items, self._members.get("input")
+        is_one_text = items is None and raw is not None and is_text(raw)
+        if items is None:
+            if raw is None and not may_be_empty:
+                raise BadRequest("input", "is required")
+            if raw is None:
+                items = []
+            elif is_text(raw):
+                if len(memoryview(raw)) == len(b'""'):
+                    raise BadRequest("input", "is empty")
+                reader.add_text(raw, "user")
+                items = []
+            elif memoryview(raw)[0] != _LIST:
+                raise BadRequest("input", "must be a text or a list of items")
+            else:
+                items = list_at(raw, "input")
+        if not items and not is_one_text and not may_be_empty:
+            raise BadRequest("input", "is empty")
+        reader.read(items)
+        return reader
+
+    def request(self, messages: list[bytes]) -> ChatRequest:
+        """The request, whose messages these are behind `lead`."""
+        members, tools = self._members, self._tools
+        pieces = chat_pieces(self._chat, [*self.lead, *messages], {"tools": Raw(tools.chat)} if tools.chat else {})
+        unknown = unlisted(members)
+        echoed: dict[str, Raw] = {name: members[name] for name in _ECHOED if name in members}
+        all_dropped = tools.dropped.union(self._dropped, unknown)
+        return ChatRequest(
+            pieces, self._model, tools.by_name, echoed, asks_summary(members), all_dropped, unknown,
+            dict(self._items.dropped), self._texts,
+        )  # fmt: skip
+
+
 def chat_request(raw: bytes, seal: Opens, texts_of: Callable[[str], Texts], *, work: Work | None = None) -> ChatRequest:
     """Translate a body. Raises: BadRequest.
 
     `texts_of`: what cleans the texts of a prompt for a model. `work`: what may be made of it.
     """
-    work = work or Work()
     members, items = _BODY.read(raw)
-    model = text_at(members, "model", "")
-    dropped: set[str] = set()
-    chat: dict[str, Any] = {"model": model, **settings(members, dropped)}
-    tools = read_tools(members, seal.key, work)
-    if "tool_choice" in members and (chosen := tool_choice(members["tool_choice"], tools, dropped)) is not None:
-        chat["tool_choice"] = chosen
-    texts = texts_of(model)
-    reader = ItemReader(seal, texts, work)
-    if "instructions" in members and text_at(members, "instructions", ""):
-        reader.add_text(members["instructions"], "system")
-    _read_input(reader, members.get("input"), items)
-    pieces = chat_pieces(chat, reader.messages, {"tools": Raw(tools.chat)} if tools.chat else {})
-    unknown = unlisted(members)
-    echoed: dict[str, Raw] = {name: members[name] for name in _ECHOED if name in members}
-    all_dropped = tools.dropped.union(dropped, unknown)
-    summarised = asks_summary(members)
-    return ChatRequest(
-        pieces, model, tools.by_name, echoed, summarised, all_dropped, unknown, dict(reader.dropped), texts
-    )
-
-
-def _read_input(reader: ItemReader, raw: Raw | None, items: list[Raw] | None) -> None:
-    """Read an input: its items where they were found, else what it is."""
-    if items is None:
-        if raw is None:
-            raise BadRequest("input", "is required")
-        if is_text(raw):
-            if len(memoryview(raw)) == len(b'""'):
-                raise BadRequest("input", "is empty")
-            reader.add_text(raw, "user")
-            items = []
-        elif memoryview(raw)[0] != _LIST:
-            raise BadRequest("input", "must be a text or a list of items")
-        else:
-            items = list_at(raw, "input")
-    if not items and (raw is None or not is_text(raw)):
-        raise BadRequest("input", "is empty")
-    reader.read(items)
-    if not reader.messages:
+    reading = RequestReading(members, seal, texts_of, work or Work())
+    messages = reading.read_input(items).messages
+    if not reading.lead and not messages:
         raise BadRequest("input", "holds nothing that a model can be asked")
+    return reading.request(messages)

@@ -3,14 +3,17 @@
 Nothing here opens a socket or serves a request, and nothing here imports another room of the server.
 
     config        the configuration as frozen values
+    config_bounds bounds of its numbers, and what changes while the proxy runs
     config_difference what differs between two configs, and what can change without a restart
     config_discovery reads where engines are found beside those of the config
     config_engine reads one engine of the config file
     config_file   reads and checks the config file
     config_prices reads price books, and writes them
+    config_schema the file as a JSON Schema
     config_source reads the config file again, and keeps what was accepted
     config_stores reads limits, budgets and the stores in which proxies share them
     config_table  reads the keys of one of its tables by their types
+    declared_metrics each metric: its name and description
     descriptors   how many file descriptors the process has, and what they are for
     engine_text   what of an engine's error text is for clients, and what for the log
     errors        errors in the shape of the OpenAI API
@@ -19,7 +22,6 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     port_owner    who listens on a port of this machine
     regular_files reads files that others may have put there
     metrics       counters and histograms, and their text format
-    metric_help   the description of each metric
     sealing       reasoning that clients keep for us, sealed
     secrets       the fleet secret and what is derived from it, API keys, engine keys
     terms         what the translation of a request depends on besides its body

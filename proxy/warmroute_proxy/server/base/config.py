@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from warmroute.contract.providers import UNKNOWN, Provider
@@ -18,6 +18,7 @@ from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.dialects.fields import Unlisted
 from warmroute_proxy.normalising.rules import DEFAULT_NAMES
+from warmroute_proxy.server.base.config_bounds import LIVE, within
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_STATE_DIR: Final = ".warmroute/proxy"
@@ -32,16 +33,16 @@ class ProxyConfig:
 
     region: str
     host: str = DEFAULT_HOST
-    port: int = 0
+    port: Annotated[int, within(0, 65_535)] = 0
     admin_host: str = DEFAULT_HOST
-    admin_port: int = 0
+    admin_port: Annotated[int, within(0, 65_535)] = 0
     policy: Literal["cost", "round_robin"] = "cost"
     state_dir: Path = Path(DEFAULT_STATE_DIR)
     admin_key_sha256: str | None = None
     record: Path | None = None
     """The file that records every decision with its input; None: none is recorded."""
 
-    processes: int = 1
+    processes: Annotated[int, within(1, MAX_PROCESSES)] = 1
     other_proxies: tuple[str, ...] = ()
     """The addresses of the other proxies of this region, before the same engines."""
 
@@ -49,10 +50,13 @@ class ProxyConfig:
     """The certificate of the clients' port, and its key; None: no TLS."""
 
     tls_key: Path | None = None
-    watch_config: bool = False
+    websockets: Annotated[bool, LIVE] = True
+    """Whether `/v1/responses` is served over WebSockets, too."""
+
+    watch_config: Annotated[bool, LIVE] = False
     """Whether a change of the config file is applied without being asked for."""
 
-    media: Addresses = PUBLIC
+    media: Annotated[Addresses, LIVE] = PUBLIC
     """The addresses of images, audio and files that engines may be sent to."""
 
     def others_than(self, host: str) -> tuple[str, ...]:
@@ -64,34 +68,34 @@ class ProxyConfig:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may use. Every route enforces these limits."""
+    """What the table [limits] says: sizes, times and numbers of what clients and engines may use."""
 
-    body_bytes: int = 33_554_432
-    body_memory_bytes: int = 1_073_741_824
-    header_bytes: int = 65_536
-    header_count: int = 100
-    connections: int = 4_096
-    head_timeout_s: float = 10.0
-    body_timeout_s: float = 60.0
-    keepalive_s: float = 75.0
-    connect_timeout_s: float = 2.0
-    first_token_timeout_s: float = 600.0
-    idle_timeout_s: float = 120.0
-    head_hold_s: float = 15.0
-    response_bytes: int = 67_108_864
-    keyed_outlive_s: float = 10.0
-    keyed_replay_s: float = 60.0
-    keyed_answer_bytes: int = 16_777_216
-    keyed_total_bytes: int = 268_435_456
-    counted_tokens_per_minute: int = 500_000
-    total_timeout_s: float = 3_600.0
-    queue_requests: int = 1_024
-    queue_bytes: int = 268_435_456
-    queue_timeout_s: float = 30.0
-    working_set_wait_s: float = 120.0
-    shutdown_grace_s: float = 25.0
-    kept_prompt_bytes: int = 67_108_864
-    prompt_parts_bytes: int = 33_554_432
+    body_bytes: Annotated[int, within(1_024, 2**31 - 1, live=True)] = 33_554_432
+    body_memory_bytes: Annotated[int, within(1_024, 2**40)] = 1_073_741_824
+    header_bytes: Annotated[int, within(1_024, 16 * 2**20, live=True)] = 65_536
+    header_count: Annotated[int, within(8, 10_000, live=True)] = 100
+    connections: Annotated[int, within(1, 1_000_000)] = 4_096
+    head_timeout_s: Annotated[float, within(0.05, 3_600.0, live=True)] = 10.0
+    body_timeout_s: Annotated[float, within(0.05, 3_600.0, live=True)] = 60.0
+    keepalive_s: Annotated[float, within(0.05, 86_400.0, live=True)] = 75.0
+    connect_timeout_s: Annotated[float, within(0.05, 600.0)] = 2.0
+    first_token_timeout_s: Annotated[float, within(0.05, 86_400.0, live=True)] = 600.0
+    idle_timeout_s: Annotated[float, within(0.05, 86_400.0, live=True)] = 120.0
+    head_hold_s: Annotated[float, within(0.0, 3_600.0, live=True)] = 15.0
+    response_bytes: Annotated[int, within(1_024, 2**40)] = 67_108_864
+    keyed_outlive_s: Annotated[float, within(0.0, 600.0)] = 10.0
+    keyed_replay_s: Annotated[float, within(0.0, 3_600.0)] = 60.0
+    keyed_answer_bytes: Annotated[int, within(1_024, 2**40)] = 16_777_216
+    keyed_total_bytes: Annotated[int, within(1_024, 2**40)] = 268_435_456
+    counted_tokens_per_minute: Annotated[int, within(0, 2**40, live=True)] = 500_000
+    total_timeout_s: Annotated[float, within(0.05, 604_800.0, live=True)] = 3_600.0
+    queue_requests: Annotated[int, within(0, 1_000_000, live=True)] = 1_024
+    queue_bytes: Annotated[int, within(0, 2**40, live=True)] = 268_435_456
+    queue_timeout_s: Annotated[float, within(0.05, 3_600.0, live=True)] = 30.0
+    working_set_wait_s: Annotated[float, within(0.0, 3_600.0, live=True)] = 120.0
+    shutdown_grace_s: Annotated[float, within(0.0, 86_400.0, live=True)] = 25.0
+    kept_prompt_bytes: Annotated[int, within(0, 2**40)] = 67_108_864
+    prompt_parts_bytes: Annotated[int, within(0, 2**40)] = 33_554_432
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class RegionConfig:
 
     name: str
     url: str
-    rtt_ms: float
+    rtt_ms: Annotated[float, within(0.0, 60_000.0)] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ class EngineConfig:
     kind: Literal["sglang", "openai"]
     models: frozenset[str]
     bootstrap_host: str | None
-    bootstrap_port: int | None
+    bootstrap_port: Annotated[int, within(1, 65_535)] | None
     store: str | None = None
     """The name of the KV store that it shares with other engines; None: it shares none."""
 
@@ -130,7 +134,7 @@ class EngineConfig:
 
     """The file with the key that aborts need; None: the key of `key_file`, if any."""
 
-    max_running: int | None = None
+    max_running: Annotated[int, within(1, 1_000_000)] | None = None
     """How many requests each rank gets at once; None: as many as the engine reports."""
 
     provider: Provider = UNKNOWN
@@ -151,7 +155,7 @@ class DiscoveryConfig:
 
     id: str
     kind: Literal["folder", "srv", "endpointslices", "inferencepool"]
-    interval_s: float
+    interval_s: Annotated[float, within(0.1, 3_600.0)]
     path: Path | None = None
     """The folder."""
 
@@ -200,11 +204,11 @@ class ModelConfig:
     books: tuple[PriceBook, ...]
     """Those of the file; the database may have more."""
 
-    context_tokens: int | None
+    context_tokens: Annotated[int, within(1, 1_000_000_000)] | None
     continue_broken: bool = False
     """Whether another engine continues an answer whose engine fails."""
 
-    vocabulary_tokens: int | None = None
+    vocabulary_tokens: Annotated[int, within(1, 100_000_000)] | None = None
     """The number of its token ids; None: unknown, and then requests must not hold any."""
 
     normalise: frozenset[str] = DEFAULT_NAMES
@@ -220,7 +224,7 @@ class TenantConfig:
     share_group: str
     models: frozenset[str]
     regions: frozenset[str]
-    salt_epoch: int
+    salt_epoch: Annotated[int, within(0, 2**31 - 1)]
     limits: TenantLimits | None = None
     """What it may use in a minute and at once; None: no limit."""
 
@@ -242,10 +246,10 @@ class DatabaseConfig:
     dsn_file: Path
     """The file with its address, which may hold a password."""
 
-    keep_days: int | None = None
+    keep_days: Annotated[int, within(1, 36_500)] | None = None
     """For how many days it keeps rows; None: for ever."""
 
-    key_max_age_s: float = 3_600.0
+    key_max_age_s: Annotated[float, within(2.0, 31_536_000.0)] = 3_600.0
     """For how long its API keys are good while it is away."""
 
 
@@ -256,7 +260,7 @@ class RedisConfig:
     url_file: Path
     """The file with its address, which may hold a password."""
 
-    timeout_s: float
+    timeout_s: Annotated[float, within(0.01, 5.0)] = 0.25
     """The deadline of each call."""
 
 
@@ -267,7 +271,7 @@ class TracingConfig:
     endpoint: str
     """The collector's address, before `/v1/traces`."""
 
-    ratio: float = 0.01
+    ratio: Annotated[float, within(0.0, 1.0)] = 0.01
     follow_clients: bool = False
     """Whether the `sampled` flag of a client's `traceparent` decides, and not the ratio."""
 
@@ -275,10 +279,10 @@ class TracingConfig:
     """The file with headers for the collector, which may hold a key; None: it needs none."""
 
     service_name: str = "warmroute"
-    queue_requests: int = 1_024
+    queue_requests: Annotated[int, within(64, 1_000_000)] = 1_024
     """So many finished requests wait for the exporter."""
 
-    timeout_s: float = 10.0
+    timeout_s: Annotated[float, within(0.05, 60.0)] = 10.0
     """Of one export, with its retries."""
 
 

@@ -12,32 +12,14 @@ from typing import Any, Final, NamedTuple
 from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
-from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
+from warmroute_proxy.server.base.config import Config, Limits, ModelConfig, ProxyConfig
+from warmroute_proxy.server.base.config_bounds import live_fields
 from warmroute_proxy.server.base.config_prices import CONFIG_BOOK, FREE
 
-LIVE_LIMITS: Final = frozenset(
-    {
-        "body_bytes",
-        "header_bytes",
-        "header_count",
-        "head_timeout_s",
-        "body_timeout_s",
-        "keepalive_s",
-        "first_token_timeout_s",
-        "idle_timeout_s",
-        "head_hold_s",
-        "total_timeout_s",
-        "queue_requests",
-        "queue_bytes",
-        "queue_timeout_s",
-        "working_set_wait_s",
-        "shutdown_grace_s",
-        "counted_tokens_per_minute",
-    }
-)
+LIVE_LIMITS: Final = live_fields(Limits)
 """The keys of [limits] that change while the proxy runs; memory and connections are divided at the start."""
 
-LIVE_PROXY: Final = frozenset({"watch_config", "media"})
+LIVE_PROXY: Final = live_fields(ProxyConfig)
 _LIVE_LISTS: Final[Mapping[str, str]] = {
     "engine": "engines",
     "model": "models",

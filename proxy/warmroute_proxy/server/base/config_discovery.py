@@ -42,7 +42,7 @@ def read_discoveries(found: object, folder: Path, region: str, problems: list[st
 
 
 def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
-    kind = table.choice("kind", tuple(_KEYS), "folder")
+    kind = table.of(DiscoveryConfig).choice("kind", tuple(_KEYS), "folder")
     for key in sorted(set().union(*_KEYS.values()) - _KEYS[kind]):
         if table.has(key):
             table.problem(key, "is for kind = " + " or ".join(f'"{one}"' for one, keys in _KEYS.items() if key in keys))
@@ -51,7 +51,7 @@ def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
     made = DiscoveryConfig(
         id=table.name("id", f"{kind}-{number}"),
         kind=cast("Literal['folder', 'srv', 'endpointslices', 'inferencepool']", kind),
-        interval_s=table.number("interval_s", 1.0 if of_folder else 5.0, 0.1, 3_600.0),
+        interval_s=table.number("interval_s", default=1.0 if of_folder else 5.0),
         path=folder / table.text("path") if of_folder else None,
         key_folder=folder / key_folder if of_folder and key_folder else None,
         name="" if of_folder else table.text("name"),

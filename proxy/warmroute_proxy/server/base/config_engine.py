@@ -10,7 +10,7 @@ from warmroute_proxy.server.base.config_table import Table
 
 def read_engine(table: Table, counters: dict[str, int], folder: Path) -> EngineConfig:
     """`counters` numbers the engines of a region and role, for those without an id."""
-    url, region = table.url("url"), table.name("region")
+    url, region = table.of(EngineConfig).url("url"), table.name("region")
     role = table.choice("role", ROLES, "aggregated")
     kind = table.choice("kind", ("sglang", "openai"), "sglang")
     group = f"{region}-{role}"
@@ -23,12 +23,12 @@ def read_engine(table: Table, counters: dict[str, int], folder: Path) -> EngineC
         kind="openai" if kind == "openai" else "sglang",
         models=frozenset(table.names("models", (ANY,))),
         bootstrap_host=table.text("bootstrap_host", "") or None,
-        bootstrap_port=table.integer("bootstrap_port", None, 1, 65_535),
+        bootstrap_port=table.integer("bootstrap_port"),
         store=table.name("store", "") or None,
         kv_events=table.choice("kv_events", ("auto", "off"), "auto") == "auto",
         key_file=table.file("key_file", folder),
         admin_key_file=table.file("admin_key_file", folder),
-        max_running=table.integer("max_running", None, 1, 1_000_000),
+        max_running=table.integer("max_running"),
         provider=_provider(table, url, kind),
         model_names=table.texts("model_names"),
     )

@@ -9,7 +9,6 @@ are relative to the folder of the config file, so that a proxy can be started fr
 
 import os
 import tomllib
-from dataclasses import fields
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
@@ -32,6 +31,7 @@ from warmroute_proxy.server.base.config import (
     TenantConfig,
     copies_of_bodies,
 )
+from warmroute_proxy.server.base.config_bounds import bounds
 from warmroute_proxy.server.base.config_discovery import read_discoveries
 from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_prices import read_credit_moved, read_model_books
@@ -47,34 +47,6 @@ from warmroute_proxy.server.base.config_table import Table, nearest, shown
 MAX_FILE_BYTES: Final = 16_777_216
 _TABLES: Final = ("proxy", "secret", "ledger", "limits", "prices")
 _LISTS: Final = ("region", "engine", "model", "tenant")
-_LIMIT_BOUNDS: Final[dict[str, tuple[float, float]]] = {
-    "body_bytes": (1_024, 2**31 - 1),
-    "body_memory_bytes": (1_024, 2**40),
-    "header_bytes": (1_024, 16 * 2**20),
-    "header_count": (8, 10_000),
-    "connections": (1, 1_000_000),
-    "head_timeout_s": (0.05, 3_600.0),
-    "body_timeout_s": (0.05, 3_600.0),
-    "keepalive_s": (0.05, 86_400.0),
-    "connect_timeout_s": (0.05, 600.0),
-    "first_token_timeout_s": (0.05, 86_400.0),
-    "idle_timeout_s": (0.05, 86_400.0),
-    "head_hold_s": (0.0, 3_600.0),
-    "response_bytes": (1_024, 2**40),
-    "keyed_outlive_s": (0.0, 600.0),
-    "keyed_replay_s": (0.0, 3_600.0),
-    "keyed_answer_bytes": (1_024, 2**40),
-    "keyed_total_bytes": (1_024, 2**40),
-    "counted_tokens_per_minute": (0, 2**40),
-    "total_timeout_s": (0.05, 604_800.0),
-    "queue_requests": (0, 1_000_000),
-    "queue_bytes": (0, 2**40),
-    "queue_timeout_s": (0.05, 3_600.0),
-    "working_set_wait_s": (0.0, 3_600.0),
-    "shutdown_grace_s": (0.0, 86_400.0),
-    "kept_prompt_bytes": (0, 2**40),
-    "prompt_parts_bytes": (0, 2**40),
-}
 
 
 class ConfigError(ValueError):
@@ -194,31 +166,29 @@ def _media(table: Table) -> Addresses:
 
 
 def _proxy(table: Table, folder: Path) -> ProxyConfig:
+    table.of(ProxyConfig)
     policy = table.choice("policy", ("cost", "round_robin"), "cost")
     proxy = ProxyConfig(
         region=table.name("region"),
         host=table.text("host", DEFAULT_HOST),
-        port=table.integer("port", 0, 0, 65_535) or 0,
+        port=table.integer("port") or 0,
         admin_host=table.text("admin_host", DEFAULT_HOST),
-        admin_port=table.integer("admin_port", 0, 0, 65_535) or 0,
+        admin_port=table.integer("admin_port") or 0,
         policy="round_robin" if policy == "round_robin" else "cost",
         state_dir=folder / table.text("state_dir", DEFAULT_STATE_DIR),
         admin_key_sha256=table.digest("admin_key_sha256"),
         record=table.file("record", folder),
-        processes=table.integer_or("processes", "auto", 1, 1, MAX_PROCESSES) or _cores(),
+        processes=table.integer_or("processes", "auto") or _cores(),
         other_proxies=table.urls("other_proxies"),
         tls_cert=table.file("tls_cert", folder),
         tls_key=table.file("tls_key", folder),
         watch_config=table.flag("watch_config"),
+        websockets=table.flag("websockets", default=True),
         media=_media(table),
     )
     if (proxy.tls_cert is None) != (proxy.tls_key is None):
         missing, given = ("tls_cert", "tls_key") if proxy.tls_cert is None else ("tls_key", "tls_cert")
         table.problem(missing, f"is missing: {given} is given, and TLS needs both")
-    if proxy.record is not None and proxy.processes > 1:
-        table.problem("record", f"is for one process, and there are {proxy.processes}; set processes = 1, or leave it")
-    if proxy.record is not None and proxy.other_proxies:
-        table.problem("record", "is for a proxy that decides alone, and other_proxies names others; leave one out")
     if proxy.port and (proxy.host, proxy.port) == (proxy.admin_host, proxy.admin_port):
         table.problem("admin_port", f"{proxy.port} is the port of the proxy itself")
     table.close()
@@ -231,35 +201,28 @@ def _cores() -> int:
 
 
 def _limits(table: Table) -> Limits:
-    values: dict[str, Any] = {}
-    for entry in fields(Limits):
-        low, high = _LIMIT_BOUNDS[entry.name]
-        default = entry.default
-        if isinstance(default, int):
-            values[entry.name] = table.integer(entry.name, default, int(low), int(high))
-        else:
-            values[entry.name] = table.number(entry.name, float(str(default)), low, high)
+    table.of(Limits)
+    found = {name: table.integer(name) if one.whole else table.number(name) for name, one in bounds(Limits).items()}
     table.close()
-    return Limits(**values)
+    return Limits(**found)  # type: ignore[arg-type]
 
 
 def _region(table: Table) -> RegionConfig:
-    region = RegionConfig(
-        table.name("name"), table.url("url", required=False), table.number("rtt_ms", 0.0, 0.0, 60_000.0)
-    )
+    table.of(RegionConfig)
+    region = RegionConfig(table.name("name"), table.url("url", required=False), table.number("rtt_ms"))
     table.close()
     return region
 
 
 def _model(table: Table, needs_price: bool) -> ModelConfig:
-    name = table.name("name")
+    name = table.of(ModelConfig).name("name")
     model = ModelConfig(
         name,
         table.names("aliases", ()),
         read_model_books(table, name, is_needed=needs_price),
-        table.integer("context_tokens", None, 1, 1_000_000_000),
+        table.integer("context_tokens"),
         table.flag("continue_broken"),
-        table.integer("vocabulary_tokens", None, 1, 100_000_000),
+        table.integer("vocabulary_tokens"),
         table.names_among("normalise", NAMES, DEFAULT_NAMES),
     )
     table.close()
@@ -275,14 +238,14 @@ def _read_tenants(document: dict[str, Any], needed: bool, problems: list[str]) -
 
 def read_tenant(table: Table, needs_key: bool) -> TenantConfig:
     """A tenant. `needs_key`: its keys can stand nowhere else."""
-    name = table.name("name")
+    name = table.of(TenantConfig).name("name")
     tenant = TenantConfig(
         name,
         table.digests("key_sha256", required=needs_key),
         table.name("share_group", name),
         frozenset(table.names("models", (ANY,))),
         frozenset(table.names("regions", (ANY,))),
-        table.integer("salt_epoch", 0, 0, 2**31 - 1) or 0,
+        table.integer("salt_epoch") or 0,
         read_tenant_limits(table),
         table.names_among("granted_fields", sorted(GRANTABLE_FIELDS), frozenset()),
         Unlisted(table.choice("unlisted_fields", [each.value for each in Unlisted], Unlisted.DROP.value)),

@@ -1,11 +1,10 @@
-"""Reads price books: of a [[model]], and of a file for `warmroute prices import`; and writes them as such a file.
+"""Reads price books: of a [[model]], and of a file for `warmroute prices import`.
 
 input, cached, output               of a [[model]]: a book without a date, which is named `config`
 [[model.price]]                     books with a date and a name
 free = true                         every turn costs nothing, by a book that is named `free`
 """
 
-import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -61,17 +60,6 @@ def read_book(table: Table) -> PriceBook:
     return PriceBook(_rates(table, name), None if from_ is None else int(from_.timestamp()), source)
 
 
-def book_toml(model: str, book: PriceBook) -> str:
-    """A book as a [[price]] that `read_book` reads."""
-    lines = ["[[price]]", f"model = {_text(model)}", f"name = {_text(book.name)}"]
-    if book.from_s is not None:
-        lines.append(f"from = {instant_text(book.from_s)}")
-    lines += [f'{key} = "{text}"' for key, text in book.rates.as_usd_per_mtok().items()]
-    if book.source:
-        lines.append(f"source = {_text(book.source)}")
-    return "\n".join(lines) + "\n"
-
-
 def instant_text(unix_s: int) -> str:
     """A time as RFC 3339 in UTC."""
     return datetime.fromtimestamp(unix_s, UTC).isoformat().replace("+00:00", "Z")
@@ -117,8 +105,3 @@ def _same_start(book: PriceBook) -> str:
     if book.from_s is None:
         return "is missing: another book of this model has no date, and one at most may"
     return f"{instant_text(book.from_s)} is the date of another book of this model"
-
-
-def _text(value: str) -> str:
-    """A string as TOML writes it, which allows DEL only as an escape."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -6,29 +6,27 @@ from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from warmroute_proxy.core.queue.budget import Budget, Period
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.base.config import DatabaseConfig, RedisConfig, TenantConfig, TracingConfig
+from warmroute_proxy.server.base.config_bounds import within
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 from warmroute_proxy.server.base.secrets import config_key_id
 
 MAX_USD: Final = 1_000_000_000
-MAX_LIMIT: Final = 10**12
-DEFAULT_WARN_SHARE: Final = 0.8
-REDIS_TIMEOUT_S: Final = 0.25
 _NANO: Final = 1_000_000_000
 _KEY_ID: Final = re.compile(r"[a-z]-[0-9a-f]{10}")
 _BY_MINUTE_AND_AT_ONCE: Final = ("requests_per_minute", "tokens_per_minute", "requests_at_once")
-_PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("month", "usd_per_month"))
+PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("month", "usd_per_month"))
 
 
 def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
     """The database of a table [ledger]; None where it names none."""
-    dsn_file, keep_days = ledger.text("dsn_file", ""), ledger.integer("keep_days", None, 1, 36_500)
-    key_max_age_s = ledger.number("key_max_age_s", 3_600.0, 2.0, 31_536_000.0)
+    dsn_file, keep_days = ledger.of(DatabaseConfig).text("dsn_file", ""), ledger.integer("keep_days")
+    key_max_age_s = ledger.number("key_max_age_s")
     if not dsn_file:
         for key in ("keep_days", "key_max_age_s"):
             if ledger.has(key):
@@ -39,7 +37,7 @@ def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
 
 def read_tenant_limits(table: Table) -> TenantLimits | None:
     """The limits of a [[tenant]]; None where it has none."""
-    rpm, tpm, requests, tokens = [table.integer(key, None, 1, MAX_LIMIT) for key in TenantLimits._fields[:-1]]
+    rpm, tpm, requests, tokens = [table.integer(key) for key in TenantLimits._fields[:-1]]
     weight = _cached_weight(table)
     if not any((rpm, tpm, requests, tokens)):
         return None
@@ -50,8 +48,8 @@ def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig
     """The Redis of a table [redis]; None where there is none."""
     if values is None:
         return None
-    table = Table(values, "redis", problems)
-    made = RedisConfig(folder / table.text("url_file"), table.number("timeout_s", REDIS_TIMEOUT_S, 0.01, 5.0))
+    table = Table(values, "redis", problems).of(RedisConfig)
+    made = RedisConfig(folder / table.text("url_file"), table.number("timeout_s"))
     table.close()
     return made
 
@@ -60,20 +58,29 @@ def read_tracing(values: object, folder: Path, problems: list[str]) -> TracingCo
     """The table; None where there is none, so that no request has a trace."""
     if values is None:
         return None
-    table = Table(values, "tracing", problems)
+    table = Table(values, "tracing", problems).of(TracingConfig)
     made = TracingConfig(
         table.url("endpoint"),
-        table.number("ratio", TracingConfig.ratio, 0.0, 1.0),
+        table.number("ratio"),
         table.flag("follow_clients"),
         table.file("headers_file", folder),
         table.text("service_name", TracingConfig.service_name),
-        table.integer("queue_requests", TracingConfig.queue_requests, 64, 1_000_000) or 0,
-        table.number("timeout_s", TracingConfig.timeout_s, 0.05, 60.0),
+        table.integer("queue_requests") or 0,
+        table.number("timeout_s"),
     )
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
         table.problem("endpoint", "needs OpenTelemetry's exporter: pip install 'warmroute[otel]'")
     table.close()
     return made
+
+
+class BudgetKeys(NamedTuple):
+    """The keys of a [[budget]]; amounts of USD are of its periods."""
+
+    scope: Scope
+    limits: TenantLimits
+    warn_share: Annotated[float, within(0.0, 1.0)] = 0.8
+    """From which share of a limit on clients are warned by a header."""
 
 
 class ReadBudgets(NamedTuple):
@@ -95,7 +102,7 @@ def read_budgets(found: object, tenants: tuple[TenantConfig, ...], problems: lis
         problems.append("budget: must be a list of tables, written [[budget]]")
         return ReadBudgets(tenants, (), ())
     for at, values in enumerate(found or ()):
-        table = Table(values, f"budget[{at}]", problems)
+        table = Table(values, f"budget[{at}]", problems).of(BudgetKeys)
         name = table.name("name")
         if name in names:
             table.problem("name", f"{shown(name)} is taken by budget[{names[name]}]")
@@ -103,7 +110,7 @@ def read_budgets(found: object, tenants: tuple[TenantConfig, ...], problems: lis
         scope = _scope(table, name, None if others else tenants)
         of_table = _usd(table, scope), _limits(table, scope)
         if not any(of_table):
-            every = ", ".join((*(key for _, key in _PERIODS), *_BY_MINUTE_AND_AT_ONCE))
+            every = ", ".join((*(key for _, key in PERIODS), *_BY_MINUTE_AND_AT_ONCE))
             table.problem("usd_per_day", f"is missing: a budget has one or more of {every}")
         budgets += of_table[0]
         limits += of_table[1]
@@ -153,21 +160,21 @@ def _scope(table: Table, name: str, of_config: Sequence[TenantConfig] | None) ->
 
 
 def _usd(table: Table, scope: Scope) -> list[Budget]:
-    warn_share = table.number("warn_share", DEFAULT_WARN_SHARE, 0.0, 1.0)
-    limits = [(period, _nanousd(table, key)) for period, key in _PERIODS]
+    warn_share = table.number("warn_share")
+    limits = [(period, _nanousd(table, key)) for period, key in PERIODS]
     return [Budget(scope, period, limit, warn_share) for period, limit in limits if limit is not None]
 
 
 def _limits(table: Table, scope: Scope) -> list[ScopeLimits]:
-    rpm, tpm, requests = [table.integer(key, None, 1, MAX_LIMIT) for key in _BY_MINUTE_AND_AT_ONCE]
+    rpm, tpm, requests = [table.integer(key) for key in _BY_MINUTE_AND_AT_ONCE]
     limits = TenantLimits(rpm, tpm, requests, None, _cached_weight(table))
-    warn_share = table.number("warn_share", DEFAULT_WARN_SHARE, 0.0, 1.0)
+    warn_share = table.number("warn_share")
     return [ScopeLimits(scope, limits, warn_share)] if rpm or tpm or requests else []
 
 
 def _cached_weight(table: Table) -> float:
     """How much a cached token counts of a limit by the minute, which has to be there, too."""
-    weight = table.number("cached_weight", 1.0, 0.0, 1.0)
+    weight = table.number("cached_weight")
     if table.has("cached_weight") and not table.has("tokens_per_minute"):
         table.problem("cached_weight", "is for tokens_per_minute, which is missing: add it, or leave cached_weight out")
     return weight

@@ -7,11 +7,13 @@ default, so that everything else can still be checked. Problems show values only
 import difflib
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+from warmroute_proxy.server.base.config_bounds import Bounds, bounds
 
 SHA256_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
@@ -25,8 +27,14 @@ class Table:
         self._path = path
         self._problems = problems
         self._known: list[str] = []
+        self._bounds: Mapping[str, Bounds] = {}
         if not isinstance(values, dict):
             problems.append(f"{path}: must be a table, written [{path}]")
+
+    def of(self, kind: type) -> "Table":
+        """Itself, with the bounds of numbers that the fields of a record say."""
+        self._bounds = bounds(kind)
+        return self
 
     def problem(self, key: str, text: str) -> None:
         """Add a problem with a key of this table."""
@@ -64,43 +72,46 @@ class Table:
             return default
         return str(value)
 
-    def flag(self, key: str) -> bool:
-        """True or false; false by default."""
+    def flag(self, key: str, *, default: bool = False) -> bool:
+        """True or false."""
         value = self._take(key)
         if not isinstance(value, bool | None):
             self.problem(key, f"must be true or false, not {shown(value)}")
-        return value is True
+        return default if value is None else value is True
 
-    def integer(self, key: str, default: int | None, low: int, high: int) -> int | None:
-        """An integer within bounds, or the default."""
-        value = self._take(key)
+    def integer(self, key: str) -> int | None:
+        """An integer within its field's bounds, or the field's default."""
+        value, wanted = self._take(key), self._bounds[key]
+        default = None if wanted.default is None else int(wanted.default)
         if value is None:
             return default
         if type(value) is not int:
             self.problem(key, f"must be an integer, not {shown(value)}")
             return default
-        return value if self._in_range(key, value, low, high) else default
+        return value if self._in_range(key, value, wanted) else default
 
-    def integer_or(self, key: str, word: str, default: int, low: int, high: int) -> int | None:
-        """An integer within bounds, or None where `word` is given instead."""
-        if self._values.get(key) == word:
+    def integer_or(self, key: str, word: str) -> int | None:
+        """An integer within its field's bounds, or None where `word` is given instead."""
+        value = self._values.get(key)
+        if value == word or type(value) is not int:
             self._take(key)
+        if value == word:
             return None
-        if type(self._values.get(key, default)) is not int:
-            self._take(key)
-            self.problem(key, f'must be an integer or "{word}", not {shown(self._values[key])}')
-            return default
-        return self.integer(key, default, low, high)
+        if value is not None and type(value) is not int:
+            self.problem(key, f'must be an integer or "{word}", not {shown(value)}')
+            value = self._values.pop(key)
+        return self.integer(key)
 
-    def number(self, key: str, default: float, low: float, high: float) -> float:
-        """An integer or decimal within bounds, or the default."""
-        value = self._take(key)
+    def number(self, key: str, *, default: float | None = None) -> float:
+        """An integer or decimal within its field's bounds, or the field's default."""
+        value, wanted = self._take(key), self._bounds[key]
+        instead = default if default is not None else float(wanted.default or 0.0)
         if value is None:
-            return default
+            return instead
         if type(value) not in (int, float):
             self.problem(key, f"must be a number, not {shown(value)}")
-            return default
-        return float(value) if self._in_range(key, value, low, high) else default
+            return instead
+        return float(value) if self._in_range(key, value, wanted) else instead
 
     def url(self, key: str, *, required: bool = True) -> str:
         """An http or https address without its trailing slash; may be empty unless required."""
@@ -216,10 +227,10 @@ class Table:
             self.problem(key, "is missing")
         return value
 
-    def _in_range(self, key: str, value: float, low: float, high: float) -> bool:
-        if low <= value <= high:
+    def _in_range(self, key: str, value: float, wanted: Bounds) -> bool:
+        if wanted.low <= value <= wanted.high:
             return True
-        self.problem(key, f"{shown(value)} is not between {low} and {high}")
+        self.problem(key, f"{shown(value)} is not between {wanted.low} and {wanted.high}")
         return False
 
     def _digest(self, key: str, value: object) -> str | None:

@@ -68,9 +68,14 @@ class Refusal(Exception):
         return error_body(self.status, self.message, self.code, self.param)
 
 
+def is_websocket(headers: Mapping[str, str]) -> bool:
+    """Whether these headers offer a WebSocket."""
+    return headers.get("upgrade", "").strip().lower() == "websocket"
+
+
 def wrong_method(path: str, method: str, headers: Mapping[str, str]) -> Refusal:
     """The refusal of another method than POST; 426 of a WebSocket, after which its clients go on with POST at once."""
-    if headers.get("upgrade", "").strip().lower() == "websocket":
+    if is_websocket(headers):
         message = f"{path} is not served as a WebSocket: send a POST"
         return Refusal(426, message, code="websocket_not_served", headers=(("upgrade", "HTTP/1.1"),))
     return Refusal(405, f"{path} takes POST, not {method}", code="method_not_allowed")

@@ -11,6 +11,9 @@ from enum import Enum
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.declared_metrics import Metric
+
 _TTFT_BOUNDS_S: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WAIT_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _LAG_BOUNDS_S: Final[tuple[float, ...]] = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -21,26 +24,29 @@ SIZE_BOUNDS: Final = (1_024, 16_384)
 SIZES: Final = ("short", "medium", "long")
 
 _FROM_THE_START: Final = (
-    "warmroute_retries_total",
-    "warmroute_retries_refused_total",
-    "warmroute_continued_total",
-    "warmroute_joins_total",
-    "warmroute_markers_missed_total",
-    "warmroute_queue_left_total",
-    "warmroute_client_left_total",
-    "warmroute_forwards_total",
-    "warmroute_forward_failures_total",
-    "warmroute_voids_ordered_total",
+    declared.RETRIES_TOTAL,
+    declared.RETRIES_REFUSED_TOTAL,
+    declared.CONTINUED_TOTAL,
+    declared.JOINS_TOTAL,
+    declared.MARKERS_MISSED_TOTAL,
+    declared.QUEUE_LEFT_TOTAL,
+    declared.CLIENT_LEFT_TOTAL,
+    declared.FORWARDS_TOTAL,
+    declared.FORWARD_FAILURES_TOTAL,
+    declared.VOIDS_ORDERED_TOTAL,
 )
 """Counters without labels. They are shown from 0 on, so that their first event is an increase, not a new series."""
 
 _ERRORS: Final = (
-    "warmroute_prediction_error_ratio",
-    "warmroute_overprediction_ratio",
-    "warmroute_underprediction_ratio",
+    declared.PREDICTION_ERROR_RATIO,
+    declared.OVERPREDICTION_RATIO,
+    declared.UNDERPREDICTION_RATIO,
 )
 
 Labels = tuple[tuple[str, str], ...]
+GaugeRow = tuple[Metric, Labels, float]
+"""The value of a gauge now."""
+
 Counter = list[int]
 """One number in a list, so that code which raises it often can keep the list and need not look it up."""
 
@@ -55,12 +61,12 @@ class HeldBy(Enum):
     OTHER = "other"
 
 
-_HISTOGRAMS: Final[tuple[tuple[str, Labels], ...]] = (
-    ("warmroute_ttft_seconds", ()),
-    ("warmroute_queue_wait_seconds", ()),
-    ("warmroute_queue_memory_wait_seconds", ()),
-    *[(name, (("size", size),)) for name in _ERRORS for size in SIZES],
-    *[("warmroute_loop_lag_seconds", (("held_by", held_by.value),)) for held_by in HeldBy],
+_HISTOGRAMS: Final[tuple[tuple[Metric, Labels], ...]] = (
+    (declared.TTFT_SECONDS, ()),
+    (declared.QUEUE_WAIT_SECONDS, ()),
+    (declared.QUEUE_MEMORY_WAIT_SECONDS, ()),
+    *[(metric, (("size", size),)) for metric in _ERRORS for size in SIZES],
+    *[(declared.LOOP_LAG_SECONDS, (("held_by", held_by.value),)) for held_by in HeldBy],
 )
 
 
@@ -115,7 +121,7 @@ class Metrics:
     """All counters of one proxy process."""
 
     def __init__(self) -> None:
-        self._counters: dict[tuple[str, Labels], Counter] = {(name, ()): [0] for name in _FROM_THE_START}
+        self._counters: dict[tuple[str, Labels], Counter] = {(metric.name, ()): [0] for metric in _FROM_THE_START}
         self.before_read: list[Callable[[], None]] = []
         """Called before each read, to flush batched counts."""
 
@@ -129,33 +135,33 @@ class Metrics:
 
         self.loop_lag = {held_by: Histogram(_LAG_BOUNDS_S) for held_by in HeldBy}
 
-    def add(self, name: str, amount: int = 1, labels: Labels = ()) -> None:
+    def add(self, metric: Metric, amount: int = 1, labels: Labels = ()) -> None:
         """Increase a counter."""
-        self.counter(name, labels)[0] += amount
+        self.counter(metric, labels)[0] += amount
 
-    def counter(self, name: str, labels: Labels = ()) -> Counter:
+    def counter(self, metric: Metric, labels: Labels = ()) -> Counter:
         """A counter, to be increased in place."""
-        return self._counters.setdefault((name, labels), [0])
+        return self._counters.setdefault((metric.name, labels), [0])
 
-    def value(self, name: str, labels: Labels = ()) -> int:
+    def value(self, metric: Metric, labels: Labels = ()) -> int:
         """A counter's value."""
         self._flush()
-        counter = self._counters.get((name, labels))
+        counter = self._counters.get((metric.name, labels))
         return counter[0] if counter is not None else 0
 
-    def total(self, name: str, *only: tuple[str, str]) -> int:
+    def total(self, metric: Metric, *only: tuple[str, str]) -> int:
         """The sum of a counter over all of its label sets, or over those with some labels."""
         self._flush()
         counters = self._counters.items()
-        return sum(count for (found, labels), (count,) in counters if found == name and set(only) <= set(labels))
+        return sum(count for (found, labels), (count,) in counters if found == metric.name and set(only) <= set(labels))
 
     def counters(self) -> list[tuple[str, Labels, int]]:
         """Name, labels and value of each counter."""
         self._flush()
         return [(name, labels, value) for (name, labels), (value,) in self._counters.items()]
 
-    def histograms(self) -> list[tuple[str, Labels, Histogram]]:
-        """Name, labels and counts of each histogram."""
+    def histograms(self) -> list[tuple[Metric, Labels, Histogram]]:
+        """Metric, labels and counts of each histogram."""
         self._flush()
         return [(*named, histogram) for named, histogram in zip(_HISTOGRAMS, self._histograms(), strict=True)]
 
@@ -166,7 +172,7 @@ class Metrics:
     def take_over(self, state: State) -> None:
         """Add the numbers of another process."""
         for name, labels, value in state.counters:
-            self.counter(name, labels)[0] += value
+            self._counters.setdefault((name, labels), [0])[0] += value
         for histogram, (counts, total) in zip(self._histograms(), state.histograms, strict=True):
             histogram.add(counts, total)
 

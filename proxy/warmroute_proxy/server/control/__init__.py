@@ -10,14 +10,13 @@ Its framework runs behind the connections of `http`, with the same limits.
     metrics_page    `/metrics`, over all processes
     model_routes    the models, in the shape of each API
     directory_routes  tenants and API keys in the database, for operators
-    openapi         the description of the public routes
-    openapi_reload  the description of `/admin/reload`
+    openapi         the OpenAPI document, with the inference routes
+    described       what routes say of themselves, and the document that FastAPI makes of it
+    models          types of bodies and answers
     reload_routes   applies the config file, or says what it would change
-    openapi_directory  that of tenants and keys, for operators
     receipt_words   a receipt in words
     page_files      the page of the admin listener, and its headers
     view_routes     what the page reads, for operators and for tenants
-    openapi_view    that of what the page reads
     session_routes  what clients say of their sessions between turns
     usage_routes    usage and receipts, for tenants and for operators
     usage_question  reads such a question from its parameters

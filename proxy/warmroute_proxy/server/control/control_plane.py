@@ -3,12 +3,14 @@
 Two FastAPI applications, run behind our own connections. Neither is on the path of a token.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Final, Literal, NamedTuple
 
-import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
+from msgspec import UNSET
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute.contract.version import VERSION
@@ -17,27 +19,37 @@ from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
+from warmroute_proxy.server.control.described import described
+from warmroute_proxy.server.control.directory_routes import DirectoryAdmin, add_directory
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
+from warmroute_proxy.server.control.engine_flip import EngineFlips, add_flip_routes
 from warmroute_proxy.server.control.exposition import OPEN_METRICS_TYPE, TEXT_TYPE, wants_open_metrics
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.model_routes import add_models
+from warmroute_proxy.server.control.models import Decisions, Health, Json, Ready
 from warmroute_proxy.server.control.openapi import description
+from warmroute_proxy.server.control.page_files import PageFile, add_page
+from warmroute_proxy.server.control.reload_routes import add_reload
+from warmroute_proxy.server.control.session_routes import SessionWords, add_sessions
 from warmroute_proxy.server.control.usage_routes import (
     Asking,
     Receipts,
+    add_admin_usage,
     add_operators_question,
     add_receipts,
     add_usage,
 )
-from warmroute_proxy.server.control.view_routes import decision_body
+from warmroute_proxy.server.control.view_routes import Views, add_views, decision_body
 from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.stores.prices import Prices
 
 MAX_LISTED_DECISIONS: Final = 1000
+_admin = partial(described, errors=(400, 401, 405), security=("admin_key",))
 
 
 class Readiness:
@@ -81,93 +93,124 @@ class Readiness:
         return tuple({problem.trouble.value for problem in (*self.problems(), *self.degraded())})
 
 
-def public_app(
-    live: LiveConfig,
-    prices: Prices,
-    readiness: Readiness,
-    receipts: Receipts,
-    asking: Asking,
-) -> FastAPI:
-    """`/health`, `/ready`, `/openapi.json`, `/v1/models`, and what `usage_routes` has; `add_sessions` adds
-    `/v1/sessions/expect`.
-    """
+class PublicParts(NamedTuple):
+    """What the public routes work with."""
+
+    live: LiveConfig
+    prices: Prices
+    readiness: Readiness
+    receipts: Receipts
+    asking: Asking
+    sessions: SessionWords
+
+
+class AdminParts(NamedTuple):
+    """What operators' routes work with. `directory`: None where there is no database."""
+
+    page: MetricsPage
+    engines: EngineAdmin
+    flips: EngineFlips
+    router: Router
+    admission: Admission
+    open_requests: OpenRequests
+    directory: DirectoryAdmin | None
+    asking: Asking
+    views: Views
+    orders: ReloadOrders
+    clock: Callable[[], float]
+
+
+def public_app(parts: PublicParts) -> FastAPI:
+    """What clients reach beside the inference routes."""
     app = _app("warmroute", no_route)
-    _add_health(app, readiness, live.now.proxy.region)
-    add_models(app, live, prices)
-    add_receipts(app, receipts)
-    add_usage(app, asking)
-    add_operators_question(app, asking)
+    _add_health(app, parts)
+    add_models(app, parts.live, parts.prices)
+    add_receipts(app, parts.receipts)
+    add_usage(app, parts.asking)
+    add_operators_question(app, parts.asking)
+    add_sessions(app, parts.sessions)
     return app
 
 
-def _add_health(app: FastAPI, readiness: Readiness, region: str) -> None:
-    document = msgspec.json.encode(description(VERSION))
+def admin_app(parts: AdminParts, files: Mapping[str, PageFile]) -> FastAPI:
+    """What operators reach. `files`: those of the page."""
+    app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
+    add_engine_routes(app, parts.engines)
+    _add_state(app, parts)
+    add_flip_routes(app, parts.engines, parts.flips)
+    add_directory(app, parts.directory)
+    add_admin_usage(app, parts.asking)
+    add_views(app, parts.views)
+    add_page(app, files)
+    add_reload(app, parts.orders)
+    return app
 
+
+@cache
+def described_routes(version: str = VERSION) -> dict[str, Any]:
+    """The OpenAPI document, of applications without their parts."""
+    nothing: Any = None
+    apps = [public_app(PublicParts(*[nothing] * 6)), admin_app(AdminParts(*[object()] * 11), {})]  # type: ignore[arg-type]
+    return description(version, apps)
+
+
+def _add_health(app: FastAPI, parts: PublicParts) -> None:
     @get(app, "/health")
+    @described(Health, security=())
     async def health() -> Response:
         """Whether the process answers."""
-        return json_answer({"status": "ok"})
+        return json_answer(Health("ok"))
 
     @get(app, "/ready")
+    @described(Ready, also={503: Ready}, security=())
     async def ready() -> Response:
         """Whether requests should be sent here."""
-        reasons = [problem.text for problem in readiness.problems()]
-        status = "not ready" if reasons else "ready"
-        body = {"status": status, "region": region, "version": VERSION, "build": BUILD, "reasons": reasons}
-        if degraded := readiness.degraded():
-            body["degraded"] = [problem.text for problem in degraded]
-        return json_answer(body, 503 if reasons else 200)
+        reasons = [problem.text for problem in parts.readiness.problems()]
+        degraded = [problem.text for problem in parts.readiness.degraded()]
+        status: Literal["ready", "not ready"] = "not ready" if reasons else "ready"
+        region = parts.live.now.proxy.region
+        return json_answer(Ready(status, region, VERSION, BUILD, reasons, degraded or UNSET), 503 if reasons else 200)
 
     @get(app, "/openapi.json")
+    @described(Json, security=())
     async def openapi() -> Response:
-        """What clients reach, in OpenAPI's terms."""
-        return Response(document, media_type="application/json")
+        """This description."""
+        return json_answer(await asyncio.to_thread(described_routes))
 
 
-def admin_app(
-    page: MetricsPage,
-    engine_admin: EngineAdmin,
-    router: Router,
-    admission: Admission,
-    open_requests: OpenRequests,
-    clock: Callable[[], float],
-) -> FastAPI:
-    """`/metrics`, `/admin/workers`, `/admin/admission`, `/admin/decisions`, `/admin/conditions`, `/admin/engines`;
-    `add_admin_usage` adds `/admin/usage`, `add_flip_routes` the flips of engines, `add_reload` `/admin/reload`,
-    `add_views` and `add_page` the page and what it reads.
-    """
-    app = _app("warmroute admin", lambda path: f"there is no route {path[:200]!r}")
-    add_engine_routes(app, engine_admin)
-
+def _add_state(app: FastAPI, parts: AdminParts) -> None:
     @app.get("/admin/conditions")
+    @_admin(Json)
     async def conditions() -> Response:
         """What is wrong with engines for longer than a moment."""
-        return json_answer(engine_admin.watching.as_dict(clock()))
+        return json_answer(parts.engines.watching.as_dict(parts.clock()))
 
     @app.get("/metrics")
+    @_admin(None)
     async def metrics(request: Request) -> Response:
         """Prometheus' text format, or OpenMetrics where `Accept` prefers it."""
         open_metrics = wants_open_metrics(request.headers.get("accept", ""))
         media_type = OPEN_METRICS_TYPE if open_metrics else TEXT_TYPE
-        return Response(page.render(open_metrics=open_metrics), headers={"content-type": media_type})
+        return Response(parts.page.render(open_metrics=open_metrics), headers={"content-type": media_type})
 
     @app.get("/admin/workers")
+    @_admin(Json)
     async def workers() -> Response:
         """What the router knows of each worker."""
-        return json_answer(router.snapshot(clock()))
+        return json_answer(parts.router.snapshot(parts.clock()))
 
     @app.get("/admin/admission")
+    @_admin(Json)
     async def queue() -> Response:
         """The queue, and what is left of tenants' limits."""
-        return json_answer(admission.as_dict(clock()))
+        return json_answer(parts.admission.as_dict(parts.clock()))
 
     @app.get("/admin/decisions")
+    @_admin(Decisions)
     async def decisions(limit: int = 50) -> Response:
         """The newest decisions with their reasons, newest first."""
-        newest = list(open_requests.decisions)[-min(max(limit, 1), MAX_LISTED_DECISIONS) :][::-1]
-        return json_answer({"decisions": [decision_body(receipt_id, decision) for receipt_id, decision in newest]})
-
-    return app
+        newest = list(parts.open_requests.decisions)[-min(max(limit, 1), MAX_LISTED_DECISIONS) :][::-1]
+        return json_answer(Decisions([decision_body(receipt_id, decision) for receipt_id, decision in newest]))
 
 
 def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:

@@ -11,66 +11,58 @@ A list is answered in pages: `limit`, and `after` with the last one of the page 
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from fastapi import FastAPI, Request, Response
-from msgspec import UNSET, Meta, Struct, UnsetType
+from fastapi import FastAPI, Path, Request, Response
+from msgspec import UNSET, Meta, Struct
+from msgspec.structs import asdict
 
 from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.control.answers import json_answer, refused
+from warmroute_proxy.server.control.described import CHANGING, described
+from warmroute_proxy.server.control.models import (
+    ChangedKey,
+    ChangedTenant,
+    Limit,
+    Name,
+    NewKey,
+    NewTenant,
+    Page,
+    RemovedTenant,
+    RevokedKey,
+    RotatedKey,
+    Since,
+    Tenant,
+)
 from warmroute_proxy.server.control.usage_question import read_question
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 from warmroute_proxy.server.stores.directory.access import Access
-from warmroute_proxy.server.stores.directory.changing import Ask, Operator
-from warmroute_proxy.server.stores.directory.key_admin import MAX_LIFETIME_S, KeyAdmin
+from warmroute_proxy.server.stores.directory.changing import Ask, Change, Operator
+from warmroute_proxy.server.stores.directory.key_admin import KeyAdmin, KeyId, ListedKey, MadeKey
 from warmroute_proxy.server.stores.directory.tenant_admin import StoredTenant, TenantAdmin
 from warmroute_proxy.server.stores.store_state import NotDone, StoreError
 from warmroute_proxy.server.stores.store_thread import StoreBusy
 
 LISTED: Final = 50
 KINDS: Final = ("key", "price", "tenant")
-DAY_S: Final = 86_400.0
 _STATUS: Final = {"not_found": 404, "conflict": 409, "invalid_value": 400}
 
 B = TypeVar("B", bound=Struct)
-Lifetime = Annotated[float, Meta(gt=0, le=MAX_LIFETIME_S)]
+T = TypeVar("T")
 
-
-class NewTenant(Struct, forbid_unknown_fields=True):
-    """A tenant, with the settings of a [[tenant]]."""
-
-    name: str
-    settings: dict[str, Any] = {}
-
-
-class ChangedTenant(Struct, forbid_unknown_fields=True):
-    """Settings to set; null takes one away."""
-
-    settings: dict[str, Any]
-
-
-class NewKey(Struct, forbid_unknown_fields=True):
-    """A key of a tenant. Without `lifetime_s` it never expires."""
-
-    tenant: str
-    note: str = ""
-    lifetime_s: Lifetime | None = None
-
-
-class ChangedKey(Struct, forbid_unknown_fields=True):
-    """What to change of a key. `lifetime_s`: from now; null: it never expires."""
-
-    note: str | UnsetType = UNSET
-    lifetime_s: Lifetime | UnsetType | None = UNSET
-
-
-class RotatedKey(Struct, forbid_unknown_fields=True):
-    """`overlap_s`: for how long the old key is good still."""
-
-    overlap_s: Annotated[float, Meta(ge=0, le=MAX_LIFETIME_S)] = DAY_S
-    lifetime_s: Lifetime | None = None
+_LIST: Final[Mapping[str, Any]] = {"limit": Limit, "after": Name}
+_KEYS: Final[Mapping[str, Any]] = {"limit": Limit, "after": KeyId, "tenant": Name}
+_AUDIT: Final[Mapping[str, Any]] = {
+    "limit": Limit,
+    "before": Annotated[int, Meta(ge=0, le=10**18 - 1)],
+    "since": Since,
+    "kind": Literal["key", "price", "tenant"],
+}
+KeyPath = Annotated[str, Path(alias="id")]
+_admin = partial(described, errors=CHANGING, security=("admin_key",))
 
 
 class DirectoryAdmin:
@@ -117,25 +109,27 @@ async def _no_database() -> Response:
 
 def _add_tenants(app: FastAPI, admin: DirectoryAdmin) -> None:
     @app.get("/admin/tenants")
+    @_admin(Page[Tenant], asks=_LIST)
     async def tenants(request: Request) -> Response:
         """The tenants of the config and of the database, by name."""
 
-        async def listed() -> dict[str, Any]:
-            asked = _asked(request, ("limit", "after"))
+        async def listed() -> Struct:
+            asked = _asked(request, _LIST)
             limit, after = _limit(asked), asked.get("after")
             stored = await admin.tenants().tenants(after, limit + 1)
             in_config = set(admin.of_config)
             rows = [_tenant(each, is_used=each.name not in in_config) for each in stored]
             rows += [_of_config(name) for name in in_config if after is None or name > after]
-            return _page(sorted(rows, key=lambda row: (row["name"], row["source"])), limit)
+            return _page(sorted(rows, key=lambda row: (row.name, row.source)), limit)
 
         return await _answered(listed)
 
     @app.post("/admin/tenants")
+    @_admin(Tenant, status=201, body=NewTenant)
     async def add(request: Request) -> Response:
         """Add a tenant."""
 
-        async def added() -> dict[str, Any]:
+        async def added() -> Struct:
             asked = await _body(request, NewTenant)
             return _tenant(await admin.tenants().add(asked.name, asked.settings))
 
@@ -144,10 +138,11 @@ def _add_tenants(app: FastAPI, admin: DirectoryAdmin) -> None:
 
 def _add_tenant(app: FastAPI, admin: DirectoryAdmin) -> None:
     @app.get("/admin/tenants/{name:path}")
+    @_admin(Tenant)
     async def tenant(name: str, request: Request) -> Response:
         """One tenant."""
 
-        async def found() -> dict[str, Any]:
+        async def found() -> Struct:
             _asked(request, ())
             if name in admin.of_config:
                 return _of_config(name)
@@ -156,107 +151,116 @@ def _add_tenant(app: FastAPI, admin: DirectoryAdmin) -> None:
         return await _answered(found)
 
     @app.patch("/admin/tenants/{name:path}")
+    @_admin(Tenant, body=ChangedTenant)
     async def change(name: str, request: Request) -> Response:
         """Change settings of a tenant."""
 
-        async def changed() -> dict[str, Any]:
+        async def changed() -> Struct:
             return _tenant(await admin.tenants().change(name, (await _body(request, ChangedTenant)).settings))
 
         return await _answered(changed)
 
     @app.delete("/admin/tenants/{name:path}")
+    @_admin(RemovedTenant)
     async def remove(name: str) -> Response:
         """Remove a tenant, and revoke its keys."""
 
-        async def removed() -> dict[str, Any]:
-            return {"name": name, "removed": True, "keys_revoked": await admin.tenants().remove(name)}
+        async def removed() -> Struct:
+            return RemovedTenant(name, True, await admin.tenants().remove(name))
 
         return await _answered(removed)
 
 
 def _add_keys(app: FastAPI, admin: DirectoryAdmin) -> None:
     @app.get("/admin/keys")
+    @_admin(Page[ListedKey], asks=_KEYS)
     async def keys(request: Request) -> Response:
         """Keys, the newest first."""
 
-        async def listed() -> dict[str, Any]:
-            asked = _asked(request, ("limit", "after", "tenant"))
+        async def listed() -> Struct:
+            asked = _asked(request, _KEYS)
             limit = _limit(asked)
             found = await admin.keys().keys(asked.get("tenant"), asked.get("after"), limit + 1)
-            return _page([key._asdict() for key in found], limit)
+            return _page(found, limit)
 
         return await _answered(listed)
 
     @app.post("/admin/keys")
+    @_admin(MadeKey, status=201, body=NewKey)
     async def make(request: Request) -> Response:
         """Make a key, which is shown once."""
 
-        async def made() -> dict[str, Any]:
+        async def made() -> Struct:
             asked = await _body(request, NewKey)
-            return (await admin.keys().make(asked.tenant, asked.note, asked.lifetime_s))._asdict()
+            return await admin.keys().make(asked.tenant, asked.note, asked.lifetime_s)
 
         return await _answered(made, 201)
 
 
 def _add_key(app: FastAPI, admin: DirectoryAdmin) -> None:
-    @app.get("/admin/keys/{key_id}")
-    async def key(key_id: str) -> Response:
+    @app.get("/admin/keys/{id}")
+    @_admin(ListedKey)
+    async def key(key_id: KeyPath) -> Response:
         """One key."""
 
-        async def found() -> dict[str, Any]:
-            return (await admin.keys().key(key_id))._asdict()
+        async def found() -> Struct:
+            return await admin.keys().key(key_id)
 
         return await _answered(found)
 
-    @app.patch("/admin/keys/{key_id}")
-    async def change(key_id: str, request: Request) -> Response:
+    @app.patch("/admin/keys/{id}")
+    @_admin(ListedKey, body=ChangedKey)
+    async def change(key_id: KeyPath, request: Request) -> Response:
         """Change the note of a key, or when it expires."""
 
-        async def changed() -> dict[str, Any]:
+        async def changed() -> Struct:
             asked = await _body(request, ChangedKey)
             note = None if asked.note is UNSET else asked.note
             end = None if asked.lifetime_s is UNSET else asked.lifetime_s
             sets_end = asked.lifetime_s is not UNSET
-            return (await admin.keys().change(key_id, note, sets_end=sets_end, lifetime_s=end))._asdict()
+            return await admin.keys().change(key_id, note, sets_end=sets_end, lifetime_s=end)
 
         return await _answered(changed)
 
-    @app.delete("/admin/keys/{key_id}")
-    async def revoke(key_id: str) -> Response:
+    @app.delete("/admin/keys/{id}")
+    @_admin(RevokedKey)
+    async def revoke(key_id: KeyPath) -> Response:
         """Revoke a key."""
 
-        async def revoked() -> dict[str, Any]:
-            return {"id": key_id, "revoked": True, "tenant": await admin.keys().revoke(key_id)}
+        async def revoked() -> Struct:
+            return RevokedKey(key_id, True, await admin.keys().revoke(key_id))
 
         return await _answered(revoked)
 
-    @app.post("/admin/keys/{key_id}/rotate")
-    async def rotate(key_id: str, request: Request) -> Response:
+    @app.post("/admin/keys/{id}/rotate")
+    @_admin(MadeKey, status=201, body=RotatedKey)
+    async def rotate(key_id: KeyPath, request: Request) -> Response:
         """Make a key in place of another one."""
 
-        async def made() -> dict[str, Any]:
+        async def made() -> Struct:
             asked = await _body(request, RotatedKey)
-            return (await admin.keys().rotate(key_id, asked.overlap_s, asked.lifetime_s))._asdict()
+            return await admin.keys().rotate(key_id, asked.overlap_s, asked.lifetime_s)
 
         return await _answered(made, 201)
 
 
 def _add_audit(app: FastAPI, admin: DirectoryAdmin) -> None:
     @app.get("/admin/audit")
+    @_admin(Page[Change], asks=_AUDIT)
     async def audit(request: Request) -> Response:
         """Who changed what, the newest first."""
 
-        async def listed() -> dict[str, Any]:
-            asked = _asked(request, ("limit", "before", "since", "kind"))
+        async def listed() -> Struct:
+            asked = _asked(request, _AUDIT)
             limit, since = _limit(asked), [("since", asked["since"])] if "since" in asked else []
             since_s = read_question(since, ("since",), time.time()).since_s
             found = await admin.operator.changes(_kinds(asked), since_s, _before(asked), limit + 1)
-            return _page([change._asdict() for change in found], limit)
+            return _page(found, limit)
 
         return await _answered(listed)
 
 
-async def _answered(work: Callable[[], Awaitable[Mapping[str, Any]]], status: int = 200) -> Response:
+async def _answered(work: Callable[[], Awaitable[Struct]], status: int = 200) -> Response:
     """The answer of some work, or why there is none."""
     try:
         return json_answer(await work(), status)
@@ -281,7 +285,7 @@ async def _body(request: Request, kind: type[B]) -> B:
         raise Refusal(400, "the body is not JSON in UTF-8, or too deep", code="invalid_value") from None
 
 
-def _asked(request: Request, allowed: tuple[str, ...]) -> dict[str, str]:
+def _asked(request: Request, allowed: Collection[str]) -> dict[str, str]:
     """The query parameters. Raises: Refusal, where one is unknown or given twice."""
     found: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
@@ -317,14 +321,14 @@ def _kinds(asked: Mapping[str, str]) -> tuple[str, ...]:
     return KINDS if kind is None else (kind,)
 
 
-def _page(rows: list[dict[str, Any]], limit: int) -> dict[str, Any]:
+def _page(rows: list[T], limit: int) -> Page[T]:
     """A page of a list. `rows`: one more than the page has, where more follow."""
-    return {"object": "list", "data": rows[:limit], "has_more": len(rows) > limit}
+    return Page(data=rows[:limit], has_more=len(rows) > limit)
 
 
-def _tenant(tenant: StoredTenant, *, is_used: bool = True) -> dict[str, Any]:
-    return {**tenant._asdict(), "source": "database", "is_used": is_used}
+def _tenant(tenant: StoredTenant, *, is_used: bool = True) -> Tenant:
+    return Tenant(**asdict(tenant), source="database", is_used=is_used)
 
 
-def _of_config(name: str) -> dict[str, Any]:
-    return {"name": name, "source": "config", "is_used": True}
+def _of_config(name: str) -> Tenant:
+    return Tenant(name=name, source="config")

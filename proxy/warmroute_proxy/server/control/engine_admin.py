@@ -10,16 +10,19 @@ Each answers with the engine as it is now. Asking twice changes nothing.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-import msgspec
 from fastapi import FastAPI, Response
+from msgspec import UNSET
 
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.errors import error_body
 from warmroute_proxy.server.base.live_config import LiveConfig
+from warmroute_proxy.server.control.answers import error_answer, json_answer
+from warmroute_proxy.server.control.described import described
+from warmroute_proxy.server.control.models import EngineList, EngineState
 from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.watching import Watching
@@ -27,6 +30,7 @@ from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.request.re_prefill import RePrefills
 
 MOVE_WAIT_S: Final = 60.0
+_admin = partial(described, errors=(401, 404, 405), security=("admin_key",))
 
 
 class EngineAdmin:
@@ -70,7 +74,7 @@ class EngineAdmin:
         if self._peer_processes is not None:
             self._peer_processes.send_drain(engine_id, draining)
 
-    def status(self, engine_id: str) -> dict[str, Any]:
+    def status(self, engine_id: str) -> EngineState:
         """One engine as pages show it.
 
         `drained`: it drains, nothing that this proxy sent runs there any more, and of its hot prompts none waits to be
@@ -83,20 +87,18 @@ class EngineAdmin:
         waiting = self._re_prefills.waiting(engine_id)
         drains = self._engines.drains.of(engine_id)
         moved = waiting == 0 or self._unix_clock() - min(drains.values(), default=0.0) > MOVE_WAIT_S
-        found: dict[str, Any] = {
-            "id": engine_id,
-            "url": engine.config.url,
-            "role": engine.role,
-            "state": "down" if not engine.up else "draining" if drains else _state(mine),
-            "draining_since": drains,
-            "running": running,
-            "re_prefills_waiting": waiting,
-            "drained": bool(drains) and running == 0 and moved,
-        }
         unserved = self._unserved(engine.workers()) if drains else []
-        if unserved:
-            found["warning"] = f"nothing else here serves {', '.join(unserved)} as {engine.role}"
-        return found
+        return EngineState(
+            id=engine_id,
+            url=engine.config.url,
+            role=engine.role,
+            state="down" if not engine.up else "draining" if drains else _state(mine),
+            draining_since={str(who): since for who, since in drains.items()},
+            running=running,
+            re_prefills_waiting=waiting,
+            drained=bool(drains) and running == 0 and moved,
+            warning=f"nothing else here serves {', '.join(unserved)} as {engine.role}" if unserved else UNSET,
+        )
 
     def _unserved(self, leaving: list[Worker]) -> list[str]:
         """Models that no engine of the same role serves any more, once these are gone."""
@@ -117,8 +119,8 @@ def add_engine_routes(app: FastAPI, admin: EngineAdmin) -> None:
     def one(engine_id: str) -> Response:
         if engine_id not in admin.ids:
             message = f"there is no engine {engine_id[:64]!r} in this region; there are: {', '.join(admin.ids)}"
-            return Response(error_body(404, message, "engine_not_found"), 404, media_type="application/json")
-        return _json(admin.status(engine_id))
+            return error_answer(404, message, "engine_not_found")
+        return json_answer(admin.status(engine_id))
 
     def order(engine_id: str, draining: bool) -> Response:
         if engine_id in admin.ids:
@@ -126,30 +128,30 @@ def add_engine_routes(app: FastAPI, admin: EngineAdmin) -> None:
         return one(engine_id)
 
     @app.get("/admin/engines")
+    @_admin(EngineList)
     async def all_engines() -> Response:
         """All engines of this region."""
-        return _json({"engines": [admin.status(engine_id) for engine_id in admin.ids]})
+        return json_answer(EngineList([admin.status(engine_id) for engine_id in admin.ids]))
 
     @app.get("/admin/engines/{engine_id}")
     @app.get("/admin/engines/{engine_id}/drain")
+    @_admin(EngineState)
     async def engine(engine_id: str) -> Response:
         """One engine."""
         return one(engine_id)
 
     @app.post("/admin/engines/{engine_id}/drain")
+    @_admin(EngineState)
     async def drain(engine_id: str) -> Response:
         """It gets no new work."""
         return order(engine_id, draining=True)
 
     @app.delete("/admin/engines/{engine_id}/drain")
+    @_admin(EngineState)
     async def undrain(engine_id: str) -> Response:
         """It may get work again."""
         return order(engine_id, draining=False)
 
 
-def _state(workers: list[dict[str, Any]]) -> str:
+def _state(workers: list[dict[str, Any]]) -> Literal["open", "up"]:
     return "open" if workers and all(worker["health"] == "open" for worker in workers) else "up"
-
-
-def _json(body: object) -> Response:
-    return Response(msgspec.json.encode(body), 200, media_type="application/json")

@@ -7,8 +7,8 @@ OpenMetrics (prometheus.io/docs/specs/om/open_metrics_spec) differs in three way
 from collections.abc import Iterable
 from typing import Final
 
-from warmroute_proxy.server.base.metric_help import HELP
-from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.base.declared_metrics import BY_NAME, Metric
+from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
 
 Buckets = Iterable[tuple[float, int, tuple[str, float, float] | None]]
 """Upper bound, count up to it, and its exemplar: trace id, value, unix seconds."""
@@ -40,15 +40,15 @@ def _quality(parameters: list[str]) -> float:
     return 1.0
 
 
-def page_of(metrics: Metrics, gauges: Iterable[tuple[str, Labels, float]], *, open_metrics: bool = False) -> str:
+def page_of(metrics: Metrics, gauges: Iterable[GaugeRow], *, open_metrics: bool = False) -> str:
     """All metrics. `gauges`: their values now."""
     page = Page(open_metrics=open_metrics)
     for name, labels, value in sorted(metrics.counters()):
-        page.sample("counter", name, labels, str(value))
-    for name, labels, histogram in metrics.histograms():
-        page.histogram(name, labels, histogram.buckets(), histogram.total)
-    for name, labels, number in sorted(gauges):
-        page.sample("gauge", name, labels, f"{number:.15g}")
+        page.sample("counter", BY_NAME[name], labels, str(value))
+    for metric, labels, histogram in metrics.histograms():
+        page.histogram(metric, labels, histogram.buckets(), histogram.total)
+    for metric, labels, number in sorted(gauges):
+        page.sample("gauge", metric, labels, f"{number:.15g}")
     return page.text()
 
 
@@ -60,15 +60,15 @@ class Page:
         self._lines: list[str] = []
         self._family = ""
 
-    def sample(self, kind: str, name: str, labels: Labels, value: str) -> None:
+    def sample(self, kind: str, metric: Metric, labels: Labels, value: str) -> None:
         """A counter or a gauge."""
-        self._begin(kind, name)
-        self._lines.append(f"{name}{rendered(labels)} {value}")
+        self._begin(kind, metric)
+        self._lines.append(f"{metric.name}{rendered(labels)} {value}")
 
-    def histogram(self, name: str, labels: Labels, buckets: Buckets, total: float) -> None:
+    def histogram(self, metric: Metric, labels: Labels, buckets: Buckets, total: float) -> None:
         """A histogram; its buckets up to infinity."""
-        self._begin("histogram", name)
-        count = 0
+        self._begin("histogram", metric)
+        name, count = metric.name, 0
         for bound, count, exemplar in buckets:
             line = f"{name}_bucket{rendered((*labels, ('le', self._edge(bound))))} {count}"
             if exemplar is not None and self._open_metrics:
@@ -83,12 +83,13 @@ class Page:
         ends = ["# EOF"] if self._open_metrics else []
         return "\n".join([*self._lines, *ends]) + "\n"
 
-    def _begin(self, kind: str, name: str) -> None:
+    def _begin(self, kind: str, metric: Metric) -> None:
+        name = metric.name
         if name == self._family:
             return
         self._family = name
         shown = name.removesuffix(_TOTAL) if self._open_metrics and kind == "counter" else name
-        self._lines += [f"# HELP {shown} {HELP[name]}", f"# TYPE {shown} {kind}"]
+        self._lines += [f"# HELP {shown} {metric.help}", f"# TYPE {shown} {kind}"]
 
     def _edge(self, bound: float) -> str:
         if bound == float("inf"):

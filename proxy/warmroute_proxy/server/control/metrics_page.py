@@ -7,8 +7,10 @@ from warmroute.contract.version import VERSION
 from warmroute_proxy import BUILD
 from warmroute_proxy.core.base.trouble import Trouble
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.declared_metrics import BY_NAME, OF_WORKERS
 from warmroute_proxy.server.base.loop_lag import LoopLag
-from warmroute_proxy.server.base.metrics import HeldBy, Labels, Metrics
+from warmroute_proxy.server.base.metrics import GaugeRow, HeldBy, Labels, Metrics
 from warmroute_proxy.server.control.exposition import page_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.body_memory import BodyMemory
@@ -85,7 +87,7 @@ class MetricsPage:
         self._clock = clock
         self._loop_lag = loop_lag
         self._stores = stores
-        self.more_gauges: list[Callable[[], list[tuple[str, Labels, float]]]] = []
+        self.more_gauges: list[Callable[[], list[GaugeRow]]] = []
         """Of parts that are made later."""
 
         self.troubles: Callable[[], tuple[str, ...]] = tuple
@@ -122,32 +124,32 @@ class MetricsPage:
         alive = [row for row in rows if peer_processes.alive(row)]
         return page_of(total, self._gauges(alive), open_metrics=open_metrics)
 
-    def _gauges(self, others: list[ProcessReport]) -> list[tuple[str, Labels, float]]:
+    def _gauges(self, others: list[ProcessReport]) -> list[GaugeRow]:
         held = zip(self._holdings.now(), *(other.gauges for other in others), strict=True)
-        rows: list[tuple[str, Labels, float]] = [
-            (f"warmroute_{name}", (), float(sum(values))) for name, values in zip(Gauges._fields, held, strict=True)
+        rows: list[GaugeRow] = [
+            (BY_NAME[f"warmroute_{name}"], (), float(sum(values)))
+            for name, values in zip(Gauges._fields, held, strict=True)
         ]
-        rows.append(("warmroute_build_info", (("version", VERSION), ("build", BUILD)), 1.0))
+        rows.append((declared.BUILD_INFO, (("version", VERSION), ("build", BUILD)), 1.0))
         there = {*self.troubles(), *(name for other in others for name in other.troubles)}
-        rows += [("warmroute_trouble", (("trouble", each.value),), float(each.value in there)) for each in Trouble]
+        rows += [(declared.TROUBLE, (("trouble", each.value),), float(each.value in there)) for each in Trouble]
         if self._peer_processes is not None:
-            rows.append(("warmroute_processes", (), float(1 + len(others))))
+            rows.append((declared.PROCESSES, (), float(1 + len(others))))
         for gauges in (self._stores.gauges, *self.more_gauges):
             rows += gauges()
         drains = self._engines.drains
         for engine in self._engines.by_id.values():
             engine_id = engine.config.id
             label: Labels = (("engine", engine_id),)
-            rows.append(("warmroute_engine_up", label, float(engine.up)))
-            rows.append(("warmroute_engine_draining", label, float(drains.draining(engine_id))))
+            rows.append((declared.ENGINE_UP, label, float(engine.up)))
+            rows.append((declared.ENGINE_DRAINING, label, float(drains.draining(engine_id))))
             connections = engine.upstream.open + sum(other.connections.get(engine_id, 0) for other in others)
-            rows.append(("warmroute_engine_connections", label, float(connections)))
+            rows.append((declared.ENGINE_CONNECTIONS, label, float(connections)))
         for worker_id, worker in self._router.snapshot(self._clock()).get("workers", {}).items():
-            for name, value in worker.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    rows.append((f"warmroute_worker_{name}", (("worker", worker_id),), float(value)))
+            for name in OF_WORKERS.keys() & worker.keys():
+                rows.append((OF_WORKERS[name], (("worker", worker_id),), float(worker[name])))
         for worker_id, feed in self._engines.feeds().items():
-            rows.append(("warmroute_kv_event_lag_seconds", (("worker", worker_id),), feed.lag_s))
-            rows.append(("warmroute_kv_blocks_held", (("worker", worker_id),), float(feed.blocks.blocks)))
+            rows.append((declared.KV_EVENT_LAG_SECONDS, (("worker", worker_id),), feed.lag_s))
+            rows.append((declared.KV_BLOCKS_HELD, (("worker", worker_id),), float(feed.blocks.blocks)))
         rows.extend(self._engines.watching.gauges())
         return rows

@@ -1,47 +1,36 @@
 """The OpenAPI description of what clients and operators reach, served at `/openapi.json`.
 
-Written by hand: the inference routes do not run through a framework, and it describes what the proxy itself reads,
-requires and refuses. Further members are allowed everywhere: engines get those that are listed in
-`dialects.openai_fields`, within the bounds there, and others are dropped unless the tenant's config says otherwise.
+FastAPI describes the routes that it serves (`described`). The inference routes, which it does not serve, are written
+here: what the proxy itself reads, requires and refuses. Further members are allowed everywhere: engines get those that
+are listed in `dialects.openai_fields`, within the bounds there, and others are dropped unless the tenant's config says
+otherwise.
 """
 
 from typing import Any, Final
+
+from fastapi import FastAPI
 
 from warmroute.contract.identity import KINDS
 from warmroute.contract.money import CacheRates
 from warmroute.contract.receipt import RATES
 from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
-from warmroute_proxy.server.control.openapi_directory import directory_paths
-from warmroute_proxy.server.control.openapi_reload import reload_paths
-from warmroute_proxy.server.control.openapi_view import view_paths
-from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
+from warmroute_proxy.server.control.described import ERRORS, READING, answer, document
+from warmroute_proxy.server.control.models import Error
 
 Schema = dict[str, Any]
 
-_ERRORS: Final = {
-    "400": "The request is malformed, or the engine refuses its content.",
-    "401": "The API key is missing or unknown.",
-    "403": "Only operators may ask this.",
-    "404": "No such model, receipt or route; or it is not yours.",
-    "405": "The route takes another method.",
-    "408": "The request did not arrive in time.",
-    "409": "The answer that belongs to this Idempotency-Key is gone.",
-    "413": "The body is too large.",
-    "414": "The target is too long.",
-    "415": "The body is compressed.",
-    "422": "The Idempotency-Key was used with another body.",
-    "429": "Too many requests; `retry-after` says when to come back.",
-    "431": "The head is too large.",
-    "500": "A fault of the proxy.",
-    "502": "A fault of the engine; nothing was charged.",
-    "503": "Nothing can serve it now; `retry-after` says when to come back.",
-    "504": "The engine did not answer in time; nothing was charged.",
-}
-_READING: Final = ("400", "401", "404", "405", "408", "413", "414", "429", "431", "500", "503")
 
-
-def description(version: str) -> Schema:
-    """The whole document."""
+def description(version: str, apps: list[FastAPI]) -> Schema:
+    """The whole document. `apps`: applications that are made for it, and serve nothing."""
+    found = document(apps, {"Error": Error})
+    inference = {
+        "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
+        **_other_apis(),
+        "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
+    }
+    schemas = {
+        "MessagesError": _MESSAGES_ERROR, "GeminiError": _GEMINI_ERROR, "Usage": _USAGE, "Receipt": _RECEIPT,
+    }  # fmt: skip
     return {
         "openapi": "3.1.0",
         "info": {
@@ -51,56 +40,13 @@ def description(version: str) -> Schema:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{"key": []}],
-        "paths": {
-            "/health": {"get": _get("Whether the process answers", _object(status=_STRING), open_to_all=True)},
-            "/ready": {
-                "get": _get("Whether requests should be sent here", _READY, open_to_all=True, also={"503": _READY})
-            },
-            "/openapi.json": {"get": _get("This description", {"type": "object"}, open_to_all=True)},
-            "/v1/models": {"get": _get("The models that you may use", _list_of(_MODEL))},
-            "/v1/models/{name}": {"get": _get("One model, by name or alias", _MODEL, name="name")},
-            **_usage_paths(),
-            "/v1/sessions/expect": {"post": _in_headers("How soon a session of yours returns")},
-            "/v1/chat/completions": {"post": _post("The next message of a conversation", "chat.completion", _CHAT)},
-            **_other_apis(),
-            "/v1/completions": {"post": _post("What follows a text", "text_completion", _COMPLETION)},
-            **directory_paths(),
-            **reload_paths(),
-            **view_paths(),
-        },
+        "paths": {**found["paths"], **inference},
         "components": {
             "securitySchemes": {
                 "key": {"type": "http", "scheme": "bearer"},
                 "admin_key": {"type": "http", "scheme": "bearer"},
             },
-            "schemas": {
-                "Error": _ERROR,
-                "MessagesError": _MESSAGES_ERROR,
-                "GeminiError": _GEMINI_ERROR,
-                "Usage": _USAGE,
-                "Receipt": _RECEIPT,
-            },
-        },
-    }
-
-
-def _usage_paths() -> Schema:
-    """Sums and receipts of a tenant's own turns."""
-    return {
-        "/v1/usage": {
-            "get": _asked("Your sums over all regions", {"type": "object"}, by=_BY, since=_SINCE),
-        },
-        "/v1/usage/receipts": {
-            "get": _asked(
-                "Your newest turns, newest first",
-                _list_of({"type": "object"}),
-                since=_SINCE,
-                limit=_LIMIT,
-                session_hash=_HASH,
-            ),
-        },
-        "/v1/usage/receipts/{receipt_id}": {
-            "get": _get("One receipt", {"type": "object"}, name="receipt_id", also={"202": {"type": "object"}})
+            "schemas": {**found["components"]["schemas"], **schemas},
         },
     }
 
@@ -121,9 +67,7 @@ def _other_apis() -> Schema:
             "post": _translated("How many tokens a prompt has", _object(input_tokens=_COUNT), _RESPONSES, "Error")
         },
         "/v1beta/models": {"get": _gemini_get("The models that you may use", _object(models=_MANY))},
-        "/v1beta/models/{model}": {
-            "get": _gemini_get("One model, by name or alias", _object(name=_STRING), name="model")
-        },
+        "/v1beta/models/{model}": {"get": _gemini_get("One model, by name or alias", _object(name=_STRING), one=True)},
         **{f"/v1beta/models/{{model}}:{method}": {"post": _gemini(*about)} for method, about in _GEMINI.items()},
     }
 
@@ -136,39 +80,11 @@ def _or_null(schema: Schema) -> Schema:
     return {**schema, "type": [schema["type"], "null"]}
 
 
-def _list_of(item: Schema) -> Schema:
-    return _object(object={"const": "list"}, data={"type": "array", "items": item})
-
-
 _STRING: Final[Schema] = {"type": "string"}
+_OUR_ERROR: Final[Schema] = {"$ref": "#/components/schemas/Error"}
+_MODEL_NAME: Final[Schema] = {"name": "model", "in": "path", "required": True, "schema": _STRING}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-_ERROR: Final = _object(error=_object(message=_STRING, type=_STRING, param=_or_null(_STRING), code=_or_null(_STRING)))
-_BY: Final[Schema] = {"enum": ["session", "model", "day", "hour"]}
-_SINCE: Final[Schema] = {
-    "type": "string",
-    "description": "A time ago (`1h`, `7d`), a day (`2026-11-23`, UTC) or unix seconds.",
-}
-_LIMIT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_LISTED}
-_HASH: Final[Schema] = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
-_READY: Final = _object(
-    "degraded",
-    status={"enum": ["ready", "not ready"]},
-    region=_STRING,
-    version=_STRING,
-    build={"enum": ["compiled", "pure"]},
-    reasons={"type": "array", "items": _STRING},
-    degraded={"type": "array", "items": _STRING},
-)
 _RATES: Final = _object(*CacheRates._fields, **dict.fromkeys(RATES, _STRING))
-_MODEL: Final = _object(
-    "max_model_len",
-    id=_STRING,
-    object={"const": "model"},
-    owned_by=_STRING,
-    rates_usd_per_mtok=_RATES,
-    price_book=_STRING,
-    max_model_len=_COUNT,
-)
 _PREFIX_BREAK: Final = _object(
     "compacted_tokens", "saved_nanousd_a_turn", where=_STRING, cause=_STRING, tokens=_COUNT, nanousd=_COUNT,
     compacted_tokens=_COUNT, saved_nanousd_a_turn=_COUNT,
@@ -297,86 +213,41 @@ _COMPLETION: Final = {
 }
 
 
-def _answer(summary: str, schema: Schema) -> Schema:
-    return {"description": summary, "content": {"application/json": {"schema": schema}}}
-
-
-def _errors(statuses: tuple[str, ...]) -> dict[str, Schema]:
-    return {status: _answer(_ERRORS[status], {"$ref": "#/components/schemas/Error"}) for status in statuses}
-
-
-def _get(
-    summary: str,
-    schema: Schema,
-    *,
-    name: str | None = None,
-    open_to_all: bool = False,
-    also: dict[str, Schema] | None = None,
-) -> Schema:
-    responses = {**_errors(_READING), "200": _answer(summary, schema)}
-    for status, other in (also or {}).items():
-        responses[status] = _answer(summary, other)
-    described: Schema = {"summary": summary, "responses": responses}
-    if open_to_all:
-        described["security"] = []
-    if name is not None:
-        described["parameters"] = [{"name": name, "in": "path", "required": True, "schema": _STRING}]
-    return described
-
-
-def _asked(summary: str, schema: Schema, **parameters: Schema) -> Schema:
-    """A question about many turns."""
-    described = _get(summary, schema)
-    described["responses"] |= _errors(("403",))
-    described["parameters"] = [
-        {"name": name, "in": "query", "required": False, "schema": wanted} for name, wanted in parameters.items()
-    ] + [_session()]
-    return described
-
-
-def _in_headers(summary: str) -> Schema:
-    """What a client says of its session between two turns."""
-    expect = {"name": "x-warmroute-expect", "in": "header", "required": True, "schema": {"enum": ["end", "human"]}}
-    responses = {**_errors(_READING), "204": {"description": "Noted, whether or not the session is known"}}
-    return {"summary": summary, "parameters": [{**_session(), "required": True}, expect], "responses": responses}
-
-
-def _session() -> Schema:
-    """The header that names a session."""
-    schema = {"type": "string", "maxLength": 256}
-    return {"name": "x-session-affinity", "in": "header", "required": False, "schema": schema}
+def _errors(statuses: tuple[int, ...], schema: Schema) -> dict[str, Schema]:
+    return {str(status): answer(ERRORS[status], schema) for status in statuses}
 
 
 def _translated(summary: str, schema: Schema, body: Schema, error: str) -> Schema:
     """A route of another API. What is refused before its route is known has OpenAI's error object."""
-    answer = _answer(f"{summary}: as one object, or as events.", schema)
-    answer["content"]["text/event-stream"] = {"schema": _STRING}
-    either = {"anyOf": [{"$ref": f"#/components/schemas/{error}"}, {"$ref": "#/components/schemas/Error"}]}
-    errors = {status: _answer(text, either) for status, text in {**_ERRORS, "529": _ERRORS["503"]}.items()}
+    found = answer(f"{summary}: as one object, or as events.", schema)
+    found["content"]["text/event-stream"] = {"schema": _STRING}
     content = {"application/json": {"schema": body}}
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": content},
-        "responses": {**errors, "200": answer},
+        "responses": {**_errors(tuple(ERRORS), _either(error)), "200": found},
     }
+
+
+def _either(error: str) -> Schema:
+    return {"anyOf": [{"$ref": f"#/components/schemas/{error}"}, _OUR_ERROR]}
 
 
 def _gemini(summary: str, schema: Schema) -> Schema:
     """A route of Gemini's API that asks a model."""
     described = _translated(f"{summary}, in Gemini's API", schema, _CONTENTS, "GeminiError")
-    return {**described, "parameters": [{"name": "model", "in": "path", "required": True, "schema": _STRING}]}
+    return {**described, "parameters": [_MODEL_NAME]}
 
 
-def _gemini_get(summary: str, schema: Schema, name: str | None = None) -> Schema:
+def _gemini_get(summary: str, schema: Schema, *, one: bool = False) -> Schema:
     """The same of its models."""
-    described = _get(f"{summary}, in Gemini's API", schema, name=name)
-    either = {"anyOf": [{"$ref": "#/components/schemas/GeminiError"}, {"$ref": "#/components/schemas/Error"}]}
-    described["responses"] |= {status: _answer(_ERRORS[status], either) for status in _READING}
-    return described
+    summary = f"{summary}, in Gemini's API"
+    responses = {**_errors(READING, _either("GeminiError")), "200": answer(summary, schema)}
+    return {"summary": summary, "responses": responses, "parameters": [_MODEL_NAME] if one else []}
 
 
 def _post(summary: str, kind: str, body: Schema) -> Schema:
-    answer = _answer(
+    found = answer(
         "The answer: as one object, or with `stream` as events, of which the last but `[DONE]` has the usage if "
         "`stream_options.include_usage` is true.",
         _object(
@@ -385,9 +256,9 @@ def _post(summary: str, kind: str, body: Schema) -> Schema:
             usage={"$ref": "#/components/schemas/Usage"},
         ),
     )
-    answer["content"]["text/event-stream"] = {"schema": _STRING}
+    found["content"]["text/event-stream"] = {"schema": _STRING}
     names = ("x-warmroute-receipt", "x-warmroute-home")
-    answer["headers"] = {name: {"schema": _STRING} for name in names}
+    found["headers"] = {name: {"schema": _STRING} for name in names}
     return {
         "summary": summary,
         "parameters": [
@@ -395,5 +266,5 @@ def _post(summary: str, kind: str, body: Schema) -> Schema:
             for name in ("x-session-affinity", "idempotency-key")
         ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": {**_errors(tuple(_ERRORS)), "200": answer},
+        "responses": {**_errors(tuple(ERRORS)[:-1], _OUR_ERROR), "200": found},
     }

@@ -3,6 +3,7 @@
 Files are read once, when the proxy starts. The page asks the routes of `view_routes` with the key that a user types.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -51,7 +52,7 @@ def page_files() -> dict[str, PageFile]:
     return {"/page": files.pop("/page/page.html"), **files}
 
 
-def add_page(app: FastAPI, files: dict[str, PageFile]) -> None:
+def add_page(app: FastAPI, files: Mapping[str, PageFile]) -> None:
     """Add the files to the admin application."""
     for path, file in files.items():
         _add(app, path, file)

@@ -3,13 +3,13 @@
 It is on the admin listener only.
 """
 
-from typing import Any
-
 from fastapi import FastAPI, Request, Response
+from msgspec import UNSET
 
-from warmroute_proxy.server.base.config_difference import Change
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.control.answers import error_answer, json_answer
+from warmroute_proxy.server.control.described import described
+from warmroute_proxy.server.control.models import AppliedChange, Reloaded
 from warmroute_proxy.server.reload.orders import ReloadOrders
 
 
@@ -17,6 +17,7 @@ def add_reload(app: FastAPI, orders: ReloadOrders) -> None:
     """Add the route to the admin application."""
 
     @app.post("/admin/reload")
+    @described(Reloaded, errors=(400, 401, 405), security=("admin_key",))
     async def reload(request: Request, dry_run: bool = False) -> Response:
         """Check the file whole; apply it whole, or nothing of it."""
         unknown = request.query_params.keys() - {"dry_run"}
@@ -26,23 +27,14 @@ def add_reload(app: FastAPI, orders: ReloadOrders) -> None:
             found = orders.look(dry_run=dry_run)
         except ConfigError as error:
             return error_answer(400, f"nothing is changed: {error}", "invalid_config")
-        answer: dict[str, Any] = {
-            "config": found.read.digest,
-            "applied": not dry_run,
-            "changes": [_change(change) for change in found.changes],
-            "waits_for_restart": found.waiting,
-        }
-        if not dry_run:
-            in_force = await orders.apply(found)
-            answer |= {"processes": in_force.processes, "processes_behind": in_force.behind}
-        return json_answer(answer)
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return {
-        "table": change.table,
-        "name": change.name,
-        "change": change.kind.value,
-        "keys": list(change.keys),
-        "waits_for_restart": change.waits_for_restart,
-    }
+        in_force = None if dry_run else await orders.apply(found)
+        return json_answer(
+            Reloaded(
+                config=found.read.digest,
+                applied=not dry_run,
+                changes=[AppliedChange(*change) for change in found.changes],
+                waits_for_restart=found.waiting,
+                processes=UNSET if in_force is None else in_force.processes,
+                processes_behind=UNSET if in_force is None else in_force.behind,
+            )
+        )

@@ -20,10 +20,13 @@ from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, refused
+from warmroute_proxy.server.control.described import described
+from warmroute_proxy.server.control.models import SESSION
 from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.intake.caller import EXPECTED, identity_headers
 
 EXPECT_PATH: Final = "/v1/sessions/expect"
+_NEEDS: Final = (names.AFFINITY, names.EXPECT)
 _BETWEEN_TURNS: Final = frozenset({PERSON, OVER})
 
 
@@ -56,6 +59,7 @@ def add_sessions(app: FastAPI, words: SessionWords) -> None:
     """What tenants say of their sessions."""
 
     @app.post(EXPECT_PATH)
+    @described(None, status=204, headers={**SESSION, names.EXPECT: {"enum": ["end", "human"]}}, needs=_NEEDS)
     async def expect(request: Request) -> Response:
         """How soon a session returns."""
         if request.state.forwarded is not None:

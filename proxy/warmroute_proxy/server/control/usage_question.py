@@ -1,7 +1,7 @@
 """Reads questions about usage from query parameters: by what, since when, how many. Pure."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, get_args
 
@@ -30,7 +30,7 @@ class Question(NamedTuple):
     session_hash: str | None = None
 
 
-def read_question(parameters: Iterable[tuple[str, str]], allowed: Sequence[str], now_s: float) -> Question:
+def read_question(parameters: Iterable[tuple[str, str]], allowed: Collection[str], now_s: float) -> Question:
     """The question of some query parameters. Raises: Refusal, where one is unknown, given twice or wrong."""
     given: dict[str, str] = {}
     for name, value in parameters:

@@ -11,6 +11,7 @@ GET  /admin/usage                    the sums of all tenants, or of one
 import asyncio
 import re
 import time
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -23,7 +24,9 @@ from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer, refused
+from warmroute_proxy.server.control.described import VIEWING, described
 from warmroute_proxy.server.control.fleet_usage import FleetUsage, listed_body, usage_body
+from warmroute_proxy.server.control.models import OF_TENANT, SESSION, By, ByForAll, Hash, Json, Limit, Rows, Since
 from warmroute_proxy.server.control.usage_question import Question, read_question, session_key
 from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.ledger.journal import JournalError
@@ -33,6 +36,8 @@ from warmroute_proxy.server.regions.peers import PeerQuestions
 
 RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
 OPERATOR_PATH: Final = "/v1/usage/operator"
+_SUMS: Final[Mapping[str, Any]] = {"by": By, "since": Since}
+_LIST: Final[Mapping[str, Any]] = {"since": Since, "limit": Limit, "session_hash": Hash}
 _ONLY_OPERATORS: Final = "by=tenant needs the admin key: GET /admin/usage?by=tenant at the admin listener"
 
 
@@ -94,10 +99,11 @@ def add_usage(app: FastAPI, asking: Asking) -> None:
     """What tenants ask."""
 
     @get(app, "/v1/usage")
+    @described(Json, asks=_SUMS, headers=SESSION, errors=VIEWING)
     async def sums(request: Request) -> Response:
         """The tenant's sums, over all regions."""
         try:
-            question = asked(request, ("by", "since"))
+            question = asked(request, _SUMS)
             not_by_tenant(question)
             if _is_of_peer(request):
                 return json_answer(await asking.here(request, question, request.state.tenant))
@@ -106,10 +112,11 @@ def add_usage(app: FastAPI, asking: Asking) -> None:
             return refused(refusal)
 
     @get(app, "/v1/usage/receipts")
+    @described(Rows, asks=_LIST, headers=SESSION, errors=VIEWING)
     async def receipts(request: Request) -> Response:
         """The tenant's newest turns, over all regions."""
         try:
-            question = asked(request, ("since", "limit", "session_hash"))
+            question = asked(request, _LIST)
             if _is_of_peer(request):
                 return json_answer(await asking.listed_here(request, question, request.state.tenant))
             return json_answer(await asking.listed(request, question, request.state.tenant))
@@ -155,6 +162,7 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
         return json_answer({"state": state}, {"open": 409, "unknown": 404}.get(state, 200))
 
     @get(app, "/v1/usage/receipts/{receipt_id}")
+    @described(Json, also={202: Json})
     async def receipt(receipt_id: str, request: Request) -> Response:
         """One receipt of the tenant's own; 202 while its request is under way. Another region may have served it."""
         found = await receipts.find(request.state.tenant, receipt_id, ask_others=not request.state.forwarded)
@@ -172,7 +180,7 @@ def add_operators_question(app: FastAPI, asking: Asking) -> None:
         try:
             if not _is_of_peer(request):
                 return error_answer(404, no_route(request.url.path), "not_found")
-            question = asked(request, ("by", "since", "tenant"))
+            question = asked(request, (*_SUMS, *OF_TENANT))
             tenant = tenant_of(question, asking.live.now)
             return json_answer(await asking.here(request, question, tenant, operator=True))
         except Refusal as refusal:
@@ -183,15 +191,16 @@ def add_admin_usage(app: FastAPI, asking: Asking) -> None:
     """What operators ask, on the admin listener."""
 
     @app.get("/admin/usage")
+    @described(Json, asks={**_SUMS, "by": ByForAll, **OF_TENANT}, headers=SESSION, security=("admin_key",))
     async def all_usage(request: Request) -> Response:
         """The sums of all tenants, or of one, over all regions."""
         try:
-            return json_answer(await asking.operators_sums(request, asked(request, ("by", "since", "tenant"))))
+            return json_answer(await asking.operators_sums(request, asked(request, (*_SUMS, *OF_TENANT))))
         except Refusal as refusal:
             return refused(refusal)
 
 
-def asked(request: Request, allowed: tuple[str, ...]) -> Question:
+def asked(request: Request, allowed: Collection[str]) -> Question:
     """The question of a request. Raises: Refusal."""
     return read_question(request.query_params.multi_items(), allowed, time.time())
 

@@ -10,11 +10,13 @@ GET /admin/view/budgets         limits and budgets
 An operator's question names the tenant by `tenant=`; a tenant's must not name another one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI, Request, Response
+from msgspec.structs import asdict
 
 from warmroute.contract.version import VERSION
 from warmroute_proxy.core.placement.decision import Decision
@@ -23,7 +25,20 @@ from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.control.answers import json_answer, refused
+from warmroute_proxy.server.control.described import VIEWING, described
 from warmroute_proxy.server.control.directory_routes import DirectoryAdmin
+from warmroute_proxy.server.control.models import (
+    OF_TENANT,
+    Budgets,
+    ByForAll,
+    Hash,
+    Limit,
+    ReceiptInWords,
+    Rows,
+    Since,
+    Sums,
+    Viewer,
+)
 from warmroute_proxy.server.control.receipt_words import in_words
 from warmroute_proxy.server.control.usage_question import Question
 from warmroute_proxy.server.control.usage_routes import Asking, Receipts, asked, no_receipt, not_by_tenant, tenant_of
@@ -40,6 +55,11 @@ MAX_KEYS: Final = 200
 
 MAX_LIMITS: Final = 1_000
 """Shown limits of each kind; those of a tenant are all shown to whoever asks for that tenant."""
+
+
+_SUMS: Final[Mapping[str, Any]] = {"by": ByForAll, "since": Since, **OF_TENANT}
+_LIST: Final[Mapping[str, Any]] = {"since": Since, "limit": Limit, "session_hash": Hash, **OF_TENANT}
+_view = partial(described, errors=VIEWING, security=("admin_key", "key"))
 
 
 class Views:
@@ -67,14 +87,13 @@ class Views:
         """The config in force."""
         return self.asking.live.now
 
-    def about(self, viewer: TenantConfig | None) -> dict[str, Any]:
+    def about(self, viewer: TenantConfig | None) -> Viewer:
         """Whose view it is."""
-        here = {"region": self.config.proxy.region, "version": VERSION}
+        region = self.config.proxy.region
         if viewer is not None:
-            return {"role": "tenant", "tenant": viewer.name, "tenants": [viewer.name], **here}
+            return Viewer("tenant", viewer.name, [viewer.name], region, VERSION)
         names = sorted(tenant.name for tenant in self.config.tenants)
-        more = {"tenants_left_out": max(0, len(names) - MAX_TENANTS)}
-        return {"role": "operator", "tenant": None, "tenants": names[:MAX_TENANTS], **more, **here}
+        return Viewer("operator", None, names[:MAX_TENANTS], region, VERSION, max(0, len(names) - MAX_TENANTS))
 
     def decision(self, receipt_id: str) -> Decision | None:
         """The placement of a turn, as long as this process remembers it."""
@@ -93,7 +112,7 @@ class Views:
             stored = await self._directory.keys().keys(None if tenant is None else tenant.name, None, MAX_KEYS + 1)
             in_database = {key.id for key in stored}
             rows = [row for row in rows if row["id"] not in in_database]
-            rows = [{**key._asdict(), "source": "database"} for key in stored] + rows
+            rows = [{**asdict(key), "source": "database"} for key in stored] + rows
         return {"object": "list", "data": rows[:MAX_KEYS], "has_more": len(rows) > MAX_KEYS}
 
     def budgets(self, tenant: TenantConfig | None, *, shared: bool) -> dict[str, Any]:
@@ -113,6 +132,7 @@ def add_views(app: FastAPI, views: Views) -> None:
     """Add the routes to the admin application."""
 
     @app.get("/admin/view")
+    @_view(Viewer)
     async def about(request: Request) -> Response:
         """Whose view it is."""
         return json_answer(views.about(request.state.viewer))
@@ -124,10 +144,11 @@ def add_views(app: FastAPI, views: Views) -> None:
 
 def _add_usage(app: FastAPI, views: Views) -> None:
     @app.get("/admin/view/usage")
+    @_view(Sums, asks=_SUMS)
     async def usage(request: Request) -> Response:
         """Sums, over all regions."""
         try:
-            question = asked(request, ("by", "since", "tenant", "session_hash"))
+            question = asked(request, (*_SUMS, "session_hash"))
             viewer = _tenant(request, question, views.config)
             if request.state.viewer is None and question.session_hash is None:
                 return json_answer(await views.asking.operators_sums(request, question))
@@ -141,10 +162,11 @@ def _add_usage(app: FastAPI, views: Views) -> None:
 
 def _add_receipts(app: FastAPI, views: Views) -> None:
     @app.get("/admin/view/receipts")
+    @_view(Rows, asks=_LIST)
     async def listed(request: Request) -> Response:
         """The newest turns: of a tenant over all regions, of all tenants those that this region knows."""
         try:
-            question = asked(request, ("since", "limit", "tenant", "session_hash"))
+            question = asked(request, _LIST)
             tenant = _tenant(request, question, views.config)
             if tenant is None:
                 return json_answer(await views.asking.listed_of_all(question, views.config.proxy.region))
@@ -154,10 +176,11 @@ def _add_receipts(app: FastAPI, views: Views) -> None:
             return refused(refusal)
 
     @app.get("/admin/view/receipts/{receipt_id}")
+    @_view(ReceiptInWords, asks=OF_TENANT, also={202: ReceiptInWords})
     async def receipt(receipt_id: str, request: Request) -> Response:
         """A receipt, with its words. Operators also get why its turn was placed there, while the proxy knows it."""
         try:
-            tenant = _tenant(request, asked(request, ("tenant",)), views.config)
+            tenant = _tenant(request, asked(request, OF_TENANT), views.config)
             if tenant is None:
                 raise Refusal(
                     400, "a receipt is of one tenant: name it by tenant=", code="invalid_value", param="tenant"
@@ -175,10 +198,11 @@ def _add_receipts(app: FastAPI, views: Views) -> None:
 
 def _add_keys_and_budgets(app: FastAPI, views: Views) -> None:
     @app.get("/admin/view/keys")
+    @_view(Rows, asks=OF_TENANT)
     async def keys(request: Request) -> Response:
         """API keys: their ids and notes. A key itself is known to its holder alone."""
         try:
-            return json_answer(await views.keys(_tenant(request, asked(request, ("tenant",)), views.config)))
+            return json_answer(await views.keys(_tenant(request, asked(request, OF_TENANT), views.config)))
         except Refusal as refusal:
             return refused(refusal)
         except (NotDone, StoreBusy, StoreError):
@@ -186,10 +210,11 @@ def _add_keys_and_budgets(app: FastAPI, views: Views) -> None:
             return refused(Refusal(503, text, code="database_unavailable", retry_after_s=1))
 
     @app.get("/admin/view/budgets")
+    @_view(Budgets, asks=OF_TENANT)
     async def budgets(request: Request) -> Response:
         """Limits and budgets, and what is left of them."""
         try:
-            tenant = _tenant(request, asked(request, ("tenant",)), views.config)
+            tenant = _tenant(request, asked(request, OF_TENANT), views.config)
             return json_answer(views.budgets(tenant, shared=request.state.viewer is None))
         except Refusal as refusal:
             return refused(refusal)

@@ -9,6 +9,9 @@ room knows no engine or price: what runs in between is a chat completion like an
 - token_counts: how many tokens a prompt has, by an engine where one can tell
 - messages: Anthropic's messages
 - responses: OpenAI's Responses
+- responses_socket: the same over a WebSocket: streams of turns, each a request
+- socket_turn: one of these turns
+- kept_conversations: the conversations that WebSockets keep
 - gemini: Gemini's API
 - routes: which paths are whose
 - other_apis: what clients of APIs are told that are not served here

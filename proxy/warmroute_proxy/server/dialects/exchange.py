@@ -79,7 +79,7 @@ class DialectExchange(Exchange):
         target = self._client.passthrough_target()
         if self.ended or self._events is None or target is None:
             return None
-        return partial(self._pass, target)
+        return partial(self._pass_bare if self._client.takes_bare else self._pass, target)
 
     def _pass(self, target: Callable[[bytes], None], data: bytes) -> None:
         at = data.find(_LINE_FEED) + 1
@@ -88,6 +88,11 @@ class DialectExchange(Exchange):
         if translated and not self.ended:
             size = len(translated)
             target(b"".join((_SIZES[size] if size < _MANY else b"%x\r\n" % size, translated, b"\r\n")))
+
+    def _pass_bare(self, target: Callable[[bytes], None], data: bytes) -> None:
+        translated = self._translated(unframed(data))
+        if translated and not self.ended:
+            target(translated)
 
     def end(self, data: bytes = b"") -> None:
         """The last of a stream."""

@@ -1,5 +1,8 @@
 """A request of another API as one to `/v1/chat/completions`, and its refusals as that API's clients know them."""
 
+from collections.abc import Callable
+from functools import partial
+
 import msgspec
 from msgspec.structs import replace
 
@@ -9,7 +12,9 @@ from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import Dialect, Translated
+from warmroute_proxy.server.dialects.responses import RESPONSES
 from warmroute_proxy.server.dialects.routes import dialect_of
+from warmroute_proxy.server.dialects.socket_turn import TurnDialect
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.intake import CHAT, check_light
 from warmroute_proxy.server.intake.parsed_request import Intake
@@ -38,8 +43,12 @@ def translated_body(path: str, query: bytes, raw: bytes, terms: Terms, work: Wor
     """
     dialect = dialect_of(path)
     assert dialect is not None
+    return _translated(partial(dialect.translate, path, query), raw, terms, work or Work())
+
+
+def _translated(by: Callable[[bytes, Terms, Work], Translated], raw: bytes, terms: Terms, work: Work) -> Translated:
     try:
-        found = dialect.translate(path, query, raw, terms, work or Work())
+        found = by(raw, terms, work)
     except BadRequest as error:
         raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -50,12 +59,35 @@ def translated_body(path: str, query: bytes, raw: bytes, terms: Terms, work: Wor
     return found
 
 
+def whole_turn(raw: bytes, terms: Terms) -> Translated:
+    """A turn that continues nothing, in chat's terms. Raises: as `translated_body`."""
+    return _translated(partial(TurnDialect("", None).translate, RESPONSES, b""), raw, terms, Work())
+
+
+def translated_elsewhere(request: Request) -> Callable[[bytes, Terms], Translated]:
+    """What translates a request that is too large for the event loop. Raises: Refusal, where nothing can."""
+    turn = request.dialect
+    if isinstance(turn, TurnDialect):
+        turn.check_whole()
+        return whole_turn
+    return partial(translated_body, request.path, request.query)
+
+
+def dialect_for(request: Request) -> Dialect | None:
+    """What a request is translated by."""
+    turn = request.dialect
+    return turn if isinstance(turn, TurnDialect) else dialect_of(request.path)
+
+
 def translate(request: Request, terms: Terms) -> tuple[Request, Translated]:
     """The request as one of chat, in the event loop. It takes the body over. Raises: Refusal, TooMuch."""
-    raw = bytes(request.body)
+    dialect, raw, reservation = dialect_for(request), bytes(request.body), request.reservation
+    assert dialect is not None
     check_light(raw)
-    found = translated_body(request.path, request.query, raw, terms, Work.in_loop(len(raw)))
+    found = _translated(partial(dialect.translate, request.path, request.query), raw, terms, Work.in_loop(len(raw)))
     request.body, found.pieces = b"".join(found.pieces), []
+    if request.dialect is not None and reservation is not None and reservation.body_bytes < len(request.body):
+        reservation.add_body(len(request.body) - reservation.body_bytes)  # the conversation is not in the turn's bytes
     return chat_request_of(request), found
 
 

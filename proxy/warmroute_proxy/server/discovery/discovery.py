@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmroute_proxy.core.base.trouble import Problem, Trouble
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, DiscoveryConfig, EngineConfig
-from warmroute_proxy.server.base.metrics import Labels
+from warmroute_proxy.server.base.metrics import GaugeRow, Labels
 from warmroute_proxy.server.discovery import last_known
 from warmroute_proxy.server.discovery.candidates import Refused, candidates
 from warmroute_proxy.server.discovery.folder import Folder
@@ -98,15 +99,15 @@ class Discovery:
                 found.append(Problem(Trouble.DISCOVERED_ENGINES_UNUSED, text))
         return found
 
-    def gauges(self) -> list[tuple[str, Labels, float]]:
+    def gauges(self) -> list[GaugeRow]:
         """What `/metrics` shows of them."""
-        rows: list[tuple[str, Labels, float]] = []
+        rows: list[GaugeRow] = []
         for name, reading in self._readings.items():
             label: Labels = (("source", name),)
             bad = len(reading.refused) + len(reading.problems)
-            rows.append(("warmroute_discovery_up", label, float(not reading.away)))
-            rows.append(("warmroute_discovery_engines", label, float(len(reading.engines))))
-            rows.append(("warmroute_discovery_problems", label, float(bad)))
+            rows.append((declared.DISCOVERY_UP, label, float(not reading.away)))
+            rows.append((declared.DISCOVERY_ENGINES, label, float(len(reading.engines))))
+            rows.append((declared.DISCOVERY_PROBLEMS, label, float(bad)))
         return rows
 
     def close(self) -> None:

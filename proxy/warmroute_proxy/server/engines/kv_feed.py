@@ -23,6 +23,8 @@ import msgspec
 from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.declared_metrics import Metric
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.kv_blocks import KvBlocks, Matched
 
@@ -62,14 +64,14 @@ _decode = msgspec.msgpack.Decoder(_Batch).decode
 
 
 class Counts(NamedTuple):
-    """Names of the counters; each has the label `worker`."""
+    """The counters; each has the label `worker`."""
 
-    batches: str = "warmroute_kv_event_batches_total"
-    gaps: str = "warmroute_kv_event_gaps_total"
-    replayed: str = "warmroute_kv_event_batches_replayed_total"
-    drops: str = "warmroute_kv_index_drops_total"
-    restarts: str = "warmroute_kv_event_restarts_total"
-    blocks: str = "warmroute_kv_blocks_total"
+    batches: Metric = declared.KV_EVENT_BATCHES_TOTAL
+    gaps: Metric = declared.KV_EVENT_GAPS_TOTAL
+    replayed: Metric = declared.KV_EVENT_BATCHES_REPLAYED_TOTAL
+    drops: Metric = declared.KV_INDEX_DROPS_TOTAL
+    restarts: Metric = declared.KV_EVENT_RESTARTS_TOTAL
+    blocks: Metric = declared.KV_BLOCKS_TOTAL
 
 
 COUNTS: Final = Counts()
@@ -182,8 +184,8 @@ class KvFeed:
             router.cache_removed(worker.id, matched.keys, tier)
             self._count_blocks("removed", event, matched)
 
-    def _count(self, name: str) -> None:
-        self._metrics.add(name, 1, (("worker", self._worker.id),))
+    def _count(self, metric: Metric) -> None:
+        self._metrics.add(metric, 1, (("worker", self._worker.id),))
 
     def _count_blocks(self, what: str, event: _Event, matched: Matched) -> None:
         for known, blocks in (("yes", matched.known), ("no", len(event.block_hashes) - matched.known)):

@@ -18,7 +18,8 @@ from warmroute_proxy.core.load.signs import (
     transfers,
 )
 from warmroute_proxy.core.placement.fleet import Worker
-from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +83,9 @@ class Watching:
         self._sign(Condition.STARVING_SIDE, self._region, starving_side(sides["prefill"], sides["decode"]), now_s)
         metrics, before = self._metrics, self._hits
         self._hits = now = (
-            metrics.total("warmroute_loss_tokens_total", ("class", "evicted")),
-            metrics.total("warmroute_cached_tokens_total"),
-            metrics.total("warmroute_kv_index_drops_total"),
+            metrics.total(declared.LOSS_TOKENS_TOTAL, ("class", "evicted")),
+            metrics.total(declared.CACHED_TOKENS_TOTAL),
+            metrics.total(declared.KV_INDEX_DROPS_TOTAL),
         )
         evicted, reported_tokens, drops = [new - old for new, old in zip(now, before, strict=True)]
         self._sign(Condition.MISSING_HITS, self._region, missing_hits(evicted, reported_tokens, drops), now_s)
@@ -117,10 +118,10 @@ class Watching:
         ]
         return {"region": self._region, "raised": rows, "known": list(Condition)}
 
-    def gauges(self) -> Iterator[tuple[str, Labels, float]]:
+    def gauges(self) -> Iterator[GaugeRow]:
         """Rows of the metrics page."""
         for (condition, subject), watched in self._watched.items():
-            yield "warmroute_condition", (("condition", condition), ("subject", subject)), float(watched.is_raised)
+            yield declared.CONDITION, (("condition", condition), ("subject", subject)), float(watched.is_raised)
         for worker_id, reported in self._reported.items():
             labels: Labels = (("worker", worker_id), ("role", reported.worker.role))
             yield from _rows(labels, reported.before, reported.now)
@@ -145,20 +146,20 @@ class Watching:
             log.warning("condition %s of %s is cleared", condition, subject)
 
 
-def _rows(labels: Labels, before: EngineReport, now: EngineReport) -> Iterator[tuple[str, Labels, float]]:
+def _rows(labels: Labels, before: EngineReport, now: EngineReport) -> Iterator[GaugeRow]:
     """What one worker reports, as gauges. Totals are the engine's own, since it has started."""
     if now.accept_length > 0.0:
-        yield "warmroute_worker_accept_length", labels, now.accept_length
-    yield "warmroute_worker_kv_usage_ratio", (*labels, ("tier", "device")), now.token_usage
+        yield declared.WORKER_ACCEPT_LENGTH, labels, now.accept_length
+    yield declared.WORKER_KV_USAGE_RATIO, (*labels, ("tier", "device")), now.token_usage
     if now.host_total_tokens > 0.0:
         share = now.host_used_tokens / now.host_total_tokens
-        yield "warmroute_worker_kv_usage_ratio", (*labels, ("tier", "host")), share
+        yield declared.WORKER_KV_USAGE_RATIO, (*labels, ("tier", "host")), share
     for queue in _QUEUES:
         name = queue.removesuffix("_queue")
-        yield "warmroute_worker_engine_queue_requests", (*labels, ("queue", name)), getattr(now, queue)
-    yield "warmroute_worker_retracted_requests", labels, now.retracted
-    yield "warmroute_worker_failed_transfers", labels, now.failed_transfers
+        yield declared.WORKER_ENGINE_QUEUE_REQUESTS, (*labels, ("queue", name)), getattr(now, queue)
+    yield declared.WORKER_RETRACTED_REQUESTS, labels, now.retracted
+    yield declared.WORKER_FAILED_TRANSFERS, labels, now.failed_transfers
     count = now.transfer_ms_count - before.transfer_ms_count
     if count > 0.0:
         mean_s = (now.transfer_ms_sum - before.transfer_ms_sum) / count / 1_000
-        yield "warmroute_worker_transfer_s", labels, mean_s
+        yield declared.WORKER_TRANSFER_S, labels, mean_s

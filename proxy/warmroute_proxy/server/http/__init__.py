@@ -15,8 +15,10 @@ never parses HTTP on its own: httptools does, for each byte.
 - listener: a listening socket, its sweep and its shutdown
 - open_connections: the connections of a listener, and what they share
 - request_starts: lets requests begin in order, some in each iteration of the loop
+- read_ahead: what was read behind a request that is being answered
 - read_slices: reads large bodies in slices
 - request_reader: requests from bytes, within limits
 - shared_bytes: a large body in memory that another process can read
 - tls: certificate and key of a listener
+- websocket: one client connection after its upgrade to a WebSocket
 """

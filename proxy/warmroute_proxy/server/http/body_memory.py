@@ -4,6 +4,7 @@ A reservation lasts as long as the object: whoever holds bytes of a request hold
 given back with the last reference. So no way in which a request can end leaves bytes reserved.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from warmroute_proxy.core.queue.memory_budget import ANSWER_WEIGHT, MemoryBudget
@@ -14,14 +15,22 @@ UNNAMED: Final = ""
 """The tenant of bodies that belong to none, such as those on the admin listener."""
 
 
+def _nothing(tenant: str) -> bool:  # noqa: ARG001
+    return False
+
+
 class BodyMemory:
-    """The memory of all bodies of one process."""
+    """The memory of all bodies of one process.
+
+    `spare`: gives back some of what is only kept, so that a tenant finds memory; whether there was any.
+    """
 
     def __init__(self, total_bytes: int, copies: int, refused: Counter) -> None:
         """`copies`: how often the bytes of a body may be in memory; `refused` counts what found no memory."""
         self.budget = MemoryBudget(total_bytes)
         self.copies = copies
         self.refused = refused
+        self.spare: Callable[[str], bool] = _nothing
 
     def reserve(self, tenant: str, size_bytes: int) -> "Reservation":
         """Reserve memory for a body of `size_bytes`; 0 where it is reserved as it comes. Raises: Refusal."""
@@ -85,7 +94,9 @@ class Reservation:
         return self._memory.refusal()
 
     def _grow(self, size_bytes: int, weight: int) -> bool:
-        if not self._memory.budget.reserve(self._tenant, size_bytes, weight):
-            return False
+        memory = self._memory
+        while not memory.budget.reserve(self._tenant, size_bytes, weight):
+            if not memory.spare(self._tenant):
+                return False
         self._size_bytes += size_bytes
         return True

@@ -3,9 +3,10 @@
 A `Request` is complete. An `Exchange` writes the answer, and reports when the client has left or reads too slowly.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from warmroute_proxy.core.base.mypyc import mypyc_attr
 from warmroute_proxy.server.base.errors import Refusal
@@ -41,6 +42,8 @@ class Request:
     caller: object | None = None
     tenant = UNNAMED
     reservation: Reservation | None = None
+    dialect: object | None = None
+    """What translates it, where its path does not say so. It belongs to the endpoint, as `caller` does."""
 
     def __init__(
         self, received_s: float, method: str = "", path: str = "", headers: dict[str, str] | None = None
@@ -69,6 +72,13 @@ class Request:
         self.body, self.shared = b"", None
 
 
+class NextProtocol(Protocol):
+    """What a connection goes on with."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is its own from now on."""
+
+
 class AnswerSink(Protocol):
     """The connection that an answer is written to."""
 
@@ -87,6 +97,9 @@ class AnswerSink(Protocol):
     def close_after_flush(self) -> None:
         """Close once all is sent."""
 
+    def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None:
+        """Answer with `head`, and go on with another protocol."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Exchange:
@@ -101,6 +114,8 @@ class Exchange:
     on_pause: Callable[[bool], None] | None = None
     on_unreadable: Callable[[str], None] | None = None
     """Called, where the answer is translated, with what is wrong once some of it cannot be. The client has an error."""
+    takes_bare = False
+    """Whether what it passes through is not in HTTP chunks."""
     translates = False
     """Whether the answer is translated, so that `unreadable` is to be asked before it is charged."""
     client_left = False
@@ -191,6 +206,13 @@ class Exchange:
         else:
             self._connection.write(data)
         self._connection.exchange_ended(self)
+
+    def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None:
+        """Take an offer of another protocol: answer with `head`. `protocol_of`: makes it, of the open connections."""
+        self.started = self.ended = True
+        self.on_gone = self.on_pause = None
+        self._connection.on_status(self.request, 101)
+        self._connection.switch(head, protocol_of)
 
     def abort(self, data: bytes = b"") -> None:
         """End a streamed answer that is incomplete, without the terminating chunk that would make it look complete."""

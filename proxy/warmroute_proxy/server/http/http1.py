@@ -23,13 +23,13 @@ from typing import Final, cast
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import UNNAMED, Reservation
-from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnection, OpenConnections
+from warmroute_proxy.server.http.read_ahead import READ_AHEAD_BYTES, ReadAhead
 from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
 from warmroute_proxy.server.http.request_reader import RequestReader
 
 MAX_PIPELINED: Final = 16  # requests that came in one read
-READ_AHEAD_BYTES: Final = 65536  # read behind a request that is being answered; beyond, the socket is not read
 LINGER_S: Final = 2.0
 IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may still bring a request, to be refused
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
@@ -40,15 +40,6 @@ LEFT_TARGET: Final = "/v1/forward/left"  # what a proxy sends behind a request t
 
 
 _LEFT_LINE: Final = f"POST {LEFT_TARGET} ".encode()
-
-
-class ReadAhead:
-    """What was read behind a request that is being answered. `full`: the socket is not read any more."""
-
-    def __init__(self, reservation: Reservation) -> None:
-        self.data = bytearray()
-        self.reservation = reservation
-        self.full = False
 
 
 class Connection:
@@ -286,6 +277,19 @@ class Connection:
     def passthrough_target(self) -> Callable[[bytes], None] | None:
         """`write` without a look at the connection; None when the client is gone."""
         return None if self._transport is None else self._transport.write
+
+    def switch(self, head: bytes, protocol_of: Callable[[OpenConnections], NextProtocol]) -> None:
+        """Go on with another protocol. Its client waits for `head`: what came before that is dropped."""
+        transport, self._transport, self._active, self._ahead = self._transport, None, None, None
+        assert transport is not None
+        self._shared.members.discard(self)
+        self._waiting.clear()
+        self._reader.close()
+        other = protocol_of(self._shared)
+        transport.write(head)
+        transport.set_protocol(cast("asyncio.BaseProtocol", other))
+        transport.resume_reading()
+        other.connection_made(transport)
 
     def exchange_ended(self, exchange: Exchange) -> None:
         """An answer is complete: start the next request, or close."""

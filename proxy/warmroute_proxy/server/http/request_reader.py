@@ -118,6 +118,8 @@ class RequestReader:
             except httptools.HttpParserUpgrade as upgrade:
                 # Some clients (Java's) offer an upgrade to HTTP/2 with every request: it is declined by ignoring it.
                 # The parser takes such a head for a whole message, so a body that follows gets a parser of its own.
+                if self._connection is None:  # it was taken: the connection goes on with it
+                    return
                 data = data[int(upgrade.args[0]) :]
                 self._parser = httptools.HttpRequestParser(self)
                 if self._offered is not None:

@@ -9,6 +9,7 @@ from warmroute.contract.identity import SESSION_FIELDS
 from warmroute.contract.steering import REFUSED_FIELD_PREFIX, REFUSED_FIELDS
 from warmroute_proxy.dialects.fields import NO_PERMISSIONS, FieldError, Members, Permissions, Reader
 from warmroute_proxy.dialects.openai_fields import FIELDS_OF_ROUTE
+from warmroute_proxy.dialects.tool_grammars import tools_problem
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.intake.body import Body
 
@@ -53,9 +54,20 @@ def plan_of(route: str, names: tuple[str, ...]) -> Plan:
 def read_members(body: Body, plan: Plan, allowed: Permissions) -> Members:
     """Check and decode a body's members. Raises: Refusal, where one may not reach an engine."""
     try:
-        return plan.reader.read(body.members, allowed)
+        read = plan.reader.read(body.members, allowed)
+        if "tools" in body.members:
+            _check_tools(body)
     except FieldError as error:
         raise _refused(error) from None
+    return read
+
+
+def _check_tools(body: Body) -> None:
+    """Raises: FieldError, where an engine would compile schemas of tools for long."""
+    members = body.members
+    problem = tools_problem(bytes(members["tools"]), bytes(members.get("tool_choice", b"")))
+    if problem is not None:
+        raise FieldError("tools", problem, "invalid_value")
 
 
 def read_member(body: Body, route: str, name: str) -> Any:

@@ -38,6 +38,10 @@ class Intakes:
         """How many tokens a tenant may have counted by engines."""
         return self._config.limits.counted_tokens_per_minute
 
+    def serves_websockets(self) -> bool:
+        """Whether `/v1/responses` is served over WebSockets, too."""
+        return self._config.proxy.websockets
+
     def terms(self, tenant: TenantConfig) -> Terms:
         """What a translation of a tenant's request depends on."""
         return Terms(tenant, self.callers.secrets, self._config)

@@ -21,9 +21,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from warmroute_proxy.core.base.trouble import Problem, Trouble
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.base.metrics import GaugeRow, Metrics
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.intake.caller import Caller, Callers
@@ -154,11 +155,11 @@ class LargeBodies:
         text = f"{self._count()} large requests wait to be read, the oldest for {waiting_s:.0f} s"
         return [Problem(Trouble.LARGE_BODIES_WAIT, text)]
 
-    def gauges(self) -> list[tuple[str, Labels, float]]:
+    def gauges(self) -> list[GaugeRow]:
         """What `/metrics` shows of this process."""
         return [
-            ("warmroute_large_bodies_waiting", (), float(self._count())),
-            ("warmroute_large_bodies_waiting_seconds", (), self.waiting_s()),
+            (declared.LARGE_BODIES_WAITING, (), float(self._count())),
+            (declared.LARGE_BODIES_WAITING_SECONDS, (), self.waiting_s()),
         ]
 
     def _count(self) -> int:
@@ -319,7 +320,7 @@ class LargeBodies:
             waiting.exchange.fail()
 
     def _counted(self, outcome: str) -> None:
-        self._metrics.add("warmroute_large_bodies_total", 1, (("outcome", outcome),))
+        self._metrics.add(declared.LARGE_BODIES_TOTAL, 1, (("outcome", outcome),))
 
 
 def allowed_s(size: int) -> float:

@@ -1,6 +1,6 @@
 """The other processes of a proxy, as one of them sees them: updates sent and applied, through shared memory.
 
-A process sends what its router does (`core/replicas/peer_router.py`), under which tag a prompt was sent (so that each
+A process sends what its router does (`core/replicas/replica.py`), under which tag a prompt was sent (so that each
 process can match the KV events of all prompts), the newest requests of conversations without a session key, operators'
 drain orders, and the health of engines. Updates are sent at
 most `SEND_WITHIN_S` later, all that have accumulated in one message. They are applied before each decision and each
@@ -25,7 +25,7 @@ import msgspec
 from warmroute.contract.conversations import Conversations, Newest
 from warmroute_proxy.core.replicas.event_stream import Events
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base.metrics import Metrics, State
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.processes.shared_memory import LaneReader, SharedMemory
@@ -143,17 +143,17 @@ class PeerProcesses:
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Message).decode
         self._decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
-        self._router: PeerRouter
+        self._replica: Replica
         self._engines: Engines
         self._conversations: Conversations
 
-    def start(self, router: PeerRouter, engines: Engines, metrics: Metrics, conversations: Conversations) -> None:
+    def start(self, replica: Replica, engines: Engines, metrics: Metrics, conversations: Conversations) -> None:
         """Apply the updates that are there, and take over the predecessor's counters and operators' orders."""
-        self._router, self._engines, self._conversations = router, engines, conversations
+        self._replica, self._engines, self._conversations = replica, engines, conversations
         engines.connect_peers(self)
         now_s = self._clock()
         self._apply_from(self.number, LaneReader(self._lane))
-        router.forget(self.number, now_s)
+        replica.forget(self.number, now_s)
         self.apply_updates()
         before = self._report_of(self.number)
         if before is not None:
@@ -172,7 +172,7 @@ class PeerProcesses:
 
     def send_tag(self, cache_worker: str, tag: str) -> None:
         """The request that the router dispatched last was sent under a tag."""
-        self.send(TagSent(self._router.last_number, cache_worker, tag))
+        self.send(TagSent(self._replica.last_number, cache_worker, tag))
 
     def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
         """The prompt of a tag has so many tokens."""
@@ -253,24 +253,24 @@ class PeerProcesses:
         return found
 
     def _apply_from(self, number: int, reader: LaneReader) -> None:
-        router = self._router
+        replica = self._replica
         for payload in reader.read():
             message = self._decode(payload)
             if reader.missed or self._generations.get(number, message.generation) != message.generation:
-                router.forget(number, self._clock())
+                replica.forget(number, self._clock())
                 reader.missed = False
             if number != self.number:
                 self._generations[number] = message.generation
             for update in message.updates:
                 self._apply(number, update, message.at_s)
         if number != self.number and reader.lane.generation != self._generations[number]:
-            router.forget(number, self._clock())
+            replica.forget(number, self._clock())
             self._generations[number] = reader.lane.generation
 
     def _apply(self, number: int, update: Update, at_s: float) -> None:
         """Apply an update of the process with this number."""
         if isinstance(update, TagSent):
-            ticket = self._router.ticket_of(number, update.number)
+            ticket = self._replica.ticket_of(number, update.number)
             if ticket is not None:
                 self._engines.apply_tag(update.cache_worker, update.tag, ticket.chain)
         elif isinstance(update, PromptTokens):
@@ -285,11 +285,11 @@ class PeerProcesses:
         elif isinstance(update, Health):
             self._engines.apply_health(update.engine, update.status, at_s)
         else:
-            self._router.apply(number, update, at_s)
+            self._replica.apply(number, update, at_s)
 
     def _apply_drain(self, order: DrainOrder) -> None:
         if order.engine in self._engines.by_id:
-            self._engines.drain(order.engine, "operator", order.draining, self._router)
+            self._engines.drain(order.engine, "operator", order.draining, self._replica.router)
 
     def _report_of(self, number: int) -> ProcessReport | None:
         payload = self._lanes[number].report()

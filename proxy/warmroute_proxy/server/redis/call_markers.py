@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
 from warmroute_proxy.core.accounting.idempotency import Call
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
@@ -67,11 +68,11 @@ class CallMarkers:
         try:
             marker = await self._store.claim(name, fingerprint, self._running_s)
         except Exception:  # whatever it is, the request goes on
-            self._metrics.add("warmroute_markers_missed_total")
+            self._metrics.add(declared.MARKERS_MISSED_TOTAL)
         else:
             refusal = None if marker is None else _refusal(marker, fingerprint)
         if refusal is not None:
-            self._metrics.add("warmroute_marker_refusals_total", labels=(("code", refusal.code or ""),))
+            self._metrics.add(declared.MARKER_REFUSALS_TOTAL, labels=(("code", refusal.code or ""),))
         answered(refusal)
 
     def _names(self, call: Call) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from warmroute.contract.conversations import Conversations, Newest
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.replicas.event_stream import Events
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
@@ -87,7 +88,7 @@ class Announcements:
         self._due = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent, self._lost, self._received = (
-            metrics.counter("warmroute_announcements_total", (("result", result),))
+            metrics.counter(declared.ANNOUNCEMENTS_TOTAL, (("result", result),))
             for result in ("sent", "lost", "received")
         )
 

@@ -17,7 +17,8 @@ import msgspec
 from warmroute.contract import headers as names
 from warmroute_proxy.core.replicas.event_stream import Events, Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.peer_router import PeerRouter
+from warmroute_proxy.core.replicas.replica import Replica
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.engines.upstream import Upstream
@@ -70,11 +71,11 @@ class OtherProxies:
         self._inbox = Inbox()
         self._due = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._router: PeerRouter | None = None
+        self._replica: Replica | None = None
         self._show: Callable[[Events], None] | None = None
         self._apply_shown: Callable[[], None] | None = None
         self._sent, self._lost, self._received = (
-            metrics.counter("warmroute_shared_events_total", (("result", result),))
+            metrics.counter(declared.SHARED_EVENTS_TOTAL, (("result", result),))
             for result in ("sent", "lost", "received")
         )
 
@@ -85,14 +86,14 @@ class OtherProxies:
 
     def start(
         self,
-        router: PeerRouter,
+        replica: Replica,
         show: Callable[[Events], None] | None = None,
         apply_shown: Callable[[], None] | None = None,
     ) -> None:
         """`router` gets what others send. `show`: tells the other processes of this proxy of a message; `apply_shown`:
         applies what they have told.
         """
-        self._router, self._show, self._apply_shown = router, show, apply_shown
+        self._replica, self._show, self._apply_shown = replica, show, apply_shown
 
     def send(self, event: Event, now_s: float) -> None:  # noqa: ARG002 - the router calls it with the time
         """Send an event of this process' router to all other proxies."""
@@ -114,15 +115,15 @@ class OtherProxies:
 
     def apply(self, message: Events) -> None:
         """Apply a message, whichever process of this proxy it came to."""
-        if self._router is not None:
-            self._received[0] += self._inbox.apply(message, self._router, self._clock())
+        if self._replica is not None:
+            self._received[0] += self._inbox.apply(message, self._replica, self._clock())
 
     def sweep(self) -> None:
         """Send again what was not confirmed, and forget proxies that are silent. Called a few times a second."""
         if not self._links:
             return
-        if self._router is not None:
-            self._inbox.drop_silent(self._router, self._clock())
+        if self._replica is not None:
+            self._inbox.drop_silent(self._replica, self._clock())
         self._send_all()
         for link in self._links:
             link.upstream.sweep()

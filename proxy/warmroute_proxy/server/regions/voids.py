@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute.contract import headers as names
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
@@ -37,7 +38,7 @@ class Voids:
 
     def order(self, tenant: TenantConfig, region: str, receipt_id: str) -> None:
         """Have a row voided, now or when its region can be reached."""
-        self._metrics.add("warmroute_voids_ordered_total")
+        self._metrics.add(declared.VOIDS_ORDERED_TOTAL)
         self._orders.add(VoidOrder(receipt_id, region, tenant.name, tenant.share_group, self._clock()))
 
     async def send(self) -> None:

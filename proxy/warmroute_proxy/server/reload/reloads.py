@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_difference import Change, compare, live_lists, merged
 from warmroute_proxy.server.base.config_file import ConfigError
@@ -26,7 +27,7 @@ from warmroute_proxy.server.stores.prices import Prices
 
 log = logging.getLogger(__name__)
 
-COUNTER: Final = "warmroute_reloads_total"
+COUNTER: Final = declared.RELOADS_TOTAL
 Applier = Callable[[Config], None]
 
 

@@ -31,6 +31,7 @@ from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.core.queue.shortage import Shortage
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
@@ -116,7 +117,7 @@ class Admission:
         """The client of a queued request has left."""
         waiter, request.waiter = request.waiter, None
         if waiter is not None and self.queue.leave(waiter):
-            self._metrics.add("warmroute_queue_left_total")
+            self._metrics.add(declared.QUEUE_LEFT_TOTAL)
             self.cancel(request)
 
     def cancel(self, request: ReservingRequest) -> None:
@@ -292,7 +293,7 @@ class Admission:
 
     def _refuse(self, request: RequestToAdmit, reason: str, refusal: Refusal) -> None:
         request.waiter = None
-        self._metrics.add("warmroute_refused_total", labels=(("reason", reason),))
+        self._metrics.add(declared.REFUSED_TOTAL, labels=(("reason", reason),))
         request.refused(refusal)
 
     def _full(self, message: str) -> Refusal:

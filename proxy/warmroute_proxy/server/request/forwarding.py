@@ -19,6 +19,7 @@ from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import peer_id
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import error_event
 from warmroute_proxy.server.base.metrics import Metrics
@@ -140,7 +141,7 @@ class ForwardedRequest:
         if self.intake.conversation is not None:  # the home cannot know it, where others of its requests came here
             identity += f"{names.AFFINITY}: {self.intake.conversation.key}\r\n{names.DERIVED}: 1\r\n"
         block = f"{engine_headers(request.headers)}{identity}{names.FORWARD}: {token}\r\n"
-        path.metrics.add("warmroute_forwards_total")
+        path.metrics.add(declared.FORWARDS_TOTAL)
         path.open_requests.live.add(self)
         upstream = path.peers.upstreams[self._decision.region]
         upstream.send("POST", request.path, block, [request.body], self._leg)
@@ -265,7 +266,7 @@ class ForwardedRequest:
         busy = self._status == 429  # no fault of the region's: it has no capacity
         self._release(() if busy or ours else (peer,))
         if elsewhere:
-            self._path.metrics.add("warmroute_forward_failures_total")
+            self._path.metrics.add(declared.FORWARD_FAILURES_TOTAL)
             self._serve_here(peer)
         else:
             message = f"the stream from region {self._decision.region} broke: {reason}"

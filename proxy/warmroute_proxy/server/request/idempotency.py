@@ -22,6 +22,7 @@ from typing import Final, Protocol
 from xxhash import xxh3_64_intdigest
 
 from warmroute_proxy.core.accounting.idempotency import Call, IdempotencyBounds, IdempotencyKeys
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.base.metrics import Metrics
@@ -299,7 +300,7 @@ class IdempotentCalls:
         elif call.recording is None:
             exchange.refuse(_spent(call), NO_RETRY)
         else:
-            self._metrics.add("warmroute_joins_total")
+            self._metrics.add(declared.JOINS_TOTAL)
             shared = self.live.get(name)
             if shared is not None:
                 shared.join(exchange)

@@ -26,6 +26,7 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.hot_prompts import HotPrompt, HotPrompts
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.engines import Engines
@@ -125,8 +126,8 @@ class RePrefills:
         idle = 1.0 - min(self.router.busy(self.clock()), 0.9)
         self._rests_until_s[one.engine_id] = self.clock() + took_s * (1 / (SHARE * idle) - 1)
         labels = (("outcome", outcome),)
-        self._metrics.add("warmroute_re_prefills_total", 1, labels)
-        self._metrics.add("warmroute_re_prefilled_tokens_total", tokens, labels)
+        self._metrics.add(declared.RE_PREFILLS_TOTAL, 1, labels)
+        self._metrics.add(declared.RE_PREFILLED_TOKENS_TOTAL, tokens, labels)
         self.done += outcome == "done"
         self._looks_at_s = 0.0
         self._admission.freed()

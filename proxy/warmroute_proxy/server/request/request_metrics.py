@@ -12,6 +12,7 @@ from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held
 from warmroute_proxy.core.load.blame import Judgement
 from warmroute_proxy.core.placement.router import Settled
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import ERROR_BOUNDS, SIZE_BOUNDS, SIZES, Counter, Labels, Metrics
 
 _BY_TIER: Final[tuple[Labels, ...]] = tuple((("tier", tier),) for tier in TIERS)
@@ -36,12 +37,12 @@ class RequestMetrics:
         counter = metrics.counter
         self._metrics = metrics
         self._counters: list[Counter] = [
-            counter("warmroute_prompt_tokens_total"),
-            counter("warmroute_completion_tokens_total"),
-            counter("warmroute_list_nanousd_total"),
-            counter("warmroute_price_nanousd_total"),
-            *[counter("warmroute_cached_tokens_total", tier) for tier in _BY_TIER],
-            *[counter("warmroute_predicted_tokens_total", tier) for tier in _BY_TIER],
+            counter(declared.PROMPT_TOKENS_TOTAL),
+            counter(declared.COMPLETION_TOKENS_TOTAL),
+            counter(declared.LIST_NANOUSD_TOTAL),
+            counter(declared.PRICE_NANOUSD_TOTAL),
+            *[counter(declared.CACHED_TOKENS_TOTAL, tier) for tier in _BY_TIER],
+            *[counter(declared.PREDICTED_TOKENS_TOTAL, tier) for tier in _BY_TIER],
         ]
         self._sums = [0] * len(self._counters)
         self._ended: defaultdict[str, int] = defaultdict(int)  # by outcome
@@ -55,28 +56,28 @@ class RequestMetrics:
 
     def client_left(self) -> None:
         """A client has left before its answer ended."""
-        self._metrics.add("warmroute_client_left_total")
+        self._metrics.add(declared.CLIENT_LEFT_TOTAL)
 
     def retried(self) -> None:
         """A request gets another attempt."""
-        self._metrics.add("warmroute_retries_total")
+        self._metrics.add(declared.RETRIES_TOTAL)
 
     def retry_refused(self) -> None:
         """A request gets no other attempt: the budget of retries is spent."""
-        self._metrics.add("warmroute_retries_refused_total")
+        self._metrics.add(declared.RETRIES_REFUSED_TOTAL)
 
     def failed(self, worker_id: str, judged: Judgement) -> None:
         """A worker has failed an attempt."""
         labels = (("worker", worker_id), ("judged", judged.value))
-        self._metrics.add("warmroute_engine_failures_total", labels=labels)
+        self._metrics.add(declared.ENGINE_FAILURES_TOTAL, labels=labels)
 
     def suspect(self, outcome: str) -> None:
         """A request had no token when its engine went away, or is refused for that."""
-        self._metrics.add("warmroute_suspects_total", labels=(("outcome", outcome),))
+        self._metrics.add(declared.SUSPECTS_TOTAL, labels=(("outcome", outcome),))
 
     def continued(self) -> None:
         """Another engine goes on with an answer."""
-        self._metrics.add("warmroute_continued_total")
+        self._metrics.add(declared.CONTINUED_TOTAL)
 
     def settled(
         self, entry: Entry, usage: Usage, loss: Mapping[str, int], predicted: Held, settled: Settled | None
@@ -106,7 +107,7 @@ class RequestMetrics:
     def normalised(self, rules: tuple[str, ...]) -> None:
         """Rules took something out of the prompt of a settled turn."""
         for rule in rules:
-            self._metrics.add("warmroute_normalised_total", labels=(("rule", rule),))
+            self._metrics.add(declared.NORMALISED_TOTAL, labels=(("rule", rule),))
 
     def withdrawn(self, entry: Entry) -> None:
         """Take back that a request was settled, and its price: its row was not written. Its tokens were computed."""
@@ -129,8 +130,8 @@ class RequestMetrics:
             counter[0] += more
         self._sums = [0] * len(self._sums)
         for name, label, numbers in (
-            ("warmroute_turns_total", "outcome", self._ended),
-            ("warmroute_loss_tokens_total", "class", self._lost),
+            (declared.TURNS_TOTAL, "outcome", self._ended),
+            (declared.LOSS_TOKENS_TOTAL, "class", self._lost),
         ):
             for value, more in numbers.items():
                 metrics.counter(name, ((label, value),))[0] += more

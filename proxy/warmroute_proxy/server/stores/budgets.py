@@ -15,8 +15,9 @@ from warmroute.contract.money import usd
 from warmroute_proxy.core.queue.budget import Budget, Lease, Span, SpendReservation, Taken, Verdict
 from warmroute_proxy.core.queue.rotation import Rotation
 from warmroute_proxy.core.queue.scope import ByScope
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
 
 ASK_S: Final = 2.0
 LONGEST_RETRY_S: Final = 3_600
@@ -115,7 +116,7 @@ class Budgets:
             left = max(0, lease.free) + (lease.left or 0)
             text = f"{what}: {left} are left; it renews, try again in {after_s} s"
             return Refusal(429, text, code="rate_limit_exceeded", retry_after_s=after_s)
-        self._metrics.add("warmroute_budget_refused_total", labels=(("budget", budget.name),))
+        self._metrics.add(declared.BUDGET_REFUSED_TOTAL, labels=(("budget", budget.name),))
         left = max(0, lease.free) + (lease.left or 0)
         renews = datetime.fromtimestamp(lease.span.ends_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         if lease.away:
@@ -127,18 +128,18 @@ class Budgets:
         whole = f"{usd(left)} of {usd(budget.limit)} USD are left, and it renews at {renews}"
         return Refusal(429, f"{text}: {whole}", code="insufficient_quota", retry_after_s=after_s)
 
-    def gauges(self) -> list[tuple[str, Labels, float]]:
+    def gauges(self) -> list[GaugeRow]:
         """What `/metrics` shows of them."""
-        rows: list[tuple[str, Labels, float]] = []
+        rows: list[GaugeRow] = []
         now_s = self._clock()
         for lease in self.leases:
             if not lease.budget.is_money:
                 continue
             lease.begin(now_s)
             label: Labels = (("budget", lease.budget.name), ("period", lease.budget.period))
-            rows.append(("warmroute_budget_lease_nanousd", label, float(lease.in_hand)))
+            rows.append((declared.BUDGET_LEASE_NANOUSD, label, float(lease.in_hand)))
             if lease.left is not None:
-                rows.append(("warmroute_budget_left_nanousd", label, float(lease.left)))
+                rows.append((declared.BUDGET_LEFT_NANOUSD, label, float(lease.left)))
         return rows
 
     def as_dict(self, leases: Iterable[Lease]) -> list[dict[str, Any]]:

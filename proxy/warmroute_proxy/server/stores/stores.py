@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, DatabaseConfig
 from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.base.metrics import GaugeRow, Metrics
 from warmroute_proxy.server.base.secrets import load_dsn
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 from warmroute_proxy.server.ledger.schema import LedgerError
@@ -120,12 +121,12 @@ class Stores:
         state = thread.state
         return [*found, Problem(_TROUBLES.get(state, Trouble.DATABASE_AWAY), f"postgres {state.value}{waiting}")]
 
-    def gauges(self) -> list[tuple[str, Labels, float]]:
+    def gauges(self) -> list[GaugeRow]:
         """What `/metrics` shows of them."""
         rows = self.budgets.gauges()
         if self._thread is not None and self.fleet_ledger is not None:
-            rows.append(("warmroute_store_up", (("store", "postgres"),), float(not self._thread.problem)))
-            rows.append(("warmroute_ledger_unsent_rows", (), float(self._thread.unsent)))
+            rows.append((declared.STORE_UP, (("store", "postgres"),), float(not self._thread.problem)))
+            rows.append((declared.LEDGER_UNSENT_ROWS, (), float(self._thread.unsent)))
         return [*rows, *self.limits.gauges()]
 
     async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:

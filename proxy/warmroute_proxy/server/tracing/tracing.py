@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import TracingConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import load_headers
@@ -27,7 +28,7 @@ MAX_BATCH: Final = 64
 EVERY_S: Final = 1.0
 CLOSE_S: Final = 2.0
 _LOG: Final = logging.getLogger(__name__)
-_NAME: Final = "warmroute_traces_total"
+_NAME: Final = declared.TRACES_TOTAL
 
 
 class Exporter(Protocol):

@@ -7,7 +7,9 @@ has read up to a number has missed none. Where two kinds are changed, `key` come
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+from msgspec import Struct
 
 from warmroute_proxy.server.stores.store_state import Connection, NotDone
 
@@ -35,13 +37,13 @@ class Ask(Protocol):
         ...
 
 
-class Change(NamedTuple):
+class Change(Struct, frozen=True):
     """A row of the audit log. `old`, `new`: what was changed of the record; never a secret."""
 
     id: int
     at: datetime
     who: str
-    kind: str
+    kind: Literal["key", "price", "tenant"]
     action: str
     subject: str
     tenant: str
@@ -84,7 +86,7 @@ class Operator:
 
         async def read(connection: Connection) -> list[Change]:
             rows = await connection.fetch(_CHANGES, list(kinds), since_s, before, min(limit, MAX_LISTED))
-            return [Change(*row.values())._replace(old=_value(row["old"]), new=_value(row["new"])) for row in rows]
+            return [Change(**{**row, "old": _value(row["old"]), "new": _value(row["new"])}) for row in rows]
 
         return await self.read(read)
 

@@ -8,7 +8,9 @@ import re
 import secrets
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
 
 from warmroute_proxy.server.base.config_table import NAME
 from warmroute_proxy.server.base.secrets import new_api_key
@@ -16,6 +18,7 @@ from warmroute_proxy.server.stores.directory.changing import MAX_LISTED, Operato
 from warmroute_proxy.server.stores.store_state import Connection, NotDone
 
 ID: Final = re.compile(r"k-[0-9a-f]{10}")
+KeyId = Annotated[str, Meta(pattern=f"^{ID.pattern}$")]
 MAX_KEYS: Final = 1_000
 """Good keys of one tenant."""
 
@@ -52,24 +55,24 @@ SELECT id, tenant, note, made_at, expires_at, CASE WHEN revoked_at IS NOT NULL T
 _STORED: Final = "SELECT EXISTS (SELECT 1 FROM tenant WHERE name = $1 AND removed_at IS NULL)"
 
 
-class MadeKey(NamedTuple):
+class MadeKey(Struct, frozen=True):
     """A new key: its id, itself, which is shown once, and when it expires; None: never."""
 
-    id: str
+    id: KeyId
     key: str
     tenant: str
     expires_at: datetime | None
 
 
-class ListedKey(NamedTuple):
+class ListedKey(Struct, frozen=True):
     """A key as it is listed. `state`: good, expired or revoked."""
 
-    id: str
+    id: KeyId
     tenant: str
     note: str
     made_at: datetime
     expires_at: datetime | None
-    state: str
+    state: Literal["good", "expired", "revoked"]
 
 
 class KeyAdmin:

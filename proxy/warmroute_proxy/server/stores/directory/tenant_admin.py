@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct
+
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.config_table import NAME
 from warmroute_proxy.server.stores.directory.changing import MAX_LISTED, Operator, next_version
@@ -48,7 +50,7 @@ SELECT name, settings::text, made_at, changed_at FROM tenant
 """
 
 
-class StoredTenant(NamedTuple):
+class StoredTenant(Struct, frozen=True):
     """A tenant of the database. `settings`: as those of a [[tenant]], without name and keys."""
 
     name: str

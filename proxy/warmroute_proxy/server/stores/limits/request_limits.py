@@ -15,6 +15,7 @@ from warmroute_proxy.core.queue.quota import NEVER, Bucket, Kind, Quota, Shortag
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import ByScope, Scope
 from warmroute_proxy.core.queue.slots import SlotLease
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
@@ -179,7 +180,7 @@ class RequestLimits:
             warnings = [f"{name}; {limit}; {share:.0%}" for (name, limit, _), share in warned.items()]
             found.append(("x-warmroute-budget", ", ".join(warnings)))
             for name, limit, _ in warned:
-                self._metrics.add("warmroute_budget_warnings_total", labels=(("budget", name), ("limit", limit)))
+                self._metrics.add(declared.BUDGET_WARNINGS_TOTAL, labels=(("budget", name), ("limit", limit)))
         return tuple(found)
 
     def as_dict(self, now_s: float) -> dict[str, Any]:

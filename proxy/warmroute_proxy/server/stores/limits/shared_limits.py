@@ -13,8 +13,9 @@ from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.queue.budget import Budget, Unit
 from warmroute_proxy.core.queue.quota import ScopeLimits
 from warmroute_proxy.core.queue.slots import SlotLimit
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, RedisConfig
-from warmroute_proxy.server.base.metrics import Labels, Metrics
+from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
 from warmroute_proxy.server.base.secrets import SPECIAL, SecretError, load_url
 from warmroute_proxy.server.ledger.schema import LedgerError
 from warmroute_proxy.server.stores.budgets import Budgets
@@ -90,15 +91,15 @@ class SharedLimits:
         """What does not work as it should."""
         return [Problem(Trouble.REDIS_AWAY, AWAY)] if self.away else []
 
-    def gauges(self) -> list[tuple[str, Labels, float]]:
+    def gauges(self) -> list[GaugeRow]:
         """What `/metrics` shows."""
         if self._calls is None:
             return []
-        rows: list[tuple[str, Labels, float]] = [("warmroute_store_up", (("store", "redis"),), float(not self.away))]
+        rows: list[GaugeRow] = [(declared.STORE_UP, (("store", "redis"),), float(not self.away))]
         for lease in self.windows.leases:
             if lease.left is not None and lease.budget.scope.kind == "budget":
                 label: Labels = (("budget", lease.budget.name), ("limit", lease.budget.reason))
-                rows.append(("warmroute_limit_left", label, float(lease.left + max(0, lease.free))))
+                rows.append((declared.LIMIT_LEFT, label, float(lease.left + max(0, lease.free))))
         return rows
 
     def sweep(self) -> None:

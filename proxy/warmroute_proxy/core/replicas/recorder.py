@@ -1,4 +1,4 @@
-"""A router that records its calls and decisions, and a playback that makes the decisions of a record again.
+"""Records the calls and decisions of a router, and a playback that makes the decisions of a record again.
 
 A router has no inputs but its calls: no clock, no randomness, no other state. So the record of its calls, in order, is
 the input of every decision, and together with the decisions it is a proof: made again, on a new router, each decision
@@ -11,26 +11,32 @@ from typing import Any, Final
 import msgspec
 
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
-from warmroute_proxy.core.placement.router import Router, Settled, Ticket
+from warmroute_proxy.core.placement.listener import Listener
+from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.record import (
     UNKNOWN_REGION,
+    Applied,
     Call,
     Dispatched,
     Ended,
     Failed,
     FirstToken,
     FleetUpdate,
+    Forgotten,
     Opened,
     Placed,
     Progress,
     RecordError,
 )
+from warmroute_proxy.core.replicas.replica import Replica
 
 FLEET_UPDATES: Final[dict[str, dict[str, Any]]] = {
     "add_worker": {"worker": Worker},
@@ -52,11 +58,10 @@ are written out because compiled methods have no annotations.
 """
 
 
-class RecordedRouter(Router):
-    """A router that records each call that changes it, and each decision.
+class Recorder(Listener):
+    """Writes each call that changes a router, and each decision.
 
-    Methods that change nothing are inherited. A router makes no calls to itself by these methods, so that each call is
-    recorded once.
+    A router makes no calls to itself by the methods that it tells of, so that each call is recorded once.
     """
 
     def __init__(
@@ -68,9 +73,10 @@ class RecordedRouter(Router):
         peers: Iterable[Peer] = (),
         policy: Policy = "cost",
     ) -> None:
-        """`write` must not raise: a request does not fail because its record does."""
+        """Of a router that is made of the same. `write` must not raise: a request does not fail because its record
+        does.
+        """
         workers, peers = list(workers), list(peers)
-        super().__init__(region, workers, peers, policy)
         self._write = write
         self._regions = frozenset({region, *(peer.region for peer in peers)})
         self._last_placed: tuple[Facts, Decision] | None = None
@@ -78,36 +84,27 @@ class RecordedRouter(Router):
         self._dispatches = 0
         write(Opened(software, region, policy, workers, peers))
 
-    # Attempts
+    def placed(
+        self, facts: Facts, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
+    ) -> None:
+        if decision is not None:
+            self._last_placed = facts, decision
+        self._write(Placed(now_s, self._without_unknown_home(facts), exclude, decision, served))
 
-    def place(self, facts: Facts, now_s: float, exclude: frozenset[str] = frozenset()) -> Decision:
-        try:
-            decision = super().place(facts, now_s, exclude)
-        except NoWorker as error:
-            self._write(Placed(now_s, self._without_unknown_home(facts), exclude, None, error.served))
-            raise
-        self._last_placed = facts, decision
-        self._write(Placed(now_s, self._without_unknown_home(facts), exclude, decision))
-        return decision
-
-    def dispatched(self, facts: Facts, decision: Decision, now_s: float) -> Ticket:
-        ticket = super().dispatched(facts, decision, now_s)
+    def dispatched(self, ticket: Ticket, facts: Facts, begins: bool, now_s: float) -> None:  # noqa: ARG002
         self._tickets[ticket] = self._dispatches, facts
         self._dispatches += 1
-        placed = self._last_placed
-        if placed is not None and placed[0] is facts and placed[1] is decision:
+        last_placed = self._last_placed
+        if last_placed is not None and last_placed[0] is facts and last_placed[1] is ticket.decision:
             self._write(Dispatched(now_s))
         else:
-            self._write(Dispatched(now_s, self._without_unknown_home(facts), decision))
-        return ticket
+            self._write(Dispatched(now_s, self._without_unknown_home(facts), ticket.decision))
 
-    def first_token(self, ticket: Ticket, now_s: float) -> None:
-        super().first_token(ticket, now_s)
+    def first_token(self, ticket: Ticket, is_first: bool, now_s: float) -> None:  # noqa: ARG002
         if ticket in self._tickets:
             self._write(FirstToken(self._tickets[ticket][0], now_s))
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
-        super().progress(ticket, completion_tokens)
         if ticket in self._tickets:
             self._write(Progress(self._tickets[ticket][0], completion_tokens))
 
@@ -115,79 +112,27 @@ class RecordedRouter(Router):
         self,
         ticket: Ticket,
         facts: Facts,
+        turn: SettledTurn,
+        streamed_tokens: int | None,
+        expected: int,  # noqa: ARG002
         now_s: float,
-        prompt_tokens: int | None,
-        cached_tokens: int | None,
-        completion_tokens: int | None,
-        streamed_tokens: int | None = None,
-    ) -> Settled:
-        counts = prompt_tokens, cached_tokens, completion_tokens
-        settled = super().settled(ticket, facts, now_s, *counts, streamed_tokens)
+    ) -> None:
         number, dispatched = self._tickets.pop(ticket)
         other = None if dispatched is facts else self._without_unknown_home(facts)
+        counts = turn.prompt_tokens, turn.cached_tokens, turn.completion_tokens
         self._write(Ended(number, now_s, *counts, other, streamed_tokens))
-        return settled
 
-    def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
-        super().failed(ticket, now_s, at_fault)
+    def failed(self, ticket: Ticket, at_fault: Collection[str], now_s: float) -> None:
         self._write(Failed(self._tickets.pop(ticket)[0], now_s, list(at_fault)))
 
-    # The fleet
+    def updated(self, method: str, *arguments: Any) -> None:
+        self._write(FleetUpdate(method, dict(zip(FLEET_UPDATES[method], arguments, strict=True))))
 
-    def add_worker(self, worker: Worker) -> None:
-        super().add_worker(worker)
-        self._write_update("add_worker", worker=worker)
+    def applied(self, peer: int, event: Event, now_s: float) -> None:
+        self._write(Applied(peer, event, now_s))
 
-    def remove_worker(self, worker_id: str) -> None:
-        super().remove_worker(worker_id)
-        self._write_update("remove_worker", worker_id=worker_id)
-
-    def worker_restarted(self, worker_id: str) -> None:
-        super().worker_restarted(worker_id)
-        self._write_update("worker_restarted", worker_id=worker_id)
-
-    def set_draining(self, worker_id: str, draining: bool) -> None:
-        super().set_draining(worker_id, draining)
-        self._write_update("set_draining", worker_id=worker_id, draining=draining)
-
-    def set_up(self, worker_id: str, up: bool) -> None:
-        super().set_up(worker_id, up)
-        self._write_update("set_up", worker_id=worker_id, up=up)
-
-    def set_peer_up(self, region: str, up: bool) -> None:
-        super().set_peer_up(region, up)
-        self._write_update("set_peer_up", region=region, up=up)
-
-    def observe_loads(self, worker_id: str, loads: EngineLoads, now_s: float) -> None:
-        super().observe_loads(worker_id, loads, now_s)
-        self._write_update("observe_loads", worker_id=worker_id, loads=loads, now_s=now_s)
-
-    def cache_stored(self, worker_id: str, keys: list[int], tier: Tier) -> None:
-        super().cache_stored(worker_id, keys, tier)
-        self._write_update("cache_stored", worker_id=worker_id, keys=keys, tier=tier)
-
-    def cache_removed(self, worker_id: str, keys: list[int], tier: Tier) -> None:
-        super().cache_removed(worker_id, keys, tier)
-        self._write_update("cache_removed", worker_id=worker_id, keys=keys, tier=tier)
-
-    def cache_cleared(self, worker_id: str) -> None:
-        super().cache_cleared(worker_id)
-        self._write_update("cache_cleared", worker_id=worker_id)
-
-    def observe_moves(self, worker_id: str, tier: Tier, tokens: int, seconds: float) -> None:
-        super().observe_moves(worker_id, tier, tokens, seconds)
-        self._write_update("observe_moves", worker_id=worker_id, tier=tier, tokens=tokens, seconds=seconds)
-
-    def observe_session(self, session: int, returns: int, now_s: float) -> None:
-        super().observe_session(session, returns, now_s)
-        self._write_update("observe_session", session=session, returns=returns, now_s=now_s)
-
-    def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:
-        super().observe_turn(turn, now_s)
-        self._write_update("observe_turn", turn=turn, now_s=now_s)
-
-    def _write_update(self, name: str, **arguments: Any) -> None:
-        self._write(FleetUpdate(name, arguments))
+    def forgotten(self, peer: int, now_s: float) -> None:
+        self._write(Forgotten(peer, now_s))
 
     def _without_unknown_home(self, facts: Facts) -> Facts:
         if facts.home_hint is None or facts.home_hint in self._regions:
@@ -195,11 +140,28 @@ class RecordedRouter(Router):
         return msgspec.structs.replace(facts, home_hint=UNKNOWN_REGION)
 
 
+def recorded_router(
+    write: Callable[[Call], None],
+    software: str,
+    region: str,
+    workers: Iterable[Worker],
+    peers: Iterable[Peer] = (),
+    policy: Policy = "cost",
+) -> Router:
+    """A router that decides alone, recorded."""
+    workers, peers = list(workers), list(peers)
+    recorder = Recorder(write, software, region, workers, peers, policy)
+    return Router(region, workers, peers, policy, listeners=(recorder,))
+
+
 class Playback:
     """Makes the calls of a record again, on a new router."""
 
     def __init__(self, opened: Opened) -> None:
-        self._router = Router(opened.region, opened.workers, opened.peers, opened.policy)
+        self._replica = Replica(
+            opened.region, opened.workers, opened.peers, opened.policy, send=lambda _event, _now_s: None
+        )
+        self._router = self._replica.router
         self._last_placed: Placed | None = None
         self._tickets: dict[int, tuple[Ticket, Facts]] = {}
         self._dispatches = 0
@@ -235,6 +197,10 @@ class Playback:
                 self._router.settled(ticket, call.facts or facts, call.now_s, *counts, call.streamed_tokens)
             case Failed():
                 self._router.failed(self._tickets.pop(call.ticket)[0], call.now_s, call.at_fault)
+            case Applied():
+                self._replica.apply(call.peer, call.event, call.now_s)
+            case Forgotten():
+                self._replica.forget(call.peer, call.now_s)
             case FleetUpdate():
                 self._update_fleet(call)
 

@@ -1,0 +1,20 @@
+"""`warmroute proxy`: runs one proxy, checks its file, or prints the schema of such files."""
+
+import json
+import sys
+from argparse import Namespace
+
+
+def run(arguments: Namespace) -> int:
+    """0: done; 1: something that was asked is not as it should be; 2: not done."""
+    if arguments.schema:
+        from warmroute_proxy.server.base.config_schema import document_schema
+
+        print(json.dumps(document_schema(), indent=2))
+        return 0
+    if arguments.probe and not arguments.check:
+        print("warmroute proxy: --probe goes with --check", file=sys.stderr)
+        return 2
+    from warmroute_proxy.server.main import serve
+
+    return serve(arguments.config, arguments.check, arguments.processes, probe_servers=arguments.probe)

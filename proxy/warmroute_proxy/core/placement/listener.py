@@ -1,0 +1,58 @@
+"""Who is told what a router does, in order: it sends that to other processes (`replicas.sending`) or records it
+(`replicas.recorder`).
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from warmroute_proxy.core.base.mypyc import mypyc_attr
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.placement.choices import WorkerState
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.ticket import Ticket
+from warmroute_proxy.core.prompt.facts import Facts
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Listener:
+    """Methods that do nothing, for subclasses to replace. None may raise, or call the router that tells it."""
+
+    def before_reading(self) -> None:
+        """A decision or a page is about to be made of what the router knows."""
+
+    def placed(
+        self, facts: Facts, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
+    ) -> None:
+        """A decision; None where there was no worker, and then whether one is `served` by the model."""
+
+    def dispatched(self, ticket: Ticket, facts: Facts, begins: bool, now_s: float) -> None:
+        """A request was sent. `begins`: a conversation begins with it."""
+
+    def first_token(self, ticket: Ticket, is_first: bool, now_s: float) -> None:
+        """Its prompt has been computed. `is_first`: that was not known yet."""
+
+    def progress(self, ticket: Ticket, completion_tokens: int) -> None:
+        """It has had this many tokens so far."""
+
+    def ending(self, ticket: Ticket, now_s: float) -> None:
+        """It is about to end well."""
+
+    def settled(
+        self, ticket: Ticket, facts: Facts, turn: SettledTurn, streamed_tokens: int | None, expected: int, now_s: float
+    ) -> None:
+        """It ended well. `expected`: how soon its session returns (`cache.return_times`)."""
+
+    def failed(self, ticket: Ticket, at_fault: Collection[str], now_s: float) -> None:
+        """It ended badly."""
+
+    def updated(self, method: str, *arguments: Any) -> None:
+        """The fleet changed, by this method of the router and its arguments in their order."""
+
+    def evicted(self, lineage: int, worker: WorkerState, cuts: list[int], now_s: float) -> None:
+        """The router has found that a cache has evicted these cuts."""
+
+    def applied(self, peer: int, event: Any, now_s: float) -> None:
+        """An event of another process was applied (`replicas.peer_events`)."""
+
+    def forgotten(self, peer: int, now_s: float) -> None:
+        """The requests of another process were forgotten."""

@@ -1,0 +1,202 @@
+"""A router with peer processes: several processes behind one port, each of which decides for a share of the requests.
+
+Decisions of many routers are as good as those of one if each knows what the others know. So each router sends the
+others what became of its requests, by the four calls that change a router's state: sent, first token, served, lost;
+which history it has found to be evicted; and what clients say of their sessions. A peer makes the same calls on its
+own state, with a ticket of its own for each request: then its index, loads, traffic, affinity and what it knows of
+evictions are those of one router that had been given all requests, some ms late. Decisions of two processes within
+that time do not include each other.
+
+Load is not sent as a number: when a prompt is computed at an engine depends on the order of all prompts, and numbers
+alone cost a third of the gain in TTFT p90 (docs/decisions/011-processes.md). As each load belongs to an open request of
+one peer, it ends with the request, or with the peer: nothing drifts.
+
+Not sent: tokens that were generated so far (a request counts as its prompt), probes and KV events (each process gets
+those itself), and what only pages show.
+
+Free of I/O like all of the core: `server.processes` transports the events.
+
+Limits: the newest `MAX_OPEN` requests of each peer are known until they end.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final
+
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
+from warmroute_proxy.core.cache.return_times import OVER, UNKNOWN
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.placement.choices import WorkerState
+from warmroute_proxy.core.placement.decision import Policy
+from warmroute_proxy.core.placement.fleet import Peer, Worker
+from warmroute_proxy.core.placement.homes import home_key
+from warmroute_proxy.core.placement.listener import Listener
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.placement.ticket import Ticket
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, Lost, Sent, Served, SessionObserved
+
+MAX_OPEN: Final = 16_384
+
+
+class Sending(Listener):
+    """Sends what a router does to its peers."""
+
+    def __init__(self, send: Callable[[Event, float], None], receive: Callable[[], None] | None) -> None:
+        self._send = send
+        self._receive = receive
+        self._numbers: dict[Ticket, int] = {}  # of own requests under way
+        self.last_number = 0
+        """That of the request which was sent last."""
+
+    def before_reading(self) -> None:
+        if self._receive is not None:
+            self._receive()
+
+    def dispatched(self, ticket: Ticket, facts: Facts, begins: bool, now_s: float) -> None:  # noqa: ARG002
+        self.last_number += 1
+        self._numbers[ticket] = self.last_number
+        self._send(
+            Sent(
+                self.last_number,
+                ticket.cache_worker.id,
+                None if ticket.decode_worker is None else ticket.decode_worker.id,
+                ticket.chain,
+                begins,
+                ticket.from_cut,
+                ticket.prompt_tokens,
+                ticket.prompt_tokens - ticket.uncached,
+                ticket.sequences,
+                ticket.lineage,
+                ticket.shared_bytes,
+            ),
+            now_s,
+        )
+
+    def first_token(self, ticket: Ticket, is_first: bool, now_s: float) -> None:
+        number = self._numbers.get(ticket)
+        if is_first and number is not None:  # it has not ended
+            self._send(Computed(number), now_s)
+
+    def ending(self, ticket: Ticket, now_s: float) -> None:
+        self.first_token(ticket, not ticket.computed, now_s)
+
+    def settled(
+        self, ticket: Ticket, facts: Facts, turn: SettledTurn, streamed_tokens: int | None, expected: int, now_s: float
+    ) -> None:
+        number, session = self._numbers.pop(ticket), home_key(facts)
+        served = Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens, expected)
+        self._send(served, now_s)
+
+    def failed(self, ticket: Ticket, at_fault: Collection[str], now_s: float) -> None:
+        self._send(Lost(self._numbers.pop(ticket), list(at_fault)), now_s)
+
+    def updated(self, method: str, *arguments: Any) -> None:
+        if method == "observe_turn":
+            turn, now_s = arguments
+            self._send(turn, now_s)
+        elif method == "observe_session":
+            session, returns, now_s = arguments
+            self._send(SessionObserved(session, returns), now_s)
+
+    def evicted(self, lineage: int, worker: WorkerState, cuts: list[int], now_s: float) -> None:
+        self._send(Evicted(lineage, worker.id, cuts), now_s)
+
+
+class Replica:
+    """A router that decides together with its peers: it sends what it does, and what they send is applied to it."""
+
+    def __init__(
+        self,
+        region: str,
+        workers: Iterable[Worker],
+        peers: Iterable[Peer] = (),
+        policy: Policy = "cost",
+        *,
+        send: Callable[[Event, float], None],
+        receive: Callable[[], None] | None = None,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        """`send(event, now_s)` takes an event for all peer processes; `receive`, called before a decision, may call
+        `apply`. `peers` are regions; `listeners` are told after those of the peers.
+        """
+        self._sending = Sending(send, receive)
+        self.router = Router(region, workers, peers, policy, listeners=(self._sending, *listeners))
+        self._tickets_by_peer: dict[int, OrderedDict[int, Ticket]] = {}  # of requests under way
+
+    @property
+    def last_number(self) -> int:
+        """The number of the request that this router sent last."""
+        return self._sending.last_number
+
+    def apply(self, peer: int, event: Event, now_s: float) -> None:
+        """Apply an event of a peer, in its order. Ends of requests that are not known are ignored."""
+        router = self.router
+        for each in router.listeners:
+            each.applied(peer, event, now_s)
+        under_way = self._tickets_by_peer.setdefault(peer, OrderedDict())
+        if isinstance(event, RegionalTurn):
+            router.learn_turn(event)
+        elif isinstance(event, Sent):
+            self._apply_sent(event, under_way, now_s)
+        elif isinstance(event, Computed):
+            ticket = under_way.get(event.number)
+            if ticket is not None:
+                router.in_flight.first_token(ticket, now_s)
+        elif isinstance(event, SessionObserved):
+            router.working_set.observe_session(event.session, event.returns, now_s)
+        elif isinstance(event, Evicted):
+            worker = router.fleet.workers.get(event.worker)
+            if worker is not None:
+                router.histories.is_there(event.lineage, worker)
+                router.forget_history(worker, event.cuts)
+        else:
+            ticket = under_way.pop(event.number, None)
+            if ticket is None:
+                return
+            if isinstance(event, Served):
+                self._apply_served(event, ticket, now_s)
+            else:
+                router.in_flight.fail(ticket, now_s, event.at_fault)
+
+    def ticket_of(self, peer: int, number: int) -> Ticket | None:
+        """A request of a peer that is under way."""
+        under_way = self._tickets_by_peer.get(peer)
+        return under_way.get(number) if under_way is not None else None
+
+    def forget(self, peer: int, now_s: float) -> None:
+        """A peer has died, or its events were missed: its requests count as load no more."""
+        for each in self.router.listeners:
+            each.forgotten(peer, now_s)
+        for ticket in self._tickets_by_peer.pop(peer, OrderedDict()).values():
+            self.router.in_flight.drop(ticket, now_s)
+
+    def _apply_sent(self, sent: Sent, under_way: OrderedDict[int, Ticket], now_s: float) -> None:
+        router = self.router
+        workers = router.fleet.workers
+        cache_worker = workers.get(sent.cache_worker)
+        decode_worker = workers.get(sent.decode_worker) if sent.decode_worker is not None else None
+        if cache_worker is None or (decode_worker is None and sent.decode_worker is not None):
+            return  # a worker that only the peer knows yet
+        if sent.number in under_way:
+            router.in_flight.drop(under_way.pop(sent.number), now_s)
+        ticket = under_way[sent.number] = Ticket(
+            sent.chain, cache_worker, decode_worker, sent.sequences, sent.from_cut, sent.prompt_tokens,
+            sent.cached_tokens,
+        )  # fmt: skip
+        ticket.shared_bytes = sent.shared_bytes
+        router.in_flight.begin(ticket, sent.begins, sent.cached_tokens / sent.prompt_tokens, now_s)
+        router.histories.dispatched(sent.lineage, ticket)
+        router.working_set.sent(ticket)
+        if len(under_way) > MAX_OPEN:
+            router.in_flight.drop(under_way.popitem(last=False)[1], now_s)
+
+    def _apply_served(self, served: Served, ticket: Ticket, now_s: float) -> None:
+        router = self.router
+        turn = served.settled_turn
+        router.working_set.expect(ticket, served.returns if 0 <= served.returns <= OVER else UNKNOWN)
+        router.in_flight.end(ticket, now_s, served.streamed_tokens)
+        counts = turn.prompt_tokens, turn.cached_tokens, turn.completion_tokens
+        router.working_set.belongs(served.lineage, served.session)
+        router.end_history(ticket, served.lineage, *counts)
+        router.remember(served.model, served.lineage, ticket.chain, turn, served.session, served.thread)

@@ -1,0 +1,70 @@
+"""What a client says on a WebSocket: `response.create` with the members of a request, and `response.cancel`."""
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from warmroute_proxy.dialects.one_pass import BodyReader
+from warmroute_proxy.dialects.raw_json import BadRequest, Members
+from warmroute_proxy.dialects.responses.settings import READ
+
+CREATE: Final = "response.create"
+CANCEL: Final = "response.cancel"
+PROCESSED: Final = "response.processed"
+"""Codex says so of each response that it has read; nothing follows from it."""
+
+MAX_STREAM_CHARS: Final = 256
+_ENVELOPE: Final = frozenset({"type", "stream_id", "generate", "event_id", "previous_response_id"})
+_BODY: Final = BodyReader("input", READ | _ENVELOPE)
+_STREAM_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+
+class ClientEvent(msgspec.Struct):
+    """An event of a client: what is read of it before its turn. `generate`: whether the model is to answer."""
+
+    type: str
+    stream_id: Any = None
+    generate: bool | None = None
+    previous_response_id: str | None = None
+    response_id: str | None = None
+
+
+class InvalidStream(ValueError):
+    """`stream_id` is no name of a stream."""
+
+
+_decode: Final = msgspec.json.Decoder(ClientEvent).decode
+
+
+def client_event(raw: bytes) -> ClientEvent:
+    """Read an event, without its request. Raises: BadRequest, InvalidStream."""
+    try:
+        event = _decode(raw)
+    except msgspec.ValidationError as error:
+        raise BadRequest("", f"the event cannot be read: {error}") from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise BadRequest("", "the event is not valid JSON") from None
+    stream = event.stream_id
+    if stream is not None and not _names_stream(stream):
+        raise InvalidStream
+    return event
+
+
+def _names_stream(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_STREAM_CHARS and _STREAM_CHARS.issuperset(value)
+
+
+class CreatedRequest(NamedTuple):
+    """The request of a `response.create`: its members, as those of a POST, and the elements of its input."""
+
+    members: Members
+    items: list[Raw] | None
+
+
+def created_request(raw: bytes) -> CreatedRequest:
+    """Read the request of a `response.create`. The answer of each is a stream. Raises: BadRequest."""
+    members, items = _BODY.read(raw)
+    members = {name: value for name, value in members.items() if name not in _ENVELOPE}
+    members["stream"] = Raw(b"true")
+    return CreatedRequest(members, items)

@@ -1,0 +1,123 @@
+"""The config file as a JSON Schema, made from the fields of its records: for editors and for settings. Pure.
+
+What a file writes in another way than its record keeps it stands in `_WRITTEN`.
+"""
+
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any, Final, get_args
+
+import msgspec
+
+from warmroute.contract.providers import PROVIDERS
+from warmroute.contract.receipt import RATES
+from warmroute_proxy.dialects.fields import Unlisted
+from warmroute_proxy.dialects.openai_fields import GRANTABLE_FIELDS
+from warmroute_proxy.normalising.rules import NAMES
+from warmroute_proxy.server.base.config import (
+    DatabaseConfig,
+    DiscoveryConfig,
+    EngineConfig,
+    Limits,
+    ModelConfig,
+    ProxyConfig,
+    RedisConfig,
+    RegionConfig,
+    TenantConfig,
+    TracingConfig,
+)
+from warmroute_proxy.server.base.config_bounds import fields_of
+from warmroute_proxy.server.base.config_stores import PERIODS, BudgetKeys
+
+Schema = dict[str, Any]
+
+_TEXT: Final[Schema] = {"type": "string"}
+_TEXTS: Final[Schema] = {"type": "array", "items": _TEXT, "uniqueItems": True}
+_FLAG: Final[Schema] = {"type": "boolean"}
+_RATES: Final[Schema] = dict.fromkeys(RATES, _TEXT)
+
+
+def _some_of(*words: str) -> Schema:
+    return {"type": "array", "items": {"enum": list(words)}, "uniqueItems": True}
+
+
+_WRITTEN: Final[Mapping[str, Schema]] = {
+    "media": {"media_schemes": _some_of("https", "http"), "media_networks": _TEXTS},
+    "processes": {"processes": {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}},
+    "kv_events": {"kv_events": {"enum": ["auto", "off"]}},
+    "provider": {"provider": {"enum": sorted(PROVIDERS)}},
+    "model_names": {"model_names": {"type": "object", "additionalProperties": _TEXT}},
+    "keys_within": {},
+    "normalise": {"normalise": _some_of(*NAMES)},
+    "books": {
+        **_RATES,
+        "free": _FLAG,
+        "price": {"type": "array", "items": {"properties": {"name": _TEXT, "from": {}, "source": _TEXT, **_RATES}}},
+    },
+    "granted_fields": {"granted_fields": _some_of(*sorted(GRANTABLE_FIELDS))},
+    "unlisted_fields": {"unlisted_fields": {"enum": [each.value for each in Unlisted]}},
+    "scope": {"name": _TEXT, "tenants": _TEXTS, "keys": _TEXTS, **{key: _TEXT for _, key in PERIODS}},
+    "engine": {"engine": {"type": "object"}},
+}
+_TABLES: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
+    "proxy": (ProxyConfig, ("region",)),
+    "ledger": (DatabaseConfig, ()),
+    "limits": (Limits, ()),
+    "redis": (RedisConfig, ("url_file",)),
+    "tracing": (TracingConfig, ("endpoint",)),
+}
+_LISTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
+    "region": (RegionConfig, ("name",)),
+    "engine": (EngineConfig, ("url", "region")),
+    "discovery": (DiscoveryConfig, ()),
+    "model": (ModelConfig, ("name",)),
+    "tenant": (TenantConfig, ("name",)),
+    "budget": (BudgetKeys, ("name",)),
+}
+"""Table -> the record of its keys, and those that must be there."""
+
+
+def document_schema() -> Schema:
+    """The schema of a whole file."""
+    tables = {name: _table(*one) for name, one in _TABLES.items()}
+    tables["ledger"]["properties"]["sync"] = {"enum": ["process", "disk"]}
+    lists = {name: _table(*one) for name, one in _LISTS.items()}
+    del lists["budget"]["properties"]["tokens_at_once"]
+    tables |= {name: {"type": "array", "items": table} for name, table in lists.items()}
+    tables["secret"] = _closed({"file": _TEXT})
+    tables["prices"] = _closed({"credit_moved": _FLAG})
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The configuration of a warmroute proxy",
+        **_closed(tables, ("proxy",)),
+    }
+
+
+def settings_schema() -> Schema:
+    """The schema of a tenant's settings in the database: the keys of a [[tenant]] but its name and its keys."""
+    found = _properties(TenantConfig)
+    return _closed({key: schema for key, schema in found.items() if key not in {"name", "key_sha256"}})
+
+
+def _table(kind: type, required: tuple[str, ...]) -> Schema:
+    return _closed(_properties(kind), required)
+
+
+def _closed(properties: Schema, required: tuple[str, ...] = ()) -> Schema:
+    return {"type": "object", "properties": properties, "additionalProperties": False, "required": list(required)}
+
+
+def _properties(kind: type) -> Schema:
+    found: Schema = {}
+    for name, hint, default in fields_of(kind):
+        union = get_args(hint) if NoneType in get_args(hint) else (hint,)
+        (member,) = (each for each in union if each is not NoneType)
+        if name in _WRITTEN:
+            found |= _WRITTEN[name]
+        elif hasattr(member, "_field_defaults"):
+            found |= _properties(member)
+        else:
+            schema = msgspec.json.schema(member, schema_hook=lambda _: _TEXT)
+            shown = {"default": default} if isinstance(default, bool | int | float | str) and default != "" else {}
+            found[name] = {**schema, **shown}
+    return found

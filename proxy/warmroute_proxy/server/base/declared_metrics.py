@@ -1,0 +1,266 @@
+"""Every metric, declared once: its name and its description, `# HELP` and the table of docs/reference/metrics.md.
+
+Code that counts names the object, so that a misspelt name is an error of types and of the import, not of a scrape.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class Metric(NamedTuple):
+    """A counter, gauge or histogram."""
+
+    name: str
+    help: str
+
+
+REQUESTS_TOTAL: Final = Metric("warmroute_requests_total", "Requests by route and HTTP status.")
+PROMPT_TOKENS_TOTAL: Final = Metric("warmroute_prompt_tokens_total", "Prompt tokens of settled turns.")
+COMPLETION_TOKENS_TOTAL: Final = Metric("warmroute_completion_tokens_total", "Completion tokens of settled turns.")
+CACHED_TOKENS_TOTAL: Final = Metric("warmroute_cached_tokens_total", "Cached prompt tokens by tier.")
+LOSS_TOKENS_TOTAL: Final = Metric("warmroute_loss_tokens_total", "Prompt tokens that were not cached, by class.")
+LIST_NANOUSD_TOTAL: Final = Metric(
+    "warmroute_list_nanousd_total", "Price of settled turns if nothing had been cached, in billionths of a USD."
+)
+PRICE_NANOUSD_TOTAL: Final = Metric("warmroute_price_nanousd_total", "Price of settled turns, in billionths of a USD.")
+NORMALISED_TOTAL: Final = Metric(
+    "warmroute_normalised_total", "Settled turns by rule that took something out of their prompt."
+)
+TURNS_TOTAL: Final = Metric("warmroute_turns_total", "Settled turns by outcome.")
+RETRIES_TOTAL: Final = Metric("warmroute_retries_total", "Turns dispatched again after an engine failed.")
+CONTINUED_TOTAL: Final = Metric("warmroute_continued_total", "Retries that continued an answer which had begun.")
+JOINS_TOTAL: Final = Metric(
+    "warmroute_joins_total", "Requests that got the answer of an earlier one with the same Idempotency-Key."
+)
+ENGINE_FAILURES_TOTAL: Final = Metric(
+    "warmroute_engine_failures_total", "Attempts that a worker has failed, by what they were judged to be."
+)
+SUSPECTS_TOTAL: Final = Metric(
+    "warmroute_suspects_total", "Turns without a token when their engine went away, and what became of them."
+)
+RETRIES_REFUSED_TOTAL: Final = Metric(
+    "warmroute_retries_refused_total", "Turns not dispatched again because the retry budget was spent."
+)
+REFUSED_TOTAL: Final = Metric("warmroute_refused_total", "Requests refused before a dispatch, by reason.")
+QUEUE_LEFT_TOTAL: Final = Metric(
+    "warmroute_queue_left_total", "Turns whose client left while they waited in the queue."
+)
+QUEUE_WAIT_SECONDS: Final = Metric(
+    "warmroute_queue_wait_seconds", "Time in the queue, seconds, of turns that had to wait."
+)
+QUEUE_MEMORY_WAIT_SECONDS: Final = Metric(
+    "warmroute_queue_memory_wait_seconds", "Time that turns waited for KV memory, seconds, of those that had to."
+)
+FORWARDS_TOTAL: Final = Metric("warmroute_forwards_total", "Requests forwarded to another region.")
+FORWARD_FAILURES_TOTAL: Final = Metric(
+    "warmroute_forward_failures_total", "Forwards that failed before the first byte and were served here."
+)
+ANNOUNCEMENTS_TOTAL: Final = Metric(
+    "warmroute_announcements_total", "Turns and conversations announced to other regions, and received from them."
+)
+SHARED_EVENTS_TOTAL: Final = Metric(
+    "warmroute_shared_events_total", "Events of requests sent to other proxies of this region, and applied from them."
+)
+ANNOUNCEMENTS_WAITING: Final = Metric(
+    "warmroute_announcements_waiting", "Announcements that another region has not confirmed yet."
+)
+VOIDS_ORDERED_TOTAL: Final = Metric(
+    "warmroute_voids_ordered_total", "Forwards whose answer was lost: their rows in other regions are voided."
+)
+TRACES_TOTAL: Final = Metric(
+    "warmroute_traces_total", "Traces by outcome: exported, failed (not taken), or dropped as many waited."
+)
+TTFT_SECONDS: Final = Metric("warmroute_ttft_seconds", "Time to the first content byte of streams, seconds.")
+PREDICTED_TOKENS_TOTAL: Final = Metric(
+    "warmroute_predicted_tokens_total", "Prompt tokens predicted to be cached, by tier."
+)
+PREDICTION_ERROR_RATIO: Final = Metric(
+    "warmroute_prediction_error_ratio", "Absolute error of predicted cached tokens, as a share of the prompt."
+)
+OVERPREDICTION_RATIO: Final = Metric(
+    "warmroute_overprediction_ratio", "Cached tokens predicted but not reported, as a share of the prompt."
+)
+UNDERPREDICTION_RATIO: Final = Metric(
+    "warmroute_underprediction_ratio", "Cached tokens reported but not predicted, as a share of the prompt."
+)
+KV_EVENT_BATCHES_TOTAL: Final = Metric("warmroute_kv_event_batches_total", "Batches of KV events applied.")
+KV_EVENT_GAPS_TOTAL: Final = Metric("warmroute_kv_event_gaps_total", "Gaps in the numbers of KV event batches.")
+KV_EVENT_BATCHES_REPLAYED_TOTAL: Final = Metric(
+    "warmroute_kv_event_batches_replayed_total", "Missing batches of KV events recovered by a replay."
+)
+KV_EVENT_RESTARTS_TOTAL: Final = Metric("warmroute_kv_event_restarts_total", "Restarts of an engine's KV events.")
+KV_INDEX_DROPS_TOTAL: Final = Metric(
+    "warmroute_kv_index_drops_total", "Drops of a worker's prefix index: KV events were lost or unreadable."
+)
+KV_BLOCKS_TOTAL: Final = Metric(
+    "warmroute_kv_blocks_total", "Blocks in KV events. joined: whether this proxy knows the prompt of the block."
+)
+CLIENT_LEFT_TOTAL: Final = Metric(
+    "warmroute_client_left_total", "Turns whose client left before the end of the answer."
+)
+RE_PREFILLS_TOTAL: Final = Metric(
+    "warmroute_re_prefills_total", "Prompts of a draining or failed engine, computed on another one, by outcome."
+)
+RE_PREFILLED_TOKENS_TOTAL: Final = Metric("warmroute_re_prefilled_tokens_total", "Prompt tokens of these re-prefills.")
+LOOP_LAG_SECONDS: Final = Metric(
+    "warmroute_loop_lag_seconds", "How late the event loop was, seconds, by what ran longest meanwhile."
+)
+RELOADS_TOTAL: Final = Metric(
+    "warmroute_reloads_total", "Config files that were applied, or refused, while the proxy ran, by outcome."
+)
+LARGE_BODIES_TOTAL: Final = Metric(
+    "warmroute_large_bodies_total", "Large and dense request bodies by what became of their reading."
+)
+LARGE_BODIES_WAITING: Final = Metric(
+    "warmroute_large_bodies_waiting", "Such bodies that wait for the process that reads them, in this process."
+)
+LARGE_BODIES_WAITING_SECONDS: Final = Metric(
+    "warmroute_large_bodies_waiting_seconds", "How long the oldest of them has waited, seconds."
+)
+DISCOVERY_UP: Final = Metric("warmroute_discovery_up", "Whether a source of engines can be read, in this process.")
+DISCOVERY_ENGINES: Final = Metric("warmroute_discovery_engines", "Engines that a source named last.")
+DISCOVERY_PROBLEMS: Final = Metric(
+    "warmroute_discovery_problems", "Engines of a source that are not used: an id is taken, or a problem of their own."
+)
+TURNS_LIVE: Final = Metric("warmroute_turns_live", "Open turns.")
+TOKENS_IN_FLIGHT: Final = Metric(
+    "warmroute_tokens_in_flight", "Tokens of this proxy's own open turns: prompts, and what was generated."
+)
+QUEUE_REQUESTS: Final = Metric("warmroute_queue_requests", "Requests in the queue.")
+QUEUE_BYTES: Final = Metric("warmroute_queue_bytes", "Size of the bodies in the queue, bytes.")
+QUEUE_MEMORY_MISSING_TOKENS: Final = Metric(
+    "warmroute_queue_memory_missing_tokens", "KV tokens that turns waiting for memory need, mean of the last minute."
+)
+QUEUE_MEMORY_REQUESTS: Final = Metric(
+    "warmroute_queue_memory_requests", "Requests in the queue that wait for KV memory."
+)
+KEPT_PROMPTS: Final = Metric(
+    "warmroute_kept_prompts", "Prompts of hot sessions in memory, for a re-prefill when an engine leaves."
+)
+LEDGER_ROWS_WAITING: Final = Metric(
+    "warmroute_ledger_rows_waiting", "Turns that ended while the ledger could not be written: their rows wait."
+)
+STORE_UP: Final = Metric(
+    "warmroute_store_up", "Whether a store that proxies share answers; only where one is configured."
+)
+LEDGER_UNSENT_ROWS: Final = Metric(
+    "warmroute_ledger_unsent_rows", "Rows that wait in the ledger file until the database has them."
+)
+BUDGET_REFUSED_TOTAL: Final = Metric(
+    "warmroute_budget_refused_total", "Requests refused because a budget is used up, or cannot be asked."
+)
+BUDGET_WARNINGS_TOTAL: Final = Metric(
+    "warmroute_budget_warnings_total", "Answers with a warning, by budget and by the limit that is mostly used."
+)
+LIMIT_LEFT: Final = Metric(
+    "warmroute_limit_left", "What was left of a budget's limit by the minute over all proxies at the last answer."
+)
+MARKERS_MISSED_TOTAL: Final = Metric(
+    "warmroute_markers_missed_total", "Keyed requests begun without a marker, because Redis did not answer in time."
+)
+MARKER_REFUSALS_TOTAL: Final = Metric(
+    "warmroute_marker_refusals_total", "Keyed requests refused because another process has their key."
+)
+BUDGET_LEASE_NANOUSD: Final = Metric(
+    "warmroute_budget_lease_nanousd", "What this proxy may still spend of a budget, in billionths of a USD."
+)
+BUDGET_LEFT_NANOUSD: Final = Metric(
+    "warmroute_budget_left_nanousd", "What the store had left of a budget at its last answer, leases taken off."
+)
+KEPT_PROMPT_BYTES: Final = Metric("warmroute_kept_prompt_bytes", "Size of these prompts, bytes.")
+BODY_MEMORY_BYTES: Final = Metric(
+    "warmroute_body_memory_bytes", "Memory that bodies and gathered answers hold, of `body_memory_bytes`."
+)
+BUILD_INFO: Final = Metric(
+    "warmroute_build_info", "Always 1. version: of this proxy; build: `compiled`, or `pure` Python."
+)
+PROCESSES: Final = Metric("warmroute_processes", "Running processes of this proxy; only where it has several.")
+ENGINE_UP: Final = Metric("warmroute_engine_up", "Whether an engine answers.")
+ENGINE_DRAINING: Final = Metric(
+    "warmroute_engine_draining", "Whether an engine drains, by an operator's order or by its own /ready."
+)
+ENGINE_CONNECTIONS: Final = Metric("warmroute_engine_connections", "Open connections to an engine.")
+WORKER_DP_RANK: Final = Metric("warmroute_worker_dp_rank", "The data-parallel rank of a worker.")
+WORKER_RUNNING: Final = Metric("warmroute_worker_running", "Open requests of a worker.")
+WORKER_RUNNING_LIMIT: Final = Metric(
+    "warmroute_worker_running_limit", "Requests that a worker runs at once, where that is known."
+)
+WORKER_PREFILL_TOKENS: Final = Metric(
+    "warmroute_worker_prefill_tokens", "Prompt tokens that a worker has yet to compute."
+)
+WORKER_PREFILL_LIMIT: Final = Metric(
+    "warmroute_worker_prefill_limit", "Limit of these prompt tokens; above it, new requests wait in the proxy."
+)
+WORKER_RESIDENT_TOKENS: Final = Metric(
+    "warmroute_worker_resident_tokens", "Tokens of open requests of all proxies in the worker's KV pool."
+)
+WORKER_TOKEN_LIMIT: Final = Metric(
+    "warmroute_worker_token_limit", "Size of the worker's KV pool in tokens, where that is known."
+)
+WORKER_KV_SESSIONS: Final = Metric(
+    "warmroute_worker_kv_sessions", "Conversations that hold KV on a worker, by the proxy's books."
+)
+WORKER_KV_PROTECTED_TOKENS: Final = Metric(
+    "warmroute_worker_kv_protected_tokens", "Tokens of those in use, or likely to be used within the window."
+)
+WORKER_KV_WINDOW_S: Final = Metric(
+    "warmroute_worker_kv_window_s", "How long an idle conversation is worth its KV memory, seconds."
+)
+WORKER_QUEUE_S: Final = Metric("warmroute_worker_queue_s", "Prefill time ahead of a new request, seconds.")
+WORKER_PREFILL_S_PER_TOKEN: Final = Metric(
+    "warmroute_worker_prefill_s_per_token", "Measured prefill time of a worker, seconds a token."
+)
+WORKER_DECODE_S_PER_TOKEN: Final = Metric(
+    "warmroute_worker_decode_s_per_token", "Measured decode time, seconds a token; 0 where that is not known."
+)
+WORKER_DECODE_SLOWER_S_PER_TOKEN: Final = Metric(
+    "warmroute_worker_decode_slower_s_per_token", "Excess over the decode time of similar workers, seconds a token."
+)
+WORKER_LOAD_S_PER_TOKEN: Final = Metric(
+    "warmroute_worker_load_s_per_token", "Measured time to load from host memory, seconds a token."
+)
+WORKER_FETCH_S_PER_TOKEN: Final = Metric(
+    "warmroute_worker_fetch_s_per_token", "Measured time to fetch from storage, seconds a token."
+)
+WORKER_FAILURES_IN_A_ROW: Final = Metric(
+    "warmroute_worker_failures_in_a_row", "Failures since the last success; three close the worker for a while."
+)
+WORKER_PROVEN: Final = Metric("warmroute_worker_proven", "1 once the worker has shown its speed since it began.")
+WORKER_ACCEPT_LENGTH: Final = Metric(
+    "warmroute_worker_accept_length", "Tokens that a worker accepts in a step with drafts, as its engine reports."
+)
+WORKER_KV_USAGE_RATIO: Final = Metric(
+    "warmroute_worker_kv_usage_ratio", "Share of a worker's KV pool in use, by tier, as its engine reports."
+)
+WORKER_ENGINE_QUEUE_REQUESTS: Final = Metric(
+    "warmroute_worker_engine_queue_requests", "Requests in a queue of a worker's engine, as it reports."
+)
+WORKER_RETRACTED_REQUESTS: Final = Metric(
+    "warmroute_worker_retracted_requests", "Requests that an engine has taken out of its pool since it started."
+)
+WORKER_FAILED_TRANSFERS: Final = Metric(
+    "warmroute_worker_failed_transfers", "Transfers of KV that have failed since the engine started."
+)
+WORKER_TRANSFER_S: Final = Metric(
+    "warmroute_worker_transfer_s", "Mean time of a transfer of KV between the last two reports, seconds."
+)
+TROUBLE: Final = Metric("warmroute_trouble", "Whether a process of this proxy says a trouble at /ready, by its name.")
+CONDITION: Final = Metric("warmroute_condition", "Whether a condition is raised: docs/reference/conditions.md.")
+KV_EVENT_LAG_SECONDS: Final = Metric(
+    "warmroute_kv_event_lag_seconds", "Age of a worker's KV events on arrival, seconds."
+)
+KV_BLOCKS_HELD: Final = Metric(
+    "warmroute_kv_blocks_held", "Cache blocks of a worker that the proxy knows from KV events."
+)
+
+BY_NAME: Final[Mapping[str, Metric]] = {
+    each.name: each for each in list(globals().values()) if isinstance(each, Metric)
+}
+OF_WORKERS: Final[Mapping[str, Metric]] = {
+    name.removeprefix("warmroute_worker_"): each
+    for name, each in BY_NAME.items()
+    if name.startswith("warmroute_worker_")
+}
+"""By what the router calls a number of a worker."""
+
+HELP: Final[Mapping[str, str]] = {each.name: each.help for each in BY_NAME.values()}

@@ -1,0 +1,463 @@
+"""OpenAI's Responses over a WebSocket: through a real proxy, by the official client, in front of a scripted engine."""
+
+import json
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.resources.responses.responses import ResponsesConnection
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+import warmroute
+from tests.machine import seconds
+from tests.subjects.processes import ProxyProcess, until
+from tests.subjects.scripted import Handler, ScriptedEngine
+from warmroute.contract import receipt as contract_receipt
+
+# The official client connects as `websockets` no longer recommends.
+pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
+
+MODEL = "kimi-k2.5"
+PATH = "/v1/responses"
+READ: Any = {
+    "type": "function",
+    "name": "read",
+    "description": "Reads a file.",
+    "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+    "strict": False,
+}
+PATCH: Any = {"type": "custom", "name": "apply_patch", "description": "Changes files."}
+LAST = ("response.completed", "response.incomplete", "response.failed", "error")
+_OWN = re.compile(rb'"(rid|cache_salt|extra_key)":"[^"]*"')
+_USAGE = {"prompt_tokens": 40, "completion_tokens": 4, "total_tokens": 44}
+
+
+def delta(**fields: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": fields, "finish_reason": None}
+    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": MODEL, "choices": [choice]}
+
+
+def ending(reason: str) -> list[Any]:
+    done = {**delta(), "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
+    return [done, {**delta(), "choices": [], "usage": _USAGE}, "[DONE]"]
+
+
+def call(number: int, name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"index": number, "id": f"call_{number}", "type": "function", "function": function}
+
+
+class Agent:
+    """A model that does what the last message of its prompt says. A `slow` one waits until it may end."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+
+    def __call__(self, handler: Handler) -> None:
+        asked = handler.engine.sent()["messages"]
+        text = json.dumps(asked[-1]["content"])
+        if "fail" in text:
+            handler.reply(400, b'{"message":"the engine does not like it"}')
+        elif "slow" in text:
+            handler.stream(delta(content="Slowly."), end=False)
+            self.may_end.wait(seconds(30))
+            for event in ending("stop"):
+                data = f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n".encode()
+                handler.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+            handler.wfile.write(b"0\r\n\r\n")
+            handler.close_connection = False
+        elif "read" in text:
+            calls = [call(0, "read", '{"path":"a.txt"}'), call(1, "apply_patch", '{"input":"+a"}')]
+            handler.stream(
+                delta(reasoning_content="Let me "), delta(reasoning_content="see."), delta(content="Reading é."),
+                delta(tool_calls=calls), *ending("tool_calls"),
+            )  # fmt: skip
+        else:
+            handler.stream(delta(content=f"Answer {len(asked)}."), *ending("stop"))
+
+
+@pytest.fixture(scope="module")
+def agent() -> Agent:
+    return Agent()
+
+
+@pytest.fixture(scope="module")
+def engine(agent: Agent) -> Iterator[ScriptedEngine]:
+    started = ScriptedEngine("a0", agent)
+    yield started
+    agent.may_end.set()
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def proxy(engine: ScriptedEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    started = ProxyProcess(tmp_path_factory.mktemp("proxy") / "p", [engine.toml()])
+    try:
+        yield started.start()
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def client(proxy: ProxyProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=proxy.keys[0], max_retries=0) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def raw(proxy: ProxyProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=proxy.url, headers={"authorization": f"Bearer {proxy.keys[0]}"}) as found:
+        yield found
+
+
+class Socket:
+    """A client that says what a test wants."""
+
+    def __init__(self, proxy: ProxyProcess, *, tenant: int = 0, headers: dict[str, str] | None = None) -> None:
+        key = {"authorization": f"Bearer {proxy.keys[tenant]}"}
+        url = f"ws{proxy.url[4:]}{PATH}"
+        self.connection: ClientConnection = connect(url, additional_headers=key | (headers or {}), max_size=None)
+
+    def __enter__(self) -> "Socket":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
+
+    def send(self, text: str = "", **more: Any) -> None:
+        asked = {"input": [{"role": "user", "content": text}]} if text else {}
+        self.connection.send(json.dumps({"type": "response.create", "model": MODEL, **asked, **more}))
+
+    def event(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.connection.recv(seconds(20)))
+        return found
+
+    def until(self, *kinds: str) -> dict[str, Any]:
+        """The next event of one of these kinds."""
+        while (found := self.event())["type"] not in kinds:
+            pass
+        return found
+
+    def ask(self, text: str = "", **more: Any) -> dict[str, Any]:
+        """The last event of a turn."""
+        self.send(text, **more)
+        return self.until(*LAST)
+
+    def answer(self, text: str = "", **more: Any) -> dict[str, Any]:
+        """The response of a turn."""
+        done = self.ask(text, **more)
+        assert done["type"] == "response.completed", done
+        response: dict[str, Any] = done["response"]
+        return response
+
+
+def last_event(connection: ResponsesConnection) -> Any:
+    for event in connection:
+        if event.type in LAST:
+            return event
+    raise AssertionError("the connection has closed")
+
+
+def sent(engine: ScriptedEngine) -> bytes:
+    """The last body without what belongs to one request."""
+    return _OWN.sub(b"", engine.bodies[-1])
+
+
+def said(engine: ScriptedEngine) -> list[Any]:
+    """The contents of the last prompt."""
+    return [message["content"] for message in engine.sent()["messages"]]
+
+
+def chat_usage(found: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "prompt_tokens": found["input_tokens"],
+        "completion_tokens": found["output_tokens"],
+        "total_tokens": found["total_tokens"],
+        "prompt_tokens_details": {"cached_tokens": found["input_tokens_details"]["cached_tokens"]},
+        "cost": found["cost"],
+        "warmroute": found["warmroute"],
+    }
+
+
+def test_a_turn_that_sends_what_is_new_reaches_the_engine_as_all_of_it_over_http(
+    client: openai.OpenAI, raw: httpx.Client, engine: ScriptedEngine, proxy: ProxyProcess
+) -> None:
+    more: Any = {"model": MODEL, "instructions": "Be short.", "tools": [READ, PATCH], "temperature": 0.5}
+    whole: list[Any] = []
+    previous: str | None = None
+    results = [{"type": "function_call_output", "call_id": "call_0", "output": "a"},
+               {"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}]  # fmt: skip
+    part = {"type": "input_text", "text": "And read b.txt."}
+    turns: list[list[Any]] = [
+        [{"role": "user", "content": "Please read a.txt."}], results, [{"role": "user", "content": [part]}], results,
+    ]  # fmt: skip
+    with client.responses.connect() as connection:
+        for items in turns:
+            connection.response.create(**more, store=False, previous_response_id=previous, input=items)
+            done = last_event(connection)
+            assert done.type == "response.completed", done
+            over_websocket = sent(engine)
+            usage = done.response.usage.model_dump()
+            assert contract_receipt.check(chat_usage(usage)) == []
+            row = proxy.row(usage["warmroute"]["id"])
+            assert (row["route"], row["outcome"]) == (PATH, "completed")
+            whole += items
+            body = json.dumps({**more, "store": False, "input": whole, "stream": True}, ensure_ascii=False)
+            assert raw.post(PATH, content=body).status_code == 200
+            assert over_websocket == sent(engine)
+            previous = done.response.id
+            whole += [item.to_dict() for item in done.response.output]
+
+
+def test_a_text_and_instructions_that_change_are_as_over_http(proxy: ProxyProcess, engine: ScriptedEngine) -> None:
+    with Socket(proxy) as socket:
+        first = socket.answer(input="hello", instructions="A.")
+        socket.answer(input="hello again", instructions="B.", previous_response_id=first["id"])
+    assert said(engine) == ["B.", "hello", "Answer 2.", "hello again"]
+
+
+def test_streams_run_side_by_side_and_their_own_turns_one_by_one(
+    proxy: ProxyProcess, engine: ScriptedEngine, agent: Agent
+) -> None:
+    agent.may_end.clear()
+    with Socket(proxy) as socket:
+        socket.send("slow", stream_id="a")
+        first = socket.until("response.output_text.delta")
+        assert first["stream_id"] == "a"
+        socket.send("behind it", stream_id="a")
+        beside = socket.ask("beside it", stream_id="b")
+        assert (beside["type"], beside["stream_id"]) == ("response.completed", "b")
+        assert "stream_id" not in socket.ask("on no stream")
+        assert said(engine) == ["on no stream"]
+        agent.may_end.set()
+        done = [socket.until(*LAST), socket.until(*LAST)]
+        assert [(each["type"], each["stream_id"]) for each in done] == [("response.completed", "a")] * 2, done
+        assert said(engine) == ["behind it"]  # it continues nothing
+        fork = socket.answer("a fork", stream_id="c", previous_response_id=beside["response"]["id"])
+        socket.answer("the branch goes on", stream_id="b", previous_response_id=beside["response"]["id"])
+        assert said(engine) == ["beside it", "Answer 1.", "the branch goes on"]
+        socket.answer("so does the fork", stream_id="c", previous_response_id=fork["id"])
+        assert said(engine) == ["beside it", "Answer 1.", "a fork", "Answer 3.", "so does the fork"]
+
+
+def test_a_turn_that_asks_for_nothing_prepares_those_behind_it(proxy: ProxyProcess, engine: ScriptedEngine) -> None:
+    before = len(engine.bodies)
+    with Socket(proxy) as socket:
+        socket.send("prepared", generate=False, instructions="A.", tools=[READ])
+        assert socket.event()["type"] == "response.created"
+        prepared = socket.event()
+        assert (prepared["type"], prepared["response"]["output"]) == ("response.completed", [])
+        assert len(engine.bodies) == before
+        socket.answer(input=[], instructions="A.", tools=[READ], previous_response_id=prepared["response"]["id"])
+        assert said(engine) == ["A.", "prepared"]
+        empty = socket.answer(input=[], generate=False)
+        socket.answer("first", previous_response_id=empty["id"])
+        assert said(engine) == ["first"]
+
+
+def test_what_is_not_kept_is_not_found(proxy: ProxyProcess) -> None:
+    with Socket(proxy) as socket:
+        response = socket.answer("here")
+        later = socket.answer("later", previous_response_id=response["id"])
+        for previous in ("resp_never", response["id"]):  # a stream keeps its last response
+            refused = socket.ask("x", previous_response_id=previous, stream_id="s")
+            assert (refused["status"], refused["stream_id"]) == (400, "s")
+            error = refused["error"]
+            assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
+        with Socket(proxy) as other:
+            assert other.ask("x", previous_response_id=later["id"])["error"]["code"] == "previous_response_not_found"
+        socket.answer("it is still here", previous_response_id=later["id"])
+
+
+def test_an_error_leaves_the_conversation_as_it_was(proxy: ProxyProcess, engine: ScriptedEngine) -> None:
+    with Socket(proxy) as socket:
+        first = socket.answer("first")["id"]
+        refused = socket.ask("fail", previous_response_id=first)
+        assert (refused["type"], refused["status"]) == ("error", 400)
+        assert refused["error"]["message"] == "the engine does not like it"
+        assert refused["headers"]["x-warmroute-receipt"].startswith("wr-")
+        wrong = socket.ask("x", previous_response_id=first, temperature=-1)
+        assert (wrong["status"], wrong["error"]["param"]) == (400, "temperature")
+        model = socket.ask("x", model="gpt-9")
+        assert (model["status"], model["error"]["code"]) == (404, "model_not_found")
+        socket.answer("again", previous_response_id=first)
+    assert said(engine) == ["first", "Answer 1.", "again"]
+
+
+BAD = [
+    ("{", "", None),
+    ("[]", "", None),
+    ('{"type":"response.steer"}', "type", None),
+    ('{"type":"response.create","stream_id":""}', "stream_id", "invalid_stream_id"),
+    ('{"type":"response.create","stream_id":"a b"}', "stream_id", "invalid_stream_id"),
+    ('{"type":"response.create","stream_id":7}', "stream_id", "invalid_stream_id"),
+    ('{"type":"response.create","model":"kimi-k2.5"}', "input", "invalid_value"),
+    ('{"type":"response.create","model":"kimi-k2.5","input":"x","background":true}', "background", "invalid_value"),
+    ('{"type":"response.create","model":"kimi-k2.5","input":"x","conversation":"c"}', "conversation", "invalid_value"),
+]
+
+
+@pytest.mark.parametrize(("text", "param", "code"), BAD)
+def test_bad_events_are_named_and_the_connection_goes_on(
+    proxy: ProxyProcess, text: str, param: str, code: str | None
+) -> None:
+    with Socket(proxy) as socket:
+        socket.connection.send(text)
+        found = socket.event()
+        assert (found["type"], found["status"], found["error"]["param"] or "") == ("error", 400, param)
+        assert found["error"]["code"] == (code or "invalid_value")
+        socket.answer("all is well")
+
+
+def test_streams_have_a_limit(proxy: ProxyProcess) -> None:
+    with Socket(proxy) as socket:
+        for number in range(32):
+            socket.connection.send(json.dumps({"type": "response.cancel", "stream_id": f"s{number}"}))
+        refused = socket.ask("x", stream_id="s32")
+        assert (refused["error"]["code"], refused["stream_id"]) == ("websocket_stream_limit_reached", "s32")
+        socket.answer("x", stream_id="s0")
+
+
+def test_a_turn_that_is_cancelled_stops_the_engine(proxy: ProxyProcess, engine: ScriptedEngine, agent: Agent) -> None:
+    agent.may_end.clear()
+    with Socket(proxy) as socket:
+        socket.send("slow")
+        begun = socket.until("response.created")["response"]["id"]
+        socket.until("response.output_text.delta")
+        socket.connection.send('{"type":"response.cancel"}')
+        ended = socket.until(*LAST)
+        assert (ended["type"], ended["response"]["error"]["code"]) == ("response.failed", "cancelled")
+        until(lambda: engine.aborted, "the engine is told")
+        agent.may_end.set()
+        assert proxy.row(begun.replace("resp_", "wr-"))["outcome"] == "client_left"
+        socket.answer("the next one")
+
+
+def test_a_client_that_closes_stops_the_engine(proxy: ProxyProcess, engine: ScriptedEngine, agent: Agent) -> None:
+    agent.may_end.clear()
+    aborted = len(engine.aborted)
+    with Socket(proxy) as socket:
+        socket.send("slow")
+        begun = socket.until("response.created")["response"]["id"]
+        socket.until("response.output_text.delta")
+    until(lambda: len(engine.aborted) > aborted, "the engine is told")
+    agent.may_end.set()
+    assert proxy.row(begun.replace("resp_", "wr-"))["outcome"] == "client_left"
+
+
+def test_a_large_turn_is_served_and_continued_by_sending_all_of_it(proxy: ProxyProcess, engine: ScriptedEngine) -> None:
+    with Socket(proxy) as socket:
+        large = socket.answer("a long text " * 200_000)
+        assert len(said(engine)[0]) == 2_400_000
+        code = socket.ask("more", previous_response_id=large["id"])["error"]["code"]
+        assert code == "previous_response_not_found"
+
+
+def test_a_session_and_an_agent_are_those_of_the_handshake(proxy: ProxyProcess) -> None:
+    with Socket(proxy, headers={"session-id": "one", "idempotency-key": "once"}) as socket:
+        found = [socket.answer(f"turn {n}")["usage"]["warmroute"] for n in range(2)]
+    assert found[0]["id"] != found[1]["id"]
+    assert found[0]["session"] == found[1]["session"]
+
+
+def test_the_offer_is_checked(proxy: ProxyProcess, raw: httpx.Client) -> None:
+    asked = {
+        "connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
+        "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }  # fmt: skip
+    assert raw.get(PATH, headers={**asked, "authorization": "Bearer wrong"}).status_code == 401
+    for wrong in ({"sec-websocket-version": "8"}, {"sec-websocket-key": "short"}, {"connection": "keep-alive"}):
+        answer = raw.get(PATH, headers=asked | wrong)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request"), wrong
+    assert raw.request("GET", PATH, headers=asked, content=b"{}").status_code == 400
+    assert raw.get(PATH).status_code == 405
+
+
+def test_a_key_that_is_gone_is_refused_at_the_next_turn_and_the_route_can_be_off(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml()]).start()
+    try:
+        with Socket(proxy) as socket:
+            first = socket.answer("x")["id"]
+            text = proxy.config.read_text()
+            gone = text.replace(
+                '[[tenant]]\nname = "first"\nkey_sha256 = ["', '[[tenant]]\nname = "first"\nkey_sha256 = ["00'
+            )
+            gone = re.sub(r'(name = "first"\nkey_sha256 = \["00.{62})..', r"\1", gone)
+            proxy.config.write_text(gone.replace("[secret]", "websockets = false\n[secret]", 1))
+            with proxy.admin() as admin:
+                assert admin.post("/admin/reload").status_code == 200
+            refused = socket.ask("y", previous_response_id=first)
+            assert (refused["status"], refused["error"]["code"]) == (401, "invalid_api_key")
+        with pytest.raises(Exception, match="426"):
+            Socket(proxy, tenant=1)
+    finally:
+        proxy.stop()
+
+
+def test_a_proxy_that_ends_finishes_a_turn_and_sends_its_client_away(
+    engine: ScriptedEngine, agent: Agent, tmp_path: Path
+) -> None:
+    agent.may_end.clear()
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml()], limits="shutdown_grace_s = 60").start()
+    try:
+        with Socket(proxy) as busy, Socket(proxy) as idle:
+            busy.send("slow")
+            busy.until("response.output_text.delta")
+            assert proxy.child is not None
+            os.kill(proxy.child.pid, signal.SIGTERM)
+            assert idle.event()["error"]["code"] == "websocket_connection_limit_reached"
+            with pytest.raises(ConnectionClosed) as closed:
+                idle.event()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1001
+            assert busy.ask("too late", stream_id="s")["error"]["code"] == "websocket_connection_limit_reached"
+            agent.may_end.set()
+            assert busy.until(*LAST)["type"] == "response.completed"
+            assert busy.event()["error"]["code"] == "websocket_connection_limit_reached"
+            with pytest.raises(ConnectionClosed):
+                busy.event()
+    finally:
+        proxy.stop()
+
+
+def test_the_sdk_guards_and_counts_the_turns_of_a_connection(proxy: ProxyProcess) -> None:
+    with warmroute.OpenAI(
+        base_url=f"{proxy.url}/v1", api_key=proxy.keys[0], max_retries=0, session="sdk", guard="raise"
+    ) as client:
+        more: Any = {"model": MODEL, "instructions": "Be short. " * 50}
+        with client.responses.connect() as connection:
+            previous: str | None = None
+            for turn in range(3):
+                connection.response.create(**more, input=f"turn {turn}", previous_response_id=previous)
+                done = last_event(connection)
+                previous = done.response.id
+            report = client.cache.report()
+            assert (report.turns, report.receipts, report.receipts_pending, report.internal_errors) == (3, 3, 0, 0)
+            assert report.violations == ()
+            more["instructions"] = "Be long."
+            with pytest.raises(warmroute.PrefixBroken):
+                connection.response.create(**more, input="turn 3", previous_response_id=previous)
+        row = proxy.row(done.response.usage.warmroute["id"])
+        with client.responses.connect() as connection:
+            connection.response.create(model=MODEL, input="another", instructions="Be short. " * 50)
+            assert proxy.row(last_event(connection).response.usage.warmroute["id"])["session"] == row["session"]
+
+
+async def test_the_sdk_counts_the_turns_of_a_connection_that_is_awaited(proxy: ProxyProcess) -> None:
+    async with warmroute.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=proxy.keys[0], max_retries=0) as client:
+        async with client.responses.connect() as connection:
+            await connection.response.create(model=MODEL, input="hello")
+            async for event in connection:
+                if event.type in LAST:
+                    break
+        assert (client.cache.report().receipts, client.cache.report().internal_errors) == (1, 0)

@@ -1,0 +1,107 @@
+"""A conversation that is kept and continued by what is new is, in chat, the one whose client sends all of it again."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.property.test_responses_prefix import ANSWER, REASONING, SAYS, SEAL, TEXTS
+
+from warmroute_proxy.dialects.responses.client_events import created_request
+from warmroute_proxy.dialects.responses.conversation import Conversation, continued
+from warmroute_proxy.dialects.responses.request import ChatRequest, OtherScope, chat_request
+from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.normalising.texts import Texts
+
+Item = dict[str, Any]
+
+
+def texts(_: str) -> Texts:
+    return Texts(frozenset())
+
+
+@st.composite
+def turn(draw: st.DrawFn) -> tuple[list[Item], list[Item], list[Item]]:
+    """What the client sends, what the model answers, and what answers its calls."""
+    calls = [
+        {"type": "function_call", "call_id": f"c{draw(st.integers(0, 10**9))}", "name": "read", "arguments": "{}"}
+        for _ in range(draw(st.integers(0, 2)))
+    ]
+    results = [{"type": "function_call_output", "call_id": call["call_id"], "output": draw(TEXTS)} for call in calls]
+    output: list[Item] = [*draw(st.lists(REASONING, max_size=1)), *draw(st.lists(ANSWER, max_size=2)), *calls]
+    return draw(st.lists(SAYS, min_size=1, max_size=2)), output, results
+
+
+TURNS = st.lists(turn(), min_size=1, max_size=4)
+
+
+def whole(items: list[Item], more: Item) -> ChatRequest:
+    asked = {"model": "m", "stream": True, **more, "input": items}
+    return chat_request(msgspec.json.encode(asked), SEAL, texts)
+
+
+def ask(items: Any, more: Item, before: Conversation | None, *, asks: bool = True) -> tuple[ChatRequest, Conversation]:
+    event = {"type": "response.create", "stream_id": "s", "model": "m", **more, "input": items}
+    members, found = created_request(msgspec.json.encode(event))
+    return continued(members, found, SEAL, texts, Work(), before, asks=asks)
+
+
+@given(TURNS, st.lists(TEXTS, min_size=4, max_size=4))
+def test_each_turn_is_the_same_chat(turns: list[tuple[list[Item], list[Item], list[Item]]], words: list[str]) -> None:
+    items: list[Item] = []
+    conversation: Conversation | None = None
+    results: list[Item] = []
+    for (said, output, answers), instructions in zip(turns, words, strict=False):
+        added = results + said
+        items += added
+        more = {"instructions": instructions}  # they may change from turn to turn
+        found, conversation = ask(added, more, conversation)
+        expected = whole(items, more)
+        assert (found.body, found.dropped_blocks) == (expected.body, expected.dropped_blocks)
+        conversation = conversation.answered(output, SEAL)
+        items += output
+        results = answers
+
+
+@given(turn(), turn(), turn())
+def test_branches_do_not_know_of_each_other(
+    first: tuple[list[Item], list[Item], list[Item]],
+    left: tuple[list[Item], list[Item], list[Item]],
+    right: tuple[list[Item], list[Item], list[Item]],
+) -> None:
+    said, output, results = first
+    trunk = ask(said, {}, None)[1].answered(output, SEAL)
+    items = [*said, *output, *results]
+    for _ in range(2):
+        branches = [(branch, ask(results + branch[0], {}, trunk)[1]) for branch in (left, right)]
+        for (added, answered, more), conversation in branches:
+            grown = conversation.answered(answered, SEAL)
+            found, _ = ask([*more, *added], {}, grown)
+            assert found.body == whole([*items, *added, *answered, *more, *added], {}).body
+
+
+def test_what_only_prepares_may_be_empty_and_is_continued() -> None:
+    empty = ask([], {}, None, asks=False)[1]
+    assert empty.size_bytes == 0
+    assert ask("hello", {}, empty)[0].body == whole([{"role": "user", "content": "hello"}], {}).body
+    prepared = ask("hello", {"instructions": "A."}, None, asks=False)[1]
+    expected = whole([{"role": "user", "content": "hello"}], {"instructions": "A."}).body
+    assert ask([], {"instructions": "A."}, prepared)[0].body == expected
+
+
+def test_a_conversation_that_was_read_by_other_rules_is_not_continued() -> None:
+    kept = ask("hello", {}, None)[1]
+    members, items = created_request(b'{"type":"response.create","model":"m","input":"x"}')
+    with pytest.raises(OtherScope):
+        continued(members, items, SEAL, lambda _: Texts(frozenset({"other"})), Work(), kept, asks=True)
+
+
+def test_what_is_kept_is_the_conversation_once() -> None:
+    conversation: Conversation | None = None
+    for number in range(50):
+        _, conversation = ask("word " * 400 + str(number), {}, conversation)
+        conversation = conversation.answered([], SEAL)
+    assert conversation is not None
+    buffer = conversation._messages
+    assert buffer.__sizeof__() <= 1.2 * conversation.size_bytes

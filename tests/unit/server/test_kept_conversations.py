@@ -1,0 +1,65 @@
+"""Conversations that WebSockets keep: counted once, and gone before a body is refused."""
+
+import pytest
+from tests.property.test_responses_prefix import SEAL
+
+from warmroute_proxy.dialects.responses.client_events import created_request
+from warmroute_proxy.dialects.responses.conversation import Conversation, continued
+from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.normalising.texts import Texts
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.dialects.kept_conversations import KeptConversations
+from warmroute_proxy.server.http.body_memory import BodyMemory
+
+
+def conversation(size: int, before: Conversation | None = None) -> Conversation:
+    members, items = created_request(b'{"type":"response.create","model":"m","input":"%b"}' % (b"x" * size))
+    return continued(members, items, SEAL, lambda _: Texts(frozenset()), Work(), before, asks=True)[1]
+
+
+def test_a_conversation_counts_once_and_what_it_grows_by() -> None:
+    memory = BodyMemory(1_000_000, 2, [0])
+    kept = KeptConversations(memory)
+    first = conversation(10_000)
+    history = kept.keep(None, "a", first)
+    assert history is not None
+    assert memory.budget.used_bytes == first.size_bytes
+    second = conversation(500, first)
+    assert kept.keep(history, "a", second) is history
+    assert memory.budget.used_bytes == second.size_bytes > first.size_bytes
+    kept.drop(history)
+    assert (memory.budget.used_bytes, history.conversation) == (0, None)
+
+
+def test_they_make_way_for_bodies_the_least_recently_used_of_the_same_tenant_first() -> None:
+    memory = BodyMemory(100_000, 1, [0])
+    kept = KeptConversations(memory)
+    of_others = kept.keep(None, "b", conversation(10_000))
+    old, new = (kept.keep(None, "a", conversation(15_000)) for _ in range(2))
+    assert of_others is not None
+    assert old is not None
+    assert new is not None
+    kept.keep(old, "a", conversation(500, old.conversation))  # it was used
+    body = memory.reserve("a", 28_000)
+    assert (old.conversation is not None, new.conversation, of_others.conversation is not None) == (True, None, True)
+    body.add_body(10_000)
+    assert (old.conversation, of_others.conversation is not None) == (None, True)
+    larger = memory.reserve("c", 55_000)
+    assert of_others.conversation is None
+    with pytest.raises(Refusal):
+        memory.reserve("d", 10_000)
+    assert larger.body_bytes == 55_000
+
+
+def test_one_that_a_turn_continues_stays_and_one_without_memory_is_not_kept() -> None:
+    memory = BodyMemory(50_000, 1, [0])
+    kept = KeptConversations(memory)
+    history = kept.keep(None, "a", conversation(20_000))
+    assert history is not None
+    history.in_use += 1
+    with pytest.raises(Refusal):
+        memory.reserve("b", 40_000)
+    assert history.conversation is not None
+    assert kept.keep(None, "b", conversation(40_000)) is None
+    assert kept.keep(history, "a", conversation(40_000, history.conversation)) is None
+    assert memory.budget.used_bytes == 0

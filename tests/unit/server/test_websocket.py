@@ -1,0 +1,266 @@
+"""A connection after its upgrade: messages from frames, its limits and deadlines, and how it ends."""
+
+import struct
+from typing import Any
+
+import pytest
+from tests.subjects.body_memory import plenty
+from websockets.frames import Frame, Opcode
+
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.body_memory import BodyMemory, Reservation
+from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
+from warmroute_proxy.server.http.websocket import MAX_FRAMES, MAX_OPEN_S, PING_S, WebSocket, text_frame
+
+LIMITS = Limits(body_bytes=100_000, body_timeout_s=10.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Endpoint:
+    """Is never asked."""
+
+    def on_head(self, request: Request) -> None: ...
+
+    def handle(self, request: Request, exchange: Exchange) -> None: ...
+
+    def in_shape(self, request: Request, refusal: Refusal) -> Refusal:
+        return refusal
+
+    def on_status(self, request: Request, status: int) -> None: ...
+
+
+class Transport:
+    """Keeps what is written. A mock, for its clock and for a client that does not read."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.how = ""
+        self.reads = True
+        self.unsent = 0
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def write_eof(self) -> None:
+        self.how = "eof"
+
+    def close(self) -> None:
+        self.how = "close"
+
+    def abort(self) -> None:
+        self.how = "abort"
+
+    def is_closing(self) -> bool:
+        return self.how != ""
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+
+class Application:
+    """Keeps what it is told."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self.socket = socket
+        self.busy = False
+        self.messages: list[bytes] = []
+        self.told: list[Any] = []
+
+    def message(self, raw: bytes, began_s: float, reservation: Reservation) -> None:
+        assert reservation.body_bytes >= len(raw)
+        self.messages.append(raw)
+
+    def refused(self, refusal: Refusal) -> None:
+        self.told.append(refusal.code)
+
+    def expired(self) -> None:
+        self.told.append("expired")
+
+    def pause(self, paused: bool) -> None:
+        self.told.append(paused)
+
+    def gone(self) -> None:
+        self.told.append("gone")
+
+
+class Scene:
+    """One connection."""
+
+    def __init__(self, memory: BodyMemory | None = None) -> None:
+        self.clock = Clock()
+        self.memory = memory or plenty()
+        self.connections = OpenConnections(Endpoint(), LIMITS, self.clock, self.memory)
+        self.transport = Transport()
+        self.made: list[Application] = []
+        self.socket = WebSocket(self.connections, "tenant", self._application)
+        self.socket.connection_made(self.transport)  # type: ignore[arg-type]
+
+    def _application(self, socket: WebSocket) -> Application:
+        self.made.append(Application(socket))
+        return self.made[0]
+
+    @property
+    def application(self) -> Application:
+        return self.made[0]
+
+    def later(self, seconds: float) -> None:
+        """Let time pass; a sweep looks each second."""
+        self.clock.now_s += seconds
+        self.connections.sweep()
+
+    def close_code(self) -> int:
+        """The code of the close frame that was written last."""
+        at = self.transport.written.rindex(b"\x88")
+        return int(struct.unpack("!H", self.transport.written[at + 2 : at + 4])[0])
+
+
+def frame(data: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> bytes:
+    return Frame(opcode, data, fin=fin).serialize(mask=True)
+
+
+PING = frame(b"are you there", Opcode.PING)
+PIECES = frame(b"one ", fin=False) + PING + frame(b"two ", Opcode.CONT, fin=False) + frame(b"three", Opcode.CONT)
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_messages_come_whole_however_they_are_cut(size: int) -> None:
+    scene = Scene()
+    data = frame(b"first") + PIECES + frame(b"x" * 70_000) + frame(b"")
+    for at in range(0, len(data), size):
+        scene.socket.data_received(data[at : at + size])
+    assert scene.application.messages == [b"first", b"one two three", b"x" * 70_000, b""]
+    assert scene.transport.written == Frame(Opcode.PONG, b"are you there").serialize(mask=False)
+    assert scene.memory.budget.used_bytes == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
+def test_a_message_is_written_as_the_library_would(size: int) -> None:
+    text = b"x" * size
+    assert text_frame(text) == Frame(Opcode.TEXT, text).serialize(mask=False)
+
+
+BROKEN = {
+    "not masked": (text_frame(b"x"), 1002),
+    "reserved bits": (b"\xf1\x80\0\0\0\0", 1002),
+    "an unknown opcode": (b"\x83\x80\0\0\0\0", 1002),
+    "nothing to continue": (frame(b"x", Opcode.CONT), 1002),
+    "a message within a message": (frame(b"x", fin=False) + frame(b"y"), 1002),
+    "a fragmented ping": (b"\x09\x81\0\0\0\0x", 1002),
+    "a long ping": (b"\x89\xfe\x00\xff\0\0\0\0" + b"x" * 255, 1002),
+    "too large": (b"\x81\xff" + struct.pack("!Q", 2**62) + bytes(4), 1009),
+    "too large in pieces": (frame(b"x" * 60_000, fin=False) + frame(b"x" * 60_000, Opcode.CONT), 1009),
+    "not a text": (frame(b"x", Opcode.BINARY), 1003),
+    "many small frames": (frame(b"", fin=False) + frame(b"", Opcode.CONT, fin=False) * MAX_FRAMES, 1008),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_no_message_ends_the_connection(name: str) -> None:
+    scene = Scene()
+    data, code = BROKEN[name]
+    scene.socket.data_received(data)
+    assert (scene.application.messages, scene.close_code(), scene.transport.how) == ([], code, "eof")
+    scene.socket.data_received(frame(b"more"))  # is dropped for a moment
+    scene.later(3.0)
+    assert (scene.application.messages, scene.transport.how) == ([], "abort")
+
+
+def test_a_client_that_closes_is_answered() -> None:
+    scene = Scene()
+    scene.socket.data_received(Frame(Opcode.CLOSE, struct.pack("!H", 1000)).serialize(mask=True))
+    assert (scene.close_code(), scene.transport.how) == (1000, "eof")
+    scene.socket.connection_lost(None)
+    assert scene.application.told == ["gone"]
+    assert not scene.connections.members
+
+
+def test_a_message_that_is_slow_ends_the_connection() -> None:
+    scene = Scene()
+    whole = frame(b"x" * 5000)
+    scene.socket.data_received(whole[:100])
+    for _ in range(9):
+        scene.later(1.0)
+        scene.socket.data_received(whole[100:101])
+    assert scene.transport.how == ""
+    scene.later(2.0)
+    assert scene.close_code() == 1008
+
+
+def test_bytes_of_a_message_count_as_they_come() -> None:
+    scene = Scene(BodyMemory(50_000, 2, [0]))
+    whole = frame(b"x" * 90_000)
+    scene.socket.data_received(whole[:20_000])
+    assert 40_000 <= scene.memory.budget.used_bytes <= 50_000
+    scene.socket.data_received(whole[20_000:40_000])
+    assert (scene.application.told, scene.close_code()) == (["overloaded"], 1013)
+    scene.socket.connection_lost(None)
+    assert scene.memory.budget.used_bytes == 0
+
+
+def test_a_silent_client_is_pinged_and_kept_though_it_says_nothing() -> None:
+    scene = Scene()
+    scene.later(PING_S - 1)
+    assert scene.transport.written == b""
+    for number in range(1, 4):
+        scene.later(PING_S)
+        assert scene.transport.written == Frame(Opcode.PING, b"").serialize(mask=False) * number
+    assert scene.transport.how == ""
+
+
+def test_it_ends_after_an_hour_behind_what_it_is_busy_with() -> None:
+    scene = Scene()
+    scene.application.busy = True
+    scene.later(MAX_OPEN_S + 1)
+    assert scene.application.told == []
+    assert scene.socket.ending
+    scene.application.busy = False
+    scene.socket.idle()
+    assert (scene.application.told, scene.close_code()) == (["expired"], 1001)
+    scene.socket.data_received(frame(b"too late"))
+    assert scene.application.messages == []
+    scene.later(3.0)
+    assert scene.transport.how == "abort"
+
+
+def test_a_client_that_does_not_read_is_not_read_and_given_up() -> None:
+    scene = Scene()
+    scene.transport.unsent = 100_000
+    scene.socket.pause_writing()
+    assert (scene.transport.reads, scene.application.told) == (False, [True])
+    scene.transport.unsent = 50_000  # it reads slowly
+    scene.later(61.0)
+    assert scene.transport.how == ""
+    scene.later(61.0)
+    assert scene.transport.how == "abort"
+
+
+def test_a_client_that_reads_on_is_read() -> None:
+    scene = Scene()
+    scene.socket.pause_writing()
+    scene.socket.resume_writing()
+    assert (scene.transport.reads, scene.application.told) == (True, [True, False])
+
+
+def test_the_one_that_was_idle_longest_makes_way() -> None:
+    scene = Scene()
+    assert scene.socket.idle_since_s == 1000.0
+    scene.application.busy = True
+    assert scene.socket.idle_since_s == BUSY
+    scene.application.busy = False
+    scene.socket.data_received(frame(b"half of it", fin=False))
+    assert scene.socket.idle_since_s == BUSY
