@@ -10,7 +10,7 @@ import pytest
 
 from warmroute_cli.main import parser
 from warmroute_proxy.server.base.config import Limits
-from warmroute_proxy.server.base.metric_help import HELP
+from warmroute_proxy.server.base.declared_metrics import HELP
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 
 ROOT = Path(__file__).parents[2]
