@@ -30,11 +30,12 @@ before; of what it showed only the order in prefill workers' caches and the begi
 """
 
 REGIONS: Final = """\
-4 regions of 4 replicas; 1,200 agents with growing context; each turn comes in at any region
-([the scenario](../../proxy/warmroute_proxy/replay/scenarios/regions.py)). A header names the session: with it a turn is
-served where the session lives. Baselines know nothing of regions: something before them sends such a turn there, and
-it pays the same network as one that warmroute forwards. Down a column the placement differs, along a line the share
-of sessions with the header.
+4 regions of 4 replicas serve 1,200 agents with growing context. Each turn comes in at any region ([the
+scenario][regions]). A header names the session: with it, a turn is served where the session lives. Baselines know
+nothing of regions: a layer before them forwards such a turn, and it pays the same network as one that warmroute
+forwards. Down a column the placement differs, along a line the share of sessions with the header.
+
+[regions]: https://github.com/warmroute/warmroute/blob/main/proxy/warmroute_proxy/replay/scenarios/regions.py
 """
 
 LIMITS: Final = """\
