@@ -3,19 +3,22 @@
 from pathlib import Path
 from typing import Any, Final
 
-from scripts.placement import prose
 from scripts.placement.drawings import FOLDER, Plot, row_frontier, save
 from scripts.placement.draws import Draws, command
 from scripts.placement.figures import Figures, find
 from scripts.placement.margins import margins
 from scripts.placement.rows import OURS, REGIONAL, ROWS, SEEDS, Row
-from scripts.placement.rule import HIT_SLACK, P90_FACTOR, Verdict, reached, verdicts
+from scripts.placement.rule import HIT_SLACK, NEAR, P90_FACTOR, Verdict, reached, verdicts
 from scripts.placement.single_pages import BUILDERS, write_single
 from scripts.placement.tables import row_table, rule_table, table
+from scripts.placement.templates import filled
 
 PAGE: Final = Path("docs/benchmarks/placement.md")
 BESIDE: Final = f"{FOLDER.name}/"
 _THE_PAGE: Final = "[The page](../../benchmarks/placement.md)"
+_ONCE: Final = """\
+The draws of these rows have not been played. These are single runs at seed 1, from before the last change of a rule.
+"""
 SHARES: Final = ("0%", "34%", "100%")
 GOALS: Final = {"warmroute+events": ("agents' rows", 1.0), "warmroute": ("all rows", 0.85)}
 """Of which rows the rule is to hold, by policy, and on what share of them."""
@@ -26,26 +29,35 @@ def write(draws: Draws, figures: Figures) -> None:
     found = verdicts(draws)
     for plot in (_margins(found), *_frontiers(draws, found)):
         save(plot)
-    PAGE.write_text("\n".join(main_page(draws, found, figures)).rstrip() + "\n", encoding="utf-8")
+    PAGE.write_text(main_page(draws, found, figures), encoding="utf-8")
     (BUILDERS / "rows.md").write_text("\n".join(_rows_page(draws)).rstrip() + "\n", encoding="utf-8")
     write_single(figures)
 
 
-def main_page(draws: Draws, found: dict[str, list[Verdict]], figures: Figures) -> list[str]:
-    """Return the lines of the page."""
-    lines = [prose.HEAD, "## The answer\n", _played(draws), *_answer(found), *_header_gain_in_short(draws, figures)]
-    lines += [_margins(found).shown(BESIDE), ""]
-    lines += ["## The rule and draws\n", prose.RULE, *_state_of_draws(draws)]
-    every = "[Every policy of every row, with ranges](../contribute/placement/rows.md)"
-    lines += ["## All rows\n", f"A star: held back. {every}.\n"]
+def main_page(draws: Draws, found: dict[str, list[Verdict]], figures: Figures) -> str:
+    """The page."""
+    return filled(
+        PAGE.name,
+        hit_slack=str(HIT_SLACK),
+        p90_factor=str(P90_FACTOR),
+        near=str(NEAR),
+        played=_played(draws),
+        answer=_answer(found),
+        header_gain=_header_gain_in_short(draws, figures),
+        margins=_margins(found).shown(BESIDE),
+        state_of_draws=_state_of_draws(draws),
+        groups=_groups(found),
+        regions=_regions(draws, figures),
+        frontiers=[plot.shown(BESIDE) for plot in _frontiers(draws, found)],
+    )
+
+
+def _groups(found: dict[str, list[Verdict]]) -> list[str]:
+    lines = []
     for group in dict.fromkeys(row.group for row in ROWS):
         pairs = [pair for pair in zip(*(found[policy] for policy in OURS), strict=True) if pair[0].row.group == group]
         if pairs:
             lines += [f"### {group}\n", *rule_table(pairs)]
-    lines += ["## Regions: the header's gain, and the placement's\n", prose.REGIONS, *_regions(draws, figures)]
-    lines += ["## Where it fails, and what was chosen\n", prose.CHOSEN]
-    lines += [*(plot.shown(BESIDE) for plot in _frontiers(draws, found)), ""]
-    lines += ["## More\n", prose.MORE, "## What this does not show\n", prose.LIMITS]
     return lines
 
 
@@ -100,7 +112,7 @@ def _shortfall(found: Verdict) -> str:
     return ", ".join(parts) or "holds"
 
 
-def _state_of_draws(draws: Draws) -> list[str]:
+def _state_of_draws(draws: Draws) -> str:
     counts: dict[int, list[str]] = {}
     for row in ROWS:
         counts.setdefault(_count(row, draws), []).append(row.name)
@@ -112,7 +124,7 @@ def _state_of_draws(draws: Draws) -> list[str]:
     ]
     missing = [f"Not played: {'; '.join(counts[0])}."] if 0 in counts else []
     fewer = [", ".join(played) + " (each table says how many)."] if played else []
-    return [" ".join([asked, *fewer, *missing]) + "\n", prose.MADE_BY]
+    return " ".join([asked, *fewer, *missing]) + "\n"
 
 
 def _regions(draws: Draws, figures: Figures) -> list[str]:
@@ -123,7 +135,7 @@ def _regions(draws: Draws, figures: Figures) -> list[str]:
             (name, *(f"{one['hit']:.3f}" for one in each), *(f"{one['ttft_p90_s']:.2f}" for one in each))
             for name, each in _regions_once(figures).items()
         ]
-        return [prose.REGIONS_ONCE, *table(heads, cells)]
+        return [_ONCE, *table(heads, cells)]
     drawn = {policy: [reached(policy, draws[row.name][policy]) for row in rows] for policy in (*REGIONAL, *OURS)}
     return table(
         heads,
@@ -145,7 +157,7 @@ def _header_gain_in_short(draws: Draws, figures: Figures) -> list[str]:
         }
     heads = ("hit in regions, inside", "no header", "from a third of sessions", "from all")
     cells = [(policy, *(f"{hit:.2f}" for hit in each)) for policy, each in hits.items()]
-    return [*table(heads, cells), f"{prose.HEADER_GAIN}\n"]
+    return table(heads, cells)
 
 
 def _regions_once(figures: Figures) -> dict[str, list[dict[str, Any]]]:

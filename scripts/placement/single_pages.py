@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from scripts.placement import prose
 from scripts.placement.drawings import against_load, frontier, pd_loads
 from scripts.placement.figures import Figures, Row, find, speed_words
 from scripts.placement.goals import goals
 from scripts.placement.parts import PARTS, PRODUCTION, QUEUE, SPEED, WAITING, Part
 from scripts.placement.tables import table
+from scripts.placement.templates import write_page
 
 FOLDER: Final = Path("docs/benchmarks/placement")
 BUILDERS: Final = Path("docs/contribute/placement")
@@ -22,21 +22,12 @@ STEADY: Final = 2.0
 def write_single(figures: Figures) -> None:
     """Write the pages and their plots from what was measured."""
     parts = {part.name: part for part in PARTS}
-    policies = [prose.POLICIES]
-    for name in (*_PUBLIC, *_MADE_UP):
-        policies += _part(figures, parts[name])
-    policies += ["## Against load\n", *_against_load(parts, figures)]
-    model = [prose.MODEL, *_reproduction(figures), "## Goals\n", *_goals(figures), prose.GOALS]
-    model += ["## Speed of the replay\n", *_speed(figures)]
-    pages = {
-        "policies": policies,
-        "model": model,
-        "pd": [prose.PD, *_pd(figures, parts["pd"])],
-        "waiting": [prose.WAITING, *_waiting(figures)],
-    }
-    for name, lines in pages.items():
-        folder = BUILDERS if name == "policies" else FOLDER
-        (folder / f"{name}.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    rows = [line for name in (*_PUBLIC, *_MADE_UP) for line in _part(figures, parts[name])]
+    write_page(BUILDERS / "policies.md", rows=rows, against_load=_against_load(parts, figures))
+    write_page(FOLDER / "model.md", reproduction=_reproduction(figures), goals=_goals(figures), speed=_speed(figures))
+    pd = parts["pd"]
+    write_page(FOLDER / "pd.md", rows=_pd(figures, pd), splits=_splits(figures, pd), plots=pd_loads(figures))
+    write_page(FOLDER / "waiting.md", rows=_waiting(figures))
 
 
 def _reproduction(figures: Figures) -> list[str]:
@@ -114,8 +105,12 @@ def _against_load(parts: dict[str, Part], figures: Figures) -> list[str]:
 
 
 def _pd(figures: Figures, part: Part) -> list[str]:
+    return [_command(part), *_latencies(figures["rows"][part.name], "GPUs", with_load=True)]
+
+
+def _splits(figures: Figures, part: Part) -> list[str]:
     rows: list[Row] = figures["rows"][part.name]
-    lines = [_command(part), *_latencies(rows, "GPUs", with_load=True), prose.SPLITS]
+    lines = []
     for load in sorted({row["speed_up"] for row in rows}):
         at = [row for row in rows if row["speed_up"] == load]
         together = next(row for row in at if "aggregated" in row["policy"])
@@ -126,8 +121,7 @@ def _pd(figures: Figures, part: Part) -> list[str]:
             f"{best['tpot_p90_s'] * 1000:.0f} ms as {best['policy']}; TTFT p90 {together['ttft_p90_s']:.2f} s and "
             f"{best['ttft_p90_s']:.2f} s."
         )
-    lines.append("")
-    return [*lines, prose.AGGREGATED, *pd_loads(figures), ""]
+    return [*lines, ""]
 
 
 def _waiting(figures: Figures) -> list[str]:
@@ -154,7 +148,7 @@ def _speed(figures: Figures) -> list[str]:
                 )
             )  # fmt: skip
     heads = ("what", "requests", "wall s", "CPU s", "of it the run", "peak MB", "command")
-    return [prose.SPEED, *table(heads, rows), prose.JUMPED]
+    return table(heads, rows)
 
 
 def _command(part: Part) -> str:

@@ -32,10 +32,18 @@ _NO_TRAFFIC: Final = Load(16_384, 4_096, 512)
 
 
 class Side(NamedTuple):
-    """A role, its number of GPUs (of one engine: its first GPU in the cluster), and the layout of its engines."""
+    """A role, its number of GPUs, and the layout of its engines."""
 
     role: Role
     gpus: int
+    layout: Layout
+
+
+class Placed(NamedTuple):
+    """One engine: its role, its first GPU in the cluster, and its layout."""
+
+    role: Role
+    first_gpu: int
     layout: Layout
 
 
@@ -55,11 +63,11 @@ def _plan(request: PlanRequest) -> Plan | None:
         return None
     draft = _draft(request, sides)
     engines = []
-    for role, gpus, layout in _spread(request, sides):
+    for role, first_gpu, layout in _spread(request, sides):
         drafting = _with_draft(request, wanted, layout, draft)
         if not holds(wanted, drafting):
             return None if request.speculation else _plan(replace(request, speculation=False))
-        engines.append(_engine(request, role, gpus, drafting, draft))
+        engines.append(_engine(request, role, first_gpu, drafting, draft))
     plan = Plan(
         request.model,
         request.model_name or request.model.name,
@@ -158,14 +166,14 @@ def prefill_share(request: PlanRequest, engine: Layout) -> float:
     return prefill_s / (prefill_s + decode_s)
 
 
-def _spread(request: PlanRequest, sides: list[Side]) -> Iterator[Side]:
-    """One entry for each engine: its role, its first GPU in the cluster, its layout."""
+def _spread(request: PlanRequest, sides: list[Side]) -> Iterator[Placed]:
+    """One entry for each engine."""
     at = 0
     for role, gpus, layout in sides:
         for _ in range(max(1, gpus // layout.shape.tp)):
             step = layout.shape.tp
             at = -(-at // min(step, request.cluster.per_node)) * min(step, request.cluster.per_node)
-            yield Side(role, at, layout)
+            yield Placed(role, at, layout)
             at += step
 
 

@@ -191,7 +191,9 @@ class Memory:
                     (prompt.without_text() if at else prompt for at, prompt in enumerate(remembered.prompts)),
                     MAX_PROMPTS,
                 )
-                self._total_bytes -= self._text_bytes.pop(other, 0)
+                kept_bytes = sum(prompt.size for prompt in remembered.prompts if prompt.has_text)
+                self._total_bytes += kept_bytes - self._text_bytes.get(other, 0)
+                self._text_bytes[other] = kept_bytes
                 break
             remembered.prompts = deque((prompt.without_text() for prompt in remembered.prompts), MAX_PROMPTS)
             self._total_bytes -= self._text_bytes.pop(other, 0)

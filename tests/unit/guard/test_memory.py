@@ -121,6 +121,10 @@ def test_a_session_beyond_the_bound_keeps_digests_and_goes_on() -> None:
         reading = memory.read("s", {**BEFORE, "messages": messages})
         assert reading.broken is None
         memory.keep("s", reading)
+        assert memory.text_bytes == reading.prompt.size, "the newest prompt is kept, and counts"
+    small = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    memory.keep("other", memory.read("other", small))
+    assert memory.text_bytes <= 100
 
 
 def test_the_callers_objects_may_change_afterwards() -> None:

@@ -302,14 +302,14 @@ class _ContentReading:
         for piece, path in pieces:
             result = piece.functionResponse or piece.function_response
             if result is None:
-                spoken.append(_piece(piece, path))
+                spoken.append(_chat_part(piece, path))
                 continue
             inside = f"{path}.functionResponse"
             self._work.take(len(result.parts or ()))
             content = _json_text(result.response, f"{inside}.response")
             call_id = self._answered(result, inside)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
-            spoken += [_piece(inner, f"{inside}.parts[{at}]") for at, inner in enumerate(result.parts or ())]
+            spoken += [_chat_part(inner, f"{inside}.parts[{at}]") for at, inner in enumerate(result.parts or ())]
         return messages + self._message("user", spoken)
 
     def _answered(self, result: _FunctionResponse, path: str) -> str:
@@ -322,7 +322,7 @@ class _ContentReading:
         return call_id
 
 
-def _piece(piece: _Piece, path: str) -> ChatPart:
+def _chat_part(piece: _Piece, path: str) -> ChatPart:
     """A part of what the user says: a text or an image."""
     blob = piece.inlineData or piece.inline_data
     if blob is not None:

@@ -91,14 +91,12 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     """The config in a parsed TOML document. Relative paths start at `folder`."""
     problems: list[str] = []
     _check_top(document, problems)
-    secret = Table(document.get("secret", {}), "secret", problems)
-    ledger = Table(document.get("ledger", {}), "ledger", problems)
+    secret, ledger = (Table(document.get(name, {}), name, problems) for name in ("secret", "ledger"))
     proxy = _proxy(Table(document.get("proxy", {}), "proxy", problems), folder)
-    secret_file = secret.text("file", "")
-    sync = ledger.choice("sync", ("process", "disk"), "process")
+    secret_file, sync = secret.text("file", ""), ledger.choice("sync", ("process", "disk"), "process")
     database = read_database(ledger, folder)
-    secret.close()
-    ledger.close()
+    for table in (secret, ledger):
+        table.close()
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
     regions = tuple(_region(table) for table in _tables(document, "region", problems))
     counters: dict[str, int] = {}
@@ -107,26 +105,48 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     engines = tuple(read_engine(table, counters, folder) for table in listed)
     models = tuple(_model(table, database is None) for table in _tables(document, "model", problems))
     tenants = _read_tenants(document, database is None, problems)
-    tenants, budgets, group_limits = read_budgets(
-        document.get("budget"), tenants, problems, others=database is not None
-    )
+    read = read_budgets(document.get("budget"), tenants, problems, others=database is not None)
     model_by_name = _model_names(models, problems)
     check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
-    _check_engines(engines, regions, problems)
-    check_engine_models(engines, models, problems)
-    check_unsalted(engines, tenants, problems)
-    check_tenants(tenants, regions, model_by_name, problems)
+    _check_all_engines(engines, regions, models, read.tenants, problems)
+    check_tenants(read.tenants, regions, model_by_name, problems)
     credit_moved = read_credit_moved(document.get("prices"), problems)
     redis = read_redis(document.get("redis"), folder, problems)
     tracing = read_tracing(document.get("tracing"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
     return Config(
-        proxy, folder / secret_file if secret_file else None, "disk" if sync == "disk" else "process", database,
-        limits, regions, engines, models, tenants, redis, budgets, group_limits, discoveries, model_by_name,
-        {tenant.name: tenant for tenant in tenants}, credit_moved, tracing,
-    )  # fmt: skip
+        proxy=proxy,
+        secret_file=folder / secret_file if secret_file else None,
+        ledger_sync="disk" if sync == "disk" else "process",
+        database=database,
+        limits=limits,
+        regions=regions,
+        engines=engines,
+        models=models,
+        tenants=read.tenants,
+        redis=redis,
+        budgets=read.budgets,
+        group_limits=read.limits,
+        discoveries=discoveries,
+        model_by_name=model_by_name,
+        tenant_by_name={tenant.name: tenant for tenant in read.tenants},
+        credit_moved=credit_moved,
+        tracing=tracing,
+    )
+
+
+def _check_all_engines(
+    engines: tuple[EngineConfig, ...],
+    regions: tuple[RegionConfig, ...],
+    models: tuple[ModelConfig, ...],
+    tenants: tuple[TenantConfig, ...],
+    problems: list[str],
+) -> None:
+    _check_engines(engines, regions, problems)
+    check_engine_models(engines, models, problems)
+    check_unsalted(engines, tenants, problems)
 
 
 def check_memory(limits: Limits, engines: tuple[EngineConfig, ...], problems: list[str]) -> None:

@@ -30,6 +30,9 @@ class RedisCalls:
         options: dict[str, Any] = {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s, "retry": None}
         pool = BlockingConnectionPool.from_url(url, max_connections=MAX_CONNECTIONS, timeout=timeout_s, **options)
         self._redis: Any = Redis(connection_pool=pool)
+        self._scripts: dict[str, Any] = {}
+        """By their texts, which are constants of the modules beside this one."""
+
         self._not_before_s = 0.0
         self.away = False
         """Whether the last call had no answer."""
@@ -40,7 +43,7 @@ class RedisCalls:
             raise RedisAway("it has just not answered")
         try:
             async with asyncio.timeout(self._timeout_s):
-                found = await self._redis.eval(script, len(keys), *keys, *values)
+                found = await self._script(script)(keys=keys, args=values)
         except (RedisError, OSError, TimeoutError) as error:
             text = (
                 "it does not answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
@@ -54,6 +57,12 @@ class RedisCalls:
             _LOG.info("redis answers again")
             self.away = False
         return found
+
+    def _script(self, text: str) -> Any:
+        """The script, which is sent whole only where the server does not have it yet."""
+        if text not in self._scripts:
+            self._scripts[text] = self._redis.register_script(text)
+        return self._scripts[text]
 
     async def close(self) -> None:
         """Close the connections."""
