@@ -55,8 +55,8 @@ _COMPILED: Final = {
     "core/cache": "affinity index occupancy residents return_times tiers",
     "core/load": "ahead availability breaker capacity comparison departures load other_load pace prefill_queue"
     " prefill_rate suspects traffic",
-    "core/placement": "accuracy choices costs fleet_state fullness histories in_flight listener matched_prompt placement"
-    " prices router ticket warm working_set",
+    "core/placement": "accuracy choices costs fleet_state fullness histories in_flight listener matched_prompt"
+    " placement prices router ticket warm working_set",
     "core/prompt": "bytes_per_token fingerprint",
     "core/queue": "memory_budget memory_wait retry_budget",
     "core/replicas": "replica",

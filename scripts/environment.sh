@@ -70,6 +70,16 @@ new_environment() {
     uv pip install --python "$1/bin/python" "${@:3}"
 }
 
+# locked_environment DIR EXTRAS: DIR holds the checkout with EXTRAS, in the versions of uv.lock.
+locked_environment() {
+    local extra
+    uv venv --clear --seed --python "$python" "$1"
+    for extra in ${2//,/ }; do
+        set -- "$@" --extra "$extra"
+    done
+    UV_PROJECT_ENVIRONMENT="$1" uv sync --frozen --inexact --python "$python" "${@:3}"
+}
+
 # compiled_wheel: the path of the only compiled wheel in dist/, which scripts/release has built.
 compiled_wheel() {
     local found=("$PWD"/dist/*-cp*.whl)
@@ -91,13 +101,17 @@ has_environment() {
 }
 
 # environment DIR EXTRAS [REQUIREMENT...]: DIR holds the checkout with EXTRAS, editable. A stamp says what was
-# installed; while it fits, nothing is done.
+# installed; while it fits, nothing is done. With WARMROUTE_LOCKED=1 the versions are those of uv.lock, as in CI.
 environment() {
     local dir=$1 extras=$2
     has_environment "$@" && return
     echo "setting up $dir ($("$python" --version))"
     rm -f "$dir/.stamp"
-    new_environment "$dir" "$python" -e ".[$extras]" "${@:3}"
+    if [[ -n ${WARMROUTE_LOCKED-} && $# == 2 ]]; then
+        locked_environment "$@"
+    else
+        new_environment "$dir" "$python" -e ".[$extras]" "${@:3}"
+    fi
     echo "$base ${*:2}" >"$dir/.stamp"
 }
 

@@ -46,7 +46,18 @@ from warmroute_cli.top import arguments as top
 from warmroute_proxy import BUILD
 
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
-    "proxy": ("cryptography", "fastapi", "httptools", "msgspec", "rich", "tomli_w", "uvloop", "websockets", "xxhash", "zmq"),
+    "proxy": (
+        "cryptography",
+        "fastapi",
+        "httptools",
+        "msgspec",
+        "rich",
+        "tomli_w",
+        "uvloop",
+        "websockets",
+        "xxhash",
+        "zmq",
+    ),
     "replay": ("numpy",),
 }
 """What the extras install; the SDK needs none of it."""

@@ -4,13 +4,14 @@ import json
 import selectors
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 import pytest
+from websockets.frames import Frame, Opcode
 
 from tests.integration.proxy.test_tls import SecureProxy
 from tests.subjects.processes import ProxyProcess, chat, until
@@ -79,11 +80,11 @@ class Scene:
         all_lines = ["host: x", f"authorization: Bearer {self.proxy.keys[0]}", framing, *lines]
         return ("POST /v1/chat/completions HTTP/1.1\r\n" + "\r\n".join(all_lines) + "\r\n\r\n").encode()
 
-    def flood(self, requests: list[bytes]) -> None:
+    def flood(self, requests: list[bytes], connect: Callable[[], socket.socket] | None = None) -> None:
         """Send each over a connection of its own, as far as the proxy takes them; nothing is read."""
         with selectors.DefaultSelector() as selector:
             for request in requests:
-                client = self.connect()
+                client = (connect or self.connect)()
                 selector.register(client, selectors.EVENT_WRITE, memoryview(request))
             while ready := selector.select(STALLED_S):
                 for key, _ in ready:
@@ -104,6 +105,17 @@ class Scene:
             client = self.tls.wrap_socket(client, server_hostname=host)
         client.setblocking(False)
         self.clients.append(client)
+        return client
+
+    def websocket(self) -> socket.socket:
+        """A connection that has become a WebSocket."""
+        client = self.connect()
+        client.setblocking(True)
+        lines = ["connection: upgrade", "upgrade: websocket", "sec-websocket-version: 13"]
+        lines += ["host: x", f"authorization: Bearer {self.proxy.keys[0]}", f"sec-websocket-key: {'A' * 22}=="]
+        client.sendall(("GET /v1/responses HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode())
+        assert client.recv(1000).startswith(b"HTTP/1.1 101 ")
+        client.setblocking(False)
         return client
 
     def refused(self) -> int:
@@ -196,6 +208,15 @@ def test_bodies_that_do_not_end(scene: Scene, chunked: bool) -> None:
     scene.flood([request] * CLIENTS)
     scene.check()
     until(lambda: scene.refused() >= CLIENTS * 3 // 4, "most are refused")
+    scene.end()
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["slow", "whole"])
+def test_messages_of_websockets(scene: Scene, whole: bool) -> None:
+    asked = json.dumps({"type": "response.create", "model": "kimi-k2.5", "input": "x" * (BODY_BYTES - 4000)}).encode()
+    message = Frame(Opcode.TEXT, asked).serialize(mask=True)
+    scene.flood([message if whole else message[:-1]] * CLIENTS, scene.websocket)
+    scene.check()
     scene.end()
 
 

@@ -51,7 +51,7 @@ def test_a_limit_is_refused_beyond_its_bounds_by_schema_and_reader(key: str, one
 def test_what_changes_while_the_proxy_runs_is_said_by_the_fields() -> None:
     assert "body_bytes" in live_fields(Limits)
     assert "body_memory_bytes" not in live_fields(Limits)
-    assert live_fields(ProxyConfig) == {"watch_config", "media"}
+    assert live_fields(ProxyConfig) == {"watch_config", "media", "websockets"}
 
 
 def test_settings_of_tenants_are_those_of_the_config_but_name_and_keys() -> None:

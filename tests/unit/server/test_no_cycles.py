@@ -16,18 +16,22 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat
 from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
+from websockets.frames import Frame, Opcode
 
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.build import build
+from warmroute_proxy.server.dialects.responses_socket import ResponsesSocket
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.http1 import Connection
 from warmroute_proxy.server.http.listener import Listener
+from warmroute_proxy.server.http.websocket import WebSocket
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 
 TURNS = 5
-OURS = (InferenceRequest, Attempt, Leg, Exchange, Request, Connection)
+OURS = (InferenceRequest, Attempt, Leg, Exchange, Request, Connection, WebSocket, ResponsesSocket)
+LAST = b'"param":"input"'
 USAGE = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
 
 
@@ -53,7 +57,16 @@ def engine() -> Iterator[ScriptedEngine]:
 
 
 @pytest.mark.parametrize(
-    ("wish", "stream"), [("whole", False), ("whole", True), ("fails", False), ("fails", True), ("breaks", True)]
+    ("wish", "stream"),
+    [
+        ("whole", False),
+        ("whole", True),
+        ("fails", False),
+        ("fails", True),
+        ("breaks", True),
+        ("whole on a WebSocket", True),
+        ("fails on a WebSocket", True),
+    ],
 )
 async def test_a_turn_is_freed_when_it_has_ended(
     tmp_path: Path, engine: ScriptedEngine, wish: str, stream: bool, monkeypatch: pytest.MonkeyPatch
@@ -69,13 +82,16 @@ async def test_a_turn_is_freed_when_it_has_ended(
     body = json.dumps(chat(wish, stream=stream)).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {process.keys[0]}\r\n"
     head += f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
-    await _ask(port, head.encode() + body)
+    request, messages = head.encode() + body, b""
+    if "WebSocket" in wish:
+        request, messages = _offer(process.keys[0]), _turns(wish)
+    await _ask(port, request, messages)
     gc.collect()
     gc.disable()
     gc.freeze()  # what other tests have left in this process is not walked at each look
     try:
         for _ in range(TURNS):
-            await _ask(port, head.encode() + body)
+            await _ask(port, request, messages)
         async with asyncio.timeout(seconds(20)):  # connections of both sides close, and a trailer's timer ends
             while _alive():
                 await asyncio.sleep(0.05)
@@ -88,11 +104,29 @@ async def test_a_turn_is_freed_when_it_has_ended(
         proxy.close()
 
 
-async def _ask(port: int, request: bytes) -> None:
+async def _ask(port: int, request: bytes, messages: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, family=socket.AF_INET)
     writer.write(request)
-    assert (await reader.read()).startswith(b"HTTP/1.1 ")
+    if messages:
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        writer.write(messages)
+        assert await reader.readuntil(LAST)
+    else:
+        assert (await reader.read()).startswith(b"HTTP/1.1 ")
     writer.close()
+
+
+def _offer(key: str) -> bytes:
+    lines = ["host: x", f"authorization: Bearer {key}", "connection: upgrade", "upgrade: websocket"]
+    lines += ["sec-websocket-version: 13", f"sec-websocket-key: {'A' * 22}=="]
+    return ("GET /v1/responses HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def _turns(wish: str) -> bytes:
+    """Two turns that are asked, and one that cannot be read, which is answered last."""
+    asked = json.dumps({"type": "response.create", "model": "kimi-k2.5", "input": wish}).encode()
+    last = json.dumps({"type": "response.create", "model": "kimi-k2.5", "input": []}).encode()
+    return b"".join([Frame(Opcode.TEXT, each).serialize(mask=True) for each in (asked, asked, last)])
 
 
 def _alive() -> Counter[str]:
