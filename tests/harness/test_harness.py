@@ -1,6 +1,7 @@
 """Coding agents, unmodified, through the proxy: each turn has its receipt, and is as warm as it can be."""
 
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.machine import seconds
 from warmroute.contract import receipt as receipts
 from warmroute_backend.engine.model.prompt import render
+from warmroute_cli.state import admin_key
 
 from . import network, page
 from .cases import CANARY, CASES
@@ -133,6 +135,18 @@ def test_no_log_has_a_prompt_or_a_key(played: Played, stage: Stage) -> None:
     assert not [path for path in files if CANARY.encode() in path.read_bytes()]
     assert not [path for path in (*files, *kept) if stage.fleet.api_key.encode() in path.read_bytes()]
     assert not [done for _, done, _ in played.starts if stage.fleet.api_key in done.stdout + done.stderr]
+
+
+@pytest.mark.parametrize("played", ["codex"], indirect=True)
+def test_codex_stays_on_its_websockets(played: Played, stage: Stage) -> None:
+    """One for each start, for the sub-agent and behind the compaction: it never connects again for a turn."""
+    if played.replayed:
+        return
+    url, key = stage.fleet.proxies["east"].admin_url, admin_key(stage.fleet.state_dir)
+    metrics = httpx.get(f"{url}/metrics", headers={"authorization": f"Bearer {key}"}).text
+    opened = re.search(r'^warmroute_requests_total\{route="/v1/responses",status="101"\} (\d+)', metrics, re.MULTILINE)
+    assert opened is not None
+    assert len(played.starts) < int(opened[1]) <= len(played.starts) + 2
 
 
 def test_the_page_has_its_row(played: Played, tmp_path: Path) -> None:

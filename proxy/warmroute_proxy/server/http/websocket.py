@@ -28,7 +28,7 @@ from websockets.server import ServerProtocol
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.http.http1 import LINGER_S, STALLED_WRITE_S
+from warmroute_proxy.server.http.http1 import LINGER_S, PIECE_BYTES, STALLED_WRITE_S
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
 
@@ -126,7 +126,7 @@ class WebSocket:
         self._transport: asyncio.Transport | None = None
         self._parts = bytearray()  # of the message that is being read
         self._reservation: Reservation | None = None  # of that message
-        self._unfinished = 0  # bytes that came since the last message
+        self._unfinished = 0  # bytes of a message that has not ended
         now_s = shared.clock()
         self._began_s = now_s  # when the message that is being read did
         self._active_s = now_s
@@ -184,9 +184,7 @@ class WebSocket:
             self._began_s = self._active_s
         frames = 0
         for at in range(0, len(data), SLICE_BYTES):
-            piece = data[at : at + SLICE_BYTES]
-            self._unfinished += len(piece)
-            self._protocol.receive_data(piece)
+            self._protocol.receive_data(data[at : at + SLICE_BYTES])
             events = self._protocol.events_received()
             frames += len(events)
             if frames > MAX_FRAMES:
@@ -197,6 +195,7 @@ class WebSocket:
             self._flush()
             if self._closing or self._transport is None:
                 return
+        self._unfinished = len(self._parts) + len(self._protocol.reader.buffer)
         self._count()
         self._set_deadline()
         if len(data) >= COUNTED_BYTES:
@@ -227,11 +226,10 @@ class WebSocket:
             if frame.fin:
                 raw, self._parts = bytes(self._parts) if whole is None else whole, bytearray()
                 self._received(raw)
-        elif not self._parts:
-            self._unfinished = 0
 
     def _received(self, raw: bytes) -> None:
-        reservation, self._reservation, self._unfinished = self._reservation, None, 0
+        reservation, self._reservation = self._reservation, None
+        began_s, self._began_s = self._began_s, self._active_s
         try:
             reservation = reservation or self._shared.memory.reserve(self._tenant, 0)
             if reservation.body_bytes < len(raw):
@@ -239,7 +237,7 @@ class WebSocket:
         except Refusal as refusal:
             self._application.refused(refusal)
             return
-        self._application.message(raw, self._began_s, reservation)
+        self._application.message(raw, began_s, reservation)
 
     def _count(self) -> None:
         """Count the bytes of a message that has not ended."""
@@ -259,7 +257,9 @@ class WebSocket:
         """Send messages; they are dropped when the client is gone."""
         if self._closing or self._transport is None:
             return
-        self._transport.write(b"".join(map(text_frame, texts)))
+        data = b"".join(map(text_frame, texts))
+        for at in range(0, len(data), PIECE_BYTES):  # as HTTP's answers
+            self._transport.write(data[at : at + PIECE_BYTES])
 
     def close(self, code: int, reason: str) -> None:
         """Say why, and close once the client has said so too."""
@@ -328,8 +328,10 @@ class WebSocket:
             self._end()
 
     def close_after_flush(self) -> None:
-        """Close, in favour of another connection."""
+        """Close, in favour of another connection. No sweep looks at this one any more, so that nothing is awaited."""
         self._end()
+        if self._transport is not None:
+            self._transport.close()
 
     def abort(self) -> None:
         """Close without waiting."""
