@@ -4,7 +4,6 @@ import ast
 import re
 import tomllib
 from collections import defaultdict
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,17 @@ import pytest
 from warmroute_proxy.core.load.load import WorkerLoad
 from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
 from warmroute_proxy.server.base import config_file
-from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.config import (
+    DatabaseConfig,
+    Limits,
+    ProxyConfig,
+    RedisConfig,
+    RegionConfig,
+    TenantConfig,
+    TracingConfig,
+)
+from warmroute_proxy.server.base.config_bounds import bounds
+from warmroute_proxy.server.base.config_stores import BudgetKeys
 from warmroute_proxy.server.base.config_table import Table
 from warmroute_proxy.server.base.declared_metrics import HELP, OF_WORKERS
 from warmroute_proxy.server.base.secrets import config_key_id
@@ -70,12 +79,29 @@ def test_every_key_that_is_read_is_in_the_table_of_its_section(keys_read: dict[s
     assert documented == keys_read
 
 
-def test_the_defaults_of_limits_are_those_of_the_page() -> None:
-    page = (REFERENCE / "reference/configuration.md").read_text().partition("## `[limits]`")[2].partition("\n## ")[0]
-    documented: dict[str, float] = {}
-    for row in rows(page):
-        documented |= zip(names(row[0]), map(float, row[1].split(", ")), strict=True)
-    assert documented == {field.name: field.default for field in fields(Limits)}
+RECORDS = {
+    "proxy": ProxyConfig,
+    "ledger": DatabaseConfig,
+    "budget": BudgetKeys,
+    "redis": RedisConfig,
+    "tracing": TracingConfig,
+    "limits": Limits,
+    "region": RegionConfig,
+    "tenant": TenantConfig,
+}
+"""Of tables whose numbers have defaults."""
+
+
+@pytest.mark.parametrize("table", RECORDS)
+def test_the_defaults_of_numbers_are_those_of_the_page(table: str) -> None:
+    page = (REFERENCE / "reference/configuration.md").read_text()
+    section = re.split(rf"^## `\[+{table}\]+`$", page, flags=re.MULTILINE)[1].partition("\n## ")[0]
+    documented: dict[str, str] = {}
+    for row in rows(section):
+        documented |= zip(names(row[0]), "".join(row[1:2]).split(", "), strict=False)
+    for name, one in bounds(RECORDS[table]).items():
+        if one.default is not None:
+            assert float(documented[name]) == one.default, name
 
 
 def test_every_metric_is_in_the_table_with_what_it_says_of_itself() -> None:
