@@ -126,6 +126,36 @@ def test_an_edited_history_is_named_with_and_without_a_session(client: httpx.Cli
     assert _broken(_ask(client, session, [_system(), *history])) == ("message 4 (tool)", "history-edited")
 
 
+@pytest.mark.parametrize(("place", "where"), [(1, "message 3 (assistant)"), (2, "message 4 (user)")])
+def test_a_change_near_the_end_of_a_long_prompt_is_the_clients(client: httpx.Client, place: int, where: str) -> None:
+    """It is less than what an estimate of tokens is off by, and nothing was evicted."""
+    system = _system(f"You help.\n{RULES}")
+    turns = [{"role": role, "content": f"{role} says {n}. " * 9} for n in range(3) for role in ("user", "assistant")]
+    for end in (1, 3, 5):
+        _ask(client, f"small-{place}", [system, *turns[:end]], [])
+    turns[place] = {**turns[place], "content": "This is something else. " * 9}
+    receipt = _ask(client, f"small-{place}", [system, *turns, {"role": "user", "content": "Go on."}], [])
+    assert receipt["prefix_break"]["where"] == where
+    assert receipt["loss"]["prefix_changed"] > 50
+    assert {"evicted", "unknown"}.isdisjoint(receipt["loss"])
+
+
+def test_a_system_prompt_of_one_line_is_compared_where_the_conversation_goes_on(client: httpx.Client) -> None:
+    one_line, history = RULES.replace("\n", " "), _history(4)
+    for end in (1, 3, 5):
+        _ask(client, "one-line", [{"role": "system", "content": f"It is Monday. {one_line}"}, *history[:end]], [])
+    receipt = _ask(client, "one-line", [{"role": "system", "content": f"It is Tuesday. {one_line}"}, *history], [])
+    assert _broken(receipt) == ("system, line 1", "system")
+
+
+def test_another_agent_that_is_asked_the_same_is_no_break(client: httpx.Client) -> None:
+    """Programs ask a small model for the title of a conversation, under its session."""
+    history = _history(2)
+    _ask(client, "titles", [{"role": "system", "content": "Write a title. " * 400}, history[0]], [])
+    for end in (1, 3, 5):
+        assert "prefix_break" not in _ask(client, "titles", [_system("You help."), *history[:end]], [])
+
+
 def test_a_pruned_result_is_named(client: httpx.Client) -> None:
     history = _history(6)
     for end in (3, 5, 7, 9):

@@ -9,9 +9,11 @@ the line do it:
 
 K is where known text ends. For a lineage with a previous turn it is that turn's prompt (an exact count), unless the
 index shows that the client rewrote part of it (known text ends clearly earlier: the rest of the old prompt is
-`prefix_changed`) or that the text beyond it is known from another conversation (K moves out). For a new lineage K is
-what the index knows, and the rest is `cold`. Beyond the previous prompt tokens are `new`; of these the last answer
-comes first, and where prefill and decode are apart it is `not_kept`, because its KV stayed with the decode engine.
+`prefix_changed`) or that the text beyond it is known from another conversation (K moves out). Where both prompts were
+compared and differ (`rewritten`), K is what the engine found, if the index says the same within its error, else what
+the index says: a change near the end of a long prompt is within that error. For a new lineage K is what the index
+knows, and the rest is `cold`. Beyond the previous prompt tokens are `new`; of these the last answer comes first, and
+where prefill and decode are apart it is `not_kept`, because its KV stayed with the decode engine.
 
 R is K cut to what an engine can reuse: whole pages, and never the last token of the prompt. [R, K) is `page_rounding`.
 
@@ -40,7 +42,7 @@ class LastTurn(Frozen, frozen=True):
 
     `completion_tokens` are those that a client sends back: the answer without its reasoning. `same_worker`: the worker
     chosen now computed that prompt (in PD the prefill worker); `same_region`: a worker of its region did.
-    `salt_changed`: the tenant's salt epoch is another now.
+    `salt_changed`: the tenant's salt epoch is another now. `rewritten`: the client has changed a part of that prompt.
     """
 
     prompt_tokens: int
@@ -48,6 +50,7 @@ class LastTurn(Frozen, frozen=True):
     same_worker: bool
     salt_changed: bool
     same_region: bool = True
+    rewritten: bool = False
 
 
 class IndexEstimates(Frozen, frozen=True):
@@ -125,7 +128,10 @@ def _known_end(
         return end
     previous = last_turn.prompt_tokens if last_turn.prompt_tokens < prompt else prompt  # noqa: FURB136
     # Where the salt changed: the index's chain starts from it, and has nothing of the old text.
-    if last_turn.salt_changed or abs(end - previous) <= ESTIMATE_ERROR * previous + page:
+    if last_turn.rewritten:
+        if page < end - cached <= _error(end, page) and end < prompt:
+            end = cached
+    elif last_turn.salt_changed or abs(end - previous) <= ESTIMATE_ERROR * previous + page:
         end = previous
     _beyond_known(losses, prompt, cached if cached > end else end, previous, last_turn, disaggregated)  # noqa: FURB136
     return end

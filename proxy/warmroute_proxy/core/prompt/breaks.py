@@ -89,7 +89,7 @@ def find_break(before: PromptShape, now: PromptShape, texts: Texts, key: int) ->
             return None
         return _tools(before.head.tools, now.head.tools)
     if before.head.lines != now.head.lines:
-        if not _lines_alike(before.head, now.head) and not (alike and now.head.tools):
+        if not _lines_alike(before.head, now.head) and not (alike and (now.head.tools or _goes_on(before, now))):
             return None
         return _system(before.head.lines, now.head.lines, texts, key)
     return _history(before, now, texts)
@@ -119,6 +119,13 @@ def _tools(old: tuple[ToolMark, ...], new: tuple[ToolMark, ...]) -> Break:
         return Break(where, "tool-order")
     same = (one.size, one.bytes_sum) == (other.size, other.bytes_sum)
     return Break(where, "key-order" if same else "tool-schema")
+
+
+def _goes_on(before: PromptShape, now: PromptShape) -> bool:
+    """Whether a prompt has the messages of another that had an answer in it, by their roles and sizes, and more."""
+    old, new = sizes_of(before.messages, before.ends, 0), sizes_of(now.messages, now.ends, 0)
+    old, new = [each for each in old if each[0]], [each for each in new if each[0]]  # without the system prompt
+    return len(new) > len(old) > 1 and new[: len(old)] == old
 
 
 def _common(old: tuple[object, ...], new: tuple[object, ...]) -> int:

@@ -100,7 +100,7 @@ def turn_before(looked: Looked | KnownPrompt | None, decision: Decision, region:
     same_worker = decision.cache_worker == before.worker
     return LastTurn(
         before.prompt_tokens, before.completion_tokens, same_worker, salt_changed=False,
-        same_region=before.region == region,
+        same_region=before.region == region, rewritten=looked.found is not None,
     )  # fmt: skip
 
 

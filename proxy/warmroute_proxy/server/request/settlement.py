@@ -354,13 +354,15 @@ def losses_of(
     earlier: EarlierTurn | None = None,
     looked: Looked | KnownPrompt | None = None,
 ) -> dict[str, int]:
-    """The loss classes of a request. `last_settled` is what the router knows before this request is settled; where it
-    knows nothing, `earlier` is what the ledger knows from before the proxy's start, and `looked` may have the turn
-    whose prefix this one has changed.
+    """The loss classes of a request. `looked` may have the turn whose prefix this one has changed. Else `last_settled`
+    is what the router knows before this request is settled, and where it knows nothing, `earlier` is what the ledger
+    knows from before the proxy's start.
     """
     decision, before = attempt.decision, last_settled
-    known, other_region, last_turn = decision.known_tokens, decision.other_region_tokens, None
-    if before is not None:
+    known, other_region = decision.known_tokens, decision.other_region_tokens
+    last_turn = turn_before(looked, decision, here)
+    is_rewritten = last_turn is not None and last_turn.rewritten
+    if before is not None and (before.salt_epoch != facts.salt_epoch or not is_rewritten):
         tokens = last_prompt_tokens(before, facts, usage.prompt_tokens)
         if repeats(facts.chain, before):  # so it was sent before, whatever the index has forgotten
             known = max(known, tokens)
@@ -373,15 +375,13 @@ def losses_of(
             before.salt_epoch != facts.salt_epoch,
             before.region == here,
         )
-    elif earlier is not None and facts.turn > earlier.turn:
+    elif earlier is not None and facts.turn > earlier.turn and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
         at_home = decision.cache_worker in earlier.workers
         last_turn = LastTurn(
             earlier.prompt_tokens, earlier.completion_tokens, at_home, salt_changed=False,
             same_region=earlier.region == here,
         )  # fmt: skip
-    else:
-        last_turn = turn_before(looked, decision, here)
     expected, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
     estimates = IndexEstimates(known, expected, moved, other_region, decision.restarted_tokens)
     return classify(
