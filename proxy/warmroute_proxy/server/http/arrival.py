@@ -8,6 +8,7 @@ accepts many at a time. Each counts as a connection from then on.
 import asyncio
 import socket
 import ssl
+from functools import partial
 from typing import Any, Final
 
 from warmroute_proxy.server.http.http1 import LINGER_S, Connection
@@ -61,6 +62,14 @@ class Arrival:
     def begin(self, accepted: socket.socket) -> None:
         """Give the loop an accepted socket, and shake hands with its client."""
         self._task = asyncio.get_running_loop().create_task(self._run(accepted))
+        self._task.add_done_callback(partial(self._ended, accepted))
+
+    def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        """Also of a task that was cancelled before its first step, of which nothing ran."""
+        self._shared.members.discard(self)
+        self._task = None
+        if task.cancelled():
+            accepted.close()
 
     def on_deadline(self) -> None:
         """There is none."""
@@ -93,6 +102,3 @@ class Arrival:
             )
         except (OSError, TimeoutError):
             accepted.close()  # the client speaks no TLS, or has left
-        finally:
-            self._shared.members.discard(self)
-            self._task = None
