@@ -5,6 +5,7 @@ import socket
 
 import pytest
 import uvloop
+from tests.machine import seconds
 from tests.subjects.body_memory import plenty
 
 from warmroute_proxy.server.base.config import Limits
@@ -45,7 +46,8 @@ def test_one_that_came_as_the_listener_closed_is_closed(steps: int) -> None:
             listener.close()
             connections.close_when_idle()
             connections.abort()
-            read = await loop.sock_recv(client, 1)
+            async with asyncio.timeout(seconds(10)):
+                read = await loop.sock_recv(client, 1)
             for _ in range(100):
                 await asyncio.sleep(0)
             return len(connections.members), read
