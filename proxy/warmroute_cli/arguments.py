@@ -199,6 +199,8 @@ def add_receipts(receipts: argparse.ArgumentParser) -> None:
     actions = receipts.add_subparsers(required=True, metavar="ACTION", dest="action")
     newest = actions.add_parser("list", help="the newest turns")
     add_turns(newest)
+    by_hash = "only the session with this hash, or a beginning of it, as `usage --by session` prints it"
+    newest.add_argument("--session-hash", metavar="HASH", help=by_hash)
     newest.add_argument("--limit", type=listed, default=20, metavar="N", help="how many, at most 200 (%(default)d)")
     show = actions.add_parser("show", help="where one went, why there, what was lost, what it would have cost cold")
     show.add_argument(
