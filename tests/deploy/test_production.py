@@ -158,7 +158,9 @@ def test_the_page_waits_for_and_forwards_what_the_chart_makes(folder: Path) -> N
 
 def test_the_ports_of_the_page_are_those_that_the_network_policy_allows() -> None:
     table = PAGE.partition("| Ports | For |")[2].partition("\n\n")[0]
-    listed = {int(number) for row in re.findall(r"^\| ([\d ,;toand]+) \|", table, re.M) for number in row_numbers(row)}
+    listed = {
+        int(number) for row in re.findall(r"^\| ([\d ,;toand]+) \|", table, re.MULTILINE) for number in row_numbers(row)
+    }
     secrets = {kind: {"name": kind.lower()} for kind in ("ledgerDsn", "redisUrl")}
     values = {"secrets": secrets, "tracing": {"endpoint": "http://c:4318"}, "embeddedEngines": {"enabled": True}}
     rules = render(values).one("NetworkPolicy")["spec"]["egress"]
