@@ -110,6 +110,10 @@ def test_the_readme_is_short_and_its_links_work_on_a_package_index() -> None:
     assert [target for target in re.findall(r"\]\(([^)]*)\)", README) if not target.startswith("https://")] == []
 
 
+def test_the_readme_starts_the_fleet_that_its_example_asks() -> None:
+    assert README.index("`warmroute up`") < README.index('eval "$(warmroute up --env)"') < README.index("```python")
+
+
 def test_every_page_has_a_place_in_the_site() -> None:
     config = (ROOT / "mkdocs.yml").read_text()
     named = set(re.findall(r": ([\w/-]+\.md)$", config, re.MULTILINE))
