@@ -123,21 +123,23 @@ def share(text: str) -> float:
 
 def add_admin(command: argparse.ArgumentParser) -> None:
     """Add the options that name a running proxy."""
-    command.add_argument("--config", type=Path, metavar="FILE", help="the proxy's TOML file, if it is no `up` fleet")
-    command.add_argument("--admin-url", metavar="URL", help="the proxy's admin listener, if the file names no port")
+    command.add_argument(
+        "--config", type=Path, metavar="FILE", help="the proxy's TOML file (default: the fleet of `up`)"
+    )
+    command.add_argument("--admin-url", metavar="URL", help="address of the admin port, if the file names no port")
 
 
 def add_state_dir(command: argparse.ArgumentParser) -> None:
     """Add the option for the folder of an `up` fleet."""
-    about = "secret, key and logs (%(default)s)"
+    about = "folder of secret, key and logs (%(default)s)"
     command.add_argument("--state-dir", type=Path, default=DEFAULT_STATE_DIR, metavar="DIR", help=about)
 
 
 def add_turns(command: argparse.ArgumentParser) -> None:
     """Add the options that say which turns, and in which form."""
     command.add_argument("--session", metavar="KEY", help="only the session with this key")
-    command.add_argument("--since", metavar="TIME", help="only turns since then: 30m, 7d, today, monday, 2026-11-23")
-    command.add_argument("--json", action="store_true", help="print the answer as JSON")
+    command.add_argument("--since", metavar="TIME", help="only turns since TIME: 30m, 7d, today, monday, 2026-11-23")
+    command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_engines(engines: argparse.ArgumentParser) -> None:
@@ -145,21 +147,23 @@ def add_engines(engines: argparse.ArgumentParser) -> None:
     engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
     engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
     engines.add_argument(
-        "--wait", type=above_zero, metavar="SECONDS", help="drain, flip: wait until no request runs there"
+        "--wait", type=above_zero, metavar="SECONDS", help="drain, flip: wait until the engine runs no request"
     )
-    engines.add_argument("--graph-gb", type=above_zero, metavar="N", help="flip to decode: memory of its graphs")
+    engines.add_argument(
+        "--graph-gb", type=above_zero, metavar="N", help="flip to decode: GPU memory of its CUDA graphs"
+    )
 
 
 def add_ledger(ledger: argparse.ArgumentParser) -> None:
     """Add the actions of `ledger`."""
     actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
-    migrate = actions.add_parser("migrate", help="make the tables of the database, or bring them up to date")
+    migrate = actions.add_parser("migrate", help="create the tables of the database, or migrate them")
     reconcile = actions.add_parser("reconcile", help="compare receipts with the engines' own counters, by hour")
     for each in (migrate, reconcile):
         each.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
-    ago = "from so long ago on: 30m, 24h, 7d"
+    ago = "start of the comparison: 30m, 24h, 7d ago"
     reconcile.add_argument("--since", type=duration, default=86_400.0, metavar="TIME", help=ago)
-    within = "status 1 where more of an hour's tokens is unexplained: 1%%, 0.5%%"
+    within = "exit 1 if a larger share of an hour's tokens is unexplained: 1%%, 0.5%%"
     reconcile.add_argument("--tolerance", type=share, default=0.01, metavar="SHARE", help=within)
     reconcile.add_argument("--json", action="store_true", help="print JSON")
 
@@ -168,41 +172,41 @@ def add_fleet(command: argparse.ArgumentParser) -> None:
     """Add the options that say how a fleet is started."""
     command.add_argument("--speed", type=above_zero, default=1.0, help="virtual seconds per second (%(default)g)")
     command.add_argument(
-        "--port", type=port, metavar="N", help="N and the three after it (those of the last start); 0: free ones"
+        "--port", type=port, metavar="N", help="first of four ports (default: those of the last start); 0: free ones"
     )
-    command.add_argument("--record", action="store_true", help="keep every decision, for `warmroute replay`")
-    command.add_argument(
-        "--obey-prompts", action="store_true", help="the engines do what `obey: ...` lines of prompts say"
-    )
+    command.add_argument("--record", action="store_true", help="record each decision, for `warmroute replay`")
+    command.add_argument("--obey-prompts", action="store_true", help="engines follow `obey: ...` lines of prompts")
 
 
 def add_up(up: argparse.ArgumentParser) -> None:
     """Add the option of `up`."""
-    up.add_argument(
-        "--env", action="store_true", help="print only the exports for a shell; of the fleet that runs here"
-    )
+    up.add_argument("--env", action="store_true", help="print only the shell exports of the running fleet")
 
 
 def add_usage(usage: argparse.ArgumentParser) -> None:
     """Add the options of `usage`."""
     add_turns(usage)
     by = ("session", "model", "tenant", "day", "hour")
-    usage.add_argument("--by", choices=by, default="model", help="a row for each (%(default)s); tenant: for operators")
+    usage.add_argument("--by", choices=by, default="model", help="group of a row (%(default)s); tenant: for operators")
     usage.add_argument(
-        "--watch", type=above_zero, nargs="?", const=2.0, metavar="SECONDS", help="print it anew each %(const)g s"
+        "--watch", type=above_zero, nargs="?", const=2.0, metavar="SECONDS", help="repeat every SECONDS (%(const)g)"
     )
-    usage.add_argument("--tenant", metavar="NAME", help="for operators: only the turns of this tenant")
+    usage.add_argument("--tenant", metavar="NAME", help="for operators: only turns of this tenant")
 
 
 def add_receipts(receipts: argparse.ArgumentParser) -> None:
     """Add the actions of `receipts`."""
     actions = receipts.add_subparsers(required=True, metavar="ACTION", dest="action")
-    newest = actions.add_parser("list", help="the newest turns")
+    newest = actions.add_parser("list", help="list the newest turns")
     add_turns(newest)
-    newest.add_argument("--limit", type=listed, default=20, metavar="N", help="how many, at most 200 (%(default)d)")
-    show = actions.add_parser("show", help="where one went, why there, what was lost, what it would have cost cold")
+    by_hash = "only the session with this hash, as `usage --by session` prints it, or its first letters"
+    newest.add_argument("--session-hash", metavar="HASH", help=by_hash)
+    newest.add_argument(
+        "--limit", type=listed, default=20, metavar="N", help="number of turns, at most 200 (%(default)d)"
+    )
+    show = actions.add_parser("show", help="explain a turn: engine, reason, losses, price without a cache")
     show.add_argument(
-        "receipt", metavar="ID", help="its id, as in the header x-warmroute-receipt, or a beginning of it"
+        "receipt", metavar="ID", help="id of the receipt (header x-warmroute-receipt), or its first letters"
     )
     show.add_argument("--json", action="store_true", help="print the receipt as JSON")
     add_admin(show)
@@ -214,10 +218,12 @@ def add_proxy(proxy: argparse.ArgumentParser) -> None:
     """Add the options of `proxy`."""
     source = proxy.add_mutually_exclusive_group(required=True)
     source.add_argument("--config", metavar="FILE", help="the proxy's TOML file")
-    source.add_argument("--schema", action="store_true", help="print the JSON Schema of that file, for editors")
-    proxy.add_argument("--processes", type=_processes, metavar="N", help="a number, or auto; overrides the file")
+    source.add_argument("--schema", action="store_true", help="print the JSON Schema of the file, for editors")
+    proxy.add_argument(
+        "--processes", type=_processes, metavar="N", help="number of processes, or auto; overrides the file"
+    )
     proxy.add_argument("--check", action="store_true", help="check the file, print its errors, and exit")
-    proxy.add_argument("--probe", action="store_true", help="with --check: ask all engines and other regions, too")
+    proxy.add_argument("--probe", action="store_true", help="with --check: also ask all engines and other regions")
 
 
 def _processes(text: str) -> int | str:
@@ -226,4 +232,4 @@ def _processes(text: str) -> int | str:
 
 def add_reload(reload: argparse.ArgumentParser) -> None:
     """Add the option of `reload`."""
-    reload.add_argument("--dry-run", action="store_true", help="only say what that would change")
+    reload.add_argument("--dry-run", action="store_true", help="only print what would change")

@@ -42,8 +42,8 @@ class PastFleet:
         try:
             if path.startswith(f"{RECEIPTS}/"):
                 return self._receipt(path.removeprefix(f"{RECEIPTS}/"))
-            question = read_question((parameters or {}).items(), ("by", "since", "limit"), time.time())
-            turns = Turns(TENANT, self._session(session) if session else None, question.since_s)
+            question = read_question((parameters or {}).items(), ("by", "since", "limit", "session_hash"), time.time())
+            turns = Turns(TENANT, self._session(session) if session else question.session_hash, question.since_s)
             regions = dict.fromkeys(self._folders, "counted")
             ledgers = [(folder, folder / LEDGER_FILE) for folder in self._folders.values()]
             if path == RECEIPTS:

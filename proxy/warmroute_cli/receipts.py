@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DECISIONS = {"limit": "1000"}
 NEWEST: Final = {"limit": "200"}
 ID_CHARS: Final = 27
+HASH_CHARS: Final = 16
 WIDE: Final = 120
 """From here on there is room for the day of each turn, even if all are of one."""
 COLUMNS: Final = (
@@ -42,8 +43,10 @@ def run(arguments: Namespace) -> int:
 
 
 def _list(arguments: Namespace) -> int:
-    parameters = {"limit": str(arguments.limit)} | since_of(arguments)
-    found = tenants_api(arguments).ask("/usage/receipts", parameters, session=arguments.session or "")
+    api, parameters = tenants_api(arguments), {"limit": str(arguments.limit)} | since_of(arguments)
+    if arguments.session_hash is not None:
+        parameters["session_hash"] = _whole_hash(api, arguments.session_hash)
+    found = api.ask("/usage/receipts", parameters, session=arguments.session or "")
     if arguments.json:
         print(json.dumps(found, indent=2))
     else:
@@ -66,12 +69,22 @@ def _whole_id(api: "Api | PastFleet", given: str) -> str:
     start = given if given.startswith("wr-") else f"wr-{given}"
     if len(start) >= ID_CHARS or not start[3:]:
         return quote(given, safe="")
-    found = [row["id"] for row in api.ask("/usage/receipts", NEWEST)["data"] if row["id"].startswith(start)]
+    return _only_one(api, "id", start, "receipt")
+
+
+def _whole_hash(api: "Api | PastFleet", given: str) -> str:
+    """The session hash that begins so, among the newest turns. Raises: ApiError, if not unique."""
+    return given if len(given) >= HASH_CHARS else _only_one(api, "session", given, "session hash")
+
+
+def _only_one(api: "Api | PastFleet", field: str, start: str, named: str) -> str:
+    values = dict.fromkeys(str(row[field] or "") for row in api.ask("/usage/receipts", NEWEST)["data"])
+    found = [value for value in values if value.startswith(start)]
     if not found:
-        raise ApiError(f"none of the newest {NEWEST['limit']} turns has a receipt that begins with {start!r}")
+        raise ApiError(f"none of the newest {NEWEST['limit']} turns has a {named} that begins with {start!r}")
     if len(found) > 1:
-        raise ApiError(f"{len(found)} receipts begin with {start!r}: {', '.join(found[:5])}")
-    return str(found[0])
+        raise ApiError(f"{len(found)} {named}s begin with {start!r}: {', '.join(found[:5])}")
+    return found[0]
 
 
 def _decision(arguments: Namespace, receipt: dict[str, Any]) -> dict[str, Any] | None:

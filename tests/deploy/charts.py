@@ -48,12 +48,25 @@ def render_with(name: str, pairs: list[str], files: list[Path]) -> Rendered:
     return _rendered(name, text, pairs)
 
 
+def notes(values: dict[str, Any]) -> str:
+    """What `helm install` would print."""
+    (text,) = (text for path, text in _texts("east", json.dumps(values), []).items() if path.endswith("NOTES.txt"))
+    return text
+
+
 def _rendered(name: str, values: str, pairs: list[str]) -> Rendered:
+    try:
+        templates = _texts(name, values, pairs)
+    except subprocess.CalledProcessError as error:
+        return Rendered([], str(error.stderr))
+    texts = [text for path, text in templates.items() if not path.endswith("NOTES.txt")]
+    return Rendered([each for text in texts for each in yaml.safe_load_all(text) if each], "")
+
+
+def _texts(name: str, values: str, pairs: list[str]) -> dict[str, str]:
+    """The rendered template of each path. Raises: CalledProcessError."""
     command = [str(ROOT / ".venv-deploy/bin/python"), str(ROOT / "scripts/chart.py"), str(CHART), name, "prod", *pairs]
-    done = subprocess.run(command, input=values, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return Rendered([], done.stderr)
+    done = subprocess.run(command, input=values, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     assert not found["problems"], found["problems"]
-    texts = [text for path, text in found["templates"].items() if not path.endswith("NOTES.txt")]
-    return Rendered([each for text in texts for each in yaml.safe_load_all(text) if each], "")
+    return dict(found["templates"])

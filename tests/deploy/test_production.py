@@ -1,22 +1,28 @@
 """docs/how-to/production.md, followed as far as that goes without a cluster and where systemd does not run."""
 
+import json
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
+import yaml
 
 from tests.unit.plan.plans import kind
 from warmroute_backend.plan.files import deployment_files
+from warmroute_proxy.server.base.config import TracingConfig
 from warmroute_proxy.server.main import serve
 
-from .charts import CHART, Rendered, render_with
+from .charts import CHART, Rendered, notes, render, render_with
 from .container import IMAGE, ROOT
 
 PAGE = (ROOT / "docs/how-to/production.md").read_text()
+DIGEST = "5" * 64
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -56,9 +62,24 @@ def test_the_table_of_the_image_is_true() -> None:
 def installed(words: list[str], folder: Path) -> Rendered:
     """What `helm install NAME CHART ...` would send to the cluster."""
     assert (ROOT / words[3]).resolve() == CHART
-    pairs = [words[at + 1].replace("DIGEST", "5" * 64) for at, word in enumerate(words) if word == "--set"]
-    files = [folder / words[at + 1] for at, word in enumerate(words) if word == "--values"]
-    return render_with(words[2], pairs, files)
+    pairs = [word.replace("DIGEST", DIGEST) for word in options(words, "--set")]
+    return render_with(words[2], pairs, [folder / name for name in options(words, "--values")])
+
+
+def options(words: list[str], name: str) -> list[str]:
+    return [words[at + 1] for at, word in enumerate(words) if word == name]
+
+
+def checked(found: Rendered, folder: Path) -> int:
+    """What `warmroute proxy --check` returns for the config of a release."""
+    secret = folder / "secret"
+    if not secret.exists():
+        secret.write_text("5" * 64)
+        secret.chmod(0o400)
+    config = folder / "warmroute.toml"
+    text = found.config().replace("/etc/warmroute-secrets/fleet/secret", str(secret))
+    config.write_text(text.replace("/var/lib/warmroute", str(folder)))
+    return serve(str(config), True, None)
 
 
 @pytest.fixture
@@ -67,15 +88,29 @@ def folder(tmp_path: Path) -> Path:
     for path, text in deployment_files(kind("inside a node"), "model", "").items():
         (tmp_path / "deployment" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "deployment" / path).write_text(text)
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    (tmp_path / "values.yaml").write_text(json.dumps(yaml.safe_load(example.replace("DIGEST", DIGEST))))
+    (tmp_path / "key.txt").write_text(f'API key:\n  wr-{"6" * 32}\n  key_sha256 = ["{DIGEST}"]\n')
+    (edit,) = of("sed", "-i")
+    command = re.search(r"^sed -i .*$", PAGE, re.MULTILINE)
+    assert command
+    assert installed_from(edit[-1])
+    subprocess.run(["bash", "-euc", command[0]], cwd=tmp_path, check=True)
     return tmp_path
 
 
+def installed_from(values: str) -> bool:
+    return any(values in options(words, "--values") for words in of("helm", "install"))
+
+
 def test_each_installation_renders_and_names_the_secret_that_the_page_makes(folder: Path) -> None:
-    secret = of("kubectl", "create", "secret", "generic")[0]
-    name, key = secret[4], secret[5].removeprefix("--from-literal=").partition("=")[0]
+    secrets = {tuple(options(words, "--namespace")): words for words in of("kubectl", "create", "secret", "generic")}
     installations = of("helm", "install")
-    assert len(installations) == 2
+    assert len(installations) == 3
     for words in installations:
+        secret = secrets[tuple(options(words, "--namespace"))]
+        (literal,) = (word for word in secret if word.startswith("--from-literal="))
+        name, key = secret[4], literal.split("=")[1]
         found = installed(words, folder)
         assert not found.refused
         mounts = [each["secret"] for each in found.pod()["volumes"] if "secret" in each]
@@ -94,14 +129,71 @@ def test_the_kind_cluster_gets_the_image_that_was_built(folder: Path) -> None:
     assert {each["image"] for each in trial.pod()["containers"]} == {loaded}
     assert loaded.startswith("localhost/warmroute:")
     assert "localhost/warmroute:$version" in IMAGE.read_text()
-    secret = folder / "secret"
-    secret.write_text("5" * 64)
-    secret.chmod(0o400)
-    config = folder / "warmroute.toml"
-    config.write_text(trial.config().replace("/etc/warmroute-secrets/fleet/secret", str(secret)))
-    assert serve(str(config), True, None) == 0
     engines = trial.one("StatefulSet", f"{of('helm', 'install')[0][2]}-warmroute-engine")
     assert engines["spec"]["replicas"] == 2
+
+
+def test_each_installation_has_a_config_that_the_proxy_takes_and_a_tenant_with_a_key(folder: Path) -> None:
+    """A digest of zeros, as in the values of a plan before the page's edit, would not pass."""
+    for words in of("helm", "install"):
+        found = installed(words, folder)
+        assert checked(found, folder) == 0
+        (tenant,) = tomllib.loads(found.config())["tenant"]
+        assert tenant["key_sha256"] == [DIGEST]
+
+
+def test_the_page_waits_for_and_forwards_what_the_chart_makes(folder: Path) -> None:
+    release = installed(of("helm", "install")[0], folder)
+    waited = [words[3].removeprefix("statefulset/") for words in of("kubectl", "rollout", "status")]
+    assert all(release.one("StatefulSet", name) for name in waited)
+    forwarded = [(words[-3], words[-2]) for words in of("kubectl", "port-forward")]
+    assert len(forwarded) == 2
+    for service, ports in forwarded:
+        found = release.one("Service", service.removeprefix("service/"))
+        assert str(found["spec"]["ports"][0]["port"]) == ports.partition(":")[2]
+    (curl,) = of("curl")
+    asked = json.loads(curl[-1])["model"]
+    assert asked == tomllib.loads(release.config())["model"][0]["name"]
+
+
+def test_the_ports_of_the_page_are_those_that_the_network_policy_allows() -> None:
+    table = PAGE.partition("| Ports | For |")[2].partition("\n\n")[0]
+    listed = {
+        int(number) for row in re.findall(r"^\| ([\d ,;toand]+) \|", table, re.MULTILINE) for number in row_numbers(row)
+    }
+    secrets = {kind: {"name": kind.lower()} for kind in ("ledgerDsn", "redisUrl")}
+    values = {"secrets": secrets, "tracing": {"endpoint": "http://c:4318"}, "embeddedEngines": {"enabled": True}}
+    rules = render(values).one("NetworkPolicy")["spec"]["egress"]
+    allowed = {port[end] for rule in rules for port in rule["ports"] for end in ("port", "endPort") if end in port}
+    assert listed == allowed
+
+
+def row_numbers(row: str) -> list[str]:
+    return re.findall(r"\d+", row)
+
+
+def test_the_policy_for_engines_fits_the_pods_of_the_chart_and_of_a_plan(folder: Path) -> None:
+    hardening = (ROOT / "docs/how-to/hardening.md").read_text()
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", hardening, re.DOTALL | re.MULTILINE)
+    policy = yaml.safe_load(text)
+    kubernetes_validate.validate(policy, "1.36", strict=True)
+    proxies, engines, _ = policy["spec"]["ingress"][0]["from"]
+    labels = installed(of("helm", "install")[0], folder).one("StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    assert proxies["podSelector"]["matchLabels"].items() <= labels.items()
+    assert engines["podSelector"] == policy["spec"]["podSelector"]
+    planned = json.loads((folder / "deployment/helm/values.json").read_text())["monitoring"]["engineSelector"]
+    assert engines["podSelector"]["matchLabels"] == planned
+
+
+def test_traces_have_the_ratio_of_the_proxy_by_default() -> None:
+    release = render({"tracing": {"endpoint": "http://c:4318"}, "embeddedEngines": {"enabled": True}})
+    assert tomllib.loads(release.config())["tracing"]["ratio"] == TracingConfig(endpoint="").ratio
+
+
+def test_a_release_whose_tenant_nobody_can_be_says_so() -> None:
+    zeros = {"tenants": [{"name": "a", "keySha256": ["0" * 64]}], "embeddedEngines": {"enabled": True}}
+    assert "its clients get 401" in notes(zeros)
+    assert "WARNING" not in notes(zeros | {"tenants": [{"name": "a", "keySha256": [DIGEST]}]})
 
 
 def test_the_machine_without_containers_gets_what_its_unit_starts() -> None:

@@ -110,6 +110,10 @@ def test_the_readme_is_short_and_its_links_work_on_a_package_index() -> None:
     assert [target for target in re.findall(r"\]\(([^)]*)\)", README) if not target.startswith("https://")] == []
 
 
+def test_the_readme_starts_the_fleet_that_its_example_asks() -> None:
+    assert README.index("`warmroute up`") < README.index('eval "$(warmroute up --env)"') < README.index("```python")
+
+
 def test_every_page_has_a_place_in_the_site() -> None:
     config = (ROOT / "mkdocs.yml").read_text()
     named = set(re.findall(r": ([\w/-]+\.md)$", config, re.MULTILINE))
@@ -138,9 +142,18 @@ def test_the_commands_that_find_what_broke_a_cache_are_answered(environment: dic
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warmroute_cli.main "$@"\n')
     command.chmod(0o755)
     environment = environment | {"PATH": f"{tmp_path}:{environment['PATH']}"}
-    for page in ("troubleshooting", "save-money"):
-        for block in blocks((ROOT / f"docs/how-to/{page}.md").read_text(), "sh"):
-            assert run(["bash", "-euo", "pipefail", "-c", block], environment)
+
+    def answered(block: str) -> str:
+        return run(["bash", "-euo", "pipefail", "-c", block], environment)
+
+    by_session, listed, shown, *others = blocks((ROOT / "docs/how-to/troubleshooting.md").read_text(), "sh")
+    session = re.findall(r"^([0-9a-f]{16}) ", answered(by_session), re.MULTILINE)[0]
+    turns = re.findall(r"^(wr-[0-9a-f]{24}) ", answered(listed.replace("HASH", session[:6])), re.MULTILINE)
+    rows = json.loads(answered("warmroute receipts list --limit 200 --json"))["data"]
+    assert turns == [row["id"] for row in rows if row["session"] == session]
+    assert answered(shown.replace("wr-ID", turns[0])).startswith(turns[0])
+    for block in [*others, *blocks((ROOT / "docs/how-to/save-money.md").read_text(), "sh")]:
+        assert answered(block)
 
 
 def test_every_loss_class_is_documented() -> None:

@@ -64,6 +64,41 @@ def test_the_codes_of_troubleshooting_are_in_the_reference_with_their_status() -
     assert codes - set(row.findall((DOCS / "reference/errors.md").read_text())) == set()
 
 
+def test_the_gain_of_compiling_is_that_of_the_benchmark() -> None:
+    """By an agent's turn (w5) and the same turn with a stream (w5s), and a small request (w1)."""
+    relay = (DOCS / "benchmarks/relay.md").read_text()
+
+    def figures(name: str) -> list[float]:
+        rows = re.findall(rf"^\| {name} \| ([\d.]+)[^|]*\|(?: [^|]*\|)? ([\d.]+)[^|]*\|", relay, re.MULTILINE)
+        (turn, stream), (small, _) = rows[0], rows[-1]
+        return [float(turn), float(stream), float(small)]
+
+    changes = [
+        after / before - 1 for before, after in zip(figures("warmroute"), figures("warmroute compiled"), strict=True)
+    ]
+    turn, stream, small = (round(100 * change) for change in changes)
+    python, install = ((DOCS / page).read_text() for page in ("explanation/python.md", "how-to/install.md"))
+    assert f"({turn} %)" in python
+    assert f"(+{stream} %)" in python
+    for page in (python, install):
+        assert f"{-turn} % less CPU for an agent's turn" in page
+        assert f"{-small} % less for a small request" in " ".join(page.split())
+        assert f"{stream} %" in page
+
+
+def test_the_fall_of_the_hit_ratio_is_that_of_the_benchmark() -> None:
+    text = " ".join((DOCS / "explanation/working-set.md").read_text().split())
+    row = re.search(
+        r"^\| Claude Code, N=8, 1\.5M tokens a worker \| 5 \| ([\d.]+) .*?\| ([\d.]+) .*?\| ([\d.]+) (\w+)",
+        (DOCS / "benchmarks/placement.md").read_text(),
+        re.MULTILINE,
+    )
+    assert row
+    alone, events, best = row.groups()[:3]
+    assert f"to {alone} with 1.5 million ({events} with KV events)" in text
+    assert f"other policy reaches {best}" in text
+
+
 DECISIONS = sorted((DOCS / "decisions").glob("0*.md"))
 
 

@@ -48,5 +48,8 @@ def test_three_servers_get_a_proxy_that_keeps_a_session_where_it_is(tmp_path: Pa
     assert len(usages) == 2
     assert [check(usage) for usage in usages] == [[], []]
     assert len({usage["warmroute"]["workers"][0]["id"] for usage in usages}) == 1
+    first, second = (usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
+    assert first == 0
+    assert second >= 128, "the system prompt, in whole pages"
     listed = done.stdout.splitlines()[2:]
     assert all(any(usage["warmroute"]["id"] in line for line in listed) for usage in usages)

@@ -245,6 +245,8 @@ def test_ports_stay_and_what_was_used_is_remembered(tmp_path: Path) -> None:
     assert "Where: in region" in command(tmp_path, "receipts", "show", turn_["id"][3:-2]).stdout
     assert json.loads(command(tmp_path, "usage", "--session", SESSION, "--json").stdout)["turns"] == 1
     assert json.loads(command(tmp_path, "usage", "--session", "other", "--json").stdout)["turns"] == 0
+    for words, count in ((["--session-hash", turn_["session"][:5]], 1), (["--session-hash", "0" * 16], 0)):
+        assert len(json.loads(command(tmp_path, "receipts", "list", "--json", *words).stdout)["data"]) == count
     assert "no receipt" in command(tmp_path, "receipts", "show", "wr-000000000000000000000000").stderr
 
 

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,19 +32,12 @@ def copy_of_the_checkout(folder: Path) -> Path:
 
 
 def run(script: str, folder: Path) -> str:
-    """What a script prints in a fresh copy of the checkout, with a home of its own.
-
-    `pip install warmroute` installs a wheel of the copy.
-    """
+    """What a script prints in a fresh copy of the checkout, with a home of its own."""
     checkout, home = copy_of_the_checkout(folder / "warmroute"), folder / "home"
     home.mkdir()
-    wheels = folder / "wheels"
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels), str(checkout)]
-    subprocess.run(build, check=True, timeout=seconds(TIMEOUT_S))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "PYTHON"))}
     path = f"{NODE / 'node_modules' / '.bin'}:{os.environ['PATH']}"
-    environment = {**kept, **QUIET, "HOME": str(home), "PATH": path, "PIP_FIND_LINKS": str(wheels)}
-    environment["COLUMNS"] = str(WIDTH)
+    environment = {**kept, **QUIET, "HOME": str(home), "PATH": path, "COLUMNS": str(WIDTH)}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=seconds(TIMEOUT_S),
@@ -78,3 +70,4 @@ def test_the_first_hour(tmp_path: Path) -> None:
     tables = [line for step in (4, 6) for line in said[step].splitlines()[1:]]
     assert [line for line in tables if len(line) > WIDTH and "http" not in line] == []
     assert "requests in " in said[7]
+    assert len(said) == 9  # a fleet for the examples that follow

@@ -19,12 +19,12 @@ def add(demo: argparse.ArgumentParser) -> None:
         help="sglang: the real SGLang on this CPU, see scripts/sglang (%(default)s)",
     )
     demo.add_argument(
-        "--tight", action="store_true", help="a small fleet with less KV than its sessions need, in under a minute"
+        "--tight", action="store_true", help="a small fleet whose sessions need more KV than it has; under a minute"
     )
     demo.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     demo.add_argument("--speed", type=above_zero, default=DEMO_SPEED, help="virtual seconds per second (%(default)g)")
-    demo.add_argument("--seed", type=int, default=1, help="seed of engines and of choices of regions (%(default)d)")
-    demo.add_argument("--sessions", type=count, default=3, metavar="N", help="sessions at the same time (%(default)d)")
+    demo.add_argument("--seed", type=int, default=1, help="seed of engines and regions (%(default)d)")
+    demo.add_argument("--sessions", type=count, default=3, metavar="N", help="concurrent sessions (%(default)d)")
     demo.add_argument(
         "--harness", nargs="+", choices=HARNESSES, default=(), metavar="NAME", help=f"only sessions of these: {names}"
     )

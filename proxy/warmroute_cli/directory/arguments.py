@@ -13,17 +13,17 @@ _SETTING = "KEY=VALUE"
 def add_tenants(tenants: argparse.ArgumentParser) -> None:
     """`warmroute tenants`."""
     actions = tenants.add_subparsers(required=True, metavar="ACTION", dest="action")
-    added = actions.add_parser("add", help="a new tenant, with settings as in a [[tenant]]: tokens_per_minute=100000")
-    changed = actions.add_parser("change", help="other settings; KEY= without a value takes one away")
-    removed = actions.add_parser("remove", help="refuse a tenant everywhere, now, and revoke its keys")
+    added = actions.add_parser("add", help="add a tenant, with settings of a [[tenant]]: tokens_per_minute=100000")
+    changed = actions.add_parser("change", help="change settings; KEY= without a value removes one")
+    removed = actions.add_parser("remove", help="refuse a tenant on all proxies at once, and revoke its keys")
     for command in (added, changed, removed):
         command.add_argument("tenant", metavar="NAME")
-    added.add_argument("settings", nargs="*", metavar=_SETTING, help="a key of a [[tenant]], and its value as in TOML")
-    changed.add_argument("settings", nargs="+", metavar=_SETTING, help="the same")
-    imported = actions.add_parser("import", help="put the tenants of the file, and their keys, into the database")
-    found = actions.add_parser("list", help="the tenants of the file and of the database")
+    added.add_argument("settings", nargs="*", metavar=_SETTING, help="a key of a [[tenant]], with a TOML value")
+    changed.add_argument("settings", nargs="+", metavar=_SETTING, help="as for `add`")
+    imported = actions.add_parser("import", help="copy the tenants of the file, with their keys, to the database")
+    found = actions.add_parser("list", help="list the tenants of the file and of the database")
     _add_page(found, LISTED)
-    audit = actions.add_parser("audit", help="who has changed what")
+    audit = actions.add_parser("audit", help="list changes, with their authors")
     _add_audit(audit)
     for command in (added, changed, removed, imported, found, audit):
         _add_config(command)
@@ -38,22 +38,24 @@ def add_key(key: argparse.ArgumentParser) -> None:
 def add_keys(keys: argparse.ArgumentParser, *, required: bool = True) -> None:
     """`warmroute keys`. `required`: an action has to be named."""
     actions = keys.add_subparsers(required=required, metavar="ACTION", dest="action")
-    made = actions.add_parser("make", help="a new key of a tenant, shown once")
-    made.add_argument("tenant", metavar="TENANT", help="the name of a tenant of the file or of the database")
-    made.add_argument("--note", default="", metavar="TEXT", help="what it is for")
-    rotate = actions.add_parser("rotate", help="a new key in place of one, which is good for some time still")
-    rotate.add_argument("--overlap", type=duration, default="24h", metavar="TIME", help="how long (%(default)s)")
-    revoke = actions.add_parser("revoke", help="refuse a key everywhere, now")
+    made = actions.add_parser("make", help="make a key for a tenant, and show it once")
+    made.add_argument("tenant", metavar="TENANT", help="name of a tenant of the file or of the database")
+    made.add_argument("--note", default="", metavar="TEXT", help="purpose of the key")
+    rotate = actions.add_parser("rotate", help="replace a key; the old one stays valid for --overlap")
+    rotate.add_argument(
+        "--overlap", type=duration, default="24h", metavar="TIME", help="how long the old key stays valid (%(default)s)"
+    )
+    revoke = actions.add_parser("revoke", help="refuse a key on all proxies at once")
     for command in (rotate, revoke):
         command.add_argument("key", metavar="ID", help="the id of the key, k-...")
     for command in (made, rotate):
         command.add_argument(
-            "--lifetime", type=duration, metavar="TIME", help="it expires after 90d, 12h, ...; else never"
+            "--lifetime", type=duration, metavar="TIME", help="lifetime of the key: 90d, 12h (default: no expiry)"
         )
-    found = actions.add_parser("list", help="all keys, without themselves")
-    found.add_argument("--tenant", metavar="NAME", help="only those of this tenant")
+    found = actions.add_parser("list", help="list all keys by id, never their values")
+    found.add_argument("--tenant", metavar="NAME", help="only keys of this tenant")
     _add_page(found, LISTED)
-    audit = actions.add_parser("audit", help="who has changed what")
+    audit = actions.add_parser("audit", help="list changes, with their authors")
     _add_audit(audit)
     for command in (made, rotate, revoke, found, audit):
         _add_config(command)
@@ -66,7 +68,7 @@ def _add_audit(audit: argparse.ArgumentParser) -> None:
 
 def _add_page(command: argparse.ArgumentParser, default: int) -> None:
     command.add_argument(
-        "--limit", type=many, default=default, metavar="N", help="how many at most, up to 10000 (%(default)d)"
+        "--limit", type=many, default=default, metavar="N", help="number of rows, at most 10000 (%(default)d)"
     )
 
 

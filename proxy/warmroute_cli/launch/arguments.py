@@ -14,28 +14,36 @@ STOP_WAIT_S = 600.0
 
 def add(launch: argparse.ArgumentParser) -> None:
     """Add them."""
-    launch.add_argument("what", metavar="PLAN|ACTION", help=f"a plan.toml to run, or {', '.join(ACTIONS)} of what runs")
-    launch.add_argument("name", nargs="?", metavar="NAME", help="restart, logs: of which process")
-    launch.add_argument("--engine", choices=ENGINES, default="sglang", help="what stands for the engines (%(default)s)")
-    launch.add_argument("--state-dir", type=Path, default=STATE_DIR, metavar="DIR", help="state, logs (%(default)s)")
-    run = launch.add_argument_group("running a plan")
-    run.add_argument("--node", type=int, default=0, metavar="N", help="which node this is, from 0 (%(default)s)")
-    run.add_argument("--python", default="python3", metavar="FILE", help="the Python that has SGLang (%(default)s)")
-    run.add_argument("--proxy-config", type=Path, metavar="FILE", help="the proxy's TOML (beside the plan)")
-    run.add_argument(
-        "--restarts", type=count, default=5, metavar="N", help="of a process in half an hour (%(default)s)"
+    launch.add_argument("what", metavar="PLAN|ACTION", help=f"a plan.toml to run, or an action: {', '.join(ACTIONS)}")
+    launch.add_argument("name", nargs="?", metavar="NAME", help="restart, logs: name of the process")
+    launch.add_argument("--engine", choices=ENGINES, default="sglang", help="kind of engine to start (%(default)s)")
+    launch.add_argument(
+        "--state-dir", type=Path, default=STATE_DIR, metavar="DIR", help="folder for state and logs (%(default)s)"
     )
-    run.add_argument("--drain-s", type=above_zero, default=300.0, metavar="S", help="longest drain (%(default)g)")
+    run = launch.add_argument_group("running a plan")
+    run.add_argument("--node", type=int, default=0, metavar="N", help="number of this node, from 0 (%(default)s)")
+    run.add_argument("--python", default="python3", metavar="FILE", help="Python interpreter with SGLang (%(default)s)")
+    run.add_argument(
+        "--proxy-config", type=Path, metavar="FILE", help="the proxy's TOML file (default: beside the plan)"
+    )
+    run.add_argument(
+        "--restarts", type=count, default=5, metavar="N", help="restarts of a process per half hour (%(default)s)"
+    )
+    run.add_argument(
+        "--drain-s", type=above_zero, default=300.0, metavar="S", help="longest drain, in seconds (%(default)g)"
+    )
     trial = launch.add_argument_group("a trial (--engine embedded, sglang-cpu)")
-    trial.add_argument("--port", type=port, default=8000, metavar="N", help="of the proxy (%(default)s)")
-    trial.add_argument("--admin-port", type=port, default=8001, metavar="N", help="of its operators (%(default)s)")
+    trial.add_argument("--port", type=port, default=8000, metavar="N", help="port for clients (%(default)s)")
+    trial.add_argument("--admin-port", type=port, default=8001, metavar="N", help="admin port (%(default)s)")
     trial.add_argument(
-        "--speed", type=above_zero, default=1.0, help="virtual seconds per second, embedded (%(default)g)"
+        "--speed", type=above_zero, default=1.0, help="embedded: virtual seconds per second (%(default)g)"
     )
     actions = launch.add_argument_group("actions")
-    actions.add_argument("--json", action="store_true", help="status: as JSON")
-    actions.add_argument("--lines", type=count, default=SHOWN_LINES, metavar="N", help="logs: how many (%(default)s)")
-    actions.add_argument("--follow", action="store_true", help="logs: go on until Ctrl-C")
+    actions.add_argument("--json", action="store_true", help="status: print JSON")
     actions.add_argument(
-        "--wait", type=above_zero, default=STOP_WAIT_S, metavar="S", help="stop, restart: how long (%(default)g)"
+        "--lines", type=count, default=SHOWN_LINES, metavar="N", help="logs: number of lines (%(default)s)"
+    )
+    actions.add_argument("--follow", action="store_true", help="logs: follow until Ctrl-C")
+    actions.add_argument(
+        "--wait", type=above_zero, default=STOP_WAIT_S, metavar="S", help="stop, restart: longest wait (%(default)g)"
     )

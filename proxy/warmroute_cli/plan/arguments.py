@@ -9,46 +9,52 @@ from warmroute_cli.arguments import above_zero, count, wants
 
 def add(plan: argparse.ArgumentParser) -> None:
     """Add them."""
-    plan.add_argument("--model", metavar="NAME|DIR", help="a known model, or a checkpoint's folder")
+    plan.add_argument("--model", metavar="NAME|DIR", help="a known model, or the folder of a checkpoint")
     plan.add_argument("--gpus", metavar="NxGPU", help="8xH200, or 2x8xH200 for two nodes")
-    plan.add_argument("--check", type=Path, metavar="FILE", help="check an edited plan.toml, and nothing else")
+    plan.add_argument("--check", type=Path, metavar="FILE", help="only check an edited plan.toml")
     plan.add_argument("--list", action="store_true", help="print known models and GPUs, and exit")
-    plan.add_argument("--objective", choices=OBJECTIVES, default="latency", help="(%(default)s)")
+    plan.add_argument("--objective", choices=OBJECTIVES, default="latency", help="goal of the plan (%(default)s)")
     _add_traffic(plan.add_argument_group("traffic"))
     _add_targets(plan.add_argument_group("targets of the traffic"))
-    _add_choices(plan.add_argument_group("choices (all are made if they are not given)"))
+    _add_choices(plan.add_argument_group("choices (default: chosen by the planner)"))
     _add_site(plan.add_argument_group("the site"))
     output = plan.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print the plan as JSON instead of a page")
-    output.add_argument("--out", type=Path, metavar="DIR", help="write all files of the deployment there")
+    output.add_argument("--out", type=Path, metavar="DIR", help="write all files of the deployment to DIR")
 
 
 def _add_traffic(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--trace", type=Path, metavar="FILE", help="requests, in a format that `warmroute replay` reads")
-    group.add_argument("--input", type=count, metavar="TOKENS", help="tokens of a prompt")
-    group.add_argument("--output", type=count, metavar="TOKENS", help="tokens of an answer")
-    group.add_argument("--requests-per-s", type=above_zero, default=1.0, metavar="N", help="(%(default)g)")
-    group.add_argument("--cached", type=share, default=0.9, metavar="SHARE", help="of a prompt (%(default)g)")
+    group.add_argument("--trace", type=Path, metavar="FILE", help="trace in a format of `warmroute replay`")
+    group.add_argument("--input", type=count, metavar="TOKENS", help="tokens per prompt")
+    group.add_argument("--output", type=count, metavar="TOKENS", help="tokens per answer")
+    group.add_argument("--requests-per-s", type=above_zero, default=1.0, metavar="N", help="rate (%(default)g)")
+    group.add_argument(
+        "--cached", type=share, default=0.9, metavar="SHARE", help="cached share of a prompt (%(default)g)"
+    )
 
 
 def _add_targets(group: argparse._ArgumentGroup) -> None:
     for percentile in (50, 90, 99):
-        group.add_argument(f"--ttft-p{percentile}", type=latency, metavar="TIME", help="to the first token, such as 2s")
+        group.add_argument(
+            f"--ttft-p{percentile}", type=latency, metavar="TIME", help="time to the first token, such as 2s"
+        )
     group.add_argument(
         "--time-per-token",
         dest="token_p90",
         type=latency,
         metavar="TIME",
-        help="after the first token, at p90, such as 30ms",
+        help="p90 time per token after the first, such as 30ms",
     )
     for percentile in (50, 99):
         group.add_argument(f"--time-per-token-p{percentile}", dest=f"token_p{percentile}", type=latency, metavar="TIME")
-    group.add_argument("--gpu-hour", type=above_zero, metavar="USD", help="what a GPU costs: prints prices of tokens")
-    group.add_argument("--margin", type=share, default=0.0, metavar="SHARE", help="added to those prices (%(default)g)")
+    group.add_argument("--gpu-hour", type=above_zero, metavar="USD", help="price of a GPU hour; prints token prices")
+    group.add_argument(
+        "--margin", type=share, default=0.0, metavar="SHARE", help="margin on token prices (%(default)g)"
+    )
 
 
 def _add_choices(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--context", type=count, metavar="TOKENS", help="the longest request that an engine takes")
+    group.add_argument("--context", type=count, metavar="TOKENS", help="longest request of an engine")
     group.add_argument("--pd", type=division, metavar="P+D|off", help="GPUs of prefill and decode, such as 4+4")
     group.add_argument("--tp", type=count, metavar="N", help="GPUs of an engine")
     group.add_argument("--attention-dp", type=groups, metavar="N|P+D", help="attention groups of an engine, or of both")
@@ -57,26 +63,28 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--mem-fraction", type=share, metavar="SHARE", help="--mem-fraction-static")
     group.add_argument("--swa-ratio", type=share, metavar="SHARE", help="--swa-full-tokens-ratio")
     group.add_argument("--hicache", choices=("on", "off"))
-    group.add_argument("--storage", choices=STORAGES, help="behind HiCache")
-    group.add_argument("--lmcache", action="store_true", help="LMCache in place of HiCache")
+    group.add_argument("--storage", choices=STORAGES, help="storage tier of HiCache")
+    group.add_argument("--lmcache", action="store_true", help="LMCache instead of HiCache")
     group.add_argument("--speculation", choices=("on", "off"))
 
 
 def _add_site(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--hardware", type=Path, metavar="FILE", help="TOML with [[gpu]] tables")
-    group.add_argument("--served-name", metavar="NAME", help="what clients call the model")
+    group.add_argument("--served-name", metavar="NAME", help="model name for clients")
     group.add_argument("--hosts", nargs="+", default=[], metavar="HOST", help="addresses of the nodes")
     group.add_argument("--ib-device", default="", metavar="NAMES", help="network cards, comma-separated or a JSON map")
-    group.add_argument("--image", metavar="IMAGE", help="of the engines in Kubernetes")
+    group.add_argument("--image", metavar="IMAGE", help="image of the engines in Kubernetes")
     group.add_argument(
         "--rdma-resource",
         default=RDMA_RESOURCE,
         metavar="NAME",
-        help="of network cards in Kubernetes (%(default)s), or '': privileged pods",
+        help="Kubernetes resource of network cards (%(default)s); '': privileged pods",
     )
-    group.add_argument("--cache-dir", default=CACHE_DIR, metavar="DIR", help="of each node (%(default)s)")
-    group.add_argument("--namespace", default="default", help="in Kubernetes (%(default)s)")
-    group.add_argument("--env", nargs="+", type=variable, default=[], metavar="NAME=VALUE", help="of every engine")
+    group.add_argument("--cache-dir", default=CACHE_DIR, metavar="DIR", help="cache folder on each node (%(default)s)")
+    group.add_argument("--namespace", default="default", help="Kubernetes namespace (%(default)s)")
+    group.add_argument(
+        "--env", nargs="+", type=variable, default=[], metavar="NAME=VALUE", help="environment of each engine"
+    )
 
 
 @wants("a share between 0 and 1")

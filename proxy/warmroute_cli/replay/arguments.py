@@ -30,18 +30,20 @@ def fleet_options(arguments: argparse.Namespace) -> list[str]:
 
 
 def _add_trace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("traces", nargs="*", type=Path, metavar="TRACE", help="files, played one after the other")
-    parser.add_argument("--scenario", choices=SCENARIOS, help="play a ready-made comparison instead of a trace")
-    parser.add_argument("--made-up", choices=MADE_UP, help="play a generated trace")
+    parser.add_argument(
+        "traces", nargs="*", type=Path, metavar="TRACE", help="trace files, replayed one after the other"
+    )
+    parser.add_argument("--scenario", choices=SCENARIOS, help="run a predefined comparison instead of a trace")
+    parser.add_argument("--made-up", choices=MADE_UP, help="replay a generated trace")
     parser.add_argument(
         "--seed",
         type=int,
         default=1,
         metavar="N",
-        help="seed of a generated trace, or of the arrivals that a file leaves open (1)",
+        help="seed of a generated trace, or of arrivals that a file does not state (1)",
     )
-    parser.add_argument("--recorded", action="store_true", help="play the packaged recordings of agent sessions")
-    parser.add_argument("--verify", action="store_true", help="make each decision of a proxy's record again")
+    parser.add_argument("--recorded", action="store_true", help="replay the packaged recordings of agent sessions")
+    parser.add_argument("--verify", action="store_true", help="repeat each decision of a proxy's record, and compare")
     parser.add_argument("--policy", nargs="+", metavar="NAME", help="policies to compare, or all (warmroute)")
     parser.add_argument("--policies", action="store_true", help="list all policies, and exit")
     parser.add_argument("--speed-up", nargs="+", type=above_zero, metavar="X", help="divide arrival times by X (1)")
@@ -69,14 +71,16 @@ def _add_fleet(fleet: argparse._ArgumentGroup) -> None:
         "--fleet",
         type=Path,
         metavar="FILE",
-        help="a TOML file of workers that differ, instead of --workers",
+        help="TOML file of different workers, instead of --workers",
     )
     fleet.add_argument("--regions", type=_count, default=1, metavar="N", help="number of regions (1)")
-    fleet.add_argument("--rtt-ms", type=_not_negative, default=100.0, metavar="MS", help="round trip of regions (100)")
+    fleet.add_argument(
+        "--rtt-ms", type=_not_negative, default=100.0, metavar="MS", help="round trip between regions (100)"
+    )
     fleet.add_argument(
         "--each-turn-anywhere",
         action="store_true",
-        help="each turn arrives at any region, else each session at one",
+        help="each turn arrives at a random region (default: one region per session)",
     )
     fleet.add_argument(
         "--change", nargs="+", type=_change, default=(), metavar="S:KIND:WORKER",
@@ -88,11 +92,11 @@ def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
     proxies.add_argument("--routers", type=_count, default=1, metavar="N", help="proxies of each region (1)")
     proxies.add_argument(
         "--share-lag-ms", type=_not_negative, metavar="MS",
-        help="the routers of a region share their books, and learn of each other's requests after this time",
+        help="delay of messages between proxies of a region (default: none share)",
     )  # fmt: skip
     proxies.add_argument(
         "--share-loss", type=_share, default=0.0, metavar="X",
-        help="share of those messages that are lost, and sent again a second later (0)",
+        help="share of those messages that are lost, and repeated a second later (0)",
     )  # fmt: skip
     proxies.add_argument(
         "--event-lag-ms",
@@ -107,18 +111,18 @@ def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     proxies.add_argument(
         "--hinting-share", type=_share, default=0.0, metavar="X",
-        help="share of turns that say whether the next one comes soon, later or never, for working sets (0)",
+        help="share of turns that announce the time of the next one, for working sets (0)",
     )  # fmt: skip
     proxies.add_argument(
         "--ending-share", type=_share, default=0.0, metavar="X",
-        help="share of sessions that say once they are over, for working sets (0)",
+        help="share of sessions that announce their end, for working sets (0)",
     )  # fmt: skip
     proxies.add_argument(
         "--naming-share",
         type=_share,
         default=1.0,
         metavar="X",
-        help="share of sessions that send a session name (1)",
+        help="share of sessions with a session key (1)",
     )
 
 

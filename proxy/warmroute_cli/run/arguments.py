@@ -9,19 +9,25 @@ MAX_MODEL_CHARS = 128
 
 
 def add(run: argparse.ArgumentParser) -> None:
-    """Its options. What stands behind `--` is the program's, and taken off before they are read."""
+    """Add its options. Arguments after `--` go to the program; `split` removes them first."""
     run.usage = "warmroute run [options] NAME [-- ARGUMENT...]\n       warmroute run [options] -- PROGRAM [ARGUMENT...]"
     names = ", ".join(PROGRAMS)
     run.add_argument(
-        "program", choices=tuple(PROGRAMS), nargs="?", metavar="NAME", help=f"{names}; without: what stands behind --"
+        "program",
+        choices=tuple(PROGRAMS),
+        nargs="?",
+        metavar="NAME",
+        help=f"{names}; without a NAME: the program after --",
     )
     run.add_argument(
-        "--base-url", metavar="URL", help="the proxy, such as http://host:8080/v1 (the fleet that runs here)"
+        "--base-url", metavar="URL", help="the proxy, such as http://host:8080/v1 (default: the local fleet)"
     )
-    run.add_argument("--key", metavar="KEY", help="its API key (with --base-url: OPENAI_API_KEY of the environment)")
-    run.add_argument("--model", type=_model, metavar="NAME", help="the model (what the program is made for, if served)")
-    run.add_argument("--print", action="store_true", help="print the settings as lines of a shell, and start nothing")
-    run.add_argument("--show-key", action="store_true", help="with --print: print the API key, too")
+    run.add_argument("--key", metavar="KEY", help="its API key (default with --base-url: OPENAI_API_KEY)")
+    run.add_argument(
+        "--model", type=_model, metavar="NAME", help="the model (default: the program's usual one, if served)"
+    )
+    run.add_argument("--print", action="store_true", help="print the settings as shell lines, and start nothing")
+    run.add_argument("--show-key", action="store_true", help="with --print: include the API key")
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -39,7 +39,7 @@ def problems_of(config: Config, environ: Mapping[str, str]) -> list[str]:
     found = [*_unreadable(config, environ), *_exposed(config)]
     if config.database is None:  # which may have further books
         found += Prices((), time.time).problems(config.models)
-    found += [f"{key}: is all zeros, as in examples; `warmroute key` makes a key" for key in _zero_digests(config)]
+    found += zero_digests(config)
     found += [
         f"engine {engine.id}: url: {engine.url} ends in /v1, and requests would go to /v1/v1/...; it ends before /v1"
         for engine in _own_engines(config)
@@ -82,12 +82,11 @@ def _exposed(config: Config) -> Iterator[str]:
             yield f"{file}: holds a secret, and others can read it: chmod 600 {file}"
 
 
-def _zero_digests(config: Config) -> Iterator[str]:
-    if config.proxy.admin_key_sha256 == _NO_KEY:
-        yield "proxy.admin_key_sha256"
-    for tenant in config.tenants:
-        if _NO_KEY in tenant.key_sha256:
-            yield f"tenant {tenant.name}: key_sha256"
+def zero_digests(config: Config) -> list[str]:
+    """The digests that were copied from an example, in words."""
+    places = ["proxy.admin_key_sha256"] if config.proxy.admin_key_sha256 == _NO_KEY else []
+    places += [f"tenant {tenant.name}: key_sha256" for tenant in config.tenants if _NO_KEY in tenant.key_sha256]
+    return [f"{place}: is all zeros, as in examples: no key matches; `warmroute key` makes a key" for place in places]
 
 
 def probe(config: Config) -> list[Answer]:

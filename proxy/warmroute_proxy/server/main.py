@@ -27,7 +27,7 @@ from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import HeldBy
 from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.build import Proxy, build, control_planes
-from warmroute_proxy.server.check import probe, problems_of, shown
+from warmroute_proxy.server.check import probe, problems_of, shown, zero_digests
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe as probe_engines
 from warmroute_proxy.server.http.listener import Listener
@@ -63,6 +63,8 @@ def serve(config_path: str, check: bool, processes: int | str | None = None, *, 
         logging.basicConfig(
             stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
         )
+        for problem in zero_digests(config):
+            log.warning("%s", problem)
         if config.proxy.processes > 1:
             import warmroute_proxy.server.control.control_plane  # noqa: F401 - once, for all that are forked
 

@@ -16,7 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with a timeline of each session")
-    parser.add_argument("--show-text", action="store_true", help="show what the changed lines say, instead of x and 9")
+    parser.add_argument("--show-text", action="store_true", help="show the text of changed lines instead of x and 9")
     parser.add_argument(
         "--fail-under", type=_share, metavar="RATIO", help="exit with 1 if less than this share is cached: 0.85"
     )

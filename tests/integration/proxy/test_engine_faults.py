@@ -55,10 +55,10 @@ CASES = [
     Case("accepts and never answers", {"fault": "hang"}),
     Case("freezes in the middle of its answer", {}, frozen=True),
     Case("is slow with its first token", {"fault": "slow", "delay_s": 1}),
-    Case("sends its answer slowly, but on and on", {"fault": "drip", "delay_s": 0.1}),
+    Case("streams its answer slowly, without a pause", {"fault": "drip", "delay_s": 0.1}),
     Case("resets the connection", {"fault": "reset"}),
     Case("closes the connection early", {"fault": "cut"}),
-    Case("ends its answer early, in good order", {"fault": "truncate"}),
+    Case("ends its answer early, with a clean close", {"fault": "truncate"}),
     Case("answers 200 with HTML", {"fault": "content_type"}),
     Case("answers 200 with an error as the first event", {"fault": "error_first", "status": 500}),
     Case("answers 500", {"fault": "status", "status": 500}),
@@ -73,8 +73,8 @@ CASES = [
         "reports only zeros",
         {"fault": "usage", "usage": {"prompt_tokens": 0, "completion_tokens": 0, "prompt_tokens_details": None}},
     ),
-    Case("was started again, with an empty cache", {}, replaced=signal.SIGKILL),
-    Case("took the place of one that still ends its streams", {}, replaced=signal.SIGTERM),
+    Case("restarts with an empty cache", {}, replaced=signal.SIGKILL),
+    Case("replaces one that is still finishing streams", {}, replaced=signal.SIGTERM),
 ]
 
 
@@ -274,7 +274,7 @@ def test_the_page_says_what_was_seen(observed: Observed) -> None:
 
 def _table(observed: Observed) -> str:
     lines = [
-        "| an engine that | streamed | not streamed | with another engine | ledger | counts against it |\n",
+        "| An engine that | streamed | not streamed | with another engine | ledger | counts against it |\n",
         "|---|---|---|---|---|---|\n",
     ]
     for case in CASES:

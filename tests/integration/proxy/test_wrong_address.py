@@ -108,7 +108,7 @@ def test_probe_reads_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_key_of_zeros_and_a_secret_that_others_can_read(
-    engine: EngineProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    engine: EngineProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")])
     config = proxy.write_config()
@@ -122,9 +122,11 @@ def test_a_key_of_zeros_and_a_secret_that_others_can_read(
     digest = tenant.partition('["')[2].partition('"]')[0]
     config.write_text(config.read_text().replace(f'key_sha256 = ["{digest}"]', f'key_sha256 = ["{"0" * 64}"]'))
     assert check(config) == 2
-    assert (
-        "tenant first: key_sha256: is all zeros, as in examples; `warmroute key` makes a key" in capsys.readouterr().err
-    )
+    wrong = "tenant first: key_sha256: is all zeros, as in examples: no key matches; `warmroute key` makes a key"
+    assert wrong in capsys.readouterr().err
+    secret.unlink()  # so that the start ends
+    assert main(["proxy", "--config", str(config)]) == 2
+    assert wrong in caplog.messages
 
 
 def test_probe_without_check_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
