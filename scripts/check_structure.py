@@ -11,9 +11,9 @@ import-linter holds the direction of imports between packages. This holds the re
 - no element of a tuple by a number above 1: a structure of more than two values has names
 - each package says in its docstring what it is for, and names its modules
 
-Folders of more than 22 modules, files of more than 400 lines or fewer than 60, and classes of more than 20 attributes,
-those of their base classes in this tree included, are listed, to be looked at: a file is cut, or merged with another
-one, where concepts end and not where lines do.
+Folders of more than 22 modules, files of more than 400 lines, and classes of more than 20 attributes, those of their
+base classes in this tree included, are listed, to be looked at; files of fewer than 60 lines are counted by room. A
+file is cut, or merged with another one, where concepts end and not where lines do.
 
 Words of identifiers are checked by `scripts/vocabulary.py`. Plain records of a wire or ledger format (msgspec
 structures, named tuples, dataclasses) may have more attributes. Signatures of other projects may have more parameters

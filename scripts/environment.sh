@@ -70,7 +70,8 @@ new_environment() {
     uv pip install --python "$1/bin/python" "${@:3}"
 }
 
-# locked_environment DIR EXTRAS: DIR holds the checkout with EXTRAS, in the versions of uv.lock.
+# locked_environment DIR EXTRAS: DIR holds the checkout with EXTRAS, in the versions of uv.lock. The lock has addresses of
+# PyPI's files: a site that reaches a mirror alone leaves WARMROUTE_LOCKED unset, and gets what the ranges allow.
 locked_environment() {
     local extra
     uv venv --clear --seed --python "$python" "$1"
@@ -87,10 +88,12 @@ compiled_wheel() {
     echo "${found[0]}"
 }
 
-# What an environment depends on: the Python and the requirements of the project.
+# stamp_of PYTHON: what an environment depends on: the Python and the requirements of the project; where they are locked,
+# the versions, too.
 stamp_of() {
     "$1" -c 'import hashlib, sys
-print(sys.version.split()[0], hashlib.sha256(open("pyproject.toml", "rb").read()).hexdigest())'
+digests = (hashlib.sha256(open(name, "rb").read()).hexdigest() for name in sys.argv[1:])
+print(sys.version.split()[0], *digests)' pyproject.toml ${WARMROUTE_LOCKED:+uv.lock}
 }
 
 # has_environment DIR EXTRAS [REQUIREMENT...]: whether DIR was set up for them and nothing changed since.

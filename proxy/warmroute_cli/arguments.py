@@ -216,7 +216,7 @@ def add_receipts(receipts: argparse.ArgumentParser) -> None:
 
 def add_proxy(proxy: argparse.ArgumentParser) -> None:
     """Add the options of `proxy`."""
-    source = proxy.add_mutually_exclusive_group(required=True)
+    source = proxy.add_mutually_exclusive_group()
     source.add_argument("--config", metavar="FILE", help="the proxy's TOML file")
     source.add_argument("--schema", action="store_true", help="print the JSON Schema of the file, for editors")
     proxy.add_argument(

@@ -8,10 +8,14 @@ from argparse import Namespace
 def run(arguments: Namespace) -> int:
     """0: done; 1: something that was asked is not as it should be; 2: not done."""
     if arguments.schema:
+        if arguments.check or arguments.probe or arguments.processes is not None:
+            arguments.parsed_by.error("--schema goes with no other option")
         from warmroute_proxy.server.base.config_schema import document_schema
 
         print(json.dumps(document_schema(), indent=2))
         return 0
+    if arguments.config is None:
+        arguments.parsed_by.error("the following arguments are required: --config")
     if arguments.probe and not arguments.check:
         print("warmroute proxy: --probe goes with --check", file=sys.stderr)
         return 2

@@ -247,7 +247,7 @@ def test_calls_that_cannot_follow_each_other_are_refused(run: Run, tmp_path: Pat
 
 
 def test_the_traffic_of_a_record_can_be_replayed_as_a_trace(run: Run) -> None:
-    traces = [records.load(path, salt) for salt, path in enumerate(run.records.values())]
+    traces = [records.load([path], salt) for salt, path in enumerate(run.records.values())]
     requests = [request for trace in traces for request in trace.requests]
     assert len(requests) == TURNS
     assert sum(request.after is not None for request in requests) > TURNS / 3
@@ -273,7 +273,7 @@ def test_a_record_without_a_served_turn_is_no_trace(run: Run, tmp_path: Path) ->
         del changed[1:]
 
     with pytest.raises(TraceError, match="no turn was served"):
-        records.load(rewritten(run.records["east"], tmp_path / "empty", keep_the_first))
+        records.load([rewritten(run.records["east"], tmp_path / "empty", keep_the_first)])
 
 
 def test_the_command_says_whether_all_decisions_came_out_the_same(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from warmroute.contract.money import CacheRates, Rates
 from warmroute_cli.prices.command import book_toml
 from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks
-from warmroute_proxy.server.base.config_prices import MAX_SOURCE_CHARS, read_book
+from warmroute_proxy.server.base.config_prices import MAX_SOURCE_CHARS, instant_text, read_book
 from warmroute_proxy.server.base.config_table import Table
 
 times = st.integers(0, 10**6)
@@ -56,7 +56,11 @@ def test_a_book_survives_its_text(
     hits = (cached, more.cached_host, more.cached_storage) if more is not None else (cached,)
     made = PriceBook(Rates(max(input_, *hits), cached, output, "2026-12", more), start, source)
     problems: list[str] = []
-    (entry,) = tomllib.loads(book_toml("kimi-k2.5", made))["price"]
+    text = book_toml("kimi-k2.5", made)
+    assert [line for line in text.splitlines() if line.startswith("from")] == (
+        [] if start is None else [f"from = {instant_text(start)}"]
+    )
+    (entry,) = tomllib.loads(text)["price"]
     table = Table(entry, "price[0]", problems)
     assert (table.name("model"), read_book(table)) == ("kimi-k2.5", made)
     table.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import time
 
 import httpx
@@ -96,6 +97,20 @@ async def test_slices_are_never_more_than_the_limit_together(redis: Redis) -> No
     finally:
         for each in calls:
             await each.close()
+
+
+@pytest.mark.parametrize("denied", ["evalsha", "script"])
+async def test_a_user_of_redis_needs_few_commands(redis: Redis, denied: str) -> None:
+    acl = f"ACL SETUSER default -@all +eval +evalsha +get +incrby +expire -{denied}\r\n"
+    with socket.create_connection(("127.0.0.1", redis.port), timeout=seconds(5.0)) as sock:
+        sock.sendall(acl.encode())
+        assert sock.recv(16) == b"+OK\r\n"
+    calls = RedisCalls(redis.url, seconds(5.0))
+    try:
+        assert await RedisWindows(calls).take(MINUTE, SPAN, 2) == Taken(2, LIMIT - 2)
+        assert await RedisWindows(calls).take(MINUTE, SPAN, 3) == Taken(3, LIMIT - 5)
+    finally:
+        await calls.close()
 
 
 async def test_a_frozen_redis_is_away_after_the_deadline(redis: Redis) -> None:

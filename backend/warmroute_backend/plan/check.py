@@ -12,7 +12,6 @@ from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.memory import chunk_of_rank, most_fraction, reserve_mib
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache
-from warmroute_backend.plan.words import KV_TYPES
 
 _WEIGHT_BLOCK = 128
 _FRACTION_DIGIT = 0.0005
@@ -76,8 +75,6 @@ def _shape(plan: Plan, engine: Engine) -> Iterator[str]:
             f"an expert's {model.expert_width} columns on {shape.tp // engine.ep} GPUs are no multiple of "
             f"{_WEIGHT_BLOCK}, which fp8 weights share a scale for; raise ep."
         )
-    if shape.kv_type not in KV_TYPES:
-        yield f"kv_dtype {shape.kv_type!r} is none of {', '.join(KV_TYPES)}."
     if shape.page_tokens < 1 or (model.kind is CacheKind.SPARSE and shape.page_tokens != 64):
         yield f"a page of {shape.page_tokens} tokens: sparse attention has 64, others at least 1."
     if min(shape.chunk_tokens, shape.running_requests, shape.graph_batch) < 1:

@@ -1,14 +1,11 @@
 """A plan: engines on GPUs of nodes, what was chosen and why. Values only; `choose` makes them, `check` judges them."""
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from warmroute_backend.plan.hardware import Cluster
 from warmroute_backend.plan.memory import Memory, Role, Shape, memory
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.words import CACHE_DIR, RDMA_RESOURCE, Objective, Storage
-
-ROLES: Final = ("aggregated", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from warmroute_backend.plan.deployment import (
-    ROLES,
     Engine,
     HiCache,
     Plan,
@@ -25,7 +24,7 @@ from warmroute_backend.plan.hardware import GPUS, gpus_with, parse_cluster
 from warmroute_backend.plan.memory import Shape
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.tables import known, record, table
-from warmroute_backend.plan.words import OBJECTIVES, STORAGES
+from warmroute_backend.plan.words import OBJECTIVES
 
 _RATE: Final = re.compile(r"\d{1,9}(\.\d{1,6})?")
 VERSION: Final = 1
@@ -58,7 +57,6 @@ _ENGINE_KEYS: Final = {
     "lmcache": "lmcache",
 }
 _NESTED: Final[Mapping[str, type]] = {"ports": Ports, "hicache": HiCache, "speculation": Speculation}
-_WORDS: Final = {"role": ROLES, "storage": STORAGES}
 
 
 def written(plan: Plan, model: str) -> str:
@@ -129,7 +127,7 @@ def _site(given: object, where: str) -> Site:
         raise PlanError(f"{where} is no table.")
     rest = dict(given)
     environment = rest.pop("environment", {})
-    if not isinstance(environment, dict):
+    if not isinstance(environment, dict) or not all(isinstance(each, str) for each in environment.values()):
         raise PlanError(f"{where}.environment is no table of texts.")
     return record(Site, {**rest, "environment": list(environment.items())}, where)
 
@@ -138,9 +136,6 @@ def _engine(given: object, where: str) -> Engine:
     if not isinstance(given, dict):
         raise PlanError(f"{where} is no table.")
     known(given, (*_ENGINE_KEYS, *_SHAPE_KEYS, *_NESTED), where)
-    for key, words in _WORDS.items():
-        if key in given:
-            _one_of(given, key, words, where)
     own = {name: given[key] for key, name in _ENGINE_KEYS.items() if key in given}
     shape = {name: given[key] for key, name in _SHAPE_KEYS.items() if key in given}
     nested: dict[str, object] = {

@@ -1,9 +1,9 @@
 """Tables of TOML: a record of the values of one, and the text of one."""
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
-from typing import Any, Final, TypeVar
+from dataclasses import MISSING, fields
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 import tomli_w
@@ -11,7 +11,13 @@ import tomli_w
 from warmroute_backend.plan.errors import PlanError, unknown
 
 T = TypeVar("T")
-_WRONG: Final = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<key>.*)`)?")
+_WANTED: Final[Mapping[Any, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "a list of texts",
+}
 
 
 def record(kind: type[T], values: object, where: str, *, keys: Mapping[str, str] | None = None) -> T:
@@ -21,15 +27,30 @@ def record(kind: type[T], values: object, where: str, *, keys: Mapping[str, str]
     """
     if not isinstance(values, dict):
         raise PlanError(f"{where} is no table.")
-    known(values, [field.name for field in fields(kind)], where)  # type: ignore[arg-type]
-    try:
-        return msgspec.convert(values, kind)
-    except msgspec.ValidationError as error:
-        found = _WRONG.fullmatch(str(error))
-        what, key = (found["what"], found["key"]) if found else (str(error), None)
-        for name, shown in (keys or {}).items():
-            what, key = what.replace(f"`{name}`", f"`{shown}`"), shown if key == name else key
-        raise PlanError(f"{where}{f'.{key}' if key else ''}: {what}.") from None
+    named = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    known(values, named, where)
+    needed = [name for name, field in named.items() if field.default is MISSING and field.default_factory is MISSING]
+    shown = {name: (keys or {}).get(name, name) for name in named}
+    if missing := [shown[name] for name in needed if name not in values]:
+        raise PlanError(f"{where} lacks {', '.join(missing)}.")
+    found = {}
+    for name, given in values.items():
+        try:
+            found[name] = msgspec.convert(given, named[name].type)
+        except msgspec.ValidationError:
+            raise PlanError(f"{where}.{shown[name]} is {given!r}, which is {_unlike(named[name].type)}.") from None
+    return kind(**found)
+
+
+def _unlike(kind: Any) -> str:
+    """What a value is that does not fit the type of a field."""
+    if isinstance(kind, UnionType):
+        (kind,) = (each for each in get_args(kind) if each is not NoneType)
+    if get_origin(kind) is Literal:
+        return f"none of {', '.join(get_args(kind))}"
+    kind, meta = get_args(kind) if get_origin(kind) is Annotated else (kind, msgspec.Meta())
+    least = "" if meta.ge is None else f" of at least {meta.ge}"
+    return f"not {_WANTED[get_origin(kind) or kind]}{least}"
 
 
 def known(values: Mapping[str, Any], names: Iterable[str], where: str) -> None:

@@ -78,10 +78,9 @@ def _list(arguments: Namespace, config: Config) -> None:
 
 def book_toml(model: str, book: PriceBook) -> str:
     """A book as a [[price]] that `import` reads."""
-    values: dict[str, Any] = {"model": model, "name": book.name}
-    if book.from_s is not None:
-        values["from"] = datetime.fromtimestamp(book.from_s, UTC)
-    return table("[[price]]", {**values, **book.rates.as_usd_per_mtok(), "source": book.source or None})
+    head = "[[price]]" if book.from_s is None else f"[[price]]\nfrom = {instant_text(book.from_s)}"
+    values = {"model": model, "name": book.name, **book.rates.as_usd_per_mtok(), "source": book.source or None}
+    return table(head, values)
 
 
 def _row(model: str, book: PriceBook, *, in_effect: bool) -> Sequence[str]:

@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 from warmroute_cli.replay.arguments import fleet_options
 from warmroute_proxy.replay.fleet_file import WorkerKind, read_fleet
-from warmroute_proxy.replay.loaders import load
+from warmroute_proxy.replay.loaders import load_all
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
 from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run
 from warmroute_proxy.replay.simulation import Change, Progress
-from warmroute_proxy.replay.trace import Trace, TraceError, concatenated
+from warmroute_proxy.replay.trace import Trace, TraceError
 
 SWEEP_LOADS = (1.0, 2.0, 4.0)
 COPIES = 8
@@ -185,7 +185,7 @@ def _trace(source: Source) -> Trace:
             prompts.Recorded(each.name, [request.body for request in each.requests]) for each in load_recordings()
         ]
         return prompts.load(sessions, COPIES, source.seed)
-    return concatenated([load(path, salt, source.seed) for salt, path in enumerate(source.paths)])
+    return load_all(source.paths, source.seed)
 
 
 def _one(source: Source, chosen: Run, progress: Progress | None = None) -> Result:

@@ -178,8 +178,9 @@ def test_the_command_shows_and_applies_the_changes(
 
 
 def test_the_answers_are_as_described(scene: Scene) -> None:
-    schemas = described_routes()["components"]["schemas"]
-    responses = described_routes()["paths"]["/admin/reload"]["post"]["responses"]
+    document = described_routes()
+    schemas = document["components"]["schemas"]
+    responses = document["paths"]["/admin/reload"]["post"]["responses"]
     described = schemas["Reloaded"]
     scene.write(scene.first + scene.tables[2])
     dry, applied = scene.reload(dry_run=True).json(), scene.reload().json()

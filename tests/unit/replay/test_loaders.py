@@ -5,11 +5,18 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
-from warmroute_proxy.replay.loaders import load, prompts
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.replicas.record import MAGIC, Call, Dispatched, Ended, Opened, Placed, frame
+from warmroute_proxy.replay.loaders import load, load_all, prompts
 from warmroute_proxy.replay.trace import TraceError, concatenated
 
 
@@ -190,6 +197,48 @@ def test_a_record_has_the_arrivals_that_were_whatever_the_seed(tmp_path: Path) -
     path.write_bytes(b"warmroute record 2\n")
     with pytest.raises(TraceError, match="leave out --seed"):
         load(path, seed=2)
+
+
+def turn_of(session: int, turn: int) -> Facts:
+    """A turn whose prompt begins with 5,000 tokens that all sessions share, and grows by 1,000 tokens a turn."""
+    ends = [20_000, *(20_000 + 4_000 * (n + 1) for n in range(turn))]
+    hashes = [Random(name).getrandbits(64) for name in ("shared", *(f"{session}.{n}" for n in range(turn)))]
+    return Facts("m", session, session, False, None, Chain(hashes, ends), ends[-2], turn, 100, None, None, False)
+
+
+def record_of(path: Path, turns: Sequence[tuple[float, Facts]]) -> Path:
+    """A record in which a process serves turns, each for half a second."""
+    router = Router("east", [Worker("a", "a", 0, "aggregated")])
+    calls: list[Call] = [Opened("1", "east", "cost", [], [])]
+    for ticket, (at_s, facts) in enumerate(turns):
+        calls += [Placed(at_s, facts, frozenset(), router.place(facts, at_s)), Dispatched(at_s)]
+        calls.append(Ended(ticket, at_s + 0.5, facts.chain.total_bytes // 4, 0, 100))
+    path.write_bytes(MAGIC + b"".join(frame(call) for call in calls))
+    return path
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_records_of_a_proxys_processes_are_one_trace(tmp_path: Path, order: Sequence[int]) -> None:
+    """Sessions go from one process to another with each turn, and share a prefix."""
+    turns = [(10.0 + 3 * turn + session, turn_of(session, turn + 1)) for turn in range(6) for session in range(2)]
+    turns.sort(key=lambda each: each[0])
+    whole = load(record_of(tmp_path / "whole", turns))
+    parts = [record_of(tmp_path / f"proxy.record.{n}", turns[n::3]) for n in range(3)]
+    together = load_all([parts[n] for n in order])
+    assert [asdict(each) for each in together.requests] == [asdict(each) for each in whole.requests]
+    assert (together.sessions, together.ceiling()) == (2, whole.ceiling())
+    assert sum(each.after is not None for each in together.requests) == 10
+
+
+def test_records_of_other_proxies_and_other_files_are_played_one_after_the_other(tmp_path: Path) -> None:
+    turns = [(1.0, turn_of(1, 1)), (2.0, turn_of(2, 1))]
+    one, other = (record_of(tmp_path / name, turns) for name in ("east.record.0", "west.record.0"))
+    for paths in ([one, other], [one, one]):
+        trace = load_all(paths)
+        assert trace.sessions == 4
+        assert not set(trace.requests[0].blocks) & set(trace.requests[2].blocks)
+    chats = [written(tmp_path / f"chat.{n}", [chat(0, 1100, [1, 2, 3])]) for n in range(2)]
+    assert load_all(chats).sessions == 2
 
 
 def test_traces_are_played_one_after_the_other(tmp_path: Path) -> None:

@@ -48,6 +48,24 @@ def test_a_limit_is_refused_beyond_its_bounds_by_schema_and_reader(key: str, one
             parse_config(document, Path(), "")
 
 
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (0, "0 is not between 1 and 64"),
+        (65, "65 is not between 1 and 64"),
+        (1.5, 'must be an integer or "auto", not 1.5'),
+        (True, 'must be an integer or "auto", not true'),
+        ("many", 'must be an integer or "auto", not "many"'),
+    ],
+)
+def test_a_number_of_processes_is_refused_by_schema_and_reader(number: Any, said: str) -> None:
+    document = {**EXAMPLE, "proxy": {**EXAMPLE["proxy"], "processes": number}}
+    assert problems(document)
+    for _ in range(2):  # the reader leaves the document as it is
+        with pytest.raises(ConfigError, match=re.escape(f"proxy.processes: {said}")):
+            parse_config(document, Path(), "")
+
+
 def test_what_changes_while_the_proxy_runs_is_said_by_the_fields() -> None:
     assert "body_bytes" in live_fields(Limits)
     assert "body_memory_bytes" not in live_fields(Limits)

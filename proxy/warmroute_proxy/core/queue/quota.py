@@ -34,7 +34,7 @@ class TenantLimits(NamedTuple):
     tokens_per_minute: _Limit | None = None
     requests_at_once: _Limit | None = None
     tokens_at_once: _Limit | None = None
-    cached_weight: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    cached_weight: Annotated[float, Meta(ge=0.0, le=1.0)] = 1.0
     """How much a cached prompt token counts of a limit of tokens, once it is known to be cached."""
 
 

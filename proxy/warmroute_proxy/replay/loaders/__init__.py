@@ -10,20 +10,36 @@ records     records of a live proxy's decisions
 
 import gzip
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from warmroute_proxy.replay.loaders import mooncake, sessions
-from warmroute_proxy.replay.trace import MAX_REQUESTS, Trace, TraceError
+from warmroute_proxy.replay.trace import MAX_REQUESTS, Trace, TraceError, concatenated
 
 _RECORD = b"warmroute record "
 MAX_BYTES = 1 << 30
 """Size of a trace, unpacked."""
 
 
-def load(path: Path, salt: int = 0, seed: int = 1) -> Trace:
+def load_all(paths: Sequence[Path], seed: int = 1) -> Trace:
+    """Return the traces in files as one: one after the other, but the records of a proxy's processes as one trace.
+
+    Raises: as `load`.
+    """
+    groups: dict[object, list[Path]] = {}
+    for at, path in enumerate(paths):
+        of_process = path.suffix[1:].isdecimal() and _begins_as_record(path)
+        key = (path.with_suffix(""), paths[:at].count(path)) if of_process else at
+        groups.setdefault(key, []).append(path)
+    return concatenated([load(path, salt, seed, more) for salt, (path, *more) in enumerate(groups.values())])
+
+
+def load(path: Path, salt: int = 0, seed: int = 1, more: Sequence[Path] = ()) -> Trace:
     """Return the trace in a file, packed by gzip or not. `seed` draws the arrivals that the file leaves open.
+
+    `more`: where it is a record, those of the other processes of its proxy.
 
     Raises: TraceError, which says what is wrong with the file; OSError, where there is none.
     """
@@ -32,7 +48,7 @@ def load(path: Path, salt: int = 0, seed: int = 1) -> Trace:
             raise TraceError(f"{path}: a record has the arrivals that were: leave out --seed")
         from warmroute_proxy.replay.loaders import records  # only here: the codec takes 50 ms to set up
 
-        return records.load(path, salt)
+        return records.load((path, *more), salt)
     lines = _lines(path)
     try:
         first = msgspec.json.decode(lines[0])

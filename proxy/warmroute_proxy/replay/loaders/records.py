@@ -1,5 +1,8 @@
 """Records of a live proxy (`[proxy] record`) as a trace: the traffic that was, for other fleets and policies.
 
+Each process of a proxy has a record of its own, with the turns that clients sent to it. All processes have one clock,
+the machine's, so that the turns of their records are one trace in order of arrival.
+
 A turn that was served here and reported its tokens is a request; what failed, what clients left, and what was forwarded
 (the other region has a record of its own) is not. A turn that continues one which had ended before comes as long after
 its end as it came then (closed loop); all others come when they came.
@@ -11,6 +14,7 @@ to the cache is found in the turn that sent it back.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,22 +38,25 @@ class _Turn(NamedTuple):
     completion_tokens: int
 
 
-def load(path: Path, salt: int = 0) -> Trace:
-    """The trace in a record; `TraceError` where it cannot be read, or nothing was served."""
-    try:
-        turns = _turns(path)
-    except RecordError as error:
-        raise TraceError(f"{path} {error}") from None
+def load(paths: Sequence[Path], salt: int = 0) -> Trace:
+    """The trace in the records of a proxy; `TraceError` where one cannot be read, or nothing was served."""
+    turns: list[_Turn] = []
+    for path in paths:
+        try:
+            _add_turns(turns, path)
+        except RecordError as error:
+            raise TraceError(f"{path} {error}") from None
     if not turns:
-        raise TraceError(f"{path}: no turn was served in this record")
+        raise TraceError(f"{' and '.join(map(str, paths))}: no turn was served in this record")
+    turns.sort(key=lambda turn: turn.at_s)
     requests, sessions = _requests(turns, salt)
     named = sum(turn.facts.session is not None and not turn.facts.derived for turn in turns)
-    return Trace(path.name, BLOCK_TOKENS, requests, sessions, named_sessions=2 * named > len(turns))
+    name = ", ".join(path.name for path in paths)
+    return Trace(name, BLOCK_TOKENS, requests, sessions, named_sessions=2 * named > len(turns))
 
 
-def _turns(path: Path) -> list[_Turn]:
-    """The turns served, in order of arrival."""
-    turns: list[_Turn] = []
+def _add_turns(turns: list[_Turn], path: Path) -> None:
+    """Add the turns served, in order of their ends."""
     placed: Placed | None = None
     open_: dict[int, tuple[Facts, float]] = {}
     failed_at_s: dict[tuple[int, int], float] = {}  # a turn that is tried again came when it came first
@@ -76,7 +83,6 @@ def _turns(path: Path) -> list[_Turn]:
                     turns.append(_Turn(at_s, call.now_s, facts, call.prompt_tokens, call.completion_tokens or 1))
                     if len(turns) > MAX_REQUESTS:
                         raise TraceError(f"{path}: more than {MAX_REQUESTS} requests")
-    return sorted(turns, key=lambda turn: turn.at_s)
 
 
 def _requests(turns: list[_Turn], salt: int) -> tuple[list[Request], int]:

@@ -26,7 +26,7 @@ from warmroute_proxy.server.base.config import (
     TenantConfig,
     TracingConfig,
 )
-from warmroute_proxy.server.base.config_bounds import fields_of
+from warmroute_proxy.server.base.config_bounds import bounds, fields_of
 from warmroute_proxy.server.base.config_stores import PERIODS, BudgetKeys
 
 Schema = dict[str, Any]
@@ -41,9 +41,18 @@ def _some_of(*words: str) -> Schema:
     return {"type": "array", "items": {"enum": list(words)}, "uniqueItems": True}
 
 
+_PROCESSES: Final = bounds(ProxyConfig)["processes"]
 _WRITTEN: Final[Mapping[str, Schema]] = {
     "media": {"media_schemes": _some_of("https", "http"), "media_networks": _TEXTS},
-    "processes": {"processes": {"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1}]}},
+    "processes": {
+        "processes": {
+            "anyOf": [
+                {"const": "auto"},
+                {"type": "integer", "minimum": _PROCESSES.low, "maximum": _PROCESSES.high},
+            ],
+            "default": _PROCESSES.default,
+        }
+    },
     "kv_events": {"kv_events": {"enum": ["auto", "off"]}},
     "provider": {"provider": {"enum": sorted(PROVIDERS)}},
     "model_names": {"model_names": {"type": "object", "additionalProperties": _TEXT}},

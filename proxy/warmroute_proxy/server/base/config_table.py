@@ -93,14 +93,13 @@ class Table:
     def integer_or(self, key: str, word: str) -> int | None:
         """An integer within its field's bounds, or None where `word` is given instead."""
         value = self._values.get(key)
-        if value == word or type(value) is not int:
-            self._take(key)
+        if value is None or type(value) is int:
+            return self.integer(key)
+        self._take(key)
         if value == word:
             return None
-        if value is not None and type(value) is not int:
-            self.problem(key, f'must be an integer or "{word}", not {shown(value)}')
-            value = self._values.pop(key)
-        return self.integer(key)
+        self.problem(key, f'must be an integer or "{word}", not {shown(value)}')
+        return int(self._bounds[key].default or 0)
 
     def number(self, key: str, *, default: float | None = None) -> float:
         """An integer or decimal within its field's bounds, or the field's default."""

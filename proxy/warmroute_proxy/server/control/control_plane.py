@@ -5,12 +5,11 @@ Two FastAPI applications, run behind our own connections. Neither is on the path
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from msgspec import UNSET
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute.contract.version import VERSION
@@ -19,7 +18,7 @@ from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
-from warmroute_proxy.server.control.described import described
+from warmroute_proxy.server.control.described import admin_route, described
 from warmroute_proxy.server.control.directory_routes import DirectoryAdmin, add_directory
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
 from warmroute_proxy.server.control.engine_flip import EngineFlips, add_flip_routes
@@ -49,7 +48,6 @@ from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.stores.prices import Prices
 
 MAX_LISTED_DECISIONS: Final = 1000
-_admin = partial(described, errors=(400, 401, 405), security=("admin_key",))
 
 
 class Readiness:
@@ -146,7 +144,6 @@ def admin_app(parts: AdminParts, files: Mapping[str, PageFile]) -> FastAPI:
     return app
 
 
-@cache
 def described_routes(version: str = VERSION) -> dict[str, Any]:
     """The OpenAPI document, of applications without their parts."""
     nothing: Any = None
@@ -169,24 +166,31 @@ def _add_health(app: FastAPI, parts: PublicParts) -> None:
         degraded = [problem.text for problem in parts.readiness.degraded()]
         status: Literal["ready", "not ready"] = "not ready" if reasons else "ready"
         region = parts.live.now.proxy.region
-        return json_answer(Ready(status, region, VERSION, BUILD, reasons, degraded or UNSET), 503 if reasons else 200)
+        return json_answer(
+            Ready(status, region, VERSION, BUILD, reasons, degraded or msgspec.UNSET), 503 if reasons else 200
+        )
+
+    made: asyncio.Task[bytes] | None = None  # it takes half a second, in a thread: once, for all that ask
 
     @get(app, "/openapi.json")
     @described(Json, security=())
     async def openapi() -> Response:
         """This description."""
-        return json_answer(await asyncio.to_thread(described_routes))
+        nonlocal made
+        if made is None:
+            made = asyncio.create_task(asyncio.to_thread(lambda: msgspec.json.encode(described_routes())))
+        return Response(await asyncio.shield(made), media_type="application/json")
 
 
 def _add_state(app: FastAPI, parts: AdminParts) -> None:
     @app.get("/admin/conditions")
-    @_admin(Json)
+    @admin_route(Json)
     async def conditions() -> Response:
         """What is wrong with engines for longer than a moment."""
         return json_answer(parts.engines.watching.as_dict(parts.clock()))
 
     @app.get("/metrics")
-    @_admin(None)
+    @admin_route(None, media_types=(OPEN_METRICS_TYPE, TEXT_TYPE))
     async def metrics(request: Request) -> Response:
         """Prometheus' text format, or OpenMetrics where `Accept` prefers it."""
         open_metrics = wants_open_metrics(request.headers.get("accept", ""))
@@ -194,19 +198,19 @@ def _add_state(app: FastAPI, parts: AdminParts) -> None:
         return Response(parts.page.render(open_metrics=open_metrics), headers={"content-type": media_type})
 
     @app.get("/admin/workers")
-    @_admin(Json)
+    @admin_route(Json)
     async def workers() -> Response:
         """What the router knows of each worker."""
         return json_answer(parts.router.snapshot(parts.clock()))
 
     @app.get("/admin/admission")
-    @_admin(Json)
+    @admin_route(Json)
     async def queue() -> Response:
         """The queue, and what is left of tenants' limits."""
         return json_answer(parts.admission.as_dict(parts.clock()))
 
     @app.get("/admin/decisions")
-    @_admin(Decisions)
+    @admin_route(Decisions)
     async def decisions(limit: int = 50) -> Response:
         """The newest decisions with their reasons, newest first."""
         newest = list(parts.open_requests.decisions)[-min(max(limit, 1), MAX_LISTED_DECISIONS) :][::-1]

@@ -5,10 +5,11 @@ that are encoded and decoded. Schemas are made when the document is asked for, a
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.routing import APIRoute
 
 Schema = dict[str, Any]
@@ -49,7 +50,8 @@ _ADMIN: Final = [
 
 class Description(NamedTuple):
     """Of one route. `also`: the types of answers with another status; `asks`: those of query parameters; `headers`:
-    schemas of request headers, of which `needs` are required; `errors`: the statuses that have an error object.
+    schemas of request headers, of which `needs` are required; `errors`: the statuses that have an error object;
+    `media_types`: those of an answer that is text.
     """
 
     answers: Any
@@ -61,6 +63,7 @@ class Description(NamedTuple):
     also: Mapping[int, Any] = {}
     errors: tuple[int, ...] = READING
     security: tuple[str, ...] = ("key",)
+    media_types: tuple[str, ...] = ()
 
     def types(self) -> list[Any]:
         """All of them."""
@@ -76,6 +79,13 @@ def described(answers: Any, **more: Any) -> Callable[[Handler], Handler]:
         return handler
 
     return mark
+
+
+admin_route = partial(described, security=("admin_key",))
+"""Describes a route of operators that reads."""
+
+changing_route = partial(admin_route, errors=CHANGING)
+"""Describes one that changes something."""
 
 
 def document(apps: list[FastAPI], extra: Mapping[str, Any]) -> Schema:
@@ -113,6 +123,10 @@ def _describe(route: APIRoute, one: Description, of_type: Mapping[int, Schema]) 
     }
     if one.answers is not None:
         route.responses[one.status] = answer(f"{summary}.", of_type[id(one.answers)])
+    if one.media_types:
+        content = {each.partition(";")[0]: {"schema": {"type": "string"}} for each in one.media_types}
+        route.responses[one.status] = {"description": f"{summary}.", "content": content}
+        route.response_class = Response  # else FastAPI says JSON, too
     extra: Schema = {"security": [{name: []} for name in one.security]}
     extra["parameters"] = [
         *(_parameter(name, "query", of_type[id(kind)]) for name, kind in one.asks.items()),

@@ -12,7 +12,6 @@ A list is answered in pages: `limit`, and `after` with the last one of the page 
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import partial
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -22,7 +21,7 @@ from msgspec.structs import asdict
 
 from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.control.answers import json_answer, refused
-from warmroute_proxy.server.control.described import CHANGING, described
+from warmroute_proxy.server.control.described import changing_route
 from warmroute_proxy.server.control.models import (
     ChangedKey,
     ChangedTenant,
@@ -62,7 +61,6 @@ _AUDIT: Final[Mapping[str, Any]] = {
     "kind": Literal["key", "price", "tenant"],
 }
 KeyPath = Annotated[str, Path(alias="id")]
-_admin = partial(described, errors=CHANGING, security=("admin_key",))
 
 
 class DirectoryAdmin:
@@ -109,7 +107,7 @@ async def _no_database() -> Response:
 
 def _add_tenants(app: FastAPI, admin: DirectoryAdmin) -> None:
     @app.get("/admin/tenants")
-    @_admin(Page[Tenant], asks=_LIST)
+    @changing_route(Page[Tenant], asks=_LIST)
     async def tenants(request: Request) -> Response:
         """The tenants of the config and of the database, by name."""
 
@@ -125,7 +123,7 @@ def _add_tenants(app: FastAPI, admin: DirectoryAdmin) -> None:
         return await _answered(listed)
 
     @app.post("/admin/tenants")
-    @_admin(Tenant, status=201, body=NewTenant)
+    @changing_route(Tenant, status=201, body=NewTenant)
     async def add(request: Request) -> Response:
         """Add a tenant."""
 
@@ -138,7 +136,7 @@ def _add_tenants(app: FastAPI, admin: DirectoryAdmin) -> None:
 
 def _add_tenant(app: FastAPI, admin: DirectoryAdmin) -> None:
     @app.get("/admin/tenants/{name:path}")
-    @_admin(Tenant)
+    @changing_route(Tenant)
     async def tenant(name: str, request: Request) -> Response:
         """One tenant."""
 
@@ -151,7 +149,7 @@ def _add_tenant(app: FastAPI, admin: DirectoryAdmin) -> None:
         return await _answered(found)
 
     @app.patch("/admin/tenants/{name:path}")
-    @_admin(Tenant, body=ChangedTenant)
+    @changing_route(Tenant, body=ChangedTenant)
     async def change(name: str, request: Request) -> Response:
         """Change settings of a tenant."""
 
@@ -161,7 +159,7 @@ def _add_tenant(app: FastAPI, admin: DirectoryAdmin) -> None:
         return await _answered(changed)
 
     @app.delete("/admin/tenants/{name:path}")
-    @_admin(RemovedTenant)
+    @changing_route(RemovedTenant)
     async def remove(name: str) -> Response:
         """Remove a tenant, and revoke its keys."""
 
@@ -173,7 +171,7 @@ def _add_tenant(app: FastAPI, admin: DirectoryAdmin) -> None:
 
 def _add_keys(app: FastAPI, admin: DirectoryAdmin) -> None:
     @app.get("/admin/keys")
-    @_admin(Page[ListedKey], asks=_KEYS)
+    @changing_route(Page[ListedKey], asks=_KEYS)
     async def keys(request: Request) -> Response:
         """Keys, the newest first."""
 
@@ -186,7 +184,7 @@ def _add_keys(app: FastAPI, admin: DirectoryAdmin) -> None:
         return await _answered(listed)
 
     @app.post("/admin/keys")
-    @_admin(MadeKey, status=201, body=NewKey)
+    @changing_route(MadeKey, status=201, body=NewKey)
     async def make(request: Request) -> Response:
         """Make a key, which is shown once."""
 
@@ -199,7 +197,7 @@ def _add_keys(app: FastAPI, admin: DirectoryAdmin) -> None:
 
 def _add_key(app: FastAPI, admin: DirectoryAdmin) -> None:
     @app.get("/admin/keys/{id}")
-    @_admin(ListedKey)
+    @changing_route(ListedKey)
     async def key(key_id: KeyPath) -> Response:
         """One key."""
 
@@ -209,7 +207,7 @@ def _add_key(app: FastAPI, admin: DirectoryAdmin) -> None:
         return await _answered(found)
 
     @app.patch("/admin/keys/{id}")
-    @_admin(ListedKey, body=ChangedKey)
+    @changing_route(ListedKey, body=ChangedKey)
     async def change(key_id: KeyPath, request: Request) -> Response:
         """Change the note of a key, or when it expires."""
 
@@ -223,7 +221,7 @@ def _add_key(app: FastAPI, admin: DirectoryAdmin) -> None:
         return await _answered(changed)
 
     @app.delete("/admin/keys/{id}")
-    @_admin(RevokedKey)
+    @changing_route(RevokedKey)
     async def revoke(key_id: KeyPath) -> Response:
         """Revoke a key."""
 
@@ -233,7 +231,7 @@ def _add_key(app: FastAPI, admin: DirectoryAdmin) -> None:
         return await _answered(revoked)
 
     @app.post("/admin/keys/{id}/rotate")
-    @_admin(MadeKey, status=201, body=RotatedKey)
+    @changing_route(MadeKey, status=201, body=RotatedKey)
     async def rotate(key_id: KeyPath, request: Request) -> Response:
         """Make a key in place of another one."""
 
@@ -246,7 +244,7 @@ def _add_key(app: FastAPI, admin: DirectoryAdmin) -> None:
 
 def _add_audit(app: FastAPI, admin: DirectoryAdmin) -> None:
     @app.get("/admin/audit")
-    @_admin(Page[Change], asks=_AUDIT)
+    @changing_route(Page[Change], asks=_AUDIT)
     async def audit(request: Request) -> Response:
         """Who changed what, the newest first."""
 

@@ -10,7 +10,6 @@ Each answers with the engine as it is now. Asking twice changes nothing.
 """
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -21,7 +20,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.control.answers import error_answer, json_answer
-from warmroute_proxy.server.control.described import described
+from warmroute_proxy.server.control.described import admin_route, changing_route
 from warmroute_proxy.server.control.models import EngineList, EngineState
 from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engines import Engines
@@ -30,7 +29,6 @@ from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.request.re_prefill import RePrefills
 
 MOVE_WAIT_S: Final = 60.0
-_admin = partial(described, errors=(401, 404, 405), security=("admin_key",))
 
 
 class EngineAdmin:
@@ -128,26 +126,26 @@ def add_engine_routes(app: FastAPI, admin: EngineAdmin) -> None:
         return one(engine_id)
 
     @app.get("/admin/engines")
-    @_admin(EngineList)
+    @admin_route(EngineList)
     async def all_engines() -> Response:
         """All engines of this region."""
         return json_answer(EngineList([admin.status(engine_id) for engine_id in admin.ids]))
 
     @app.get("/admin/engines/{engine_id}")
     @app.get("/admin/engines/{engine_id}/drain")
-    @_admin(EngineState)
+    @admin_route(EngineState)
     async def engine(engine_id: str) -> Response:
         """One engine."""
         return one(engine_id)
 
     @app.post("/admin/engines/{engine_id}/drain")
-    @_admin(EngineState)
+    @changing_route(EngineState)
     async def drain(engine_id: str) -> Response:
         """It gets no new work."""
         return order(engine_id, draining=True)
 
     @app.delete("/admin/engines/{engine_id}/drain")
-    @_admin(EngineState)
+    @changing_route(EngineState)
     async def undrain(engine_id: str) -> Response:
         """It may get work again."""
         return order(engine_id, draining=False)

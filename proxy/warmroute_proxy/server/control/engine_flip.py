@@ -10,7 +10,6 @@ SGLang 0.5.23 flips an idle instance that was started with `--enable-pd-role-swi
 such an engine reports, so a flip outlives the proxy.
 """
 
-from functools import partial
 from typing import Final, Literal
 
 import msgspec
@@ -18,7 +17,7 @@ from fastapi import FastAPI, Response
 
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.control.answers import error_answer, json_answer
-from warmroute_proxy.server.control.described import described
+from warmroute_proxy.server.control.described import CHANGING, READING, admin_route
 from warmroute_proxy.server.control.engine_admin import EngineAdmin
 from warmroute_proxy.server.control.models import EngineState
 from warmroute_proxy.server.engines.engine import Engine
@@ -108,9 +107,6 @@ def _reason(status: int, answer: bytes) -> str:
     return f"{found.message or f'it answered {status}'}; {after}"
 
 
-_admin = partial(described, errors=(400, 401, 404, 405, 409, 502), security=("admin_key",))
-
-
 def add_flip_routes(app: FastAPI, admin: EngineAdmin, flips: EngineFlips) -> None:
     """Add the routes to the admin application."""
 
@@ -122,13 +118,13 @@ def add_flip_routes(app: FastAPI, admin: EngineAdmin, flips: EngineFlips) -> Non
         return None if reason is None else error_answer(409, reason, "flip_refused")
 
     @app.get("/admin/engines/{engine_id}/flip")
-    @_admin(EngineState)
+    @admin_route(EngineState, errors=(*READING, 409))
     async def may_flip(engine_id: str) -> Response:
         """Whether it can be flipped."""
         return refused(engine_id, now=False) or json_answer(admin.status(engine_id))
 
     @app.post("/admin/engines/{engine_id}/flip")
-    @_admin(EngineState)
+    @admin_route(EngineState, errors=(*CHANGING, 502))
     async def flip(engine_id: str, graph_gb: float | None = None) -> Response:
         """Flip it."""
         answer = refused(engine_id, now=True)

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.control.answers import error_answer, json_answer
-from warmroute_proxy.server.control.described import described
+from warmroute_proxy.server.control.described import changing_route
 from warmroute_proxy.server.control.models import AppliedChange, Reloaded
 from warmroute_proxy.server.reload.orders import ReloadOrders
 
@@ -17,7 +17,7 @@ def add_reload(app: FastAPI, orders: ReloadOrders) -> None:
     """Add the route to the admin application."""
 
     @app.post("/admin/reload")
-    @described(Reloaded, errors=(400, 401, 405), security=("admin_key",))
+    @changing_route(Reloaded)
     async def reload(request: Request, dry_run: bool = False) -> Response:
         """Check the file whole; apply it whole, or nothing of it."""
         unknown = request.query_params.keys() - {"dry_run"}

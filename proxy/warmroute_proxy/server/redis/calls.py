@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import time
+from functools import cache
+from hashlib import sha1
 from typing import Any, Final
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
 RETRY_S: Final = 1.0
 MAX_CONNECTIONS: Final = 16
@@ -30,9 +32,6 @@ class RedisCalls:
         options: dict[str, Any] = {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s, "retry": None}
         pool = BlockingConnectionPool.from_url(url, max_connections=MAX_CONNECTIONS, timeout=timeout_s, **options)
         self._redis: Any = Redis(connection_pool=pool)
-        self._scripts: dict[str, Any] = {}
-        """By their texts, which are constants of the modules beside this one."""
-
         self._not_before_s = 0.0
         self.away = False
         """Whether the last call had no answer."""
@@ -43,7 +42,7 @@ class RedisCalls:
             raise RedisAway("it has just not answered")
         try:
             async with asyncio.timeout(self._timeout_s):
-                found = await self._script(script)(keys=keys, args=values)
+                found = await self._evaluated(script, (len(keys), *keys, *values))
         except (RedisError, OSError, TimeoutError) as error:
             text = (
                 "it does not answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
@@ -58,13 +57,20 @@ class RedisCalls:
             self.away = False
         return found
 
-    def _script(self, text: str) -> Any:
-        """The script, which is sent whole only where the server does not have it yet."""
-        if text not in self._scripts:
-            self._scripts[text] = self._redis.register_script(text)
-        return self._scripts[text]
+    async def _evaluated(self, script: str, values: tuple[str | int, ...]) -> Any:
+        """The script is sent whole where the server does not have it, or where its ACL has EVAL and not EVALSHA."""
+        try:
+            return await self._redis.evalsha(_sha1(script), *values)
+        except (NoScriptError, NoPermissionError):
+            return await self._redis.eval(script, *values)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._redis.aclose()
         await self._redis.connection_pool.disconnect()
+
+
+@cache
+def _sha1(script: str) -> str:
+    """By which the server knows a script. Scripts are constants of the modules beside this one."""
+    return sha1(script.encode(), usedforsecurity=False).hexdigest()

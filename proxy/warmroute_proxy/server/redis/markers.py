@@ -7,8 +7,8 @@
 
 A process shows that it lives by a key of its own, which ends `PROCESS_KEPT_S` after it was last set; one that is killed
 gives up all of its requests at once. A marker holds a keyed hash of the body, the region, and the id of the receipt: no
-key of a client, and nothing of a prompt. An end or a drop that Redis did not answer is sent again. Commands: EVAL, SET
-with NX and GET, GET, EXISTS, DEL.
+key of a client, and nothing of a prompt. An end or a drop that Redis did not answer is sent again. Commands: EVAL,
+EVALSHA, SET with NX and GET, GET, EXISTS, DEL.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 The script does the sums of `core/queue/slots.py`. What is left over by the division goes to the processes in turn, a
 second each, so that none is kept out where there are fewer places than processes. Fields of processes that do not ask
-any more end with their time, by the clock of the server. Commands: EVAL, TIME, HGETALL, HSET, HDEL, PEXPIRE.
+any more end with their time, by the clock of the server. Commands: EVAL, EVALSHA, TIME, HGETALL, HSET, HDEL, PEXPIRE.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Limits by the minute over several proxies: slices of each minute are taken from one number.
 
 A script takes or gives back, so that two proxies never take the same. Its keys hold nothing but numbers, and end by
-themselves some minutes later. Commands: EVAL, GET, INCRBY, EXPIRE.
+themselves some minutes later. Commands: EVAL, EVALSHA, GET, INCRBY, EXPIRE.
 """
 
 import math
