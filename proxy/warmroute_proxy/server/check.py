@@ -86,7 +86,9 @@ def zero_digests(config: Config) -> list[str]:
     """The digests that were copied from an example, in words."""
     settings = ["proxy.admin_key_sha256"] if config.proxy.admin_key_sha256 == _NO_KEY else []
     settings += [f"tenant {tenant.name}: key_sha256" for tenant in config.tenants if _NO_KEY in tenant.key_sha256]
-    return [f"{setting}: is all zeros, as in examples: no key matches; `warmroute key` makes a key" for setting in settings]
+    return [
+        f"{setting}: is all zeros, as in examples: no key matches; `warmroute key` makes a key" for setting in settings
+    ]
 
 
 def probe(config: Config) -> list[Answer]:
