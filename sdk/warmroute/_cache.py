@@ -180,21 +180,21 @@ class _Caller(CacheView):
 
 
 class Cache(_Caller):
-    """`client.cache` of a client that waits."""
+    """`client.cache` of a synchronous client."""
 
     def fetch(self, receipt_id: str) -> Mapping[str, Any] | None:
-        """The `usage` of a settled receipt, by one call to the server; None while the turn is still open.
+        """Return the `usage` of a settled receipt, by one call to the server; None while the turn is still open.
 
-        A receipt that was pending is checked and added to the report. Errors are openai's own (404: no such receipt).
+        The client checks a pending receipt and adds it to the report. Errors: those of openai (404: no such receipt).
         """
         return self._settled(receipt_id, self._get(_path(receipt_id)))
 
     def warm(self, messages: Sequence[Any] | None = None, tools: Sequence[Any] | None = None, **options: Any) -> object:
-        """Compute a prompt before the user has asked, by a call with the shortest answer, which is counted apart.
+        """Compute a prompt ahead of time, by a call with the shortest answer, and return the answer.
 
-        Of openai's clients it is a chat completion, or with `input=` instead of `messages` a call of Responses; of
-        anthropic's a message. `options`: other arguments of that call, such as `system` or `instructions`; `model` is
-        that of the last turn if it is not given. Returns the answer. Errors are the client's own.
+        An openai client sends a chat completion, or a Responses call if `input=` replaces `messages`; an anthropic
+        client sends a message. `options`: further arguments of that call, such as `system` or `instructions`. `model`
+        defaults to that of the last turn. Reports count the call separately. Errors are those of the client.
         """
         with warming():
             return self._called_ahead(self._arguments(messages, tools, options))
@@ -207,23 +207,27 @@ class Cache(_Caller):
         until: float | datetime | None = None,
         interval_s: float | None = None,
     ) -> KeptWarmByThread:
-        """Ping a session with its last prompt until its budget or its time is over; each ping is counted apart.
+        """Repeat the last prompt of a session in the background, until `max_usd` or `until` is reached.
 
-        `until`: a `datetime`, or seconds since the epoch. `interval_s`: by default what the kind of server allows.
-        No ping is sent that could exceed `max_usd`. It ends with its `with` block, or with `stop()`.
+        `until`: a `datetime`, or seconds since the epoch. `interval_s`: by default, follows from the kind of server.
+        A ping that could exceed `max_usd` is not sent. Pings end with the `with` block, or with `stop()`. Reports count
+        them separately.
         """
         return KeptWarmByThread(self._plan(session, max_usd, until, interval_s), self._pinged)
 
     def end(self, session: str | None = None) -> bool:
-        """Tell the server that a session is over, so that it keeps the KV of others instead. Return whether it knows.
+        """Tell the server that a session is over, so that its KV can be evicted first. Return whether the server knows.
 
-        `session`: by default that of the `session()` block, or of the client; `ValueError` where there is none. Nothing
-        else makes it fail: False is a server that cannot be reached, or is no warmroute. The session may still go on.
+        `session`: by default that of the `session()` block, or of the client; `ValueError` if there is none. No other
+        error is raised: False means that the server is unreachable, or is no warmroute. The session may continue later.
         """
         return self._expected(session, "end")
 
     def waits_for_person(self, session: str | None = None) -> bool:
-        """Likewise, that a session waits for a person now, such as for a permission to run the tool that was called."""
+        """Tell the server that a session waits for a person, such as for permission to run a tool.
+
+        Arguments and result are those of `end`.
+        """
         return self._expected(session, "human")
 
     def _expected(self, session: str | None, word: str) -> bool:
@@ -244,12 +248,12 @@ class Cache(_Caller):
 
 
 class AsyncCache(_Caller):
-    """`client.cache` of a client that is awaited."""
+    """`client.cache` of an asynchronous client."""
 
     async def fetch(self, receipt_id: str) -> Mapping[str, Any] | None:
-        """The `usage` of a settled receipt, by one call to the server; None while the turn is still open.
+        """Return the `usage` of a settled receipt, by one call to the server; None while the turn is still open.
 
-        A receipt that was pending is checked and added to the report. Errors are openai's own (404: no such receipt).
+        The client checks a pending receipt and adds it to the report. Errors: those of openai (404: no such receipt).
         """
         return self._settled(receipt_id, await self._get(_path(receipt_id)))
 

@@ -21,12 +21,12 @@ Repair = str | Iterable[str] | None
 
 
 class OpenAI(Calls, openai.OpenAI):
-    """`openai.OpenAI` with the same parameters, and:
+    """`openai.OpenAI` with session keys and checked receipts. It takes the same parameters, and:
 
-    `session`: the session of calls outside of any `session()` block. `guard`: what is done about a call that breaks the
-    cached prefix of its session: nothing, a warning, or `PrefixBroken`. `repair`: rules by name, or `"safe"`.
-    `backend`: the kind of server, where its address does not tell. `telemetry`: a span of OpenTelemetry for each turn.
-    `ValueError` for a name that is not known.
+    `session`: the session of calls outside of a `session()` block. `guard`: the reaction to a call that breaks the
+    cached prefix of its session: none, a warning, or `PrefixBroken`. `repair`: names of rules, or `"safe"`. `backend`:
+    the kind of server, if its address does not show it. `telemetry`: one OpenTelemetry span per turn. An unknown name
+    raises `ValueError`.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class OpenAI(Calls, openai.OpenAI):
 
     @property
     def cache(self) -> Cache:
-        """What this client and its copies have observed of the cache."""
+        """The cached tokens, losses and costs that this client and its copies have observed."""
         return Cache(self._observer.books, *self._observer.callers(self))
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
-        """openai's `copy`; `session` is the session of all calls of the copy. Both share one `cache`."""
+        """Return a copy, as openai's `copy` does. `session`: the session of all its calls. Both share one `cache`."""
         twin = super().copy(**options)
         twin._observer = self._observer.pinned(session)
         return twin
@@ -88,11 +88,11 @@ class AsyncOpenAI(AsyncCalls, openai.AsyncOpenAI):
 
     @property
     def cache(self) -> AsyncCache:
-        """What this client and its copies have observed of the cache."""
+        """The cached tokens, losses and costs that this client and its copies have observed."""
         return AsyncCache(self._observer.books, *self._observer.callers(self))
 
     def copy(self, *, session: str | None = None, **options: Any) -> Self:
-        """openai's `copy`; `session` is the session of all calls of the copy. Both share one `cache`."""
+        """Return a copy, as openai's `copy` does. `session`: the session of all its calls. Both share one `cache`."""
         twin = super().copy(**options)
         twin._observer = self._observer.pinned(session)
         return twin

@@ -55,7 +55,7 @@ class PrefixWarning(UserWarning):
 
 
 class PrefixBroken(Exception):
-    """A call was not sent, because it breaks the cached prefix of its session and the client has `guard="raise"`."""
+    """Raised instead of sending a call that breaks the cached prefix of its session, with `guard="raise"`."""
 
     def __init__(self, event: "GuardEvent") -> None:
         super().__init__(event)
@@ -67,7 +67,7 @@ class PrefixBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GuardEvent:
-    """One broken prefix, or one miss of the server's. It has no text of a prompt."""
+    """One broken prefix, or one cache miss of the server. It contains no prompt text."""
 
     cause: Cause
     where: str
@@ -84,12 +84,12 @@ class GuardEvent:
 
     @property
     def fix(self) -> str:
-        """What to change."""
+        """The change that removes the cause."""
         return WORDS[self.cause].fix
 
     @property
     def is_clients_own(self) -> bool:
-        """Whether the client can remove it; if not, it is the server's or time's."""
+        """Whether the client can remove the cause. Otherwise it lies with the server, or with elapsed time."""
         return self.cause in CLIENTS_OWN
 
     def __str__(self) -> str:

@@ -42,15 +42,15 @@ def session(
     agent: str | None = None,
     name: str | None = None,
 ) -> AbstractContextManager[str]:
-    """Calls made inside the block belong to session `key`; without one, to a new session with a random key.
+    """Assign all calls inside the block to session `key` (default: a new random key). The block's value is the key.
 
-    The key is opaque to warmroute and goes to the server as it is, in `x-session-affinity`: at most 256 printable
-    ASCII characters. Anything else is a `ValueError` here, before any call is made. The block's value is the key.
+    The server gets the key unchanged in `x-session-affinity`. A key has at most 256 printable ASCII characters; any
+    other raises `ValueError` before a call is made.
 
-    `parent`: the session that started this one, for servers that read it. `kind`: a title or a compaction of a session
-    keeps its key and stays with its server, while the guard compares it with its own kind only. `agent`: a name that
-    tells the agents of one session apart, likewise. `name`: what people know the session by, such as `fix the tests`;
-    a warmroute server shows it in receipts and tables of usage.
+    `parent`: the session that started this one, for servers that read it. `kind`: `title` or `compaction` keep the key
+    and the engine of the session, but the guard compares their prompts only with the same kind. `agent`: a name that
+    separates the agents of one session in the same way. `name`: a readable name, such as `fix the tests`; warmroute
+    shows it in receipts and usage tables.
     """
     if kind not in _KINDS:
         raise ValueError(f"kind={kind!r} is none of {', '.join(_KINDS)}")

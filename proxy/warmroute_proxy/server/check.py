@@ -84,11 +84,9 @@ def _exposed(config: Config) -> Iterator[str]:
 
 def zero_digests(config: Config) -> list[str]:
     """The digests that were copied from an example, in words."""
-    settings = ["proxy.admin_key_sha256"] if config.proxy.admin_key_sha256 == _NO_KEY else []
-    settings += [f"tenant {tenant.name}: key_sha256" for tenant in config.tenants if _NO_KEY in tenant.key_sha256]
-    return [
-        f"{setting}: is all zeros, as in examples: no key matches; `warmroute key` makes a key" for setting in settings
-    ]
+    fields = ["proxy.admin_key_sha256"] if config.proxy.admin_key_sha256 == _NO_KEY else []
+    fields += [f"tenant {tenant.name}: key_sha256" for tenant in config.tenants if _NO_KEY in tenant.key_sha256]
+    return [f"{field}: is all zeros, as in examples: no key matches; `warmroute key` makes a key" for field in fields]
 
 
 def probe(config: Config) -> list[Answer]:

@@ -112,7 +112,7 @@ class PublicEndpoint:
         if request.method != "POST":
             raise wrong_method(request.path, request.method, request.headers)
         if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refusal(415, "compressed bodies are not read here: send plain JSON", code="bad_request")
+            raise Refusal(415, "compressed bodies are not supported: send plain JSON", code="bad_request")
         self._on_head(request, CHAT)
 
     def _on_head(self, request: Request, path: str) -> None:

@@ -178,11 +178,11 @@ def transport(
     repair: str | Iterable[str] | None = None,
     backend: str | None = None,
 ) -> Any:
-    """A transport for `httpx.Client(transport=...)`, `httpx.AsyncClient(transport=...)` and httpx2: a `Transport`,
-    which type checkers take for what each of these wants.
+    """Return a transport for `httpx.Client(transport=...)`, `httpx.AsyncClient(transport=...)` and httpx2.
 
-    `inner`: the transport that sends, such as one with a proxy; without it the library's own. The other parameters are
-    those of `OpenAI`. With `guard="raise"`, what comes out is what the library makes of an exception of its transport.
+    Type checkers accept it for each of them. `inner`: the transport that sends, such as one with a proxy (default: that
+    of the library). The other parameters are those of `OpenAI`. With `guard="raise"`, a broken prefix surfaces as the
+    library's connection error.
     """
     return Transport(Observer(session, Guard(guard, repair), backend), inner)
 

@@ -53,11 +53,11 @@ def wrap(
     repair: str | Iterable[str] | None = None,
     backend: str | None = None,
 ) -> Client:
-    """A client of the same type whose calls carry their session and are guarded; the parameters are those of `OpenAI`.
+    """Return a client of the same type that sends session keys and guards its calls. Parameters: those of `OpenAI`.
 
-    Of openai and anthropic it is a new object, which shares the connections of `client`; of google-genai and mistralai
-    it is `client` itself; google-genai's calls that are awaited go through httpx then, and not through aiohttp.
-    `cache_of` has what it observes. `TypeError` for any other object.
+    For openai and anthropic, the result is a new object that shares the connections of `client`. For google-genai and
+    mistralai, it is `client` itself; asynchronous calls of google-genai then use httpx instead of aiohttp. `cache_of`
+    returns its observations. Any other object raises `TypeError`.
     """
     if isinstance(client, (Calls, AsyncCalls)) or hasattr(client, _MARK):
         return client
@@ -96,9 +96,9 @@ def cache_of(client: object) -> CacheView: ...
 
 
 def cache_of(client: object) -> CacheView:
-    """What a wrapped client has observed; of an `OpenAI` client it is `client.cache`.
+    """Return the observations of a wrapped client; for an `OpenAI` client, `client.cache`.
 
-    Of clients of openai and anthropic it makes calls too (`warm`, `keep_warm`, `fetch`).
+    For clients of openai and anthropic, the result also makes calls (`warm`, `keep_warm`, `fetch`).
     """
     found = getattr(client, "cache", None)
     if isinstance(found, CacheView):

@@ -165,7 +165,7 @@ def test_a_region_that_is_too_busy_for_its_losses_keeps_its_other_numbers() -> N
     class Busy(Answers):
         def ask(self, path: str, *given: Any, **options: Any) -> Any:
             if path == "/admin/view/receipts":
-                raise ApiError("too many questions about usage", 503)
+                raise ApiError("too many usage queries at once", 503)
             return super().ask(path, *given, **options)
 
     found = read({"east": Busy(TABLE)})

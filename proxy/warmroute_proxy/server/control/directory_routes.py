@@ -267,9 +267,9 @@ async def _answered(work: Callable[[], Awaitable[Struct]], status: int = 200) ->
     except NotDone as error:
         return refused(Refusal(_STATUS[error.code], str(error), code=error.code))
     except StoreBusy:
-        return refused(Refusal(503, "too many questions wait for the database", code="overloaded", retry_after_s=1))
+        return refused(Refusal(503, "too many queries wait for the database", code="overloaded", retry_after_s=1))
     except StoreError as error:
-        text = f"the database cannot be used ({error}); a change may be there or not: look before you try again"
+        text = f"the database cannot be used ({error}); the change may or may not be stored: check before you try again"
         return refused(Refusal(503, text, code="database_unavailable", retry_after_s=1))
 
 

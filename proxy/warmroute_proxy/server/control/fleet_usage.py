@@ -76,7 +76,7 @@ async def answered(question: Awaitable[Answer]) -> Answer:
         if busy.own:
             text = "too many of your questions about usage wait for an answer"
             raise Refusal(429, text, code="rate_limit_exceeded", retry_after_s=1) from None
-        raise Refusal(503, "too many questions about usage", code="overloaded", retry_after_s=5) from None
+        raise Refusal(503, "too many usage queries at once", code="overloaded", retry_after_s=5) from None
     except Closed:
         raise Refusal(503, "the proxy shuts down", code="draining", retry_after_s=1) from None
     except sqlite3.Error:

@@ -77,7 +77,7 @@ async def from_database(question: Awaitable[Any]) -> Any:
     try:
         return await question
     except StoreBusy:
-        raise Refusal(503, "too many questions about usage", code="overloaded", retry_after_s=5) from None
+        raise Refusal(503, "too many usage queries at once", code="overloaded", retry_after_s=5) from None
     except StoreError:
         text = "the database of the ledger cannot be read now"
         raise Refusal(503, text, code="ledger_unavailable", retry_after_s=5) from None

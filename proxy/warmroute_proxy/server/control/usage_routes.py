@@ -240,7 +240,7 @@ def tenant_of(question: Question, config: Config) -> TenantConfig | None:
 
 
 def _needs_tenant() -> Refusal:
-    return Refusal(400, "a session is of one tenant: name it by tenant=", code="invalid_value", param="tenant")
+    return Refusal(400, "a session belongs to one tenant: add tenant=NAME", code="invalid_value", param="tenant")
 
 
 def _any_tenant(config: Config) -> TenantConfig:

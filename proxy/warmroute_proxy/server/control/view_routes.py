@@ -154,7 +154,12 @@ def _add_usage(app: FastAPI, views: Views) -> None:
                 return json_answer(await views.asking.operators_sums(request, question))
             not_by_tenant(question)
             if viewer is None or question.session_hash is not None:
-                raise Refusal(400, "sums of one session are in its turns", code="invalid_value", param="session_hash")
+                raise Refusal(
+                    400,
+                    "session_hash is not allowed here: the turns of the session have its sums",
+                    code="invalid_value",
+                    param="session_hash",
+                )
             return json_answer(await views.asking.sums(request, question._replace(tenant=None), viewer))
         except Refusal as refusal:
             return refused(refusal)
@@ -183,7 +188,7 @@ def _add_receipts(app: FastAPI, views: Views) -> None:
             tenant = _tenant(request, asked(request, OF_TENANT), views.config)
             if tenant is None:
                 raise Refusal(
-                    400, "a receipt is of one tenant: name it by tenant=", code="invalid_value", param="tenant"
+                    400, "a receipt belongs to one tenant: add tenant=NAME", code="invalid_value", param="tenant"
                 )
             found = await views.receipts.find(tenant, receipt_id, ask_others=True)
         except Refusal as refusal:

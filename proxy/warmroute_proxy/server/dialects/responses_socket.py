@@ -248,7 +248,7 @@ class ResponsesSocket:
             dialect.translate(request.path, b"", raw, self._terms(caller.tenant), Work.in_loop(len(raw)))
         except TooMuch:
             raise Refusal(
-                413, "the turn is too large to be prepared: ask the model", code="request_too_large"
+                413, "the turn is too large to be warmed ahead: send it to the model", code="request_too_large"
             ) from None
         except BadRequest as error:
             raise Refusal(400, str(error), code="invalid_value", param=error.path) from None

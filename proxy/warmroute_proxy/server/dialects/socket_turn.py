@@ -176,7 +176,7 @@ class TurnExchange(Exchange):
         self.write(data)
         if not self.ended and not self.dialect.ended:
             self.started = False
-            self.refuse(Refusal(502, "the answer has broken off", code="engine_error"))
+            self.refuse(Refusal(502, "the answer ended early", code="engine_error"))
         self._finish()
 
     def leave(self) -> None:

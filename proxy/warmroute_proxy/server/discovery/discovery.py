@@ -123,7 +123,7 @@ class Discovery:
                 try:
                     next_s = await self._read_once(reading, source)
                 except Exception as error:
-                    log.error("what discovery %s names is not used: %s", reading.config.id, type(error).__name__)
+                    log.error("engines of discovery %s are not used: %s", reading.config.id, type(error).__name__)
                 await asyncio.sleep(next_s)
         finally:
             source.close()
@@ -138,7 +138,7 @@ class Discovery:
         except Exception as error:
             text = str(error) if isinstance(error, SourceError) else type(error).__name__
             if not reading.away:
-                log.error("discovery %s is away, and the engines that it named last stay: %s", name, text)
+                log.error("discovery %s does not answer, and its last engines stay: %s", name, text)
             reading.away = text
             return reading.config.interval_s
         if reading.away:

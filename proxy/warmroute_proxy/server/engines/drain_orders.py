@@ -50,5 +50,5 @@ def save(state_dir: Path, since: dict[str, float]) -> None:
         draft.write_bytes(msgspec.json.encode(since))
         draft.replace(path)
     except OSError as error:
-        log.error("drain orders will not hold over a restart: %s", error)
+        log.error("drain orders will be lost at a restart: %s", error)
         draft.unlink(missing_ok=True)

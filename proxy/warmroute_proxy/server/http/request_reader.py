@@ -253,7 +253,7 @@ def _headers(lines: list[Line]) -> dict[str, str]:
             elif name == "host":
                 raise _host_refusal()
             elif name == "content-length":
-                raise Refusal(400, "content-length stands twice", code="bad_request")
+                raise Refusal(400, "the request has two content-length headers", code="bad_request")
     return headers
 
 

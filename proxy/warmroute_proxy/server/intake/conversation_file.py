@@ -44,7 +44,7 @@ class ConversationFile:
         except FileNotFoundError:
             return
         except (OSError, msgspec.DecodeError) as error:
-            log.error("%s cannot be read, so conversations begin anew: %s", self._path, type(error).__name__)
+            log.error("%s cannot be read, so conversations start again: %s", self._path, type(error).__name__)
             return
         for key, tenant, tip in stored:
             self._conversations.observe(Newest(key, tenant, tip, 0, b""))
@@ -79,6 +79,6 @@ class ConversationFile:
             self._failed = False
         except OSError as error:
             if not self._failed:
-                log.error("conversations will not hold over a restart: %s", error.strerror)
+                log.error("conversations will be lost at a restart: %s", error.strerror)
             self._failed = True
             draft.unlink(missing_ok=True)

@@ -190,7 +190,7 @@ class LargeBodies:
             try:
                 reader = self._started()
             except (OSError, RuntimeError) as error:
-                log.error("no process can be started that reads large requests: %s", error)
+                log.error("the process that reads large requests cannot be started: %s", error)
                 self._stop_reading()
                 self._end(waiting, _unreadable())
                 continue
@@ -254,7 +254,7 @@ class LargeBodies:
             log.error("a large request of tenant %s was given up: it took more than %.1f s", waiting.tenant, allowed_s)
             self._end(waiting, _takes_too_long(allowed_s))
         elif waiting is not None and waiting.can_be_read_again:
-            log.error("the process that reads large requests has ended (%d): one is read once more", exit_code)
+            log.error("the process that reads large requests has ended (%d): its request is read again", exit_code)
             self._counted("read_again")
             self._wait(waiting, first=True)
         elif waiting is not None:

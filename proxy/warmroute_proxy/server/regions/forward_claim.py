@@ -126,7 +126,7 @@ class Forwards:
             raise Refusal(401, "the forward token is for another region", code="invalid_forward")
         now = self._clock()
         if not -VALID_S <= now - claim.issued_s <= VALID_S:
-            problem = "the forward token is not of these 30 s: are the proxies' clocks in step?"
+            problem = "the forward token is older than 30 s, or from the future: compare the proxies' clocks"
             raise Refusal(401, problem, code="invalid_forward")
         if now > claim.deadline_s:
             raise Refusal(504, "the forwarded request is past its deadline", code="deadline_exceeded")

@@ -243,7 +243,7 @@ class Rest:
 
 def broken() -> Refusal:
     """The error where an answer has begun and cannot be continued."""
-    return Refusal(502, "the engine broke, and no other could go on with its answer", code="engine_error")
+    return Refusal(502, "the engine failed, and no other engine could continue its answer", code="engine_error")
 
 
 def unable(engines: Engines, route: str) -> frozenset[str]:

@@ -78,7 +78,7 @@ class Deadlines:
             awaited = "first token" if attempt.leg.streamed else "answer"
             return timed_out(worker, f"no {awaited} within {limits.first_token_timeout_s:g} s")
         elif lost:
-            refusal = Refusal(504, "the engine does not answer any more", code="engine_timeout")
+            refusal = Refusal(504, "the engine stopped answering", code="engine_timeout")
             return Failure(refusal, (worker.id,), True, cause=Cause.BROKEN)
         return None
 
