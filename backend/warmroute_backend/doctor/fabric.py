@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from warmroute_backend.doctor.facts import Rdma
+from warmroute_backend.doctor.host import text_of
 
 CLASS: Final = "sys/class/infiniband"
 _RATE: Final = re.compile(r"([\d.]+) Gb/sec")
@@ -27,18 +28,18 @@ def _ports(device: Path) -> list[Path]:
 
 
 def _port(device: Path, port: Path) -> Rdma:
-    rate = _RATE.match(_text(port / "rate") or "")
-    node = _text(device / "device/numa_node")
+    rate = _RATE.match(text_of(port / "rate") or "")
+    node = text_of(device / "device/numa_node")
     return Rdma(
         device=device.name,
         port=int(port.name),
-        state=_text(port / "state") or "unknown",
-        link_layer=_text(port / "link_layer") or "unknown",
+        state=text_of(port / "state") or "unknown",
+        link_layer=text_of(port / "link_layer") or "unknown",
         gbit_s=float(rate[1]) if rate else None,
         numa_node=int(node) if node is not None and node.isdecimal() else None,
-        gid_types=tuple(sorted({text for path in _listed(port / "gid_attrs/types") if (text := _text(path))})),
+        gid_types=tuple(sorted({text for path in _listed(port / "gid_attrs/types") if (text := text_of(path))})),
         mtu=next(
-            (int(mtu) for path in _listed(device / "device/net") if (mtu := _text(path / "mtu") or "").isdecimal()),
+            (int(mtu) for path in _listed(device / "device/net") if (mtu := text_of(path / "mtu") or "").isdecimal()),
             None,
         ),
     )
@@ -46,10 +47,3 @@ def _port(device: Path, port: Path) -> Rdma:
 
 def _listed(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())[:MAX_ENTRIES] if folder.is_dir() else []
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None

@@ -25,7 +25,7 @@ def read_host(root: Path = Path("/")) -> Host:
         memory_bytes=memory.get("MemTotal"),
         available_bytes=memory.get("MemAvailable"),
         numa_nodes=_numa_nodes(root / "sys/devices/system/node"),
-        huge_pages=_number(root / "proc/sys/vm/nr_hugepages"),
+        huge_pages=number_of(root / "proc/sys/vm/nr_hugepages"),
         huge_page_bytes=memory.get("Hugepagesize"),
         transparent_huge_pages=_chosen(root / "sys/kernel/mm/transparent_hugepage/enabled"),
         numa_balancing=_flag(root / "proc/sys/kernel/numa_balancing"),
@@ -33,8 +33,8 @@ def read_host(root: Path = Path("/")) -> Host:
         memlock_bytes=_limit(resource.RLIMIT_MEMLOCK),
         open_files=_limit(resource.RLIMIT_NOFILE),
         clock_synchronised=clock_is_synchronised(),
-        clocksource=_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource"),
-        kernel=_text(root / "proc/sys/kernel/osrelease"),
+        clocksource=text_of(root / "sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        kernel=text_of(root / "proc/sys/kernel/osrelease"),
         peer_memory=next((name for name in PEER_MODULES if (root / "sys/module" / name).exists()), None),
     )
 
@@ -54,7 +54,7 @@ def clock_is_synchronised() -> bool | None:
 def _meminfo(path: Path) -> dict[str, int]:
     """Name -> bytes."""
     found = {}
-    for line in (_text(path) or "").splitlines():
+    for line in (text_of(path) or "").splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if words and words[0].isdecimal():
@@ -66,25 +66,25 @@ def _numa_nodes(folder: Path) -> dict[int, int]:
     found = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if (name := _NODE.fullmatch(path.name)) is not None:
-            line = next((line for line in (_text(path / "meminfo") or "").splitlines() if "MemTotal:" in line), "")
+            line = next((line for line in (text_of(path / "meminfo") or "").splitlines() if "MemTotal:" in line), "")
             words = line.split()
             found[int(name[1])] = int(words[-2]) * KIB if len(words) > 1 else 0
     return found
 
 
 def _cpus(root: Path) -> int:
-    listed = [line for line in (_text(root / "proc/cpuinfo") or "").splitlines() if line.startswith("processor")]
+    listed = [line for line in (text_of(root / "proc/cpuinfo") or "").splitlines() if line.startswith("processor")]
     return len(listed) or os.cpu_count() or 1
 
 
 def _cpu_model(root: Path) -> str:
-    lines = (_text(root / "proc/cpuinfo") or "").splitlines()
+    lines = (text_of(root / "proc/cpuinfo") or "").splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _chosen(path: Path) -> str | None:
     """The word in brackets: `always [madvise] never`."""
-    found = re.search(r"\[(\w+)\]", _text(path) or "")
+    found = re.search(r"\[(\w+)\]", text_of(path) or "")
     return found[1] if found else None
 
 
@@ -101,18 +101,20 @@ def _limit(which: int) -> float:
     return float("inf") if soft == resource.RLIM_INFINITY else float(soft)
 
 
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text is not None and text.isdecimal() else None
-
-
 def _flag(path: Path) -> bool | None:
-    number = _number(path)
+    number = number_of(path)
     return None if number is None else number > 0
 
 
-def _text(path: Path) -> str | None:
+def text_of(path: Path) -> str | None:
+    """What a file of the kernel says; None where there is none."""
     try:
         return path.read_text().strip()
     except OSError:
         return None
+
+
+def number_of(path: Path) -> int | None:
+    """The number that it says; None for another text, too."""
+    text = text_of(path)
+    return int(text) if text is not None and text.isdecimal() else None

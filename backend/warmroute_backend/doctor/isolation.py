@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from warmroute_backend.doctor.facts import Isolation
+from warmroute_backend.doctor.host import number_of, text_of
 
 MAX_BRIDGES: Final = 1024
 MAX_LOG_BYTES: Final = 4 << 20
@@ -29,11 +30,11 @@ def read_isolation(root: Path = Path("/")) -> Isolation:
     groups = root / "sys/kernel/iommu_groups"
     return Isolation(
         has_iommu=groups.is_dir() and any(groups.iterdir()),
-        passes_through="iommu=pt" in (_text(root / "proc/cmdline") or "").split(),
+        passes_through="iommu=pt" in (text_of(root / "proc/cmdline") or "").split(),
         redirecting_bridges=_redirecting(root / "sys/bus/pci/devices"),
-        cgroup_memory_bytes=_cgroup_memory(root / "sys/fs/cgroup/memory.max"),
+        cgroup_memory_bytes=number_of(root / "sys/fs/cgroup/memory.max"),
         cgroup_cpus=_cgroup_cpus(root / "sys/fs/cgroup/cpu.max"),
-        has_open_driver="Open Kernel Module" in (_text(root / "proc/driver/nvidia/version") or ""),
+        has_open_driver="Open Kernel Module" in (text_of(root / "proc/driver/nvidia/version") or ""),
         xids=_xids(root / "dev/kmsg"),
     )
 
@@ -42,7 +43,7 @@ def _redirecting(devices: Path) -> tuple[str, ...]:
     """Addresses of PCI bridges whose ACS sends traffic between devices over the root complex."""
     found = []
     for device in sorted(devices.iterdir())[: MAX_BRIDGES * 8] if devices.is_dir() else []:
-        if not (_text(device / "class") or "").startswith(_BRIDGE):
+        if not (text_of(device / "class") or "").startswith(_BRIDGE):
             continue
         with suppress(OSError):
             if _redirects((device / "config").read_bytes()):
@@ -63,14 +64,9 @@ def _redirects(config: bytes) -> bool:
     return False
 
 
-def _cgroup_memory(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text is not None and text.isdecimal() else None
-
-
 def _cgroup_cpus(path: Path) -> float | None:
     """`QUOTA PERIOD`, or `max PERIOD` without a limit."""
-    words = (_text(path) or "").split()
+    words = (text_of(path) or "").split()
     if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
         return None
     return int(words[0]) / int(words[1])
@@ -95,10 +91,3 @@ def _xids(path: Path) -> tuple[tuple[str, int], ...]:
     finally:
         os.close(descriptor)
     return tuple(found[-MAX_XIDS:])
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None

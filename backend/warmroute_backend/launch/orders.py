@@ -20,11 +20,6 @@ def give_restart(state_dir: Path, name: str) -> None:
     (folder / f"{name}{_RESTART}").touch()
 
 
-def is_waiting(state_dir: Path, name: str) -> bool:
-    """Whether the launcher has yet to take an order."""
-    return (state_dir / FOLDER / f"{name}{_RESTART}").exists()
-
-
 def take(state_dir: Path) -> Iterator[str]:
     """The names that are to be restarted; each order is given once."""
     folder = state_dir / FOLDER

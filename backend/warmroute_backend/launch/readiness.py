@@ -46,17 +46,17 @@ def is_taken(port: int) -> bool:
     return False
 
 
-def is_listening(port: int, proc: Path = PROC) -> bool:
+def is_listening(port: int) -> bool:
     """Whether the system lists a listening socket on a port."""
-    return bool(_inodes(port, proc))
+    return bool(_inodes(port))
 
 
-def listener_of(port: int, proc: Path = PROC) -> tuple[int, str] | None:
+def listener_of(port: int) -> tuple[int, str] | None:
     """Pid and command of who listens on a port, where this user may see it."""
-    wanted = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
+    wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
     if not wanted:
         return None
-    for process in proc.iterdir():
+    for process in PROC.iterdir():
         if process.name.isdecimal() and _has(process, wanted):
             name = (process / "comm").read_text().strip()
             return int(process.name), name
@@ -71,12 +71,12 @@ def _by(port: int) -> str:
     return "" if found is None else f" by {found[1]}, pid {found[0]}"
 
 
-def _inodes(port: int, proc: Path) -> set[str]:
+def _inodes(port: int) -> set[str]:
     """Of listening sockets. /proc/net/tcp has number, local address, remote address, state; the inode is the tenth."""
     found = set()
     for table in ("net/tcp", "net/tcp6"):
         try:
-            lines = (proc / table).read_text().splitlines()[1:]
+            lines = (PROC / table).read_text().splitlines()[1:]
         except OSError:
             continue
         for line in lines:

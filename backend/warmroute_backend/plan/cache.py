@@ -55,12 +55,3 @@ def _latent(model: Model, kv_type: KvType, draft_layers: int, *, raw_rows: bool)
         row = model.kv_rank + model.kv_rank // _SCALE_BLOCK * _SCALE_BYTES + 2 * model.rope_dim
     index = model.index_dim + model.index_dim // _SCALE_BLOCK * _SCALE_BYTES
     return row * (model.layers + draft_layers) + index * (model.indexed_layers + draft_layers)
-
-
-def full_only_bytes(model: Model, kv_type: KvType) -> int:
-    """Bytes of a token over all GPUs where only the layers that see everything are counted.
-
-    This is how Cloudflare counts Llama 4 Scout in Infire: 56 GiB for 1.22 million tokens
-    (https://blog.cloudflare.com/high-performance-llms/). SGLang gives the chunked layers a pool as well.
-    """
-    return 2 * (model.layers - model.window_layers) * model.kv_heads * model.head_dim * value_bytes(kv_type)

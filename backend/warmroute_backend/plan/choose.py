@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan import reasons
 from warmroute_backend.plan.deployment import Choice, Engine, Plan, Ports
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, Cluster
 from warmroute_backend.plan.layout import Layout, Wanted, default_kv_type, fitted, holds, layouts, smallest_engine
-from warmroute_backend.plan.memory import Role
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
 from warmroute_backend.plan.speculation import Draft, draft_of, speculation
 from warmroute_backend.plan.speed import Load, decode_step_s, prefill_tokens_per_s

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.hardware import Cluster
-from warmroute_backend.plan.memory import Memory, Role, Shape, memory
+from warmroute_backend.plan.memory import Memory, Shape, memory
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.words import CACHE_DIR, RDMA_RESOURCE, Objective, Storage
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.cache import WINDOW_RATIO
 from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.hardware import Gpu
 from warmroute_backend.plan.memory import (
     Memory,
-    Role,
     Shape,
     chunk_of_rank,
     default_fraction,

@@ -11,15 +11,14 @@ Source: `sglang/srt/arg_groups/memory_hook.py` (reserve and fraction) and `KVCac
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
+from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.cache import cell_bytes
 from warmroute_backend.plan.hardware import GROUP_MIB, MIB, Gpu
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.weights import loaded_bytes
 from warmroute_backend.plan.words import KvType
-
-Role = Literal["aggregated", "prefill", "decode"]
 
 _LEAST_ACTIVATION_TOKENS: Final = 2048
 _FLOOR_MIB: Final = 10_240
@@ -27,7 +26,6 @@ _FLOOR_FROM_MIB: Final = 60 * 1024
 _MLA_PREFILL_GRAPH_MIB: Final = 1536
 _BUCKET_MIB: Final = 8
 _LARGE_GRAPH: Final = 300
-_MLA_GRAPH_TOKENS: Final = 8192
 _VISION_CACHE_MIB: Final = 100
 _BASELINE_VISION: Final = 24 * 1024**2
 

@@ -217,16 +217,16 @@ def start_deadline_s(timeout_s: float = START_TIMEOUT_S) -> float:
     return time.monotonic() + timeout_s * min(MAX_STRETCH, slowness())
 
 
-def wait_all(servers: Iterable[Server], timeout_s: float = START_TIMEOUT_S) -> None:
-    """Wait until all of them serve. `timeout_s` is for a machine of the reference's speed."""
-    deadline_s = start_deadline_s(timeout_s)
+def wait_all(servers: Iterable[Server]) -> None:
+    """Wait until all of them serve."""
+    deadline_s = start_deadline_s()
     for server in servers:
         server.wait_ready(deadline_s)
 
 
-def get_json(url: str, timeout_s: float = PROBE_TIMEOUT_S) -> Any:
+def get_json(url: str) -> Any:
     """What a server answers, for instance at `/v1/loads`."""
-    with urllib.request.urlopen(url, timeout=timeout_s) as response:  # noqa: S310 (our own server)
+    with urllib.request.urlopen(url, timeout=PROBE_TIMEOUT_S) as response:  # noqa: S310 (our own server)
         return json.load(response)
 
 

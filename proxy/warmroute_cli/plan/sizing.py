@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Final
 
 from warmroute_backend.engine.model.tiers import HostTier
-from warmroute_backend.engine.model.work import Costs
+from warmroute_backend.engine.model.work import Costs, Role
 from warmroute_backend.plan.choose import average_load
 from warmroute_backend.plan.deployment import Engine, Plan
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.layout import default_chunk, default_kv_type
-from warmroute_backend.plan.memory import Role, default_fraction, requests_held
+from warmroute_backend.plan.memory import default_fraction, requests_held
 from warmroute_backend.plan.request import PlanRequest
 from warmroute_backend.plan.speculation import draft_of
 from warmroute_backend.plan.speed import Load, costs, decode_step_s, prefill_tokens_per_s, transfer_gb_s

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from warmroute.contract.money import usd
+from warmroute.contract.receipt import TIERS
 from warmroute_cli.top.rates import Rates
 from warmroute_cli.top.reading import EngineRow, Loss, Reading
 
@@ -105,11 +106,8 @@ def _head(reading: Reading, rates: Rates, choice: Choice, clock: str, columns: i
     price = _usd(rates.a_minute(gained.price_nanousd))
     yield Line(f"saved {_usd(saved)} USD/min, {_usd(saved_ever)} in all   paid {price} USD/min")
     running = sum(row.running for row in reading.engines)
-    tiers = ", ".join(f"{name} {_share(getattr(all_of, name), all_of.cached_tokens)}" for name in _TIERS)
+    tiers = ", ".join(f"{name} {_share(getattr(all_of, name), all_of.cached_tokens)}" for name in TIERS)
     yield Line(f"queue {reading.queued} (oldest {reading.oldest_s:.1f} s)   running {running}   cached in {tiers}")
-
-
-_TIERS: Final = ("device", "host", "storage")
 
 
 def _engines(engines: Sequence[EngineRow], choice: Choice, height: int) -> Iterator[Line]:
@@ -124,7 +122,7 @@ def _engines(engines: Sequence[EngineRow], choice: Choice, height: int) -> Itera
         "head",
     )
     for row in rows[offset : offset + fits]:
-        device, host, storage = [_tier(row.tiers.get(name)) for name in _TIERS]
+        device, host, storage = [_tier(row.tiers.get(name)) for name in TIERS]
         text = (
             f"{row.id[:18]:<18} {row.role[:10]:<10} {row.state[:8]:<8} {row.running:>4} {row.prefill_tokens:>8,}"
             f" {_tier(row.kv_share):>4} {device:>4} {host:>4} {storage:>5} {row.queue_s:>5.1f}s"

@@ -104,12 +104,12 @@ def _drawn(series: Series, pixels: Sequence[tuple[float, float]]) -> str:
     return f'<polyline points="{path}" {stroke}><title>{name}</title></polyline>'
 
 
-def _ticks(values: Sequence[float], count: int = 5) -> list[float]:
+def _ticks(values: Sequence[float]) -> list[float]:
     """Round numbers around all values; at least two."""
     low, high = min(values), max(values)
     if high - low < 1e-12:
         low, high = low - max(abs(low), 1.0) * 0.05, high + max(abs(high), 1.0) * 0.05
-    rough = (high - low) / count
+    rough = (high - low) / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10, 20) if power * factor >= rough)
     first = math.floor(low / step)

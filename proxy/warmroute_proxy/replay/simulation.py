@@ -36,11 +36,6 @@ Progress = Callable[[int, int], None]
 """Called with the number of turns that have ended, and of all turns."""
 
 
-def make_worker(index: int, role: Role, kv_tokens: int, block_tokens: int, region: str = "", **options: Any) -> Worker:
-    """A worker of the reference queueing model; `options` are those of its `Scheduler`."""
-    return Worker(index, region, role, make_scheduler(role, kv_tokens, block_tokens, **options))
-
-
 def make_scheduler(
     role: Role, kv_tokens: int, block_tokens: int, *, max_running: int = MAX_RUNNING, **options: Any
 ) -> Scheduler:

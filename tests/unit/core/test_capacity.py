@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
-from warmroute_proxy.core.placement.fleet import Peer, Role, Worker
+from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.accounting.engine_counts import Counts, Reading, Role, Span, advance
+from warmroute_proxy.core.accounting.engine_counts import Counts, Reading, Span, advance
 from warmroute_proxy.core.accounting.reconciliation import Line, Reconciliation, SettledTurn
+from warmroute_proxy.core.base.role import Role
 
 HOUR = 1_790_000_000 // 3600 * 3600.0
 

@@ -7,11 +7,13 @@ import pytest
 from scripts.plans import rooflined
 from tests.unit.plan.published import CAPACITIES, LLAMA_8B, SIZES, SPEEDS, Capacity, Size, Speed
 
-from warmroute_backend.plan.cache import cell_bytes, full_only_bytes
+from warmroute_backend.plan.cache import cell_bytes, value_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
 from warmroute_backend.plan.memory import Shape, default_fraction, memory
+from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.models import MODELS, known_model
 from warmroute_backend.plan.weights import loaded_bytes, weights
+from warmroute_backend.plan.words import KvType
 from warmroute_cli.plan.targets import UNCERTAIN
 
 MOST_MEDIAN_ERROR = 0.05
@@ -75,6 +77,15 @@ def test_a_prompt_of_qwen3_235b_on_eight_gpus_moves_as_many_bytes_as_mooncake_me
     """32K tokens are 12.62 GB with 4 KV heads repeated on 8 GPUs (Mooncake, sglang-benchmark-results-v1.md)."""
     cell = cell_bytes(known_model("qwen3-235b"), "bf16", 8)
     assert 8 * cell * 32_768 / 1e9 == pytest.approx(12.62, abs=0.005)
+
+
+def full_only_bytes(model: Model, kv_type: KvType) -> int:
+    """Bytes of a token over all GPUs where only the layers that see everything are counted.
+
+    This is how Cloudflare counts Llama 4 Scout in Infire: 56 GiB for 1.22 million tokens
+    (https://blog.cloudflare.com/high-performance-llms/). SGLang gives the chunked layers a pool as well.
+    """
+    return 2 * (model.layers - model.window_layers) * model.kv_heads * model.head_dim * value_bytes(kv_type)
 
 
 def test_cloudflares_scout_counts_the_layers_that_see_everything() -> None:

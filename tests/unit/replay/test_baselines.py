@@ -19,7 +19,7 @@ from warmroute_proxy.replay.baselines.smg_tree import CLI, FIRST, RoutedTree, Sm
 from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.setup import Setup, run
-from warmroute_proxy.replay.simulation import Change, Simulation, make_worker
+from warmroute_proxy.replay.simulation import Change, Simulation, make_scheduler
 from warmroute_proxy.replay.trace import Request, Trace, mixed
 
 BLOCK = 512
@@ -33,7 +33,7 @@ class View(Worker):
     __slots__ = ("cached", "pending")
 
     def __init__(self, index: int, region: str = "") -> None:
-        super().__init__(index, region, "aggregated", make_worker(index, "aggregated", 3_000_000, BLOCK).scheduler)
+        super().__init__(index, region, "aggregated", make_scheduler("aggregated", 3_000_000, BLOCK))
         self.cached = 0
         self.pending = 0
 
@@ -389,7 +389,7 @@ def trace() -> Trace:
 
 
 def replayed(name: str) -> Any:
-    found = Fleet([make_worker(index, "aggregated", 200_000, BLOCK) for index in range(4)])
+    found = Fleet([Worker(index, "", "aggregated", make_scheduler("aggregated", 200_000, BLOCK)) for index in range(4)])
     simulation = Simulation(trace(), found, BASELINES[name](found))
     result = simulation.run()
     return result, [made.worker.index if made.worker else None for made in simulation.turns]

@@ -9,10 +9,10 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
+from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.argv import CONFIG_FOLDER, argv, environment
 from warmroute_backend.plan.deployment import Engine, Plan
 from warmroute_backend.plan.files.proxy import MASTER, MASTER_PORT, mooncake_configs, pod_host
-from warmroute_backend.plan.memory import Role
 
 Manifest = dict[str, Any]
 

@@ -11,10 +11,11 @@ between the last reading and its end is not known, so the span says that it has 
 goes back, or the engine has another role, the span ends as it was and another one begins.
 """
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
+
+from warmroute_proxy.core.base.role import Role
 
 HOUR_S: Final = 3_600
-Role = Literal["aggregated", "prefill", "decode"]
 
 
 class Counts(NamedTuple):

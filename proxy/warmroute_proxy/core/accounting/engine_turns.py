@@ -5,10 +5,11 @@ from typing import Final
 
 import msgspec
 
-from warmroute_proxy.core.accounting.engine_counts import Counts, Role
+from warmroute_proxy.core.accounting.engine_counts import Counts
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.entry_steps import turns_in
 from warmroute_proxy.core.accounting.reconciliation import KINDS, SettledTurn
+from warmroute_proxy.core.base.role import Role
 
 _WITHOUT_ANSWER: Final = {"prefill"}
 _WITHOUT_PROMPT: Final = {"decode"}

@@ -20,7 +20,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from warmroute_proxy.core.accounting.engine_counts import Counts, Role, Span
+from warmroute_proxy.core.accounting.engine_counts import Counts, Span
+from warmroute_proxy.core.base.role import Role
 
 EDGE_S: Final = 1.0
 """How much later the proxy settles a turn than the engine counts it, at most, and how long a reading takes."""

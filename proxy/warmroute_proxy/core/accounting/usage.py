@@ -32,14 +32,13 @@ from typing import Any, Final
 
 import msgspec
 
-from warmroute.contract.receipt import ESTIMATED_FIELDS
+from warmroute.contract.receipt import ESTIMATED_FIELDS, TIERS
 from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Extension, PlainUsage, Usage
 
 _WRITTEN: Final = ("cache_write_tokens", "cache_creation_tokens")
 """Members of `prompt_tokens_details` that count tokens written to a cache: OpenRouter's (openrouter.ai/docs/use-cases/
 usage-accounting) and LiteLLM's (docs.litellm.ai/docs/completion/prompt_caching)."""
 
-_TIERS: Final = ("device", "host", "storage")
 _NO_TIERS: Final = [None, None, None]
 _OTHER_CACHED: Final = ("prompt_cache_hit_tokens", "cached_tokens")
 """DeepSeek's name for cached tokens (api-docs.deepseek.com/guides/kv_cache) and Moonshot's (platform.moonshot.ai/docs),
@@ -218,7 +217,7 @@ def _tiers(details: object) -> tuple[int, int, int] | None:
     """(device, host, storage) of a details object; None when it gives no count at all or a wrong one."""
     if not isinstance(details, dict):
         return None
-    stated = [details.get(name) for name in _TIERS]
+    stated = [details.get(name) for name in TIERS]
     device, host, storage = (0 if value is None else _count(value) for value in stated)
     if device is None or host is None or storage is None or stated == _NO_TIERS:
         return None

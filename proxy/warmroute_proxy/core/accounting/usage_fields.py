@@ -8,7 +8,6 @@ MAX_TOKENS: Final = 2**31 - 1
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 Prompt = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
-_ABSENT = msgspec.Raw(b"")
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -31,13 +30,6 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     write_1h: int = 0
     """The same, for an hour."""
-
-
-class Accounts(msgspec.Struct, gc=False):
-    """The members of a whole answer that report tokens; empty where it has none of that name."""
-
-    usage: msgspec.Raw = _ABSENT
-    sglext: msgspec.Raw = _ABSENT
 
 
 class PromptDetails(msgspec.Struct, forbid_unknown_fields=True, gc=False):

@@ -2,5 +2,6 @@
 
 frozen   the base of plain values
 mypyc    options of classes for the compiler
+role     what an engine does of a request
 trouble  what `/ready` can say
 """

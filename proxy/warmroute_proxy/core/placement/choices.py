@@ -6,9 +6,10 @@ computed once and cached until it changes (`load.availability.Changes`).
 
 from typing import Final
 
+from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.core.load.availability import Changes
 from warmroute_proxy.core.load.load import WorkerLoad
-from warmroute_proxy.core.placement.fleet import Peer, Role, Worker
+from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.prompt.facts import Facts
 
 NO_SLOT: Final = -1

@@ -5,9 +5,9 @@ treated as one worker, `region:<name>`: this proxy knows only what it sent there
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-Role = Literal["aggregated", "prefill", "decode"]
+from warmroute_proxy.core.base.role import Role
 
 ANY_MODEL: Final = frozenset({"*"})
 

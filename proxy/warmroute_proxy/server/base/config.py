@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from warmroute.contract.providers import UNKNOWN, Provider
 from warmroute_proxy.core.accounting.price_books import PriceBook
+from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.core.prompt.addresses import PUBLIC, Addresses
 from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
@@ -24,7 +25,6 @@ DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_STATE_DIR: Final = ".warmroute/proxy"
 ANY: Final = "*"
 MAX_PROCESSES: Final = 64
-ROLES: Final = ("aggregated", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class EngineConfig:
     id: str
     url: str
     region: str
-    role: Literal["aggregated", "prefill", "decode"]
+    role: Role
     kind: Literal["sglang", "openai"]
     models: frozenset[str]
     bootstrap_host: str | None

@@ -1,10 +1,11 @@
 """Reads one `[[engine]]` of a configuration."""
 
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 from warmroute.contract.providers import PROVIDERS, UNKNOWN, Provider, provider_of
-from warmroute_proxy.server.base.config import ANY, ROLES, EngineConfig
+from warmroute_proxy.core.base.role import ROLES, Role
+from warmroute_proxy.server.base.config import ANY, EngineConfig
 from warmroute_proxy.server.base.config_table import Table
 
 
@@ -19,7 +20,7 @@ def read_engine(table: Table, counters: dict[str, int], folder: Path) -> EngineC
         id=table.name("id", f"{group}-{number}"),
         url=url,
         region=region,
-        role=cast("Literal['aggregated', 'prefill', 'decode']", role),
+        role=cast("Role", role),
         kind="openai" if kind == "openai" else "sglang",
         models=frozenset(table.names("models", (ANY,))),
         bootstrap_host=table.text("bootstrap_host", "") or None,

@@ -57,9 +57,9 @@ class ConfigError(ValueError):
         self.problems = problems
 
 
-def load_config(path: Path, instead: dict[str, Any] | None = None) -> Config:
-    """The config in a file. `instead`: values that replace keys of [proxy]. Raises: ConfigError with all problems."""
-    return read_config(read_file(path), path.resolve().parent, str(path), instead)
+def load_config(path: Path) -> Config:
+    """The config in a file. Raises: ConfigError with all problems."""
+    return read_config(read_file(path), path.resolve().parent, str(path))
 
 
 def read_file(path: Path) -> bytes:
@@ -75,7 +75,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_config(content: bytes, folder: Path, source: str, instead: dict[str, Any] | None = None) -> Config:
-    """The config in the content of a file; the rest as in `load_config`."""
+    """The config in the content of a file. `instead`: values that replace keys of [proxy]. Raises: ConfigError."""
     try:
         document = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -7,11 +7,11 @@ PROC: Final = Path("/proc")
 _LISTEN: Final = "0A"
 
 
-def port_owner(port: int, proc: Path = PROC) -> str:
+def port_owner(port: int) -> str:
     """` by NAME, pid N`, or nothing where that cannot be seen."""
     try:
-        wanted = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
-        for process in proc.iterdir() if wanted else ():
+        wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
+        for process in PROC.iterdir() if wanted else ():
             if process.name.isdecimal() and _has(process, wanted):
                 return f" by {(process / 'comm').read_text().strip()}, pid {process.name}"
     except OSError:  # it ended meanwhile, or there is no /proc
@@ -19,13 +19,13 @@ def port_owner(port: int, proc: Path = PROC) -> str:
     return ""
 
 
-def _inodes(port: int, proc: Path) -> set[str]:
+def _inodes(port: int) -> set[str]:
     """Of listening sockets. /proc/net/tcp has number, local address, remote address, state; the inode is the tenth."""
     found = set()
     for table in ("net/tcp", "net/tcp6"):
-        if not (proc / table).exists():
+        if not (PROC / table).exists():
             continue
-        for line in (proc / table).read_text().splitlines()[1:]:
+        for line in (PROC / table).read_text().splitlines()[1:]:
             _, local, _, state, _, _, _, _, _, inode, *_ = line.split()
             if state == _LISTEN and int(local.rpartition(":")[-1], 16) == port:
                 found.add(inode)

@@ -144,11 +144,11 @@ def admin_app(parts: AdminParts, files: Mapping[str, PageFile]) -> FastAPI:
     return app
 
 
-def described_routes(version: str = VERSION) -> dict[str, Any]:
+def described_routes() -> dict[str, Any]:
     """The OpenAPI document, of applications without their parts."""
     nothing: Any = None
     apps = [public_app(PublicParts(*[nothing] * 6)), admin_app(AdminParts(*[object()] * 11), {})]  # type: ignore[arg-type]
-    return description(version, apps)
+    return description(apps)
 
 
 def _add_health(app: FastAPI, parts: PublicParts) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from warmroute.contract.receipt import RATES
+from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.server.base.config_difference import Kind
 from warmroute_proxy.server.base.config_schema import settings_schema
 from warmroute_proxy.server.base.config_table import NAME
@@ -211,7 +212,7 @@ class EngineState(Struct):
 
     id: str
     url: str
-    role: Literal["aggregated", "prefill", "decode"]
+    role: Role
     state: Literal["down", "draining", "open", "up"]
     draining_since: Mapping[str, float]
     running: Count

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from warmroute.contract.identity import KINDS
 from warmroute.contract.money import CacheRates
 from warmroute.contract.receipt import RATES
+from warmroute.contract.version import VERSION
 from warmroute_proxy.dialects.openai_fields import MAX_CHOICES, MAX_COUNT
 from warmroute_proxy.server.control.described import ERRORS, READING, answer, document
 from warmroute_proxy.server.control.models import Error
@@ -20,7 +21,7 @@ from warmroute_proxy.server.control.models import Error
 Schema = dict[str, Any]
 
 
-def description(version: str, apps: list[FastAPI]) -> Schema:
+def description(apps: list[FastAPI]) -> Schema:
     """The whole document. `apps`: applications that are made for it, and serve nothing."""
     found = document(apps, {"Error": Error})
     inference = {
@@ -35,7 +36,7 @@ def description(version: str, apps: list[FastAPI]) -> Schema:
         "openapi": "3.1.0",
         "info": {
             "title": "warmroute",
-            "version": version,
+            "version": VERSION,
             "description": "The APIs of OpenAI, Anthropic and Gemini, with a receipt for every turn.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
+from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.core.load.health_monitor import HealthMonitor
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.config import EngineConfig
@@ -78,7 +79,7 @@ class Engine:
         return ""
 
     @property
-    def role(self) -> Literal["aggregated", "prefill", "decode"]:
+    def role(self) -> Role:
         """What it does: as the config says, or since a flip as it reports."""
         return self.info.role or self.config.role
 

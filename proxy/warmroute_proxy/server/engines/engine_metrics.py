@@ -43,7 +43,7 @@ _LINE: Final = re.compile(rf"^sglang:({'|'.join(_FIELD_OF)})\{{([^}}]*)\}} ([0-9
 _COUNTED: Final = ("num_requests_total", "prompt_tokens_total", "cached_tokens_total", "generation_tokens_total")
 """In the order of `Counts`."""
 
-_COUNT: Final = re.compile(rf"^sglang:({'|'.join(_COUNTED)})(?:\{{[^}}]*\}})? ([0-9.eE+-]+)$", re.MULTILINE)
+_COUNT: Final = re.compile(rf"^sglang:({'|'.join(_COUNTED)})(?:\{{([^}}]*)\}})? ([0-9.eE+-]+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')  # linear in an engine's text
 _LOWER: Final = frozenset({"host", "storage"})
 _SUMMED_LABELS: Final = ("cache_source", "is_streaming", "pool")
@@ -54,7 +54,7 @@ MAX_RANK_DIGITS: Final = 6
 def reports_by_rank(text: str) -> dict[int, EngineReport]:
     """The reports in a Prometheus text, by DP rank."""
     found: dict[int | None, dict[str, dict[str, float]]] = {}
-    for family, labels, value in _samples(text):
+    for family, labels, value in samples(_LINE, text):
         if family == "cached_tokens_total" and labels.get("cache_source") not in _LOWER:
             continue
         rank = labels.get("dp_rank")
@@ -81,8 +81,9 @@ def _together(report: EngineReport, shared: EngineReport) -> EngineReport:
     return EngineReport(*[mine or theirs for mine, theirs in zip(report, shared, strict=True)])
 
 
-def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    for family, labels, value in _LINE.findall(text):
+def samples(line: re.Pattern[str], text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """Name, labels and value of the lines that fit a pattern of these three groups."""
+    for family, labels, value in line.findall(text):
         try:
             number = float(value)
         except ValueError:
@@ -94,11 +95,7 @@ def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 def counts_in(text: str) -> Counts | None:
     """What an engine has counted since its start; None where it does not count prompt tokens."""
     sums: dict[str, float] = {}
-    for name, value in _COUNT.findall(text):
-        try:
-            number = float(value)
-        except ValueError:
-            continue
-        if isfinite(number) and number >= 0:
+    for name, _, number in samples(_COUNT, text):
+        if number >= 0:
             sums[name] = sums.get(name, 0.0) + number
     return Counts(*[int(sums.get(name, 0.0)) for name in _COUNTED]) if _COUNTED[1] in sums else None

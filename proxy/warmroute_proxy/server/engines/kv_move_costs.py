@@ -10,17 +10,15 @@ All counters only grow. The cost is computed from the difference of two readings
 """
 
 import re
-from collections.abc import Iterator
-from math import isfinite
 from typing import Final, NamedTuple
+
+from warmroute_proxy.server.engines.engine_metrics import MAX_RANK_DIGITS, samples
 
 _LINE: Final = re.compile(
     r"^sglang:(load_back_tokens_total|load_back_duration_seconds_sum|prefetched_tokens_total|prefetch_bandwidth_sum"
     r"|prefetch_bandwidth_count|hicache_backup_tokens_total|hicache_backup_bytes_total)\{([^}]*)\} ([0-9.eE+-]+)$",
     re.MULTILINE,
 )
-_LABEL: Final = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')  # linear in an engine's text
-MAX_RANK_DIGITS: Final = 6
 
 
 class Totals(NamedTuple):
@@ -52,7 +50,7 @@ class Totals(NamedTuple):
 def totals_by_rank(text: str) -> dict[int, Totals]:
     """The counters in a Prometheus text, by DP rank. A missing rank is left out, a missing counter is 0."""
     values: dict[int, dict[str, dict[str, float]]] = {}
-    for name, labels, value in _samples(text):
+    for name, labels, value in samples(_LINE, text):
         rank = labels.get("dp_rank", "0")
         of_rank = values.setdefault(int(rank) if rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS else 0, {})
         by_shard = of_rank.setdefault(name, {})
@@ -60,16 +58,6 @@ def totals_by_rank(text: str) -> dict[int, Totals]:
         if labels.get("pool", "kv") == "kv":
             by_shard[shard] = by_shard.get(shard, 0.0) + value
     return {rank: _totals(of_rank) for rank, of_rank in values.items()}
-
-
-def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    for name, labels, value in _LINE.findall(text):
-        try:
-            number = float(value)
-        except ValueError:
-            continue
-        if isfinite(number):
-            yield name, dict(_LABEL.findall(labels)), number
 
 
 def _totals(of_rank: dict[str, dict[str, float]]) -> Totals:

@@ -39,11 +39,11 @@ class _Worker(msgspec.Struct):
 _workers: Final = msgspec.json.Decoder(list[_Worker]).decode
 
 
-def read_earlier_turns(database: Path, max_rows: int = MAX_ROWS) -> dict[str, EarlierTurn]:
+def read_earlier_turns(database: Path) -> dict[str, EarlierTurn]:
     """Return the newest completed turn of each lineage. Raises: sqlite3.Error, msgspec.MsgspecError."""
     found: dict[str, EarlierTurn] = {}
     with contextlib.closing(connect(database, read_only=True)) as connection:
-        for lineage, turn, prompt, completion, region, workers in connection.execute(_NEWEST, (max_rows,)):
+        for lineage, turn, prompt, completion, region, workers in connection.execute(_NEWEST, (MAX_ROWS,)):
             if lineage not in found:
                 ids = tuple([worker.id for worker in _workers(workers)])
                 found[lineage] = EarlierTurn(turn, prompt, completion, region, ids)

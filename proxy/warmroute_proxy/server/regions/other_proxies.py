@@ -128,10 +128,6 @@ class OtherProxies:
         for link in self._links:
             link.upstream.sweep()
 
-    def as_list(self) -> list[dict[str, str | int | bool]]:
-        """What the admin page shows."""
-        return [{"url": link.url, "up": link.up, "waiting": link.outbox.waiting} for link in self._links]
-
     def close(self) -> None:
         """Close all connections."""
         for link in self._links:

@@ -14,6 +14,7 @@ import msgspec
 
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.secrets import ApiKeys
+from warmroute_proxy.server.stores.directory.key_admin import GOOD
 from warmroute_proxy.server.stores.directory.polling import Directory
 from warmroute_proxy.server.stores.directory.records import Records
 from warmroute_proxy.server.stores.directory.stored_tenants import decode_tenant, with_stored
@@ -22,12 +23,11 @@ _LOG: Final = logging.getLogger(__name__)
 MAX_ENDED: Final = 10_000
 """Of keys that are good no more, as many are read, those that were changed last."""
 
-_GOOD: Final = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 _KEYS: Final = f"""
 SELECT sha256, json_build_object('id', id, 'tenant', tenant,
-        'expires_at', CASE WHEN {_GOOD} THEN extract(epoch FROM expires_at)::float8 ELSE 0 END)::text
-    FROM api_key WHERE version > $1 AND ($1 >= 0 OR {_GOOD} OR id IN
-        (SELECT id FROM api_key WHERE NOT ({_GOOD}) ORDER BY version DESC, id LIMIT {MAX_ENDED}))
+        'expires_at', CASE WHEN {GOOD} THEN extract(epoch FROM expires_at)::float8 ELSE 0 END)::text
+    FROM api_key WHERE version > $1 AND ($1 >= 0 OR {GOOD} OR id IN
+        (SELECT id FROM api_key WHERE NOT ({GOOD}) ORDER BY version DESC, id LIMIT {MAX_ENDED}))
 """
 _TENANTS: Final = """
 SELECT name, CASE WHEN removed_at IS NULL THEN settings::text END FROM tenant

@@ -30,9 +30,11 @@ _MAKE: Final = """
 INSERT INTO api_key (id, sha256, tenant, note, expires_at, version)
     VALUES ($1, $2, $3, $4, now() + make_interval(secs => $5::float8), $6) ON CONFLICT DO NOTHING RETURNING expires_at
 """
-_GOOD: Final = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
-_FIND: Final = f"SELECT tenant, note, expires_at FROM api_key WHERE id = $1 AND {_GOOD}"
-_COUNT: Final = f"SELECT count(*) FROM api_key WHERE tenant = $1 AND {_GOOD}"
+GOOD: Final = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
+"""Of a row: its key can be used."""
+
+_FIND: Final = f"SELECT tenant, note, expires_at FROM api_key WHERE id = $1 AND {GOOD}"
+_COUNT: Final = f"SELECT count(*) FROM api_key WHERE tenant = $1 AND {GOOD}"
 _END: Final = """
 UPDATE api_key SET version = $3,
     expires_at = least(coalesce(expires_at, 'infinity'), now() + make_interval(secs => $2::float8))
@@ -44,7 +46,7 @@ UPDATE api_key SET version = $2, note = $3,
     WHERE id = $1 RETURNING expires_at
 """
 _REVOKE: Final = "UPDATE api_key SET revoked_at = now(), version = $2 WHERE id = $1"
-_REVOKE_ALL: Final = f"UPDATE api_key SET revoked_at = now(), version = $2 WHERE tenant = $1 AND {_GOOD} RETURNING id"
+_REVOKE_ALL: Final = f"UPDATE api_key SET revoked_at = now(), version = $2 WHERE tenant = $1 AND {GOOD} RETURNING id"
 _LIST: Final = """
 SELECT id, tenant, note, made_at, expires_at, CASE WHEN revoked_at IS NOT NULL THEN 'revoked'
     WHEN expires_at <= now() THEN 'expired' ELSE 'good' END AS state FROM api_key
