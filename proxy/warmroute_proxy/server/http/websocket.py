@@ -4,9 +4,12 @@ The frames are read and written by `websockets`, without its I/O. The socket, it
 of HTTP (`http1`): it is one of the `OpenConnections`, and an `Application` is told of its messages. It knows no events.
 
 What keeps this safe:
-- a message has the size of a body at most, and arrives within `body_timeout_s`; its bytes count as they come, for the
-  tenant of the connection. One read may hold `MAX_FRAMES` frames, since each takes some us of the loop;
+- a message has `MAX_MESSAGE_BYTES` at most, since it is taken from its frame in one piece, and arrives within
+  `body_timeout_s`. After each read its bytes count for the tenant of the connection;
+- one read may hold `MAX_FRAMES` frames, since each takes some us of the loop. Of its messages, `AT_ONCE` are taken in
+  one iteration; the rest waits in the lines of `ReadSlices`, as large bodies do, and nothing is read meanwhile;
 - a client that does not read is not read either, so that what answers its pings cannot pile up;
+- after the server's own close frame, `MAX_LATE_BYTES` are read to find the client's; others are dropped;
 - a connection is open for `MAX_OPEN_S`, then it is closed behind what it is busy with. Where there are too many, the
   one that was idle longest is closed, as over HTTP.
 
@@ -16,10 +19,12 @@ pong that does not come: a program may read nothing while it runs a tool.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from websockets.datastructures import Headers
+from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request as Handshake
 from websockets.protocol import State
@@ -28,20 +33,24 @@ from websockets.server import ServerProtocol
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.http.http1 import LINGER_S, PIECE_BYTES, STALLED_WRITE_S
+from warmroute_proxy.server.http.http1 import LINGER_S, PIECE_BYTES, STALLED_WRITE_S, WRITE_HIGH_BYTES
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
 
 MAX_OPEN_S: Final = 3_600.0
 PING_S: Final = 30.0
 MAX_FRAMES: Final = 1_024
-SLICE_BYTES: Final = 16_384  # that frames are read from at once
+MAX_MESSAGE_BYTES: Final = 4_194_304  # a body of this size takes as long as one that is read in slices
+AT_ONCE: Final = 8
+SLICE_BYTES: Final = 4096  # that frames are read from at once
+MAX_LATE_BYTES: Final = 16_384
 
 _SHORT: Final = 125
 _MIDDLE: Final = 65_535
 _CONTINUED: Final = (Opcode.TEXT, Opcode.CONT)
 _log: Final = logging.getLogger(__name__ + ".frames")
 _log.setLevel(logging.ERROR)  # the library would log what is in the frames
+_own_log: Final = logging.getLogger(__name__)
 
 
 class Application(Protocol):
@@ -122,8 +131,16 @@ class WebSocket:
         """`tenant`: whose messages come."""
         self._shared = shared
         self._tenant = tenant
-        self._protocol = ServerProtocol(state=State.OPEN, max_size=shared.limits.body_bytes, logger=_log)
+        self._max_bytes = min(shared.limits.body_bytes, MAX_MESSAGE_BYTES)
+        self._protocol = ServerProtocol(state=State.OPEN, max_size=self._max_bytes, logger=_log)
         self._transport: asyncio.Transport | None = None
+        self._read = b""  # what was read
+        self._parsed = 0  # bytes of it
+        self._frames_read = 0  # of the last read
+        self._frames: deque[Frame] = deque()  # that were read, at most `MAX_FRAMES`
+        self._waits = False  # in the lines of `ReadSlices`
+        self._late_bytes = 0  # that came after the end
+        self._unread: list[Reservation] = []  # of answers that the client has not read
         self._parts = bytearray()  # of the message that is being read
         self._reservation: Reservation | None = None  # of that message
         self._unfinished = 0  # bytes of a message that has not ended
@@ -133,7 +150,8 @@ class WebSocket:
         self._pinged_s = now_s
         self._ends_s = now_s + MAX_OPEN_S
         self._paused = False
-        self._unsent = 0
+        self._written = 0  # bytes in all
+        self._drained = 0  # of them, when it was last looked at while paused
         self._ending = False  # behind what it is busy with
         self._closing = False
         self._application: Application = application_of(self)
@@ -147,9 +165,11 @@ class WebSocket:
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._shared.members.discard(self)
+        self._shared.unread.discard(self)
         self._transport = None
         self._reservation = None
-        self._parts = bytearray()
+        self._unread.clear()
+        self._drop()
         application, self._application = self._application, _GONE
         application.gone()
 
@@ -158,16 +178,19 @@ class WebSocket:
 
     def pause_writing(self) -> None:
         self._paused = True
-        self._unsent = self._unsent_bytes()
+        self._drained = self._written - self._unsent_bytes()
         self.deadline_s = self._shared.clock() + STALLED_WRITE_S
         self.pause_reading()
         self._application.pause(True)
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._began_s = self._shared.clock()  # it was not read
         self._set_deadline()
-        self.resume_reading()
+        self.check_read()
         self._application.pause(False)
+        if not self._waits:
+            self.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._shared.read_into
@@ -177,29 +200,77 @@ class WebSocket:
 
     def data_received(self, data: bytes) -> None:
         """Read on."""
-        if self._closing and self._protocol.eof_sent:
+        if self._closing:
+            self._read_late(data)
             return
         self._active_s = self._shared.clock()
         if not self._unfinished:
             self._began_s = self._active_s
-        frames = 0
-        for at in range(0, len(data), SLICE_BYTES):
-            self._protocol.receive_data(data[at : at + SLICE_BYTES])
-            events = self._protocol.events_received()
-            frames += len(events)
-            if frames > MAX_FRAMES:
-                self._fail(CloseCode.POLICY_VIOLATION, "too many small frames")
-            for event in events:
-                if isinstance(event, Frame) and not self._closing:
-                    self._take(event)
-            self._flush()
-            if self._closing or self._transport is None:
-                return
-        self._unfinished = len(self._parts) + len(self._protocol.reader.buffer)
-        self._count()
-        self._set_deadline()
-        if len(data) >= COUNTED_BYTES:
+        self._read, self._parsed = self._read[self._parsed :] + data, 0
+        self._frames_read = 0
+        self._go_on()
+        if len(data) >= COUNTED_BYTES and not self._waits and not self._closing:
             self._shared.reads.read(self, len(data), self._tenant)
+
+    def _read_late(self, data: bytes) -> None:
+        """Look for the client's own end; it may stand behind a message that nobody waits for."""
+        data = data[: MAX_LATE_BYTES - self._late_bytes]
+        self._late_bytes += len(data)
+        if data and not self._protocol.eof_sent:
+            self._protocol.receive_data(data)
+            self._protocol.events_received()
+            self._flush()
+
+    def _go_on(self) -> None:
+        """Take some of what was read. No exception may leave: those who call this call others, too."""
+        try:
+            taken = 0
+            while taken < AT_ONCE and not self._paused and not self._closing and self._transport is not None:
+                if self._frames:
+                    taken += self._take(self._frames.popleft())
+                elif self._protocol.parser_exc is not None:
+                    self._broken(self._protocol.parser_exc)
+                elif self._parsed < len(self._read):
+                    self._parse()
+                else:
+                    break
+            if self._closing or not self._frames:  # an end of the client's stands behind them
+                self._flush()
+            if self._closing or self._transport is None:
+                self._drop()
+                return
+            self._count()
+            self._set_deadline()
+            if (self._read or self._frames) and not self._waits and not self._paused and not self._closing:
+                self._waits = True
+                self._shared.reads.wait(self, self._tenant)
+        except Exception as error:
+            _own_log.error("a WebSocket failed: %s", type(error).__name__)
+            self.abort()
+
+    def _parse(self) -> None:
+        """Find the frames in a slice; the protocol answers those that only control."""
+        data = self._read[self._parsed : self._parsed + SLICE_BYTES]
+        self._parsed += len(data)
+        if self._parsed == len(self._read):
+            self._read, self._parsed = b"", 0
+        self._protocol.receive_data(data)
+        self._frames.extend([event for event in self._protocol.events_received() if isinstance(event, Frame)])
+        self._frames_read += len(self._frames)
+        if self._frames_read > MAX_FRAMES:
+            self._fail(CloseCode.POLICY_VIOLATION, "too many small frames")
+
+    def _broken(self, error: Exception) -> None:
+        """No more frames can be found; the protocol has written why."""
+        if isinstance(error, PayloadTooBig):
+            problem = f"a message has more than {self._max_bytes} bytes: send the turn by POST"
+            self._application.refused(Refusal(413, problem, code="request_too_large"))
+        self._closing = True
+
+    def _drop(self) -> None:
+        """Nothing more is taken."""
+        self._read, self._parsed, self._parts = b"", 0, bytearray()
+        self._frames.clear()
 
     # -- called by `ReadSlices`
 
@@ -209,14 +280,17 @@ class WebSocket:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, unless the client does not read."""
-        if self._transport is not None and not self._transport.is_closing() and not self._paused:
+        """Take more of what was read, then read on, unless the client does not read."""
+        self._waits = False
+        if self._read or self._frames:
+            self._go_on()
+        if self._transport is not None and not self._transport.is_closing() and not self._paused and not self._waits:
             self._transport.resume_reading()
 
     # -- messages
 
-    def _take(self, frame: Frame) -> None:
-        """A frame that is whole; the protocol has answered those that only control."""
+    def _take(self, frame: Frame) -> bool:
+        """Take a frame that is whole. Returns whether it ends a message."""
         if frame.opcode is Opcode.BINARY:
             self._fail(CloseCode.UNSUPPORTED_DATA, "events are texts")
         elif frame.opcode in _CONTINUED:
@@ -226,6 +300,8 @@ class WebSocket:
             if frame.fin:
                 raw, self._parts = bytes(self._parts) if whole is None else whole, bytearray()
                 self._received(raw)
+                return True
+        return False
 
     def _received(self, raw: bytes) -> None:
         reservation, self._reservation = self._reservation, None
@@ -240,7 +316,9 @@ class WebSocket:
         self._application.message(raw, began_s, reservation)
 
     def _count(self) -> None:
-        """Count the bytes of a message that has not ended."""
+        """Count the bytes of what has not been taken."""
+        pending = len(self._read) - self._parsed + sum([len(frame.data) for frame in self._frames])
+        self._unfinished = pending + len(self._parts) + len(self._protocol.reader.buffer)
         if not self._unfinished:
             return
         try:
@@ -257,9 +335,26 @@ class WebSocket:
         """Send messages; they are dropped when the client is gone."""
         if self._closing or self._transport is None:
             return
-        data = b"".join(map(text_frame, texts))
+        self._write(b"".join(map(text_frame, texts)))
+
+    def _write(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        self._written += len(data)
         for at in range(0, len(data), PIECE_BYTES):  # as HTTP's answers
-            self._transport.write(data[at : at + PIECE_BYTES])
+            transport.write(data[at : at + PIECE_BYTES])
+
+    def release(self, request: Request) -> None:
+        """It is answered: give its memory back, once the client has read most of what was written."""
+        reservation = request.reservation
+        if reservation is None:
+            return
+        if self._unsent_bytes() > WRITE_HIGH_BYTES:
+            self._unread.append(reservation)
+            self._shared.unread.add(self)
+        else:
+            reservation.close()
 
     def close(self, code: int, reason: str) -> None:
         """Say why, and close once the client has said so too."""
@@ -268,6 +363,7 @@ class WebSocket:
             self._protocol.send_close(code, reason)
             self.deadline_s = self._shared.clock() + LINGER_S
             self._flush()
+            self._drop()
 
     def on_status(self, request: Request, status: int) -> None:
         """Report the status of an answer, for the metrics."""
@@ -280,6 +376,11 @@ class WebSocket:
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Let the endpoint answer it."""
         self._shared.handle(request, exchange)
+
+    @property
+    def body_bytes(self) -> int:
+        """The most that a turn may have with what it continues."""
+        return self._shared.limits.body_bytes
 
     @property
     def ending(self) -> bool:
@@ -299,20 +400,20 @@ class WebSocket:
             self._protocol.fail(code, reason)
 
     def _flush(self) -> None:
-        transport = self._transport
-        for data in self._protocol.data_to_send():
-            if transport is None:
-                continue
-            if data:
-                transport.write(data)
-                continue
-            # The end. What the client still sends is dropped for a moment: a reset would destroy what was written.
-            self._closing = True
-            self.deadline_s = self._shared.clock() + LINGER_S
-            try:
-                transport.write_eof()
-            except (OSError, RuntimeError, NotImplementedError):
-                transport.close()
+        pieces = self._protocol.data_to_send()
+        if not pieces:
+            return
+        if data := b"".join(pieces):
+            self._write(data)
+        if pieces[-1] or self._transport is None:
+            return
+        # The end. What the client still sends is dropped for a moment: a reset would destroy what was written.
+        self._closing = True
+        self.deadline_s = self._shared.clock() + LINGER_S
+        try:
+            self._transport.write_eof()
+        except (OSError, RuntimeError, NotImplementedError):
+            self._transport.close()
 
     # -- called by the listener
 
@@ -320,6 +421,14 @@ class WebSocket:
     def idle_since_s(self) -> float:
         """Since when nothing was asked; `BUSY` while something is."""
         return BUSY if self._application.busy or self._unfinished or self._closing or self._paused else self._active_s
+
+    def check_read(self) -> None:
+        """Give the memory of answers back, if the client has read them."""
+        if self._unread and self._unsent_bytes() <= WRITE_HIGH_BYTES:
+            for reservation in self._unread:
+                reservation.close()
+            self._unread.clear()
+            self._shared.unread.discard(self)
 
     def close_when_idle(self) -> None:
         """Shutdown: end with the answers that run. The client is told to connect again."""
@@ -340,13 +449,14 @@ class WebSocket:
 
     def on_deadline(self) -> None:
         """Ping, end what was open for long, or give up a client that is too slow."""
-        now_s, unsent = self._shared.clock(), self._unsent_bytes()
+        now_s = self._shared.clock()
         if self._closing:
             self.abort()
         elif self._paused:
-            if unsent >= self._unsent:
+            drained = self._written - self._unsent_bytes()  # other turns may have written meanwhile
+            if drained <= self._drained:
                 self.abort()
-            self._unsent = unsent
+            self._drained = drained
             self.deadline_s = now_s + STALLED_WRITE_S
         elif self._unfinished and now_s >= self._began_s + self._shared.limits.body_timeout_s:
             self.close(CloseCode.POLICY_VIOLATION, "the message did not arrive in time")
