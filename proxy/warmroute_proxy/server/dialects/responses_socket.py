@@ -113,7 +113,7 @@ class ResponsesSocket:
         self._kept_conversations = conversations
         self._terms = terms
         self._streams: dict[str | None, _Stream] = {None: _Stream(None)}
-        self._last: dict[str, _Stream] = {}  # by the id of its last response, where that is kept
+        self._last_responses: dict[str, _Stream] = {}  # by the id of its last response, where that is kept
         self._running = 0
         self._waiting = 0
         self._refused = 0
@@ -189,7 +189,7 @@ class ResponsesSocket:
             if stream.history is not None:
                 self._kept_conversations.drop(stream.history)
         self._streams.clear()
-        self._last.clear()
+        self._last_responses.clear()
 
     # -- turns
 
@@ -267,7 +267,7 @@ class ResponsesSocket:
         """
         if not previous:
             return None
-        other = self._last.get(previous)
+        other = self._last_responses.get(previous)
         history = None if other is None else other.history
         conversation = None if history is None else history.conversation
         if history is None or conversation is None:
@@ -307,11 +307,11 @@ class ResponsesSocket:
     ) -> None:
         if stream.history is not None and stream.history is not held:
             self._kept_conversations.drop(stream.history)
-        self._last.pop(stream.last_id, None)
+        self._last_responses.pop(stream.last_id, None)
         stream.history = self._kept_conversations.keep(held, tenant, conversation)
         stream.last_id = response_id
         if stream.history is not None:
-            self._last[response_id] = stream
+            self._last_responses[response_id] = stream
 
 
 def _nothing(exchange: TurnExchange) -> None:
