@@ -6,7 +6,19 @@ from typing import Any
 import pytest
 
 import warmroute
+from warmroute._observer import Call
 from warmroute.ways.connections import MAX_UNDER_WAY, _Turns
+
+
+class Counted(Call):
+    """A call that says when it has ended."""
+
+    def __init__(self, ended: list[Any]) -> None:
+        super().__init__(None, None)
+        self._ended = ended
+
+    def ended(self) -> None:
+        self._ended.append(self)
 
 
 class Scene:
@@ -82,7 +94,7 @@ def test_what_is_under_way_ends_with_the_connection_and_has_a_limit() -> None:
         scene.ask(f"{number}", stream_id=f"s{number % 3}")
         (asked, *_) = reversed(scene.turns._under_way[f"s{number % 3}"])
         assert asked.call is not None
-        asked.call = type("Call", (), {"ended": ended.append})()
+        asked.call = Counted(ended)
     assert len(ended) == MAX_UNDER_WAY
     scene.turns.closed()
     assert len(ended) == MAX_UNDER_WAY + 1

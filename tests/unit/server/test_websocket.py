@@ -12,16 +12,9 @@ from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import BodyMemory, Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.frames import MAX_FRAMES, MAX_LATE_BYTES, text_frame
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
-from warmroute_proxy.server.http.websocket import (
-    AT_ONCE,
-    MAX_FRAMES,
-    MAX_LATE_BYTES,
-    MAX_OPEN_S,
-    PING_S,
-    WebSocket,
-    text_frame,
-)
+from warmroute_proxy.server.http.websocket import AT_ONCE, MAX_OPEN_S, PING_S, WebSocket
 
 LIMITS = Limits(body_bytes=100_000, body_timeout_s=10.0)
 

@@ -39,8 +39,9 @@ from warmroute_proxy.server.dialects.responses import RESPONSES
 from warmroute_proxy.server.dialects.socket_turn import CANCELLED, TurnDialect, TurnExchange, not_found, turn_headers
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.frames import handshake
 from warmroute_proxy.server.http.open_connections import OpenConnections
-from warmroute_proxy.server.http.websocket import WebSocket, handshake
+from warmroute_proxy.server.http.websocket import WebSocket
 
 log = logging.getLogger(__name__)
 

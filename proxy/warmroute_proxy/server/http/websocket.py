@@ -1,15 +1,16 @@
 """A client's connection after its upgrade to a WebSocket: frames in, whole messages out, texts back.
 
-The frames are read and written by `websockets`, without its I/O. The socket, its limits and its deadlines are as those
-of HTTP (`http1`): it is one of the `OpenConnections`, and an `Application` is told of its messages. It knows no events.
+Its socket, limits and deadlines are as those of HTTP (`http1`): it is one of the `OpenConnections`, and an
+`Application` is told of its messages. It knows no events.
 
 What keeps this safe:
-- a message has `MAX_MESSAGE_BYTES` at most, since it is taken from its frame in one piece, and arrives within
-  `body_timeout_s`. After each read its bytes count for the tenant of the connection;
-- one read may hold `MAX_FRAMES` frames, since each takes some us of the loop. Of its messages, `AT_ONCE` are taken in
-  one iteration; the rest waits in the lines of `ReadSlices`, as large bodies do, and nothing is read meanwhile;
-- a client that does not read is not read either, so that what answers its pings cannot pile up;
-- after the server's own close frame, `MAX_LATE_BYTES` are read to find the client's; others are dropped;
+- a message is limited (`frames`), and arrives within `body_timeout_s`. After each read, what is held counts for the
+  tenant of the connection;
+- `AT_ONCE` messages are taken in one iteration; the rest waits in the lines of `ReadSlices`, as large bodies do, and
+  nothing is read meanwhile;
+- a client that does not read is not read either, so that what answers its pings cannot pile up. What its answers have
+  reserved stays reserved;
+- after the server's own close frame, little is read to find the client's, and the rest is dropped;
 - a connection is open for `MAX_OPEN_S`, then it is closed behind what it is busy with. Where there are too many, the
   one that was idle longest is closed, as over HTTP.
 
@@ -19,38 +20,24 @@ pong that does not come: a program may read nothing while it runs a tool.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from websockets.datastructures import Headers
-from websockets.exceptions import PayloadTooBig
-from websockets.frames import CloseCode, Frame, Opcode
-from websockets.http11 import Request as Handshake
-from websockets.protocol import State
-from websockets.server import ServerProtocol
+from websockets.frames import CloseCode
 
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.frames import Messages, text_frame
 from warmroute_proxy.server.http.http1 import LINGER_S, PIECE_BYTES, STALLED_WRITE_S, WRITE_HIGH_BYTES
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
 
 MAX_OPEN_S: Final = 3_600.0
 PING_S: Final = 30.0
-MAX_FRAMES: Final = 1_024
-MAX_MESSAGE_BYTES: Final = 4_194_304  # a body of this size takes as long as one that is read in slices
 AT_ONCE: Final = 8
-SLICE_BYTES: Final = 4096  # that frames are read from at once
-MAX_LATE_BYTES: Final = 16_384
 
-_SHORT: Final = 125
-_MIDDLE: Final = 65_535
-_CONTINUED: Final = (Opcode.TEXT, Opcode.CONT)
-_log: Final = logging.getLogger(__name__ + ".frames")
-_log.setLevel(logging.ERROR)  # the library would log what is in the frames
-_own_log: Final = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class Application(Protocol):
@@ -102,26 +89,6 @@ class _Gone:
 _GONE: Final = _Gone()
 
 
-def handshake(request: Request) -> tuple[int, bytes]:
-    """The status and the head of the answer to an offer of a WebSocket. No extension is taken: deflate costs more CPU
-    than a proxy near its clients saves in bytes, and lets small frames become large messages.
-    """
-    names = ("connection", "upgrade", "sec-websocket-key", "sec-websocket-version", "origin")
-    headers = Headers([(name, request.headers[name]) for name in names if name in request.headers])
-    response = ServerProtocol(logger=_log).accept(Handshake(request.path, headers, method=request.method))
-    return response.status_code, response.serialize()
-
-
-def text_frame(text: bytes) -> bytes:
-    """The frame of a message, as `Frame` of the library writes it in ten times as long: each delta is one."""
-    size = len(text)
-    if size <= _SHORT:
-        return b"\x81%c%b" % (size, text)
-    if size <= _MIDDLE:
-        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), text)
-    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), text)
-
-
 class WebSocket:
     """One connection: an `asyncio.BufferedProtocol`, though not by type, as `Connection` is."""
 
@@ -131,17 +98,11 @@ class WebSocket:
         """`tenant`: whose messages come."""
         self._shared = shared
         self._tenant = tenant
-        self._max_bytes = min(shared.limits.body_bytes, MAX_MESSAGE_BYTES)
-        self._protocol = ServerProtocol(state=State.OPEN, max_size=self._max_bytes, logger=_log)
+        self._messages = Messages(shared.limits.body_bytes)
+        self._protocol = self._messages.protocol
         self._transport: asyncio.Transport | None = None
-        self._read = b""  # what was read
-        self._parsed = 0  # bytes of it
-        self._frames_read = 0  # of the last read
-        self._frames: deque[Frame] = deque()  # that were read, at most `MAX_FRAMES`
         self._waits = False  # in the lines of `ReadSlices`
-        self._late_bytes = 0  # that came after the end
         self._unread: list[Reservation] = []  # of answers that the client has not read
-        self._parts = bytearray()  # of the message that is being read
         self._reservation: Reservation | None = None  # of that message
         self._unfinished = 0  # bytes of a message that has not ended
         now_s = shared.clock()
@@ -169,7 +130,7 @@ class WebSocket:
         self._transport = None
         self._reservation = None
         self._unread.clear()
-        self._drop()
+        self._messages.drop()
         application, self._application = self._application, _GONE
         application.gone()
 
@@ -201,76 +162,50 @@ class WebSocket:
     def data_received(self, data: bytes) -> None:
         """Read on."""
         if self._closing:
-            self._read_late(data)
+            self._messages.read_late(data)
+            self._flush()
             return
         self._active_s = self._shared.clock()
         if not self._unfinished:
             self._began_s = self._active_s
-        self._read, self._parsed = self._read[self._parsed :] + data, 0
-        self._frames_read = 0
+        self._messages.read(data)
         self._go_on()
         if len(data) >= COUNTED_BYTES and not self._waits and not self._closing:
             self._shared.reads.read(self, len(data), self._tenant)
 
-    def _read_late(self, data: bytes) -> None:
-        """Look for the client's own end; it may stand behind a message that nobody waits for."""
-        data = data[: MAX_LATE_BYTES - self._late_bytes]
-        self._late_bytes += len(data)
-        if data and not self._protocol.eof_sent:
-            self._protocol.receive_data(data)
-            self._protocol.events_received()
-            self._flush()
-
     def _go_on(self) -> None:
         """Take some of what was read. No exception may leave: those who call this call others, too."""
+        messages = self._messages
         try:
-            taken = 0
-            while taken < AT_ONCE and not self._paused and not self._closing and self._transport is not None:
-                if self._frames:
-                    taken += self._take(self._frames.popleft())
-                elif self._protocol.parser_exc is not None:
-                    self._broken(self._protocol.parser_exc)
-                elif self._parsed < len(self._read):
-                    self._parse()
-                else:
-                    break
-            if self._closing or not self._frames:  # an end of the client's stands behind them
+            self._take()
+            if self._closing or messages.may_flush:
                 self._flush()
             if self._closing or self._transport is None:
-                self._drop()
+                messages.drop()
                 return
             self._count()
             self._set_deadline()
-            if (self._read or self._frames) and not self._waits and not self._paused and not self._closing:
+            if messages.wait and not self._waits and not self._paused and not self._closing:
                 self._waits = True
                 self._shared.reads.wait(self, self._tenant)
         except Exception as error:
-            _own_log.error("a WebSocket failed: %s", type(error).__name__)
+            log.error("a WebSocket failed: %s", type(error).__name__)
             self.abort()
 
-    def _parse(self) -> None:
-        """Find the frames in a slice; the protocol answers those that only control."""
-        data = self._read[self._parsed : self._parsed + SLICE_BYTES]
-        self._parsed += len(data)
-        if self._parsed == len(self._read):
-            self._read, self._parsed = b"", 0
-        self._protocol.receive_data(data)
-        self._frames.extend([event for event in self._protocol.events_received() if isinstance(event, Frame)])
-        self._frames_read += len(self._frames)
-        if self._frames_read > MAX_FRAMES:
-            self._fail(CloseCode.POLICY_VIOLATION, "too many small frames")
-
-    def _broken(self, error: Exception) -> None:
-        """No more frames can be found; the protocol has written why."""
-        if isinstance(error, PayloadTooBig):
-            problem = f"a message has more than {self._max_bytes} bytes: send the turn by POST"
-            self._application.refused(Refusal(413, problem, code="request_too_large"))
-        self._closing = True
-
-    def _drop(self) -> None:
-        """Nothing more is taken."""
-        self._read, self._parsed, self._parts = b"", 0, bytearray()
-        self._frames.clear()
+    def _take(self) -> None:
+        """Take `AT_ONCE` messages at most, and none while the client does not read."""
+        for _ in range(AT_ONCE):
+            if self._paused or self._closing or self._transport is None:
+                return
+            try:
+                raw = self._messages.next()
+            except Refusal as refusal:
+                self._application.refused(refusal)
+                self._closing = True
+                return
+            if raw is None:
+                return
+            self._received(raw)
 
     # -- called by `ReadSlices`
 
@@ -282,26 +217,12 @@ class WebSocket:
     def resume_reading(self) -> None:
         """Take more of what was read, then read on, unless the client does not read."""
         self._waits = False
-        if self._read or self._frames:
+        if self._messages.wait:
             self._go_on()
         if self._transport is not None and not self._transport.is_closing() and not self._paused and not self._waits:
             self._transport.resume_reading()
 
     # -- messages
-
-    def _take(self, frame: Frame) -> bool:
-        """Take a frame that is whole. Returns whether it ends a message."""
-        if frame.opcode is Opcode.BINARY:
-            self._fail(CloseCode.UNSUPPORTED_DATA, "events are texts")
-        elif frame.opcode in _CONTINUED:
-            whole = bytes(frame.data) if frame.fin and not self._parts else None
-            if whole is None:
-                self._parts += frame.data
-            if frame.fin:
-                raw, self._parts = bytes(self._parts) if whole is None else whole, bytearray()
-                self._received(raw)
-                return True
-        return False
 
     def _received(self, raw: bytes) -> None:
         reservation, self._reservation = self._reservation, None
@@ -317,8 +238,7 @@ class WebSocket:
 
     def _count(self) -> None:
         """Count the bytes of what has not been taken."""
-        pending = len(self._read) - self._parsed + sum([len(frame.data) for frame in self._frames])
-        self._unfinished = pending + len(self._parts) + len(self._protocol.reader.buffer)
+        self._unfinished = self._messages.held_bytes
         if not self._unfinished:
             return
         try:
@@ -363,7 +283,7 @@ class WebSocket:
             self._protocol.send_close(code, reason)
             self.deadline_s = self._shared.clock() + LINGER_S
             self._flush()
-            self._drop()
+            self._messages.drop()
 
     def on_status(self, request: Request, status: int) -> None:
         """Report the status of an answer, for the metrics."""
@@ -392,12 +312,6 @@ class WebSocket:
         self._active_s = self._shared.clock()
         if self.ending:
             self._end()
-
-    def _fail(self, code: int, reason: str) -> None:
-        """End what is no WebSocket as it is served here."""
-        if not self._closing:
-            self._closing = True
-            self._protocol.fail(code, reason)
 
     def _flush(self) -> None:
         pieces = self._protocol.data_to_send()
