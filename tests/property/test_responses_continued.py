@@ -129,7 +129,7 @@ def test_a_conversation_that_would_be_no_light_body_is_not_light() -> None:
     large: Any = [{"role": "user", "content": "x" * 300_000}]
     for items, least, most in ((small, 4, 8), (parts, 4, 8), (ids, 20, 40), (large, 6, 7)):
         conversation, turns = Conversation(), 0
-        while conversation.is_light and turns < 50:
+        while conversation.is_light(conversation.size_bytes) and turns < 50:
             numbered = [
                 {**item, "call_id": f"{turns}{item['call_id'][3:]}"} if "call_id" in item else item for item in items
             ]

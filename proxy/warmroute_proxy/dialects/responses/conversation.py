@@ -49,10 +49,9 @@ class Conversation:
         ids += _SLOTS_BYTES * (len(read.calls) + len(read.dropped_calls))
         return len(self._messages) + len(read.content) + sum(map(len, read.reasoning + read.called)) + ids
 
-    @property
-    def is_light(self) -> bool:
-        """Whether each turn that continues it may be read in the event loop."""
-        return self.size_bytes <= MAX_KEPT_BYTES and self._objects <= most_brackets(len(self._messages))
+    def is_light(self, size_bytes: int) -> bool:
+        """Whether each turn that continues it, of its `size_bytes`, may be read in the event loop."""
+        return size_bytes <= MAX_KEPT_BYTES and self._objects <= most_brackets(len(self._messages))
 
     @property
     def messages(self) -> bytes:

@@ -49,7 +49,7 @@ class KeptConversations:
             history = KeptConversation(tenant, self._memory.reserve(tenant, 0))
         size_bytes = conversation.size_bytes
         more = max(size_bytes - history.size_bytes, 0)
-        if not conversation.is_light or not history.reservation.grow_by_own(more):
+        if not conversation.is_light(size_bytes) or not history.reservation.grow_by_own(more):
             self.drop(history)
             return None
         history.size_bytes += more

@@ -64,9 +64,7 @@ class Application(Protocol):
 
 
 class _Gone:
-    """In the place of an application whose client has left: it knew the connection, and neither may wait for the
-    garbage collector.
-    """
+    """In the place of an application whose client has left: neither may wait for the garbage collector."""
 
     busy = False
 
@@ -103,8 +101,8 @@ class WebSocket:
         self._transport: asyncio.Transport | None = None
         self._waits = False  # in the lines of `ReadSlices`
         self._unread: list[Reservation] = []  # of answers that the client has not read
-        self._reservation: Reservation | None = None  # of that message
-        self._unfinished = 0  # bytes of a message that has not ended
+        self._reservation: Reservation | None = None  # of what was read and not taken
+        self._unfinished = 0  # bytes of it
         now_s = shared.clock()
         self._began_s = now_s  # when the message that is being read did
         self._active_s = now_s
