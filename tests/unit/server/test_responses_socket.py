@@ -132,7 +132,8 @@ def test_what_is_kept_is_bounded_and_counted(kind: str) -> None:
         else:
             previous = last["response"]["id"]
         assert scene.memory.budget.used_bytes <= 2 * MIB
-    assert 0 < kept_bytes() <= scene.memory.budget.used_bytes
+        if turn == 5:
+            assert 0 < kept_bytes() <= scene.memory.budget.used_bytes
     scene.socket.connection_lost(None)
     assert (scene.memory.budget.used_bytes, kept_bytes()) == (0, 0)
 
