@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.fuzz.http1 import Transport
 from tests.subjects.body_memory import plenty
+from tests.subjects.read_slices import Lines
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
@@ -30,6 +31,7 @@ from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.kept_conversations import KeptConversations
 from warmroute_proxy.server.dialects.responses_socket import ResponsesSocket
+from warmroute_proxy.server.dialects.socket_turn import TurnExchange
 from warmroute_proxy.server.dialects.translation import dialect_for, translate
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.open_connections import OpenConnections
@@ -71,6 +73,9 @@ class Echo:
         except (Refusal, TooMuch) as error:
             exchange.refuse(error if isinstance(error, Refusal) else Refusal(413, "large", code="request_too_large"))
             return
+        if isinstance(exchange, TurnExchange) and not exchange.dialect.asks:
+            exchange.prepare()
+            return
         self.bodies.append(bytes(chat.body))
         receipt = f"wr-{len(self.bodies):024}"
         answer = DialectExchange(exchange, chat, dialect, found)
@@ -87,11 +92,13 @@ def run(pieces: list[bytes]) -> tuple[list[bytes], list[tuple[str, ...]], bytes]
     """The chats of all turns, the kinds of the events, and what was written."""
     echo, transport, memory = Echo(), Transport(), plenty()
     connections = OpenConnections(echo, LIMITS, lambda: 0.0, memory)
+    lines = connections.reads = Lines()
     kept, offer = KeptConversations(memory), Request(0.0)
     socket = WebSocket(connections, "t", lambda made: ResponsesSocket(made, offer, kept, lambda _: echo.terms))
     socket.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:
         socket.data_received(piece)
+        lines.go_on()
     socket.connection_lost(None)
     assert memory.budget.used_bytes == 0
     return echo.bodies, list(events_in(transport.written)), transport.written

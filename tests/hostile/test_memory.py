@@ -16,6 +16,7 @@ from websockets.frames import Frame, Opcode
 from tests.integration.proxy.test_tls import SecureProxy
 from tests.subjects.processes import ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
+from warmroute_proxy.server.http.frames import MAX_MESSAGE_BYTES
 
 MIB = 2**20
 BUDGET_MIB = 96
@@ -32,6 +33,12 @@ LIMITS = f"body_memory_bytes = {BUDGET_MIB * MIB}\nbody_bytes = {BODY_BYTES}\nre
 SMALL = json.dumps(chat("hold this")).encode()
 LARGE = json.dumps(chat("x" * (BODY_BYTES - 4000) + "hold this")).encode()
 LONG_ANSWER = json.dumps(chat("long answer")).encode()
+
+
+def created(text: str, **more: object) -> bytes:
+    """A turn, as the message of a WebSocket."""
+    asked = {"type": "response.create", "model": "kimi-k2.5", "input": text, **more}
+    return Frame(Opcode.TEXT, json.dumps(asked).encode()).serialize(mask=True)
 
 
 class Held:
@@ -213,9 +220,16 @@ def test_bodies_that_do_not_end(scene: Scene, chunked: bool) -> None:
 
 @pytest.mark.parametrize("whole", [False, True], ids=["slow", "whole"])
 def test_messages_of_websockets(scene: Scene, whole: bool) -> None:
-    asked = json.dumps({"type": "response.create", "model": "kimi-k2.5", "input": "x" * (BODY_BYTES - 4000)}).encode()
-    message = Frame(Opcode.TEXT, asked).serialize(mask=True)
+    message = created("x" * (MAX_MESSAGE_BYTES - 4000))
     scene.flood([message if whole else message[:-1]] * CLIENTS, scene.websocket)
+    scene.check()
+    scene.end()
+
+
+def test_conversations_of_websockets(scene: Scene) -> None:
+    """Free turns that prepare 32 conversations on each of many connections."""
+    turns = [created("x" * 400_000, generate=False, stream_id=f"s{number}") for number in range(32)]
+    scene.flood([b"".join(turns)] * CLIENTS, scene.websocket)
     scene.check()
     scene.end()
 

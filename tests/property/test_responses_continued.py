@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.test_responses_prefix import ANSWER, REASONING, SAYS, SEAL, TEXTS
 
+from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.responses.client_events import created_request
-from warmroute_proxy.dialects.responses.conversation import Conversation, continued
+from warmroute_proxy.dialects.responses.conversation import Continued, Conversation, continued
 from warmroute_proxy.dialects.responses.request import ChatRequest, OtherScope, chat_request
 from warmroute_proxy.dialects.work import Work
 from warmroute_proxy.normalising.texts import Texts
@@ -41,7 +42,7 @@ def whole(items: list[Item], more: Item) -> ChatRequest:
     return chat_request(msgspec.json.encode(asked), SEAL, texts)
 
 
-def ask(items: Any, more: Item, before: Conversation | None, *, asks: bool = True) -> tuple[ChatRequest, Conversation]:
+def ask(items: Any, more: Item, before: Conversation | None, *, asks: bool = True) -> tuple[ChatRequest, Continued]:
     event = {"type": "response.create", "stream_id": "s", "model": "m", **more, "input": items}
     members, found = created_request(msgspec.json.encode(event))
     return continued(members, found, SEAL, texts, Work(), before, asks=asks)
@@ -56,10 +57,10 @@ def test_each_turn_is_the_same_chat(turns: list[tuple[list[Item], list[Item], li
         added = results + said
         items += added
         more = {"instructions": instructions}  # they may change from turn to turn
-        found, conversation = ask(added, more, conversation)
+        found, grows = ask(added, more, conversation)
         expected = whole(items, more)
         assert (found.body, found.dropped_blocks) == (expected.body, expected.dropped_blocks)
-        conversation = conversation.answered(output, SEAL)
+        conversation = grows.answered(output, SEAL)
         items += output
         results = answers
 
@@ -74,24 +75,37 @@ def test_branches_do_not_know_of_each_other(
     trunk = ask(said, {}, None)[1].answered(output, SEAL)
     items = [*said, *output, *results]
     for _ in range(2):
-        branches = [(branch, ask(results + branch[0], {}, trunk)[1]) for branch in (left, right)]
-        for (added, answered, more), conversation in branches:
-            grown = conversation.answered(answered, SEAL)
+        branches = [(branch, ask(results + branch[0], {}, trunk.copy())[1]) for branch in (left, right)]
+        for (added, answered, more), grows in branches:
+            grown = grows.answered(answered, SEAL)
             found, _ = ask([*more, *added], {}, grown)
             assert found.body == whole([*items, *added, *answered, *more, *added], {}).body
 
 
+@given(turn(), turn())
+def test_a_turn_that_does_not_end_well_adds_nothing(
+    first: tuple[list[Item], list[Item], list[Item]], failed: tuple[list[Item], list[Item], list[Item]]
+) -> None:
+    said, output, results = first
+    kept = ask(said, {}, None)[1].answered(output, SEAL)
+    size_bytes = kept.size_bytes
+    ask(results + failed[0], {}, kept)
+    assert kept.size_bytes == size_bytes
+    more = [*results, *said]
+    assert ask(more, {}, kept)[0].body == whole([*said, *output, *more], {}).body
+
+
 def test_what_only_prepares_may_be_empty_and_is_continued() -> None:
-    empty = ask([], {}, None, asks=False)[1]
+    empty = ask([], {}, None, asks=False)[1].prepared()
     assert empty.size_bytes == 0
     assert ask("hello", {}, empty)[0].body == whole([{"role": "user", "content": "hello"}], {}).body
-    prepared = ask("hello", {"instructions": "A."}, None, asks=False)[1]
+    prepared = ask("hello", {"instructions": "A."}, None, asks=False)[1].prepared()
     expected = whole([{"role": "user", "content": "hello"}], {"instructions": "A."}).body
     assert ask([], {"instructions": "A."}, prepared)[0].body == expected
 
 
 def test_a_conversation_that_was_read_by_other_rules_is_not_continued() -> None:
-    kept = ask("hello", {}, None)[1]
+    kept = ask("hello", {}, None)[1].prepared()
     members, items = created_request(b'{"type":"response.create","model":"m","input":"x"}')
     with pytest.raises(OtherScope):
         continued(members, items, SEAL, lambda _: Texts(frozenset({"other"})), Work(), kept, asks=True)
@@ -100,8 +114,32 @@ def test_a_conversation_that_was_read_by_other_rules_is_not_continued() -> None:
 def test_what_is_kept_is_the_conversation_once() -> None:
     conversation: Conversation | None = None
     for number in range(50):
-        _, conversation = ask("word " * 400 + str(number), {}, conversation)
-        conversation = conversation.answered([], SEAL)
+        _, grows = ask("word " * 400 + str(number), {}, conversation)
+        conversation = grows.answered([], SEAL)
     assert conversation is not None
     buffer = conversation._messages
     assert buffer.__sizeof__() <= 1.2 * conversation.size_bytes
+
+
+def test_a_conversation_that_would_be_no_light_body_is_not_light() -> None:
+    """Each turn is a body of its size and shape, so what would be too much as one is too much to keep."""
+    small: Any = [{"role": "user", "content": "x"}] * 200
+    parts: Any = [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 200}]
+    ids: Any = [{"type": "web_search_call", "call_id": f"{n:0255}"} for n in range(200)]
+    large: Any = [{"role": "user", "content": "x" * 300_000}]
+    for items, least, most in ((small, 4, 8), (parts, 4, 8), (ids, 20, 40), (large, 6, 7)):
+        conversation, turns = Conversation(), 0
+        while conversation.is_light(conversation.size_bytes) and turns < 50:
+            numbered = [
+                {**item, "call_id": f"{turns}{item['call_id'][3:]}"} if "call_id" in item else item for item in items
+            ]
+            conversation = ask(numbered, {}, conversation, asks=False)[1].prepared()
+            turns += 1
+        assert least < turns <= most, (turns, conversation.size_bytes)
+
+
+def test_ids_have_a_limit_over_http_too() -> None:
+    for kind in ("web_search_call", "function_call", "function_call_output"):
+        with pytest.raises(BadRequest) as refused:
+            whole([{"type": kind, "call_id": "x" * 257, "name": "f", "arguments": "{}", "output": "x"}], {})
+        assert refused.value.path == "input[0].call_id"

@@ -93,13 +93,18 @@ class Work:
         self.take(1 + len(raw.translate(None, _NO_STRUCTURE)) // VALUES_PER_STEP + len(raw) // SCHEMA_BYTES_PER_STEP)
 
 
+def most_brackets(size_bytes: int) -> int:
+    """How many lists and objects a body of this size may hold to be read in the event loop."""
+    return min(MOST_BRACKETS, 1024 + size_bytes // BYTES_PER_BRACKET)
+
+
 def is_dense(raw: bytes | memoryview) -> bool:
     """Whether a body may hold too many values to be read in the event loop."""
     size = len(raw)
     if size <= SMALL_BYTES:
         return False
     raw = bytes(raw)
-    most = min(MOST_BRACKETS, 1024 + size // BYTES_PER_BRACKET)
+    most = most_brackets(size)
     if not _is_more(raw.translate(None, _NO_STRUCTURE), most):
         return False  # as mostly: not even with what stands in its texts
     if size > TEXTS_BYTES:

@@ -24,6 +24,7 @@ from warmroute_proxy.server.dialects.other_apis import no_route, refuse_other_ap
 from warmroute_proxy.server.dialects.responses import RESPONSES
 from warmroute_proxy.server.dialects.responses_socket import ResponsesSockets
 from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of, shape_of
+from warmroute_proxy.server.dialects.socket_turn import TranslatedTurn, TurnDialect, TurnExchange
 from warmroute_proxy.server.dialects.token_counts import TokenCounts
 from warmroute_proxy.server.dialects.translation import (
     DialectRefusal,
@@ -226,6 +227,11 @@ class PublicEndpoint:
                 read_by = translated_elsewhere(request)
                 self._intakes.large_bodies.read(exchange, _shared(request), caller, on_read, read_by)
                 return
+            if isinstance(found, TranslatedTurn) and isinstance(exchange, TurnExchange) and not exchange.dialect.asks:
+                self._check_open()
+                self._intakes.check_model(found.model, caller)
+                exchange.prepare()
+                return
             if dialect.counts(request.path):
                 self._count_tokens(self._intakes.unserved(chat, caller), exchange, dialect)
                 return
@@ -253,6 +259,8 @@ class PublicEndpoint:
         else:
             chat = chat_request_of(request)
             intake = noted(intake, dialect, found.changes)
+            if isinstance(dialect, TurnDialect):
+                dialect.translated(found)
             self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, intake)
 
     def _count_tokens(self, intake: Intake, exchange: Exchange, dialect: Dialect) -> None:

@@ -4,11 +4,16 @@ A turn on a WebSocket says only what is new. So what a call would have sent is p
 response that it continues, what the model said, and the new ones. A repair cannot change what was sent before, so
 only a turn that continues nothing is repaired.
 
+The turns of a stream are answered one after the other, so what is under way is a line: `response.created` names the
+first that has no response yet, and a last event names its response. An `error` is for a turn without a response, or for
+an event that is no turn; it does not end a response.
+
 What is kept: of each stream of a connection the items up to its last response, as the program and the server hold
-them; of at most `MAX_STREAMS` streams, the oldest go first.
+them; of at most `MAX_STREAMS` streams, the oldest go first. At most `MAX_UNDER_WAY` turns are under way.
 """
 
 import json
+from collections import deque
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -17,7 +22,8 @@ from warmroute._observer import Call, Observer
 
 MAX_STREAMS: Final = 64
 _PATH: Final = "/responses"
-_LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
+MAX_UNDER_WAY: Final = 256
+_LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _OWN: Final = frozenset({"type", "stream_id", "generate", "previous_response_id", "event_id"})
 
 
@@ -28,13 +34,29 @@ class _LastResponse(NamedTuple):
     items: list[Any]
 
 
+class _Asked:
+    """A turn under way. `response_id`: None before it has a response."""
+
+    __slots__ = ("call", "items", "response_id")
+
+    def __init__(self, call: Call | None, items: list[Any]) -> None:
+        self.call = call
+        self.items = items
+        self.response_id: str | None = None
+
+    def ended(self) -> None:
+        """It has no answer."""
+        if self.call is not None:
+            self.call.ended()
+
+
 class _Turns:
     """The turns of one connection."""
 
     def __init__(self, client: Any, observer: Observer) -> None:
         self._client = client
         self._observer = observer
-        self._under_way: dict[str | None, tuple[Call | None, list[Any]]] = {}
+        self._under_way: dict[str | None, deque[_Asked]] = {}  # by stream, none of them empty
         self._last_responses: dict[str | None, _LastResponse] = {}
 
     def headers(self) -> dict[str, str]:
@@ -70,23 +92,55 @@ class _Turns:
         """An event of the server."""
         with self._observer.books.shelter():
             event = json.loads(data)
-            if event.get("type") not in _LAST_EVENTS:
+            kind, stream, response = event.get("type"), event.get("stream_id"), event.get("response")
+            if kind == "error":
+                self._refused(stream)
+            elif not isinstance(response, Mapping):
                 return
-            stream = event.get("stream_id")
-            call, items = self._under_way.pop(stream, (None, []))
-            response = event.get("response")
-            if not isinstance(response, Mapping):
-                if call is not None:
-                    call.ended()
-                return
-            self._last_responses.pop(stream, None)
-            self._last_responses[stream] = _LastResponse(
-                str(response.get("id")), items + list(response.get("output") or ())
-            )
-            if len(self._last_responses) > MAX_STREAMS:
-                del self._last_responses[next(iter(self._last_responses))]
-            if call is not None and call.watch is not None:
-                self._settle(call, event, response.get("usage"))
+            elif kind == "response.created":
+                first = self._first(stream, None)
+                if first is not None:
+                    first.response_id = str(response.get("id"))
+            elif kind in _LAST_EVENTS:
+                self._answered(event, stream, response)
+
+    def closed(self) -> None:
+        """The connection has ended: what is under way has no answer."""
+        with self._observer.books.shelter():
+            lines, self._under_way = self._under_way, {}
+            for asked in [asked for line in lines.values() for asked in line]:
+                asked.ended()
+
+    def _answered(self, event: Mapping[str, Any], stream: str | None, response: Mapping[str, Any]) -> None:
+        response_id = str(response.get("id"))
+        asked = self._first(stream, response_id) or self._first(stream, None)
+        if asked is None:
+            return
+        self._remove(stream, asked)
+        self._last_responses.pop(stream, None)
+        self._last_responses[stream] = _LastResponse(response_id, asked.items + list(response.get("output") or ()))
+        if len(self._last_responses) > MAX_STREAMS:
+            del self._last_responses[next(iter(self._last_responses))]
+        if asked.call is not None and asked.call.watch is not None:
+            self._settle(asked.call, event, response.get("usage"))
+
+    def _refused(self, stream: str | None) -> None:
+        """An error: of the turn that is next, or of the newest where another one is being answered."""
+        line = self._under_way.get(stream)
+        asked = None if line is None else line[0] if line[0].response_id is None else line[-1]
+        if asked is not None and asked.response_id is None:
+            self._remove(stream, asked)
+            asked.ended()
+
+    def _first(self, stream: str | None, response_id: str | None) -> _Asked | None:
+        line = self._under_way.get(stream, ())
+        return next((asked for asked in line if asked.response_id == response_id), None)
+
+    def _remove(self, stream: str | None, asked: _Asked) -> None:
+        line = self._under_way[stream]
+        line.remove(asked)
+        if not line:
+            del self._under_way[stream]
 
     def _settle(self, call: Call, event: Mapping[str, Any], usage: Any) -> None:
         call.answered = True
@@ -105,9 +159,9 @@ class _Turns:
         return [*before, *added]
 
     def _begun(self, event: Mapping[str, Any], call: Call | None, items: list[Any]) -> None:
-        if len(self._under_way) >= MAX_STREAMS:
-            self._under_way.clear()
-        self._under_way[event.get("stream_id")] = call, items
+        if sum(map(len, self._under_way.values())) >= MAX_UNDER_WAY:
+            self.closed()
+        self._under_way.setdefault(event.get("stream_id"), deque()).append(_Asked(call, items))
 
 
 class _Socket:
@@ -123,23 +177,45 @@ class _Socket:
     def send(self, data: Any, *more: Any, **options: Any) -> Any:
         return self._inner.send(self._turns.sent(data), *more, **options)
 
+    def _failed(self, error: Exception) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        if isinstance(error, ConnectionClosed):
+            self._turns.closed()
+
 
 class _WaitingSocket(_Socket):
     """One whose methods wait."""
 
     def recv(self, *more: Any, **options: Any) -> Any:
-        data = self._inner.recv(*more, **options)
+        try:
+            data = self._inner.recv(*more, **options)
+        except Exception as error:
+            self._failed(error)
+            raise
         self._turns.received(data)
         return data
+
+    def close(self, *more: Any, **options: Any) -> Any:
+        self._turns.closed()
+        return self._inner.close(*more, **options)
 
 
 class _AwaitedSocket(_Socket):
     """One whose methods are awaited."""
 
     async def recv(self, *more: Any, **options: Any) -> Any:
-        data = await self._inner.recv(*more, **options)
+        try:
+            data = await self._inner.recv(*more, **options)
+        except Exception as error:
+            self._failed(error)
+            raise
         self._turns.received(data)
         return data
+
+    async def close(self, *more: Any, **options: Any) -> Any:
+        self._turns.closed()
+        return await self._inner.close(*more, **options)
 
 
 def observe(responses: Any, client: Any, observer: Observer) -> None:

@@ -263,6 +263,24 @@ def test_a_turn_that_asks_for_nothing_prepares_those_behind_it(proxy: ProxyProce
         assert said(engine) == ["first"]
 
 
+def test_a_turn_that_asks_for_nothing_is_checked_like_any_other(proxy: ProxyProcess) -> None:
+    with Socket(proxy) as socket:
+        for wrong, status, code in (
+            ({"model": "gpt-9"}, 404, "model_not_found"),
+            ({"previous_response_id": "resp_never"}, 400, "previous_response_not_found"),
+        ):
+            refused = socket.ask("x", generate=False, **wrong)
+            assert (refused["status"], refused["error"]["code"]) == (status, code), refused
+        large = socket.ask(input=[{"role": "user", "content": "x"}] * 4_000, generate=False)
+        assert (large["status"], large["error"]["code"]) == (413, "request_too_large")
+        item = b'{"type":"custom_tool_call","call_id":"a","name":"n","input":"\xff"}'
+        asked = b'{"type":"response.create","generate":false,"model":"kimi-k2.5","input":[%b]}' % item
+        socket.connection.protocol.send_text(asked)
+        socket.connection.socket.sendall(b"".join(socket.connection.protocol.data_to_send()))
+        assert socket.until(*LAST)["error"]["code"] == "invalid_json"
+        socket.answer("all is well")
+
+
 def test_what_is_not_kept_is_not_found(proxy: ProxyProcess) -> None:
     with Socket(proxy) as socket:
         response = socket.answer("here")
@@ -295,7 +313,7 @@ def test_an_error_leaves_the_conversation_as_it_was(proxy: ProxyProcess, engine:
 BAD = [
     ("{", "", None),
     ("[]", "", None),
-    ('{"type":"response.steer"}', "type", None),
+    ('{"type":"response.interrupt"}', "type", None),
     ('{"type":"response.create","stream_id":""}', "stream_id", "invalid_stream_id"),
     ('{"type":"response.create","stream_id":"a b"}', "stream_id", "invalid_stream_id"),
     ('{"type":"response.create","stream_id":7}', "stream_id", "invalid_stream_id"),
@@ -319,8 +337,10 @@ def test_bad_events_are_named_and_the_connection_goes_on(
 
 def test_streams_have_a_limit(proxy: ProxyProcess) -> None:
     with Socket(proxy) as socket:
+        for kind in ("response.cancel", "response.processed"):  # these make none
+            socket.connection.send(json.dumps({"type": kind, "stream_id": "another"}))
         for number in range(32):
-            socket.connection.send(json.dumps({"type": "response.cancel", "stream_id": f"s{number}"}))
+            socket.answer("x", stream_id=f"s{number}", generate=False)
         refused = socket.ask("x", stream_id="s32")
         assert (refused["error"]["code"], refused["stream_id"]) == ("websocket_stream_limit_reached", "s32")
         socket.answer("x", stream_id="s0")
@@ -359,6 +379,55 @@ def test_a_large_turn_is_served_and_continued_by_sending_all_of_it(proxy: ProxyP
         assert len(said(engine)[0]) == 2_400_000
         code = socket.ask("more", previous_response_id=large["id"])["error"]["code"]
         assert code == "previous_response_not_found"
+
+
+def test_a_large_turn_that_is_cancelled_has_failed(proxy: ProxyProcess, agent: Agent) -> None:
+    agent.may_end.clear()
+    with Socket(proxy) as socket:
+        socket.send("slow, a long text " * 150_000)
+        socket.until("response.output_text.delta")
+        socket.connection.send('{"type":"response.cancel"}')
+        ended = socket.until(*LAST)
+        assert (ended["type"], ended["response"]["error"]["code"]) == ("response.failed", "cancelled")
+        agent.may_end.set()
+
+
+def test_a_conversation_that_grows_large_is_sent_again(proxy: ProxyProcess, engine: ScriptedEngine) -> None:
+    """Each turn would be a large body, though its message is small."""
+    with Socket(proxy) as socket:
+        text, previous, turns = "word " * 100_000, None, 0
+        while turns < 9:
+            more: dict[str, Any] = {} if previous is None else {"previous_response_id": previous}
+            done = socket.ask(f"{turns} {text}", **more)
+            if done["type"] == "error":
+                break
+            previous, turns = done["response"]["id"], turns + 1
+        assert (turns, done["error"]["code"]) == (5, "previous_response_not_found")
+        socket.answer(f"all of it {text}")
+
+
+def test_a_message_that_is_too_large_is_named(proxy: ProxyProcess) -> None:
+    with Socket(proxy) as socket:
+        socket.send("x" * 4_200_000)
+        refused = socket.event()
+        assert (refused["status"], refused["error"]["code"]) == (413, "request_too_large")
+        assert "POST" in refused["error"]["message"]
+        with pytest.raises(ConnectionClosed) as closed:
+            socket.event()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1009
+
+
+def test_a_response_is_not_steered_and_runs_on(client: openai.OpenAI, agent: Agent) -> None:
+    agent.may_end.clear()
+    with client.responses.connect() as connection:
+        connection.response.create(model=MODEL, input="slow")
+        running = next(event for event in connection if event.type == "response.created").response.id
+        connection.response.steer(previous_response_id=running, input="faster")
+        failed = next(event for event in connection if event.type == "response.steer.failed")
+        assert (failed.steer.input, failed.error.code) == ("faster", "steering_not_supported")
+        agent.may_end.set()
+        assert last_event(connection).type == "response.completed"
 
 
 def test_a_session_and_an_agent_are_those_of_the_handshake(proxy: ProxyProcess) -> None:

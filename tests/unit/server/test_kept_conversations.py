@@ -14,7 +14,7 @@ from warmroute_proxy.server.http.body_memory import BodyMemory
 
 def conversation(size: int, before: Conversation | None = None) -> Conversation:
     members, items = created_request(b'{"type":"response.create","model":"m","input":"%b"}' % (b"x" * size))
-    return continued(members, items, SEAL, lambda _: Texts(frozenset()), Work(), before, asks=True)[1]
+    return continued(members, items, SEAL, lambda _: Texts(frozenset()), Work(), before, asks=True)[1].prepared()
 
 
 def test_a_conversation_counts_once_and_what_it_grows_by() -> None:
@@ -23,10 +23,13 @@ def test_a_conversation_counts_once_and_what_it_grows_by() -> None:
     first = conversation(10_000)
     history = kept.keep(None, "a", first)
     assert history is not None
-    assert memory.budget.used_bytes == first.size_bytes
+    size_bytes = first.size_bytes
+    assert memory.budget.used_bytes == size_bytes == kept.bytes_of("a")
+    kept.hold(history)
+    assert kept.bytes_of("a") == 0
     second = conversation(500, first)
     assert kept.keep(history, "a", second) is history
-    assert memory.budget.used_bytes == second.size_bytes > first.size_bytes
+    assert memory.budget.used_bytes == second.size_bytes == kept.bytes_of("a") > size_bytes
     kept.drop(history)
     assert (memory.budget.used_bytes, history.conversation) == (0, None)
 
@@ -39,6 +42,7 @@ def test_they_make_way_for_bodies_the_least_recently_used_of_the_same_tenant_fir
     assert of_others is not None
     assert old is not None
     assert new is not None
+    kept.hold(old)
     kept.keep(old, "a", conversation(500, old.conversation))  # it was used
     body = memory.reserve("a", 28_000)
     assert (old.conversation is not None, new.conversation, of_others.conversation is not None) == (True, None, True)
@@ -56,10 +60,44 @@ def test_one_that_a_turn_continues_stays_and_one_without_memory_is_not_kept() ->
     kept = KeptConversations(memory)
     history = kept.keep(None, "a", conversation(20_000))
     assert history is not None
-    history.in_use += 1
+    kept.hold(history)
     with pytest.raises(Refusal):
         memory.reserve("b", 40_000)
     assert history.conversation is not None
     assert kept.keep(None, "b", conversation(40_000)) is None
     assert kept.keep(history, "a", conversation(40_000, history.conversation)) is None
+    assert memory.budget.used_bytes == 0
+
+
+def test_what_cannot_fit_whatever_goes_makes_nothing_go() -> None:
+    memory = BodyMemory(100_000, 1, [0])
+    kept = KeptConversations(memory)
+    histories = [kept.keep(None, tenant, conversation(10_000)) for tenant in "abcab"]
+    held = memory.reserve("evil", 1_000)
+    with pytest.raises(Refusal):
+        held.add_body(90_000)
+    with pytest.raises(Refusal):
+        memory.reserve("a", 100_001)
+    assert all(history is not None and history.conversation is not None for history in histories)
+
+
+def test_one_that_is_to_be_kept_makes_none_of_others_go() -> None:
+    memory = BodyMemory(100_000, 1, [0])
+    kept = KeptConversations(memory)
+    others = [kept.keep(None, tenant, conversation(20_000)) for tenant in "abc"]
+    assert kept.keep(None, "d", conversation(50_000)) is None
+    own = kept.keep(None, "d", conversation(15_000))
+    assert own is not None
+    newer = kept.keep(None, "d", conversation(18_000))
+    assert (own.conversation, newer is not None) == (None, True)
+    assert all(history is not None and history.conversation is not None for history in others)
+
+
+def test_one_that_no_turn_could_continue_in_the_event_loop_is_not_kept() -> None:
+    memory = BodyMemory(100_000_000, 1, [0])
+    kept = KeptConversations(memory)
+    history = kept.keep(None, "a", conversation(2_000_000))
+    assert history is not None
+    kept.hold(history)
+    assert kept.keep(history, "a", conversation(200_000, history.conversation)) is None
     assert memory.budget.used_bytes == 0

@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 from tests.subjects.body_memory import plenty
+from tests.subjects.read_slices import Lines
 from websockets.frames import Frame, Opcode
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import BodyMemory, Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.frames import MAX_FRAMES, MAX_LATE_BYTES, text_frame
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
-from warmroute_proxy.server.http.websocket import MAX_FRAMES, MAX_OPEN_S, PING_S, WebSocket, text_frame
+from warmroute_proxy.server.http.websocket import AT_ONCE, MAX_OPEN_S, PING_S, WebSocket
 
 LIMITS = Limits(body_bytes=100_000, body_timeout_s=10.0)
 
@@ -43,12 +45,14 @@ class Transport:
 
     def __init__(self) -> None:
         self.written = b""
+        self.writes = 0
         self.how = ""
         self.reads = True
         self.unsent = 0
 
     def write(self, data: bytes) -> None:
         self.written += data
+        self.writes += 1
 
     def write_eof(self) -> None:
         self.how = "eof"
@@ -83,6 +87,7 @@ class Application:
 
     def message(self, raw: bytes, began_s: float, reservation: Reservation) -> None:
         assert reservation.body_bytes >= len(raw)
+        assert raw != b"an error of ours"
         self.messages.append(raw)
 
     def refused(self, refusal: Refusal) -> None:
@@ -105,6 +110,7 @@ class Scene:
         self.clock = Clock()
         self.memory = memory or plenty()
         self.connections = OpenConnections(Endpoint(), LIMITS, self.clock, self.memory)
+        self.lines = self.connections.reads = Lines()
         self.transport = Transport()
         self.made: list[Application] = []
         self.socket = WebSocket(self.connections, "tenant", self._application)
@@ -178,6 +184,80 @@ def test_what_is_no_message_ends_the_connection(name: str) -> None:
     scene.socket.data_received(frame(b"more"))  # is dropped for a moment
     scene.later(3.0)
     assert (scene.application.messages, scene.transport.how) == ([], "abort")
+
+
+def test_what_is_too_large_is_told_behind_what_came_before() -> None:
+    scene = Scene()
+    scene.socket.data_received(frame(b"first") + frame(b"x" * (LIMITS.body_bytes + 1)))
+    assert (scene.application.messages, scene.application.told) == ([b"first"], ["request_too_large"])
+    assert scene.close_code() == 1009
+
+
+def test_messages_of_one_read_are_taken_by_and_by() -> None:
+    scene = Scene()
+    texts = [b"%d" % number for number in range(3 * AT_ONCE)]
+    scene.socket.data_received(b"".join(map(frame, texts)) + frame(b"x" * 500)[:300])
+    assert (len(scene.application.messages), scene.transport.reads) == (AT_ONCE, False)
+    assert scene.memory.budget.used_bytes > 300  # what waits counts
+    assert scene.socket.idle_since_s == BUSY
+    scene.lines.go_on()
+    assert (scene.application.messages, scene.transport.reads) == (texts, True)
+    scene.socket.connection_lost(None)
+    assert scene.memory.budget.used_bytes == 0
+
+
+def test_what_waits_is_taken_once_the_client_reads() -> None:
+    scene = Scene()
+    scene.socket.data_received(frame(b"x") * (2 * AT_ONCE) + Frame(Opcode.CLOSE, b"").serialize(mask=True))
+    scene.socket.pause_writing()
+    scene.lines.go_on()
+    assert (len(scene.application.messages), scene.transport.reads) == (AT_ONCE, False)
+    scene.socket.resume_writing()
+    scene.lines.go_on()
+    assert (len(scene.application.messages), scene.transport.how) == (2 * AT_ONCE, "eof")
+
+
+def test_pings_are_answered_in_one_write() -> None:
+    scene = Scene()
+    scene.socket.data_received(PING * 200)
+    assert (scene.transport.writes, scene.transport.written.count(b"are you there")) == (1, 200)
+
+
+def test_an_error_of_ours_ends_one_connection() -> None:
+    scene = Scene()
+    scene.socket.data_received(frame(b"x") * AT_ONCE + frame(b"an error of ours"))
+    scene.lines.go_on()  # as for all others that wait
+    assert scene.transport.how == "abort"
+
+
+def test_nothing_piles_up_behind_the_end() -> None:
+    scene = Scene(BodyMemory(50_000, 2, [0]))
+    whole = frame(b"x" * 90_000)
+    for at in range(0, 80_000, 1_000):
+        scene.socket.data_received(whole[at : at + 1_000])
+    assert scene.close_code() == 1013
+    assert len(scene.socket._protocol.reader.buffer) <= 30_000 + MAX_LATE_BYTES
+
+
+def test_the_end_of_the_client_is_found_behind_that_of_the_server() -> None:
+    scene = Scene()
+    scene.socket.close_when_idle()
+    assert (scene.close_code(), scene.transport.how) == (1001, "")
+    scene.socket.data_received(frame(b"too late") + Frame(Opcode.CLOSE, struct.pack("!H", 1001)).serialize(mask=True))
+    assert (scene.application.messages, scene.transport.how) == ([], "eof")
+
+
+def test_memory_of_an_answer_is_given_back_once_it_is_read() -> None:
+    scene = Scene()
+    request = Request(0.0)
+    request.reservation = scene.memory.reserve("tenant", 1000)
+    scene.transport.unsent = 100_000
+    scene.socket.release(request)
+    scene.connections.sweep()
+    assert scene.memory.budget.used_bytes == 2000
+    scene.transport.unsent = 50_000
+    scene.connections.sweep()
+    assert (scene.memory.budget.used_bytes, scene.connections.unread) == (0, set())
 
 
 def test_a_client_that_closes_is_answered() -> None:
@@ -258,6 +338,21 @@ def test_a_client_that_does_not_read_is_not_read_and_given_up() -> None:
     scene.transport.unsent = 50_000  # it reads slowly
     scene.later(61.0)
     assert scene.transport.how == ""
+    scene.later(61.0)
+    assert scene.transport.how == "abort"
+
+
+def test_a_client_that_reads_less_than_is_written_is_not_given_up() -> None:
+    scene = Scene()
+    scene.transport.unsent = 70_000
+    scene.socket.pause_writing()
+    scene.socket.send([b"x" * 20_000])
+    scene.transport.unsent = 80_000  # it has read 10,000 bytes
+    scene.later(61.0)
+    assert scene.transport.how == ""
+    scene.socket.send([b"x" * 20_000])
+    scene.transport.unsent = 100_000  # it has read less than the head of a frame
+    scene.later(61.0)
     scene.later(61.0)
     assert scene.transport.how == "abort"
 

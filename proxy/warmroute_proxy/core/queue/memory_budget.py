@@ -34,6 +34,12 @@ class MemoryBudget:
         self.used_bytes += size_bytes
         return True
 
+    def would_fit(self, tenant: str, size_bytes: int, weight: int, own_bytes: int, others_bytes: int) -> bool:
+        """Whether `reserve` would find room, if so many bytes of the tenant and of others were given back."""
+        free = self.total_bytes - self.used_bytes + own_bytes + others_bytes
+        held = self._held.get(tenant, 0) - own_bytes
+        return size_bytes <= free and (not held or held + size_bytes <= weight * (free - size_bytes))
+
     def release(self, tenant: str, size_bytes: int) -> None:
         """Give back bytes that were reserved."""
         left = self._held[tenant] - size_bytes

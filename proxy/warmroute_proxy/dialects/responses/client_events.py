@@ -1,16 +1,18 @@
-"""What a client says on a WebSocket: `response.create` with the members of a request, and `response.cancel`."""
+"""What a client says on a WebSocket: `response.create` with the members of a request, `response.cancel`, and more."""
 
 from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, Members
+from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode
 from warmroute_proxy.dialects.responses.settings import READ
 
 CREATE: Final = "response.create"
 CANCEL: Final = "response.cancel"
+STEER: Final = "response.steer"
 PROCESSED: Final = "response.processed"
 """Codex says so of each response that it has read; nothing follows from it."""
 
@@ -28,6 +30,7 @@ class ClientEvent(msgspec.Struct):
     generate: bool | None = None
     previous_response_id: str | None = None
     response_id: str | None = None
+    input: Raw = Raw()
 
 
 class InvalidStream(ValueError):
@@ -49,6 +52,16 @@ def client_event(raw: bytes) -> ClientEvent:
     if stream is not None and not _names_stream(stream):
         raise InvalidStream
     return event
+
+
+def steer_failed(event: ClientEvent) -> bytes:
+    """The answer to a `response.steer`, which gives its input back. It ends no turn, as an `error` would seem to."""
+    given = event.input if bytes(event.input) else Raw(b"null")
+    steer = {"id": f"steer_{uuid4().hex}", "previous_response_id": event.previous_response_id, "input": given}
+    problem = "a response is not steered here: send the input with the next turn"
+    error = {"type": "invalid_request_error", "code": "steering_not_supported", "message": problem}
+    stream = {} if event.stream_id is None else {"stream_id": event.stream_id}
+    return encode({"type": f"{STEER}.failed", "sequence_number": 0, "steer": steer, "error": error, **stream})
 
 
 def _names_stream(value: Any) -> bool:

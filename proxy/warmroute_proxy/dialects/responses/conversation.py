@@ -2,65 +2,96 @@
 
 A response ends a conversation as far as it has come: what the client has sent, and what the model has answered, as if
 the client had sent it back. A turn that continues it brings new items only. They are read with what the items before
-mean for them (`ReadItems`), and their messages are appended, so the body of the chat is, byte for byte, that of a
+mean for them (`ReadItems`), and their messages are put behind, so the body of the chat is, byte for byte, that of a
 request with the whole input.
 
-Messages are appended to one buffer and never changed. A conversation is some of the buffer, from its beginning; one
-that is continued for a second time, as a fork is, gets a buffer of its own.
+Each conversation has a buffer of its own. A turn adds to it once it has ended well, so one that fails leaves nothing;
+another line of turns that continues it gets a copy. It is kept while a body of its size and shape would be read in the
+event loop (`is_light`), since each turn is such a body.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from sys import getsizeof
+from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode
 from warmroute_proxy.dialects.responses.items import ItemReader, Opens, ReadItems
 from warmroute_proxy.dialects.responses.request import ChatRequest, RequestReading
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import Work, most_brackets
 from warmroute_proxy.normalising.texts import Texts
+
+MAX_KEPT_BYTES: Final = 2_097_152
+_SLOTS_BYTES: Final = 64  # of an id in a set, beside itself
 
 
 class Conversation:
     """The messages of a conversation but for those of `instructions`, which each request brings anew."""
 
-    __slots__ = ("_end", "_messages", "read")
+    __slots__ = ("_messages", "_objects", "read")
 
-    def __init__(self, messages: bytearray, read: ReadItems) -> None:
-        """`messages`: with commas between them; `read`: what they mean for what follows."""
-        self._messages = messages
-        self._end = len(messages)
+    def __init__(self, messages: bytes | bytearray = b"", objects: int = 0, read: ReadItems | None = None) -> None:
+        """`messages`: with commas between them; `objects`: at least as many as they hold; `read`: what they mean for
+        what follows, None where nothing was read.
+        """
+        self._messages = bytearray(messages)
+        self._objects = objects
         self.read = read
 
     @property
     def size_bytes(self) -> int:
-        """Of its messages, and of the model's message that is still open."""
+        """Of its messages, of the model's message that is still open, and of the ids of its calls."""
         read = self.read
-        return self._end + len(read.content) + sum(map(len, read.reasoning)) + sum(map(len, read.called))
+        if read is None:
+            return 0
+        ids = sum(map(getsizeof, read.calls)) + sum(map(getsizeof, read.dropped_calls))
+        ids += _SLOTS_BYTES * (len(read.calls) + len(read.dropped_calls))
+        return len(self._messages) + len(read.content) + sum(map(len, read.reasoning + read.called)) + ids
+
+    def is_light(self, size_bytes: int) -> bool:
+        """Whether each turn that continues it, of its `size_bytes`, may be read in the event loop."""
+        return size_bytes <= MAX_KEPT_BYTES and self._objects <= most_brackets(len(self._messages))
 
     @property
     def messages(self) -> bytes:
         """The messages as JSON, with commas between them."""
-        with memoryview(self._messages) as view:
-            return bytes(view[: self._end])
+        return bytes(self._messages)
 
-    def appended(self, messages: Sequence[bytes], read: ReadItems) -> "Conversation":
-        """The conversation with more messages."""
+    def copy(self) -> "Conversation":
+        """The same for another line of turns."""
+        return Conversation(self._messages, self._objects, self.read)
+
+    def append(self, messages: Sequence[bytes], read: ReadItems) -> None:
+        """Put more messages behind the others."""
         buffer = self._messages
-        if len(buffer) != self._end:  # another turn has appended to it
-            buffer = buffer[: self._end]
         for message in messages:
             if buffer:
                 buffer += b","
             buffer += message
-        return Conversation(buffer, read)
+            self._objects += message.count(b'{"')  # in a text, a quote is escaped
+        self.read = read
 
-    def answered(self, output: Sequence[dict[str, Any]], seal: Opens) -> "Conversation":
-        """The conversation with what the model has answered: the items of a response."""
+
+class Continued(NamedTuple):
+    """What a turn adds to a conversation, once it has ended well."""
+
+    before: Conversation
+    messages: list[bytes]
+    read: ReadItems
+
+    def prepared(self) -> Conversation:
+        """The conversation with the input of the turn."""
+        self.before.append(self.messages, self.read)
+        return self.before
+
+    def answered(self, output: Sequence[dict[str, Any]], seal: Opens) -> Conversation:
+        """The same, and with what the model has answered: the items of a response. Raises: BadRequest."""
         _, rules_on = self.read.scope
         reader = ItemReader(seal, Texts(rules_on), Work(), self.read)
         reader.take([Raw(encode(item)) for item in output])
-        return self.appended(reader.messages, reader.read_items())
+        self.before.append([*self.messages, *reader.messages], reader.read_items())
+        return self.before
 
 
 def continued(
@@ -72,19 +103,18 @@ def continued(
     before: Conversation | None,
     *,
     asks: bool,
-) -> tuple[ChatRequest, Conversation]:
-    """Translate a request that continues a conversation, or begins one; the conversation with its input.
+) -> tuple[ChatRequest, Continued]:
+    """Translate a request that continues a conversation, or begins one; what it adds to the conversation.
 
-    `asks`: whether the model is to answer. Raises: BadRequest; OtherScope, where the conversation was read by others'
-    rules.
+    `asks`: whether the model is to answer; else no body is made. Raises: BadRequest; OtherScope, where the conversation
+    was read by others' rules.
     """
     reading = RequestReading(members, seal, texts_of, work, None if before is None else before.read)
     reader = reading.read_input(items, may_be_empty=before is not None or not asks)
-    if before is None:
-        conversation = Conversation(bytearray(b",".join(reader.messages)), reader.read_items())
-    else:
-        conversation = before.appended(reader.messages, reader.read_items())
-    messages = conversation.messages
-    if asks and not reading.lead and not messages:
+    more = Continued(before or Conversation(), reader.messages, reader.read_items())
+    if not asks:
+        return reading.request([]), more
+    messages = [each for each in (more.before.messages, *reader.messages) if each]
+    if not reading.lead and not messages:
         raise BadRequest("input", "holds nothing that a model can be asked")
-    return reading.request([messages] if messages else []), conversation
+    return reading.request(messages), more

@@ -43,6 +43,8 @@ _HOSTED: Final = frozenset(
 )  # fmt: skip
 """Items of tools and services that only OpenAI has: openai's `ResponseInputItem`, and Codex's `ResponseItem`."""
 
+MAX_CALL_ID_CHARS: Final = 256  # OpenAI takes 64
+
 
 class _Item(msgspec.Struct):
     """Any item: what is read of it."""
@@ -240,6 +242,8 @@ class _ItemReading:
             item = _decode_item(raw)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise misread(error, path) from None
+        if item.call_id is not None and len(item.call_id) > MAX_CALL_ID_CHARS:
+            raise BadRequest(f"{path}.call_id", f"has more than {MAX_CALL_ID_CHARS} characters")
         kind = item.type
         if kind == "message":
             return self._message(item, path)

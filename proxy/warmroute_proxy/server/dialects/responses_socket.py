@@ -4,14 +4,19 @@ A *stream* is a line of turns: those of one stream follow each other, those of s
 keeps the conversation of its last response, which any stream of the connection may continue. Nothing is kept beyond
 the connection, and nothing is kept of a response that failed. The key is checked for each turn.
 
-Limits: `MAX_RUNNING` turns at the same time, `MAX_STREAMS` named streams, `MAX_WAITING` turns that wait.
+A turn is read when its request begins, in the lines of all requests (`RequestStarts`), whether it asks or prepares.
+
+Limits: `MAX_RUNNING` turns at the same time, `MAX_STREAMS` named streams, `MAX_WAITING` turns that wait, `MAX_REFUSED`
+events that are no turn and cannot be taken.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
-from uuid import uuid4
+
+from websockets.frames import CloseCode
 
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.responses.client_events import (
@@ -19,30 +24,31 @@ from warmroute_proxy.dialects.responses.client_events import (
     CREATE,
     MAX_STREAM_CHARS,
     PROCESSED,
+    STEER,
     ClientEvent,
     InvalidStream,
     client_event,
+    steer_failed,
 )
 from warmroute_proxy.dialects.responses.conversation import Conversation
-from warmroute_proxy.dialects.work import TooMuch, Work
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.kept_conversations import KeptConversation, KeptConversations
 from warmroute_proxy.server.dialects.responses import RESPONSES
-from warmroute_proxy.server.dialects.socket_turn import TurnDialect, TurnExchange, not_found, turn_headers
+from warmroute_proxy.server.dialects.socket_turn import CANCELLED, TurnDialect, TurnExchange, not_found, turn_headers
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.frames import handshake
 from warmroute_proxy.server.http.open_connections import OpenConnections
-from warmroute_proxy.server.http.websocket import WebSocket, handshake
-from warmroute_proxy.server.intake.caller import Caller
-from warmroute_proxy.server.intake.intake import check_light
+from warmroute_proxy.server.http.websocket import WebSocket
 
 log = logging.getLogger(__name__)
 
 MAX_RUNNING: Final = 16
 MAX_STREAMS: Final = 32
 MAX_WAITING: Final = 64
+MAX_REFUSED: Final = 64
 SWITCHED: Final = 101
 
 
@@ -108,8 +114,10 @@ class ResponsesSocket:
         self._kept_conversations = conversations
         self._terms = terms
         self._streams: dict[str | None, _Stream] = {None: _Stream(None)}
+        self._last_responses: dict[str, _Stream] = {}  # by the id of its last response, where that is kept
         self._running = 0
         self._waiting = 0
+        self._refused = 0
         self._paused = False
         self._starting = False
         self._is_gone = False
@@ -123,32 +131,39 @@ class ResponsesSocket:
 
     def message(self, raw: bytes, began_s: float, reservation: Reservation) -> None:
         """An event of the client."""
+        stream = None
         try:
             event = client_event(raw)
-            stream = self._stream(event)
+            stream = event.stream_id
             if event.type == CREATE:
-                if self._waiting >= MAX_WAITING:
-                    problem = f"more than {MAX_WAITING} turns wait on this connection: wait for the answers"
-                    raise Refusal(429, problem, code="too_many_requests")
-                stream.waiting.append(_Asked(event, raw, began_s, reservation))
-                self._waiting += 1
-                self._start_turns()
+                self._wait(_Asked(event, raw, began_s, reservation))
             elif event.type == CANCEL:
-                if stream.running is not None:
-                    stream.running.cancel()
+                self._cancel(event)
+            elif event.type == STEER:
+                self._socket.send([steer_failed(event)])
+                self._count_refused()
             elif event.type != PROCESSED:
                 raise Refusal(400, f"the event type must be {CREATE} or {CANCEL}", code="invalid_value", param="type")
         except BadRequest as error:
-            self.refused(Refusal(400, str(error), code="invalid_value", param=error.path))
+            self._refuse(Refusal(400, str(error), code="invalid_value", param=error.path), stream)
         except InvalidStream:
-            self.refused(_invalid_stream())
+            self._refuse(_invalid_stream(), stream)
         except Refusal as refusal:
-            self.refused(refusal, event.stream_id)
+            self._refuse(refusal, stream)
+
+    def _refuse(self, refusal: Refusal, stream: str | None) -> None:
+        self.refused(refusal, stream)
+        self._count_refused()
+
+    def _count_refused(self) -> None:
+        self._refused += 1
+        if self._refused > MAX_REFUSED:
+            self._socket.close(CloseCode.POLICY_VIOLATION, "too many events that cannot be taken")
 
     def refused(self, refusal: Refusal, stream: str | None = None) -> None:
         """An event that cannot be taken."""
         request = Request(0.0, "POST", RESPONSES)
-        exchange = TurnExchange(request, TurnDialect("", None), stream, self._socket.send, _nothing)
+        exchange = TurnExchange(request, TurnDialect(), stream, self._socket.send, _nothing)
         exchange.on_status = self._socket.on_status
         exchange.refuse(refusal)
 
@@ -157,11 +172,13 @@ class ResponsesSocket:
         self.refused(_expired())
 
     def pause(self, paused: bool) -> None:
-        """The client reads too slowly, or has caught up."""
+        """The client reads too slowly, or has caught up. Until then no turn begins."""
         self._paused = paused
         for stream in self._streams.values():
-            if stream.running is not None and stream.running.on_pause is not None:
-                stream.running.on_pause(paused)
+            if stream.running is not None:
+                stream.running.pause(paused)
+        if not paused:
+            self._start_turns()
 
     def gone(self) -> None:
         """The client has left: what runs is stopped, and nothing is kept."""
@@ -173,17 +190,38 @@ class ResponsesSocket:
             if stream.history is not None:
                 self._kept_conversations.drop(stream.history)
         self._streams.clear()
+        self._last_responses.clear()
 
     # -- turns
 
-    def _stream(self, event: ClientEvent) -> _Stream:
-        name = event.stream_id
+    def _wait(self, asked: _Asked) -> None:
+        """A turn, behind those of its stream. Raises: Refusal."""
+        if self._waiting >= MAX_WAITING:
+            problem = f"more than {MAX_WAITING} turns wait on this connection: wait for the answers"
+            raise Refusal(429, problem, code="too_many_requests")
+        name = asked.event.stream_id
         stream = self._streams.get(name)
         if stream is None:
             if len(self._streams) > MAX_STREAMS:
                 raise _too_many_streams()
             stream = self._streams[name] = _Stream(name)
-        return stream
+        stream.waiting.append(asked)
+        self._waiting += 1
+        self._start_turns()
+
+    def _cancel(self, event: ClientEvent) -> None:
+        """Cancel the turn that runs, or the first that waits. One that names another response comes too late."""
+        stream, response_id = self._streams.get(event.stream_id), event.response_id
+        if stream is None:
+            return
+        if stream.running is not None:
+            if response_id is None or response_id == stream.running.dialect.response_id:
+                stream.running.cancel()
+        elif stream.waiting and response_id is None:
+            stream.waiting.popleft()
+            self._waiting -= 1
+            self.refused(Refusal(CANCELLED, "the client has cancelled the turn", code="cancelled"), stream.name)
+            self._start_turns()
 
     def _start_turns(self) -> None:
         """Begin what waits, in each stream one after the other; a loop, because an answer may come at once."""
@@ -191,7 +229,7 @@ class ResponsesSocket:
             return
         self._starting = True
         try:
-            while self._waiting and self._running < MAX_RUNNING and not self._is_gone:
+            while self._waiting and self._running < MAX_RUNNING and not self._paused and not self._is_gone:
                 ready = [each for each in self._streams.values() if each.running is None and each.waiting]
                 if not ready:
                     break
@@ -207,82 +245,74 @@ class ResponsesSocket:
         request = Request(asked.began_s, "POST", RESPONSES, self._headers)
         request.body, request.length, request.reservation = asked.raw, len(asked.raw), asked.reservation
         previous = asked.event.previous_response_id or ""
-        asks = asked.event.generate is not False
-        history, before = self._before(previous)
-        request.dialect = dialect = TurnDialect(previous, before, asks=asks)
-        exchange = TurnExchange(request, dialect, stream.name, self._socket.send, self._ended)
+        before = partial(self._before, stream, previous, len(asked.raw), asked.reservation)
+        request.dialect = dialect = TurnDialect(previous, before, asks=asked.event.generate is not False)
+        exchange = TurnExchange(request, dialect, stream.name, self._socket.send, partial(self._ended, stream))
         exchange.on_status = self._socket.on_status
-        stream.running, stream.continues = exchange, history
+        stream.running = exchange
         self._running += 1
-        if history is not None:
-            history.in_use += 1
         try:
             if self._socket.ending:
                 raise _expired()
-            if previous and before is None:
-                raise not_found(previous)
             self._socket.check(request)
-            if asks:
-                self._socket.handle(request, exchange)
-                if self._paused and exchange.on_pause is not None:
-                    exchange.on_pause(True)
-            else:
-                self._prepare(stream, exchange)
+            self._socket.handle(request, exchange)
         except Refusal as refusal:
             exchange.refuse(refusal)
+        except Exception as error:
+            log.error("a turn failed: %s", type(error).__name__)
+            exchange.fail()
 
-    def _before(self, previous: str) -> tuple[KeptConversation | None, Conversation | None]:
-        """What a response has left."""
-        for stream in self._streams.values():
-            if previous and stream.last_id == previous and stream.history is not None:
-                return stream.history, stream.history.conversation
-        return None, None
+    def _before(self, stream: _Stream, previous: str, more_bytes: int, reservation: Reservation) -> Conversation | None:
+        """The conversation that a turn of `more_bytes` continues: that of its stream, which is kept until it ends, or
+        a copy of another one. Its bytes count for the turn, too, since its body holds them. Raises: Refusal.
+        """
+        if not previous:
+            return None
+        other = self._last_responses.get(previous)
+        history = None if other is None else other.history
+        conversation = None if history is None else history.conversation
+        if history is None or conversation is None:
+            raise not_found(previous)
+        if history.size_bytes + more_bytes > self._socket.body_bytes:
+            problem = f"the turn exceeds {self._socket.body_bytes} bytes with what it continues"
+            raise Refusal(413, problem, code="request_too_large")
+        if other is not stream:
+            reservation.add_body(history.size_bytes)
+            return conversation.copy()
+        self._kept_conversations.hold(history)
+        stream.continues = history
+        reservation.add_body(history.size_bytes)
+        return conversation
 
-    def _prepare(self, stream: _Stream, exchange: TurnExchange) -> None:
-        """Answer a turn that asks for nothing: its conversation is kept for those that do."""
-        request, dialect = exchange.request, exchange.dialect
-        caller, raw = request.caller, bytes(request.body)
-        assert isinstance(caller, Caller)
-        try:
-            check_light(raw)
-            dialect.translate(request.path, b"", raw, self._terms(caller.tenant), Work.in_loop(len(raw)))
-        except TooMuch:
-            raise Refusal(
-                413, "the turn is too large to be warmed ahead: send it to the model", code="request_too_large"
-            ) from None
-        except BadRequest as error:
-            raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
-        response_id = f"warm_{uuid4().hex}"
-        events, conversation = dialect.prepared(response_id)
-        self._keep(stream, exchange, f"resp_{response_id}", conversation)
-        exchange.end(b"".join([b"event: \ndata: %b\n\n" % event for event in events]))
-
-    def _ended(self, exchange: TurnExchange) -> None:
+    def _ended(self, stream: _Stream, exchange: TurnExchange) -> None:
         """A turn has ended: keep its conversation, and go on."""
-        stream = next((each for each in self._streams.values() if each.running is exchange), None)
-        if stream is None:
+        if self._is_gone:
             return
+        held, stream.continues = stream.continues, None
         try:
             answered = exchange.dialect.answered()
-        except ValueError as error:
+        except Exception as error:  # whatever goes wrong, the turn has ended
             log.error("the conversation of an answer cannot be kept: %s", type(error).__name__)
             answered = None
         if answered is not None:
-            self._keep(stream, exchange, *answered)
-        if stream.continues is not None:
-            stream.continues.in_use -= 1
-        stream.running, stream.continues = None, None
-        exchange.request.release()
+            self._keep(stream, held, exchange.request.tenant, *answered)
+        elif held is not None:
+            self._kept_conversations.release(held)
+        stream.running = None
+        self._socket.release(exchange.request)
         self._running -= 1
         self._start_turns()
 
-    def _keep(self, stream: _Stream, exchange: TurnExchange, response_id: str, conversation: Conversation) -> None:
-        history = stream.history
-        if history is not None and history is not stream.continues:
-            self._kept_conversations.drop(history)
-            history = None
-        stream.history = self._kept_conversations.keep(history, exchange.request.tenant, conversation)
+    def _keep(
+        self, stream: _Stream, held: KeptConversation | None, tenant: str, response_id: str, conversation: Conversation
+    ) -> None:
+        if stream.history is not None and stream.history is not held:
+            self._kept_conversations.drop(stream.history)
+        self._last_responses.pop(stream.last_id, None)
+        stream.history = self._kept_conversations.keep(held, tenant, conversation)
         stream.last_id = response_id
+        if stream.history is not None:
+            self._last_responses[response_id] = stream
 
 
 def _nothing(exchange: TurnExchange) -> None:

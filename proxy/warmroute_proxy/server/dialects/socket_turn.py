@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+from uuid import uuid4
 
 import msgspec
 
 from warmroute.contract import headers as names
 from warmroute_proxy.dialects.responses.client_events import created_request
-from warmroute_proxy.dialects.responses.conversation import Conversation, continued
+from warmroute_proxy.dialects.responses.conversation import Continued, Conversation, continued
 from warmroute_proxy.dialects.responses.events import EventTranslator
 from warmroute_proxy.dialects.responses.request import ChatRequest, OtherScope
 from warmroute_proxy.dialects.work import Work
@@ -29,63 +30,78 @@ def not_found(previous: str) -> Refusal:
     return Refusal(400, message, code="previous_response_not_found", param="previous_response_id")
 
 
+def _nothing() -> None:
+    """A turn that continues nothing."""
+
+
 class TurnDialect(Responses):
     """The dialect of one turn: what it continues is in front of its input."""
 
-    def __init__(self, previous: str, before: Conversation | None, *, asks: bool = True) -> None:
-        """`previous`: the id of the response that it continues. `asks`: whether the model is to answer."""
+    def __init__(
+        self, previous: str = "", before: Callable[[], Conversation | None] = _nothing, *, asks: bool = True
+    ) -> None:
+        """`previous`: the id of the response that it continues. `before`: finds its conversation, for this turn alone;
+        raises Refusal. `asks`: whether the model is to answer.
+        """
         self._previous = previous
         self._before = before
-        self._asks = asks
+        self.asks = asks
         self._found: TranslatedTurn | None = None
 
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: Work) -> "TranslatedTurn":  # noqa: ARG002
         """The request in chat's terms, with the whole conversation."""
         created = created_request(body)
         seal = Seal(terms.reasoning_key("seal"))
+        before, self._before = self._before(), _nothing
         try:
-            found, conversation = continued(
-                created.members, created.items, seal, terms.texts, work, self._before, asks=self._asks
-            )
+            found, more = continued(created.members, created.items, seal, terms.texts, work, before, asks=self.asks)
         except OtherScope:
             raise not_found(self._previous) from None
-        self._found = TranslatedTurn(found, seal, conversation)
+        self._found = TranslatedTurn(found, seal, more)
         return self._found
 
-    def check_whole(self) -> None:
-        """Raises: Refusal, where it continues a conversation: that is kept in the event loop's process only."""
-        if self._before is not None:
+    def check_elsewhere(self) -> None:
+        """Raises: Refusal, where another process cannot translate it: nothing is kept there."""
+        if not self.asks:
+            problem = "the turn is too large to be warmed ahead: send it to the model"
+            raise Refusal(413, problem, code="request_too_large")
+        if self._previous:
             raise not_found(self._previous)
+
+    def translated(self, found: "TranslatedTurn") -> None:
+        """Another process has translated it."""
+        self._found = found
+
+    @property
+    def response_id(self) -> str:
+        """The id of its response; empty where that has not begun."""
+        translator = None if self._found is None else self._found.translator
+        return "" if translator is None else translator.response_id
 
     def answered(self) -> tuple[str, Conversation] | None:
         """The id of the response and the conversation with it, if it has ended as it should."""
         return None if self._found is None else self._found.answered()
 
-    @property
-    def ended(self) -> bool:
-        """Whether the last event has come."""
-        return self._found is not None and self._found.translator is not None and self._found.translator.ended
-
-    def cancelled(self) -> bytes:
-        """The last event of a response that its client has cancelled; none where none has come."""
+    def failed(self, status: int, message: str, code: str) -> bytes:
+        """The last event of a response that has begun and will not end well; none where it has not, or has ended."""
         translator = None if self._found is None else self._found.translator
-        if translator is None:
-            return b""
-        return translator.error(CANCELLED, "the client has cancelled the turn", "cancelled")
+        return b"" if translator is None or translator.ended else translator.error(status, message, code)
 
-    def prepared(self, response_id: str) -> tuple[list[bytes], Conversation]:
-        """The events of a turn that asked for nothing, and its conversation."""
+    def prepared(self) -> bytes:
+        """The events of a turn that asks for nothing."""
         assert self._found is not None
-        return self._found.prepared(response_id)
+        return self._found.prepared()
 
 
 class TranslatedTurn(TranslatedResponse):
-    """Its request in chat's terms."""
+    """Its request in chat's terms. `more`: what it adds to its conversation; None where that is not kept."""
 
-    def __init__(self, found: ChatRequest, seal: Seal, conversation: Conversation) -> None:
+    def __init__(self, found: ChatRequest, seal: Seal, more: Continued | None) -> None:
         super().__init__(found, seal)
-        self._conversation = conversation
+        self.more = more
+        self.model = found.model
         self.translator: EventTranslator | None = None
+        self._prepared_id = ""
 
     def events(self, receipt_id: str) -> EventTranslator:
         """The events of the response."""
@@ -94,21 +110,26 @@ class TranslatedTurn(TranslatedResponse):
 
     def answered(self) -> tuple[str, Conversation] | None:
         """The conversation with the response."""
-        translator = self.translator
+        more, translator = self.more, self.translator
+        if more is None:
+            return None
+        if self._prepared_id:
+            return self._prepared_id, more.prepared()
         if translator is None or translator.output is None:
             return None
-        return translator.response_id, self._conversation.answered(translator.output, self._seal)
+        return translator.response_id, more.answered(translator.output, self._seal)
 
-    def prepared(self, response_id: str) -> tuple[list[bytes], Conversation]:
+    def prepared(self) -> bytes:
         """The events of a response without output."""
-        response = self._response(response_id)
+        response = self._response(f"warm_{uuid4().hex}")
+        self._prepared_id = response.named("resp")
         snapshots = response.snapshot("in_progress", []), response.snapshot("completed", [])
         kinds = "response.created", "response.completed"
         events = [
             msgspec.json.encode({"type": kind, "response": snapshot, "sequence_number": at})
             for at, (kind, snapshot) in enumerate(zip(kinds, snapshots, strict=True))
         ]
-        return events, self._conversation
+        return b"".join([b"event: \ndata: %b\n\n" % event for event in events])
 
 
 class TurnExchange(Exchange):
@@ -128,6 +149,7 @@ class TurnExchange(Exchange):
         self.started = False
         self.ended = False
         self.dialect = dialect
+        self._paused = False
         self._ending = b"}" if stream is None else b',"stream_id":"%b"}' % stream.encode()
         self._send = send
         self._on_end = on_end
@@ -153,6 +175,8 @@ class TurnExchange(Exchange):
         """Some events, each of them whole."""
         if self.ended or not data:
             return
+        if self._paused and self.on_pause is not None:
+            self.on_pause(True)  # the client was slow before there was an engine to be paused
         found = []
         for event in data.split(b"\n\n"):
             at = event.find(_DATA)
@@ -174,10 +198,18 @@ class TurnExchange(Exchange):
     def abort(self, data: bytes = b"") -> None:
         """The end of an answer that is incomplete; the client is told, if it was not."""
         self.write(data)
-        if not self.ended and not self.dialect.ended:
-            self.started = False
-            self.refuse(Refusal(502, "the answer ended early", code="engine_error"))
-        self._finish()
+        self._break_off(502, "the answer ended early", "engine_error")
+
+    def prepare(self) -> None:
+        """Answer a turn that asks for nothing: its conversation is kept for those that do."""
+        self._report(200)
+        self.end(self.dialect.prepared())
+
+    def pause(self, paused: bool) -> None:
+        """The client reads too slowly, or has caught up."""
+        self._paused = paused
+        if self.on_pause is not None:
+            self.on_pause(paused)
 
     def leave(self) -> None:
         """The client wants no more of it."""
@@ -193,13 +225,16 @@ class TurnExchange(Exchange):
         if self.ended:
             return
         self.leave()
-        event = self.dialect.cancelled()
         self.ended = False
-        if event:
-            self.write(event)
+        self._break_off(CANCELLED, "the client has cancelled the turn", "cancelled")
+
+    def _break_off(self, status: int, message: str, code: str) -> None:
+        """End in an event that the client knows as a last one."""
+        event = self.dialect.failed(status, message, code)
+        if event or self.dialect.response_id:
+            self.end(event)
         else:
-            self.refuse(Refusal(CANCELLED, "the client has cancelled the turn", code="cancelled"))
-        self._finish()
+            self.refuse(Refusal(status, message, code=code))
 
     def _report(self, status: int) -> None:
         if self.on_status is not None:

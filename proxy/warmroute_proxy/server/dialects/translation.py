@@ -14,7 +14,7 @@ from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import Dialect, Translated
 from warmroute_proxy.server.dialects.responses import RESPONSES
 from warmroute_proxy.server.dialects.routes import dialect_of
-from warmroute_proxy.server.dialects.socket_turn import TurnDialect
+from warmroute_proxy.server.dialects.socket_turn import TranslatedTurn, TurnDialect
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.intake import CHAT, check_light
 from warmroute_proxy.server.intake.parsed_request import Intake
@@ -60,15 +60,18 @@ def _translated(by: Callable[[bytes, Terms, Work], Translated], raw: bytes, term
 
 
 def whole_turn(raw: bytes, terms: Terms) -> Translated:
-    """A turn that continues nothing, in chat's terms. Raises: as `translated_body`."""
-    return _translated(partial(TurnDialect("", None).translate, RESPONSES, b""), raw, terms, Work())
+    """A turn that continues nothing, in chat's terms; nor is it kept. Raises: as `translated_body`."""
+    found = _translated(partial(TurnDialect().translate, RESPONSES, b""), raw, terms, Work())
+    assert isinstance(found, TranslatedTurn)
+    found.more = None
+    return found
 
 
 def translated_elsewhere(request: Request) -> Callable[[bytes, Terms], Translated]:
     """What translates a request that is too large for the event loop. Raises: Refusal, where nothing can."""
     turn = request.dialect
     if isinstance(turn, TurnDialect):
-        turn.check_whole()
+        turn.check_elsewhere()
         return whole_turn
     return partial(translated_body, request.path, request.query)
 
@@ -81,13 +84,11 @@ def dialect_for(request: Request) -> Dialect | None:
 
 def translate(request: Request, terms: Terms) -> tuple[Request, Translated]:
     """The request as one of chat, in the event loop. It takes the body over. Raises: Refusal, TooMuch."""
-    dialect, raw, reservation = dialect_for(request), bytes(request.body), request.reservation
+    dialect, raw = dialect_for(request), bytes(request.body)
     assert dialect is not None
     check_light(raw)
     found = _translated(partial(dialect.translate, request.path, request.query), raw, terms, Work.in_loop(len(raw)))
     request.body, found.pieces = b"".join(found.pieces), []
-    if request.dialect is not None and reservation is not None and reservation.body_bytes < len(request.body):
-        reservation.add_body(len(request.body) - reservation.body_bytes)  # the conversation is not in the turn's bytes
     return chat_request_of(request), found
 
 

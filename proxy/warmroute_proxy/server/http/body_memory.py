@@ -4,8 +4,7 @@ A reservation lasts as long as the object: whoever holds bytes of a request hold
 given back with the last reference. So no way in which a request can end leaves bytes reserved.
 """
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from warmroute_proxy.core.queue.memory_budget import ANSWER_WEIGHT, MemoryBudget
 from warmroute_proxy.server.base.errors import Refusal
@@ -15,22 +14,28 @@ UNNAMED: Final = ""
 """The tenant of bodies that belong to none, such as those on the admin listener."""
 
 
-def _nothing(tenant: str) -> bool:  # noqa: ARG001
-    return False
+class Spare(Protocol):
+    """What is only kept, and may go."""
+
+    def bytes_of(self, tenant: str) -> int:
+        """Of a tenant's."""
+
+    def bytes_of_others(self, tenant: str) -> int:
+        """Of all others'."""
+
+    def give(self, tenant: str) -> None:
+        """Give some of it back, a tenant's own first. There is some."""
 
 
 class BodyMemory:
-    """The memory of all bodies of one process.
-
-    `spare`: gives back some of what is only kept, so that a tenant finds memory; whether there was any.
-    """
+    """The memory of all bodies of one process. `spare`: what goes before a body is refused."""
 
     def __init__(self, total_bytes: int, copies: int, refused: Counter) -> None:
         """`copies`: how often the bytes of a body may be in memory; `refused` counts what found no memory."""
         self.budget = MemoryBudget(total_bytes)
         self.copies = copies
         self.refused = refused
-        self.spare: Callable[[str], bool] = _nothing
+        self.spare: Spare | None = None
 
     def reserve(self, tenant: str, size_bytes: int) -> "Reservation":
         """Reserve memory for a body of `size_bytes`; 0 where it is reserved as it comes. Raises: Refusal."""
@@ -93,10 +98,20 @@ class Reservation:
         """The answer where no memory was found. It is counted."""
         return self._memory.refusal()
 
-    def _grow(self, size_bytes: int, weight: int) -> bool:
-        memory = self._memory
-        while not memory.budget.reserve(self._tenant, size_bytes, weight):
-            if not memory.spare(self._tenant):
+    def grow_by_own(self, size_bytes: int) -> bool:
+        """The same as `grow`, where others are to lose nothing of what they keep."""
+        return self._grow(size_bytes, 1, of_others=False)
+
+    def _grow(self, size_bytes: int, weight: int, *, of_others: bool = True) -> bool:
+        memory, tenant = self._memory, self._tenant
+        if not memory.budget.reserve(tenant, size_bytes, weight):
+            spare = memory.spare
+            if spare is None:
                 return False
+            own, others = spare.bytes_of(tenant), spare.bytes_of_others(tenant) if of_others else 0
+            if not memory.budget.would_fit(tenant, size_bytes, weight, own, others):
+                return False  # whatever goes: so nothing does
+            while not memory.budget.reserve(tenant, size_bytes, weight):
+                spare.give(tenant)
         self._size_bytes += size_bytes
         return True

@@ -41,13 +41,21 @@ class ReadSlices:
 
     def read(self, connection: Reading, size_bytes: int, tenant: str) -> None:
         """Count a read of a tenant's bytes; the connection is paused where it was too much."""
+        self._go_on_later()
+        self._bytes += size_bytes
+        if self._bytes > SLICE_BYTES:
+            self.wait(connection, tenant)
+
+    def wait(self, connection: Reading, tenant: str) -> None:
+        """Pause a connection, and have it go on when its turn comes, in another iteration."""
+        self._go_on_later()
+        connection.pause_reading()
+        self._paused.setdefault(tenant, deque()).append(connection)
+
+    def _go_on_later(self) -> None:
         if not self._goes_on:
             self._goes_on = True
             asyncio.get_running_loop().call_soon(self._go_on)
-        self._bytes += size_bytes
-        if self._bytes > SLICE_BYTES:
-            connection.pause_reading()
-            self._paused.setdefault(tenant, deque()).append(connection)
 
     def _go_on(self) -> None:
         self._bytes = 0

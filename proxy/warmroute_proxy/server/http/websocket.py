@@ -1,12 +1,16 @@
 """A client's connection after its upgrade to a WebSocket: frames in, whole messages out, texts back.
 
-The frames are read and written by `websockets`, without its I/O. The socket, its limits and its deadlines are as those
-of HTTP (`http1`): it is one of the `OpenConnections`, and an `Application` is told of its messages. It knows no events.
+Its socket, limits and deadlines are as those of HTTP (`http1`): it is one of the `OpenConnections`, and an
+`Application` is told of its messages. It knows no events.
 
 What keeps this safe:
-- a message has the size of a body at most, and arrives within `body_timeout_s`; its bytes count as they come, for the
-  tenant of the connection. One read may hold `MAX_FRAMES` frames, since each takes some us of the loop;
-- a client that does not read is not read either, so that what answers its pings cannot pile up;
+- a message is limited (`frames`), and arrives within `body_timeout_s`. After each read, what is held counts for the
+  tenant of the connection;
+- `AT_ONCE` messages are taken in one iteration; the rest waits in the lines of `ReadSlices`, as large bodies do, and
+  nothing is read meanwhile;
+- a client that does not read is not read either, so that what answers its pings cannot pile up. What its answers have
+  reserved stays reserved;
+- after the server's own close frame, little is read to find the client's, and the rest is dropped;
 - a connection is open for `MAX_OPEN_S`, then it is closed behind what it is busy with. Where there are too many, the
   one that was idle longest is closed, as over HTTP.
 
@@ -19,29 +23,21 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from websockets.datastructures import Headers
-from websockets.frames import CloseCode, Frame, Opcode
-from websockets.http11 import Request as Handshake
-from websockets.protocol import State
-from websockets.server import ServerProtocol
+from websockets.frames import CloseCode
 
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
-from warmroute_proxy.server.http.http1 import LINGER_S, PIECE_BYTES, STALLED_WRITE_S
+from warmroute_proxy.server.http.frames import Messages, text_frame
+from warmroute_proxy.server.http.http1 import LINGER_S, PIECE_BYTES, STALLED_WRITE_S, WRITE_HIGH_BYTES
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
 
 MAX_OPEN_S: Final = 3_600.0
 PING_S: Final = 30.0
-MAX_FRAMES: Final = 1_024
-SLICE_BYTES: Final = 16_384  # that frames are read from at once
+AT_ONCE: Final = 8
 
-_SHORT: Final = 125
-_MIDDLE: Final = 65_535
-_CONTINUED: Final = (Opcode.TEXT, Opcode.CONT)
-_log: Final = logging.getLogger(__name__ + ".frames")
-_log.setLevel(logging.ERROR)  # the library would log what is in the frames
+log = logging.getLogger(__name__)
 
 
 class Application(Protocol):
@@ -68,9 +64,7 @@ class Application(Protocol):
 
 
 class _Gone:
-    """In the place of an application whose client has left: it knew the connection, and neither may wait for the
-    garbage collector.
-    """
+    """In the place of an application whose client has left: neither may wait for the garbage collector."""
 
     busy = False
 
@@ -93,26 +87,6 @@ class _Gone:
 _GONE: Final = _Gone()
 
 
-def handshake(request: Request) -> tuple[int, bytes]:
-    """The status and the head of the answer to an offer of a WebSocket. No extension is taken: deflate costs more CPU
-    than a proxy near its clients saves in bytes, and lets small frames become large messages.
-    """
-    names = ("connection", "upgrade", "sec-websocket-key", "sec-websocket-version", "origin")
-    headers = Headers([(name, request.headers[name]) for name in names if name in request.headers])
-    response = ServerProtocol(logger=_log).accept(Handshake(request.path, headers, method=request.method))
-    return response.status_code, response.serialize()
-
-
-def text_frame(text: bytes) -> bytes:
-    """The frame of a message, as `Frame` of the library writes it in ten times as long: each delta is one."""
-    size = len(text)
-    if size <= _SHORT:
-        return b"\x81%c%b" % (size, text)
-    if size <= _MIDDLE:
-        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), text)
-    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), text)
-
-
 class WebSocket:
     """One connection: an `asyncio.BufferedProtocol`, though not by type, as `Connection` is."""
 
@@ -122,18 +96,21 @@ class WebSocket:
         """`tenant`: whose messages come."""
         self._shared = shared
         self._tenant = tenant
-        self._protocol = ServerProtocol(state=State.OPEN, max_size=shared.limits.body_bytes, logger=_log)
+        self._messages = Messages(shared.limits.body_bytes)
+        self._protocol = self._messages.protocol
         self._transport: asyncio.Transport | None = None
-        self._parts = bytearray()  # of the message that is being read
-        self._reservation: Reservation | None = None  # of that message
-        self._unfinished = 0  # bytes of a message that has not ended
+        self._waits = False  # in the lines of `ReadSlices`
+        self._unread: list[Reservation] = []  # of answers that the client has not read
+        self._reservation: Reservation | None = None  # of what was read and not taken
+        self._unfinished = 0  # bytes of it
         now_s = shared.clock()
         self._began_s = now_s  # when the message that is being read did
         self._active_s = now_s
         self._pinged_s = now_s
         self._ends_s = now_s + MAX_OPEN_S
         self._paused = False
-        self._unsent = 0
+        self._written = 0  # bytes in all
+        self._drained = 0  # of them, when it was last looked at while paused
         self._ending = False  # behind what it is busy with
         self._closing = False
         self._application: Application = application_of(self)
@@ -147,9 +124,11 @@ class WebSocket:
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._shared.members.discard(self)
+        self._shared.unread.discard(self)
         self._transport = None
         self._reservation = None
-        self._parts = bytearray()
+        self._unread.clear()
+        self._messages.drop()
         application, self._application = self._application, _GONE
         application.gone()
 
@@ -158,16 +137,19 @@ class WebSocket:
 
     def pause_writing(self) -> None:
         self._paused = True
-        self._unsent = self._unsent_bytes()
+        self._drained = self._written - self._unsent_bytes()
         self.deadline_s = self._shared.clock() + STALLED_WRITE_S
         self.pause_reading()
         self._application.pause(True)
 
     def resume_writing(self) -> None:
         self._paused = False
+        self._began_s = self._shared.clock()  # it was not read
         self._set_deadline()
-        self.resume_reading()
+        self.check_read()
         self._application.pause(False)
+        if not self._waits:
+            self.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._shared.read_into
@@ -177,29 +159,51 @@ class WebSocket:
 
     def data_received(self, data: bytes) -> None:
         """Read on."""
-        if self._closing and self._protocol.eof_sent:
+        if self._closing:
+            self._messages.read_late(data)
+            self._flush()
             return
         self._active_s = self._shared.clock()
         if not self._unfinished:
             self._began_s = self._active_s
-        frames = 0
-        for at in range(0, len(data), SLICE_BYTES):
-            self._protocol.receive_data(data[at : at + SLICE_BYTES])
-            events = self._protocol.events_received()
-            frames += len(events)
-            if frames > MAX_FRAMES:
-                self._fail(CloseCode.POLICY_VIOLATION, "too many small frames")
-            for event in events:
-                if isinstance(event, Frame) and not self._closing:
-                    self._take(event)
-            self._flush()
-            if self._closing or self._transport is None:
-                return
-        self._unfinished = len(self._parts) + len(self._protocol.reader.buffer)
-        self._count()
-        self._set_deadline()
-        if len(data) >= COUNTED_BYTES:
+        self._messages.read(data)
+        self._go_on()
+        if len(data) >= COUNTED_BYTES and not self._waits and not self._closing:
             self._shared.reads.read(self, len(data), self._tenant)
+
+    def _go_on(self) -> None:
+        """Take some of what was read. No exception may leave: those who call this call others, too."""
+        messages = self._messages
+        try:
+            self._take()
+            if self._closing or messages.may_flush:
+                self._flush()
+            if self._closing or self._transport is None:
+                messages.drop()
+                return
+            self._count()
+            self._set_deadline()
+            if messages.wait and not self._waits and not self._paused and not self._closing:
+                self._waits = True
+                self._shared.reads.wait(self, self._tenant)
+        except Exception as error:
+            log.error("a WebSocket failed: %s", type(error).__name__)
+            self.abort()
+
+    def _take(self) -> None:
+        """Take `AT_ONCE` messages at most, and none while the client does not read."""
+        for _ in range(AT_ONCE):
+            if self._paused or self._closing or self._transport is None:
+                return
+            try:
+                raw = self._messages.next()
+            except Refusal as refusal:
+                self._application.refused(refusal)
+                self._closing = True
+                return
+            if raw is None:
+                return
+            self._received(raw)
 
     # -- called by `ReadSlices`
 
@@ -209,23 +213,14 @@ class WebSocket:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on, unless the client does not read."""
-        if self._transport is not None and not self._transport.is_closing() and not self._paused:
+        """Take more of what was read, then read on, unless the client does not read."""
+        self._waits = False
+        if self._messages.wait:
+            self._go_on()
+        if self._transport is not None and not self._transport.is_closing() and not self._paused and not self._waits:
             self._transport.resume_reading()
 
     # -- messages
-
-    def _take(self, frame: Frame) -> None:
-        """A frame that is whole; the protocol has answered those that only control."""
-        if frame.opcode is Opcode.BINARY:
-            self._fail(CloseCode.UNSUPPORTED_DATA, "events are texts")
-        elif frame.opcode in _CONTINUED:
-            whole = bytes(frame.data) if frame.fin and not self._parts else None
-            if whole is None:
-                self._parts += frame.data
-            if frame.fin:
-                raw, self._parts = bytes(self._parts) if whole is None else whole, bytearray()
-                self._received(raw)
 
     def _received(self, raw: bytes) -> None:
         reservation, self._reservation = self._reservation, None
@@ -240,7 +235,8 @@ class WebSocket:
         self._application.message(raw, began_s, reservation)
 
     def _count(self) -> None:
-        """Count the bytes of a message that has not ended."""
+        """Count the bytes of what has not been taken."""
+        self._unfinished = self._messages.held_bytes
         if not self._unfinished:
             return
         try:
@@ -257,9 +253,26 @@ class WebSocket:
         """Send messages; they are dropped when the client is gone."""
         if self._closing or self._transport is None:
             return
-        data = b"".join(map(text_frame, texts))
+        self._write(b"".join(map(text_frame, texts)))
+
+    def _write(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        self._written += len(data)
         for at in range(0, len(data), PIECE_BYTES):  # as HTTP's answers
-            self._transport.write(data[at : at + PIECE_BYTES])
+            transport.write(data[at : at + PIECE_BYTES])
+
+    def release(self, request: Request) -> None:
+        """It is answered: give its memory back, once the client has read most of what was written."""
+        reservation = request.reservation
+        if reservation is None:
+            return
+        if self._unsent_bytes() > WRITE_HIGH_BYTES:
+            self._unread.append(reservation)
+            self._shared.unread.add(self)
+        else:
+            reservation.close()
 
     def close(self, code: int, reason: str) -> None:
         """Say why, and close once the client has said so too."""
@@ -268,6 +281,7 @@ class WebSocket:
             self._protocol.send_close(code, reason)
             self.deadline_s = self._shared.clock() + LINGER_S
             self._flush()
+            self._messages.drop()
 
     def on_status(self, request: Request, status: int) -> None:
         """Report the status of an answer, for the metrics."""
@@ -282,6 +296,11 @@ class WebSocket:
         self._shared.handle(request, exchange)
 
     @property
+    def body_bytes(self) -> int:
+        """The most that a turn may have with what it continues."""
+        return self._shared.limits.body_bytes
+
+    @property
     def ending(self) -> bool:
         """Whether nothing may begin on it any more."""
         return self._ending or self._closing or self._shared.closing
@@ -292,27 +311,21 @@ class WebSocket:
         if self.ending:
             self._end()
 
-    def _fail(self, code: int, reason: str) -> None:
-        """End what is no WebSocket as it is served here."""
-        if not self._closing:
-            self._closing = True
-            self._protocol.fail(code, reason)
-
     def _flush(self) -> None:
-        transport = self._transport
-        for data in self._protocol.data_to_send():
-            if transport is None:
-                continue
-            if data:
-                transport.write(data)
-                continue
-            # The end. What the client still sends is dropped for a moment: a reset would destroy what was written.
-            self._closing = True
-            self.deadline_s = self._shared.clock() + LINGER_S
-            try:
-                transport.write_eof()
-            except (OSError, RuntimeError, NotImplementedError):
-                transport.close()
+        pieces = self._protocol.data_to_send()
+        if not pieces:
+            return
+        if data := b"".join(pieces):
+            self._write(data)
+        if pieces[-1] or self._transport is None:
+            return
+        # The end. What the client still sends is dropped for a moment: a reset would destroy what was written.
+        self._closing = True
+        self.deadline_s = self._shared.clock() + LINGER_S
+        try:
+            self._transport.write_eof()
+        except (OSError, RuntimeError, NotImplementedError):
+            self._transport.close()
 
     # -- called by the listener
 
@@ -320,6 +333,14 @@ class WebSocket:
     def idle_since_s(self) -> float:
         """Since when nothing was asked; `BUSY` while something is."""
         return BUSY if self._application.busy or self._unfinished or self._closing or self._paused else self._active_s
+
+    def check_read(self) -> None:
+        """Give the memory of answers back, if the client has read them."""
+        if self._unread and self._unsent_bytes() <= WRITE_HIGH_BYTES:
+            for reservation in self._unread:
+                reservation.close()
+            self._unread.clear()
+            self._shared.unread.discard(self)
 
     def close_when_idle(self) -> None:
         """Shutdown: end with the answers that run. The client is told to connect again."""
@@ -340,13 +361,14 @@ class WebSocket:
 
     def on_deadline(self) -> None:
         """Ping, end what was open for long, or give up a client that is too slow."""
-        now_s, unsent = self._shared.clock(), self._unsent_bytes()
+        now_s = self._shared.clock()
         if self._closing:
             self.abort()
         elif self._paused:
-            if unsent >= self._unsent:
+            drained = self._written - self._unsent_bytes()  # other turns may have written meanwhile
+            if drained <= self._drained:
                 self.abort()
-            self._unsent = unsent
+            self._drained = drained
             self.deadline_s = now_s + STALLED_WRITE_S
         elif self._unfinished and now_s >= self._began_s + self._shared.limits.body_timeout_s:
             self.close(CloseCode.POLICY_VIOLATION, "the message did not arrive in time")

@@ -225,11 +225,16 @@ def _keep(body: Body, intake: Intake, found: ReadBody, caller: Caller, known_bod
 def _model(route: str, body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
     """The requested model, and the name in the request."""
     asked = read_member(body, route, "model")
+    return model_for(asked, tenant, config), asked
+
+
+def model_for(asked: str, tenant: TenantConfig, config: Config) -> ModelConfig:
+    """The model of a name. Raises: Refusal, where the tenant has none of it."""
     model = config.model_of(asked)
     if model is None or not tenant.may_use(model):
         message = no_model(asked, [each.name for each in config.models_of(tenant)])
         raise Refusal(404, message, code="model_not_found", param="model")
-    return model, asked
+    return model
 
 
 def _key(identity: bytes, digest: int, prompt: Fingerprint, session: int | None) -> int:

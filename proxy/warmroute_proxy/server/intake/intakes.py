@@ -12,7 +12,7 @@ from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
 from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need_cleaning
-from warmroute_proxy.server.intake.intake import CHAT, check_light, read, read_body
+from warmroute_proxy.server.intake.intake import CHAT, check_light, model_for, read, read_body
 from warmroute_proxy.server.intake.known_body import no_check
 from warmroute_proxy.server.intake.large_bodies import LargeBodies
 from warmroute_proxy.server.intake.parsed_request import Intake
@@ -61,6 +61,10 @@ class Intakes:
     def unserved(self, request: Request, caller: Caller) -> Intake:
         """Read a request that is not to be served; no conversation learns of it. Raises: Refusal."""
         return read_body(bytes(request.body), caller, self.callers.secrets, self._config).intake
+
+    def check_model(self, name: str, caller: Caller) -> None:
+        """Raises: Refusal, where a caller may not use a model, or there is none of this name."""
+        model_for(name, caller.tenant, self._config)
 
     def _read_cleaned(self, request: Request, raw: bytes, caller: Caller) -> Intake:
         check_light(raw)

@@ -1,0 +1,150 @@
+"""WebSocket's framing: the messages of a client from bytes, within limits, and frames for the way back.
+
+The frames are read and written by `websockets`, without its I/O. A message is taken from its frame in one piece, which
+costs the loop some ms for each MB, so it has `MAX_MESSAGE_BYTES` at most. A frame of no bytes takes some us, so one
+read may hold `MAX_FRAMES`. What was read and not taken is the caller's to count (`held_bytes`).
+"""
+
+import logging
+from collections import deque
+from typing import Final
+
+from websockets.datastructures import Headers
+from websockets.exceptions import PayloadTooBig
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request as Handshake
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.exchange import Request
+
+MAX_MESSAGE_BYTES: Final = 4_194_304
+MAX_FRAMES: Final = 1_024
+SLICE_BYTES: Final = 4096  # that frames are found in at once
+MAX_LATE_BYTES: Final = 16_384
+
+_SHORT: Final = 125
+_MIDDLE: Final = 65_535
+_CONTINUED: Final = (Opcode.TEXT, Opcode.CONT)
+_log: Final = logging.getLogger(__name__)
+_log.setLevel(logging.ERROR)  # the library would log what is in the frames
+
+
+def handshake(request: Request) -> tuple[int, bytes]:
+    """The status and the head of the answer to an offer of a WebSocket. No extension is taken: deflate costs more CPU
+    than a proxy near its clients saves in bytes, and lets small frames become large messages.
+    """
+    names = ("connection", "upgrade", "sec-websocket-key", "sec-websocket-version", "origin")
+    headers = Headers([(name, request.headers[name]) for name in names if name in request.headers])
+    response = ServerProtocol(logger=_log).accept(Handshake(request.path, headers, method=request.method))
+    return response.status_code, response.serialize()
+
+
+def text_frame(text: bytes) -> bytes:
+    """The frame of a message, as `Frame` of the library writes it in ten times as long: each delta is one."""
+    size = len(text)
+    if size <= _SHORT:
+        return b"\x81%c%b" % (size, text)
+    if size <= _MIDDLE:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), text)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), text)
+
+
+class Messages:
+    """The messages of one connection. `protocol`: what is to be written for it."""
+
+    def __init__(self, body_bytes: int) -> None:
+        """`body_bytes`: the size of a request, which no message exceeds either."""
+        self._max_bytes = min(body_bytes, MAX_MESSAGE_BYTES)
+        self.protocol = ServerProtocol(state=State.OPEN, max_size=self._max_bytes, logger=_log)
+        self._read = b""
+        self._parsed = 0  # bytes of it
+        self._frames: deque[Frame] = deque()  # that were found, and not taken yet
+        self._found = 0  # frames in the last read
+        self._parts = bytearray()  # of the message that is taken
+        self._late_bytes = 0
+
+    @property
+    def wait(self) -> bool:
+        """Whether there may be more, without another read."""
+        return bool(self._read or self._frames)
+
+    @property
+    def may_flush(self) -> bool:
+        """Whether the protocol's bytes may be written: an end of the client's stands behind its messages."""
+        return not self._frames
+
+    @property
+    def held_bytes(self) -> int:
+        """Of what was read and not taken."""
+        unparsed = len(self._read) - self._parsed + len(self.protocol.reader.buffer)
+        return unparsed + len(self._parts) + sum([len(frame.data) for frame in self._frames])
+
+    def read(self, data: bytes) -> None:
+        """Bytes have come."""
+        self._read, self._parsed, self._found = self._read[self._parsed :] + data, 0, 0
+
+    def read_late(self, data: bytes) -> None:
+        """Look for the client's end behind the server's own. It may stand behind a message that nobody waits for."""
+        data = data[: MAX_LATE_BYTES - self._late_bytes]
+        self._late_bytes += len(data)
+        if data and not self.protocol.eof_sent:
+            self.protocol.receive_data(data)
+            self.protocol.events_received()
+
+    def next(self) -> bytes | None:
+        """The next message that is whole, if there is one. Raises: Refusal for the client, where there is none any
+        more; the protocol has the end of the connection then.
+        """
+        while True:
+            if self._frames:
+                whole = self._take(self._frames.popleft())
+                if whole is not None:
+                    return whole
+            elif self.protocol.parser_exc is not None:
+                raise self._broken(self.protocol.parser_exc)
+            elif self._parsed < len(self._read):
+                self._parse()
+            else:
+                return None
+
+    def drop(self) -> None:
+        """Nothing more is taken."""
+        self._read, self._parsed, self._parts = b"", 0, bytearray()
+        self._frames.clear()
+
+    def _parse(self) -> None:
+        """Find the frames in a slice; the protocol answers those that only control."""
+        data = self._read[self._parsed : self._parsed + SLICE_BYTES]
+        self._parsed += len(data)
+        if self._parsed == len(self._read):
+            self._read, self._parsed = b"", 0
+        self.protocol.receive_data(data)
+        self._frames.extend([event for event in self.protocol.events_received() if isinstance(event, Frame)])
+        self._found += len(self._frames)
+        if self._found > MAX_FRAMES:
+            raise self._failed(CloseCode.POLICY_VIOLATION, "too many small frames")
+
+    def _take(self, frame: Frame) -> bytes | None:
+        if frame.opcode is Opcode.BINARY:
+            raise self._failed(CloseCode.UNSUPPORTED_DATA, "events are texts")
+        if frame.opcode not in _CONTINUED:
+            return None
+        if frame.fin and not self._parts:
+            return bytes(frame.data)
+        self._parts += frame.data
+        if not frame.fin:
+            return None
+        whole, self._parts = bytes(self._parts), bytearray()
+        return whole
+
+    def _failed(self, code: CloseCode, reason: str) -> Refusal:
+        self.protocol.fail(code, reason)
+        return Refusal(400, reason, code="bad_request")
+
+    def _broken(self, error: Exception) -> Refusal:
+        if isinstance(error, PayloadTooBig):
+            problem = f"a message has more than {self._max_bytes} bytes: send the turn by POST"
+            return Refusal(413, problem, code="request_too_large")
+        return Refusal(400, "the frames of the connection are not valid", code="bad_request")
