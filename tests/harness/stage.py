@@ -21,7 +21,15 @@ from .taps import Taps
 SPEED: Final = 25
 START_TIMEOUT_S: Final = 60.0
 ROWS_TIMEOUT_S: Final = 10.0
-BINS: Final = (NODE / "node_modules" / ".bin", ROOT / LITELLM / "bin", ROOT / AIDER / "bin")
+AGENTS: Final = ROOT / ".venv-agents"
+"""An environment for each framework, and for each program of Python that needs one of its own."""
+
+BINS: Final = (
+    NODE / "node_modules" / ".bin",
+    ROOT / LITELLM / "bin",
+    ROOT / AIDER / "bin",
+    *(AGENTS / name / "bin" for name in ("mistral-vibe", "gptme", "kimi-cli")),
+)
 SMALL: Final = "m"
 """A model whose context is so small here that programs compact."""
 

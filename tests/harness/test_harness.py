@@ -40,6 +40,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture(scope="module", params=list(CASES))
 def played(request: pytest.FixtureRequest, stage: Stage) -> Played:
     name: str = request.param
+    if not CASES[name].recording and (reason := cannot_run(stage, name)):
+        pytest.skip(f"{name} cannot run here, and has no recording: {reason}")
     found = play(stage, name, CASES[name])
     if found.replayed:
         warnings.warn(f"{name} cannot run here, its recording was played: {found.replayed}", stacklevel=1)
@@ -94,7 +96,8 @@ def test_turns_are_as_warm_as_can_be(played: Played) -> None:
 def test_agents_are_told_apart(played: Played) -> None:
     if played.replayed:
         return
-    assert len({turn.lineage for turn in played.turns}) == played.case.agents
+    lineages = len({turn.lineage for turn in played.turns})
+    assert played.case.agents <= lineages <= played.case.agents + played.case.titles
     if "sub-agents" in played.case.lacks:
         return
     of_subs = {turn.lineage for turn in played.turns if SUB_AGENTS_ORDER in render(turn.body)}
@@ -159,7 +162,7 @@ def test_the_page_has_its_row(played: Played, tmp_path: Path) -> None:
         return
     cells = page.written()[played.case.title]
     assert cells[1] == page.pinned(played.case.package)
-    assert int(cells[3]) == played.case.agents
+    assert 0 <= int(cells[3]) - played.case.agents <= played.case.titles
 
 
 def test_a_recording_stands_in_for_a_program_that_cannot_run(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
