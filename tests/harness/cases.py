@@ -409,7 +409,7 @@ CASES: Final = {
         _kimi,
         agents=2,
         resumed=1,
-        lacks={"compaction": "it has one, which is not tried: it keeps 50,000 tokens free, which the small model lacks"},
+        lacks={"compaction": "it has one, which is not tried: it keeps 50,000 tokens free, too many here"},
     ),
     "pi": Case(
         "pi",
