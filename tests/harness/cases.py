@@ -18,7 +18,8 @@ CANARY: Final = "quetzalcoatlus"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`starts`: by the folder of the project. `agents`: how many lineages its turns have.
+    """`starts`: by the folder of the project. `agents`: how many lineages its turns have. `titles`: how many more they
+    may have, where a thread asks for titles until it has one.
 
     `resumed`: which start goes on with the first one's conversation. `compacted`: words that only a prompt after a
     compaction has. `breaks`: words at the place where a prefix breaks -> the classes that receipts give what was lost.
@@ -31,6 +32,7 @@ class Case:
     package: str
     starts: Callable[[Path], list[Start]]
     agents: int
+    titles: int = 0
     resumed: int | None = None
     compacted: str = ""
     breaks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -195,6 +197,118 @@ def _codex(_project: Path) -> list[Start]:
     ]
 
 
+def _vibe(project: Path) -> list[Start]:
+    def bash(text: str) -> str:
+        return call("bash", command=f"echo {CANARY} {text}")
+
+    sub = order(bash("in the sub-agent"), "answer The sub-agent is done.")
+    spawned = f"""async function main() {{
+        await tools.agents.spawn({{name: "sub", message: {json.dumps(sub)}}});
+        while ((await tools.agents.list({{}})).agents.some(agent => agent.pending_turn))
+            await tools.self.sleep({{seconds: 0.2}});
+    }}"""
+    first = order(
+        bash("one"),
+        call("read_file", path=str(project / "a.txt")),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
+        bash("six"),
+        bash("seven"),
+        bash("eight"),
+        "answer All is done.",
+    )
+    more = order(call("run_typescript", code=spawned), bash("again"), "answer It went on.")
+    options = ("--yolo", "--trust")
+    return [Start((*options, "-p", first)), Start((*options, "-c", "-p", more))]
+
+
+def _gptme(_project: Path) -> list[Start]:
+    def shell(text: str) -> str:
+        return call("shell", command=f"echo {CANARY} {text}")
+
+    task = f"{'This is what the title is made of. ' * 6}\n"  # 200 characters: no orders are among them
+    sub = task + order(shell("in the sub-agent"), call("complete"), "answer The sub-agent is done.")
+    first = order(
+        shell("one"),
+        shell("two"),
+        f"{shell('three')}; {shell('four')}",
+        f"think 40; {shell('five')}",
+        call("ipython", code=f"subagent('sub', {json.dumps(sub)})\nsubagent_wait('sub')"),
+        shell("seven"),
+        shell("eight"),
+        call("complete"),
+    )
+    more = order(shell("again"), call("complete"))
+    options = ("--non-interactive", "--tool-format", "tool", "--tools", "+subagent", "--name", "work")
+    return [Start((*options, task + first)), Start((*options, "--resume", task + more))]
+
+
+def _kimi(_project: Path) -> list[Start]:
+    def shell(text: str) -> str:
+        return call("Shell", command=f"echo {CANARY} {text}")
+
+    sub = order(shell("in the sub-agent"), "answer The sub-agent is done.")
+    first = order(
+        shell("one"),
+        call("ReadFile", path="a.txt"),
+        f"{shell('three')}; {shell('four')}",
+        f"think 40; {shell('five')}",
+        call("Agent", description="sub", prompt=sub),
+        shell("seven"),
+        shell("eight"),
+        "answer All is done.",
+    )
+    more = order(shell("again"), "answer It went on.")
+    return [Start(("--print", "--prompt", first)), Start(("--print", "--continue", "--prompt", more))]
+
+
+def _pi(_project: Path) -> list[Start]:
+    def bash(text: str) -> str:
+        return call("bash", command=f"echo {CANARY} {text}")
+
+    first = order(
+        bash("one"),
+        call("read", path="a.txt"),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
+        bash("six"),
+        bash("seven"),
+        bash("eight"),
+        "answer All is done.",
+    )
+    more = order(bash("again"), "answer It went on.")
+    reads = [call("read", path="big.txt", offset=begin, limit=1000) for begin in (1, 1001)]
+    after = order(bash("after compaction"), "answer It ends.")
+    return [
+        Start(("-p", first)),
+        Start(("-p", "--continue", more)),
+        Start(("-p", order(*reads, *reads, reads[0], bash("before compaction"), "answer It is long.")), model=SMALL),
+        Start(("-p", "--continue", after), model=SMALL),
+    ]
+
+
+def _copilot(project: Path) -> list[Start]:
+    def bash(text: str) -> str:
+        return call("bash", command=f"echo {CANARY} {text}", description=text)
+
+    sub = order(bash("in the sub-agent"), "answer The sub-agent is done.")
+    first = order(
+        bash("one"),
+        call("view", path=str(project / "a.txt")),
+        f"{bash('three')}; {bash('four')}",
+        f"think 40; {bash('five')}",
+        call("task", name="sub", description="sub", prompt=sub, agent_type="general-purpose", mode="sync"),
+        bash("seven"),
+        bash("eight"),
+        "answer All is done.",
+    )
+    more = order(bash("again"), "answer It went on.")
+    return [
+        Start(("--allow-all-tools", "-p", first)),
+        Start(("--allow-all-tools", "--continue", "-p", more)),
+    ]
+
+
 CASES: Final = {
     "opencode": Case(
         "OpenCode",
@@ -271,5 +385,47 @@ CASES: Final = {
         agents=1,
         lacks=dict.fromkeys(("sub-agents", "resuming", "compaction"), "it has none"),
         recording="mini-swe-agent",
+    ),
+    "vibe": Case(
+        "Mistral Vibe",
+        "mistral-vibe",
+        _vibe,
+        agents=3,
+        resumed=1,
+        lacks={"compaction": "it has one, which is not tried: it keeps the prompt, whose orders would begin again"},
+    ),
+    "gptme": Case(
+        "gptme",
+        "gptme",
+        _gptme,
+        agents=4,
+        titles=4,
+        resumed=1,
+        lacks={"compaction": "it has one, which is not tried: it asks for it in its own terminal"},
+    ),
+    "kimi": Case(
+        "Kimi CLI",
+        "kimi-cli",
+        _kimi,
+        agents=2,
+        resumed=1,
+        lacks={"compaction": "it has one, which is not tried: it keeps 50,000 tokens free, too many here"},
+    ),
+    "pi": Case(
+        "pi",
+        "@mariozechner/pi-coding-agent",
+        _pi,
+        agents=4,
+        resumed=1,
+        compacted="compacted into the following summary",
+        lacks={"sub-agents": "it has none"},
+    ),
+    "copilot": Case(
+        "Copilot CLI",
+        "@github/copilot",
+        _copilot,
+        agents=3,
+        resumed=1,
+        lacks={"compaction": "it has one, which is not tried"},
     ),
 }

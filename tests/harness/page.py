@@ -30,7 +30,7 @@ def pinned(package: str) -> str:
     node: Mapping[str, str] = json.loads((PINS / "package.json").read_text())["dependencies"]
     if package in node:
         return node[package]
-    pins = "\n".join(path.read_text() for path in PINS.glob("*.txt"))
+    pins = "\n".join(path.read_text() for path in PINS.rglob("*.txt"))
     return re.findall(rf"^{re.escape(package)}==(.*)$", pins, re.MULTILINE)[0]  # type: ignore[no-any-return]
 
 

@@ -24,7 +24,7 @@ HELP_TIMEOUT_S = 30.0
 class Played:
     """`starts`: each with how it ended and the ids of its requests. `turns`: of all of them, in order.
 
-    `replayed`: why the recording was played instead of the program.
+    `replayed`: why the recording was played instead of the program. `sockets`: how many WebSockets it opened.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Played:
     starts: Sequence[tuple[Start, "subprocess.CompletedProcess[str]", Sequence[str]]]
     turns: Sequence[Turn]
     replayed: str = ""
+    sockets: int = 0
 
     def turns_of(self, number: int) -> list[Turn]:
         """The turns of one start."""
@@ -45,11 +46,13 @@ def play(stage: Stage, name: str, case: Case) -> Played:
         return replay(stage, name, case, reason)
     chats = stage.fleet.taps.chats
     starts = []
+    sockets = stage.opened_sockets()
     for start in case.starts(stage.project(name)):
         before = set(chats)
         done = stage.start(name, start)
         starts.append((start, done, [rid for rid in chats if rid not in before]))
-    return Played(name, case, starts, _turns(stage, [rid for _, _, rids in starts for rid in rids]))
+    turns = _turns(stage, [rid for _, _, rids in starts for rid in rids])
+    return Played(name, case, starts, turns, sockets=stage.opened_sockets() - sockets)
 
 
 def cannot_run(stage: Stage, name: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,9 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
+
 from tests.integrations_real.pages import AIDER, LITELLM, NODE, QUIET, ROOT
 from tests.machine import seconds
 from warmroute_cli.fleet import CONTEXT_TOKENS, Fleet, FleetOptions
+from warmroute_cli.run.programs import PROGRAMS
+from warmroute_cli.state import admin_key
 from warmroute_proxy.server.ledger.ledger import read_rows
 
 from . import network
@@ -21,7 +26,15 @@ from .taps import Taps
 SPEED: Final = 25
 START_TIMEOUT_S: Final = 60.0
 ROWS_TIMEOUT_S: Final = 10.0
-BINS: Final = (NODE / "node_modules" / ".bin", ROOT / LITELLM / "bin", ROOT / AIDER / "bin")
+AGENTS: Final = ROOT / ".venv-agents"
+"""An environment for each framework, and for each program of Python that needs one of its own."""
+
+BINS: Final = (
+    NODE / "node_modules" / ".bin",
+    ROOT / LITELLM / "bin",
+    ROOT / AIDER / "bin",
+    *(AGENTS / name / "bin" for name in ("mistral-vibe", "gptme", "kimi-cli")),
+)
 SMALL: Final = "m"
 """A model whose context is so small here that programs compact."""
 
@@ -102,7 +115,8 @@ class Stage:
         for name, text in start.files.items():
             (project / name).parent.mkdir(parents=True, exist_ok=True)
             (project / name).write_text(text)
-        command = [sys.executable, "-m", "warmroute_cli.main", "run", program]
+        known = [program] if program in PROGRAMS else []  # any other is named by its arguments
+        command = [sys.executable, "-m", "warmroute_cli.main", "run", *known]
         command += [
             "--base-url",
             self.fleet.proxies[start.region].base_url,
@@ -124,6 +138,12 @@ class Stage:
         home = str(self.project(program).parent / "home")
         own = {"PATH": path, "HOME": home, "OPENAI_API_KEY": self.fleet.api_key, "TERM": "dumb"}
         return {**kept, **names, **QUIET, **own, **network.variables()}
+
+    def opened_sockets(self) -> int:
+        """How many WebSockets programs have opened in the first region so far."""
+        headers = {"authorization": f"Bearer {admin_key(self.fleet.state_dir)}"}
+        metrics = httpx.get(f"{self.fleet.proxies['east'].admin_url}/metrics", headers=headers).text
+        return sum(map(int, re.findall(r'^warmroute_requests_total\{.*status="101"\} (\d+)', metrics, re.MULTILINE)))
 
     def rows_of(self, rids: Sequence[str]) -> list[dict[str, Any]]:
         """The rows of these requests, once all are in the ledgers."""

@@ -100,6 +100,49 @@ _MINI: Final = """model:
       x-session-affinity: "$session"
 """
 
+_VIBE: Final = """active_model = "warmroute"
+enable_telemetry = false
+enable_update_checks = false
+
+[[providers]]
+name = "warmroute"
+api_base = "$base_url"
+api_key_env_var = "WARMROUTE_API_KEY"
+
+[[models]]
+name = "$model"
+provider = "warmroute"
+alias = "warmroute"
+max_context_length = $context
+"""
+
+_KIMI: Final = """default_model = "warmroute"
+telemetry = false
+
+[providers.warmroute]
+type = "kimi"
+base_url = "$base_url"
+api_key = ""
+
+[models.warmroute]
+provider = "warmroute"
+model = "$model"
+max_context_size = $context
+"""
+
+_PI: Final = """{
+  "providers": {
+    "warmroute": {
+      "baseUrl": "$base_url",
+      "api": "openai-completions",
+      "apiKey": "WARMROUTE_API_KEY",
+      "compat": {"supportsDeveloperRole": false},
+      "models": [{"id": "$model", "contextWindow": $context, "maxTokens": 32000}]
+    }
+  }
+}
+"""
+
 PROGRAMS: Final[Mapping[str, Program]] = {
     "opencode": Program(
         command="opencode",
@@ -224,6 +267,81 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         arguments=("-c", "mini.yaml", "-c", "$folder/warmroute.yaml"),
         cleared=("OPENAI_BASE_URL", "MSWEA_MODEL_NAME"),
         sources=("https://mini-swe-agent.com/latest/advanced/global_configuration/",),
+    ),
+    "vibe": Program(
+        command="vibe",
+        install="python -m pip install mistral-vibe",
+        model="kimi-k2.5",
+        environment={"VIBE_HOME": "$folder", "WARMROUTE_API_KEY": "$key"},
+        files={"config.toml": _VIBE},
+        cleared=("VIBE_ACTIVE_MODEL",),
+        sources=("https://docs.mistral.ai/mistral-vibe/", "config.toml: 3.0.2"),
+    ),
+    "gptme": Program(
+        command="gptme",
+        install="python -m pip install gptme",
+        model="kimi-k2.5",
+        environment={
+            "GIT_CONFIG_GLOBAL": "$home/.gitconfig",
+            "GPTME_CONTEXT_LENGTH": "$context",
+            "GPTME_NO_LOCAL_DISCOVERY": "1",
+            "GPTME_TIKTOKEN_TIMEOUT": "0",
+            "HOME": "$folder",
+            "MODEL": "local/$model",
+            "OPENAI_API_KEY": "$key",
+            "OPENAI_BASE_URL": "$base_url",
+        },
+        cleared=("OPENAI_API_BASE", "XDG_DATA_HOME", "XDG_STATE_HOME"),
+        sources=("https://gptme.org/docs/config.html", "GPTME_CONTEXT_LENGTH: 0.35.1"),
+    ),
+    "kimi": Program(
+        command="kimi",
+        install="python -m pip install kimi-cli==1.49.0",
+        model="kimi-k2.5",
+        environment={"KIMI_API_KEY": "$key", "KIMI_CLI_NO_AUTO_UPDATE": "1", "KIMI_SHARE_DIR": "$folder"},
+        files={"config.toml": _KIMI},
+        cleared=("KIMI_BASE_URL", "KIMI_MODEL_NAME", "KIMI_MODEL_MAX_CONTEXT_SIZE"),
+        sources=("https://moonshotai.github.io/kimi-cli/en/configuration/env-vars.html", "KIMI_SHARE_DIR: 1.49.0"),
+    ),
+    "pi": Program(
+        command="pi",
+        install="npm install -g @mariozechner/pi-coding-agent",
+        model="kimi-k2.5",
+        environment={
+            "PI_CODING_AGENT_DIR": "$folder",
+            "PI_OFFLINE": "1",
+            "PI_TELEMETRY": "0",
+            "WARMROUTE_API_KEY": "$key",
+        },
+        files={"models.json": _PI},
+        arguments=("--provider", "warmroute", "--model", "$model"),
+        cleared=("PI_CODING_AGENT_SESSION_DIR",),
+        sources=("models.md, usage.md: 0.73.1",),
+    ),
+    "copilot": Program(
+        command="copilot",
+        install="npm install -g @github/copilot",
+        model="gpt-5.1-codex",
+        environment={
+            "COPILOT_AUTO_UPDATE": "false",
+            "COPILOT_HOME": "$folder",
+            "COPILOT_MODEL": "$model",
+            "COPILOT_OFFLINE": "true",
+            "COPILOT_PROVIDER_API_KEY": "$key",
+            "COPILOT_PROVIDER_BASE_URL": "$base_url",
+            "COPILOT_PROVIDER_MAX_PROMPT_TOKENS": "$context",
+            "COPILOT_PROVIDER_TRANSPORT": "websockets",
+            "COPILOT_PROVIDER_TYPE": "openai",
+            "COPILOT_PROVIDER_WIRE_API": "responses",
+            "XDG_CACHE_HOME": "$folder/cache",
+        },
+        cleared=(
+            "COPILOT_PROVIDER_API_KEY_COMMAND",
+            "COPILOT_PROVIDER_BEARER_TOKEN",
+            "COPILOT_PROVIDER_MODEL_ID",
+            "COPILOT_PROVIDER_WIRE_MODEL",
+        ),
+        sources=("copilot help providers: 1.0.102",),
     ),
 }
 
