@@ -25,8 +25,9 @@ _COSTLY: Final = re.compile(rb'"(?:pattern|patternProperties|m(?:ax|in)(?:Length
 def tools_problem(tools: bytes, choice: bytes) -> str | None:
     """What is wrong with valid JSON of `tools`, given that of `tool_choice`, or None. Linear in its bytes."""
     free = choice.strip() in _FREE_CHOICES
-    if _ESCAPED_LETTER.search(tools) is None:
-        if free and _STRICT.search(tools) is None:
+    # A search for bytes is ten times as fast as one for a pattern, and mostly ends it.
+    if b"\\u00" not in tools or _ESCAPED_LETTER.search(tools) is None:
+        if free and (b'"strict"' not in tools or _STRICT.search(tools) is None):
             return None
         if _COSTLY.search(tools) is None:
             return None
