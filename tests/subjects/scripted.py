@@ -25,6 +25,7 @@ class ScriptedEngine:
         self.loads: bytes | Callable[[], bytes] = b"{}"
         self.info = b'{"page_size":64,"dp_size":1,"start_time":1}'
         self.asked_for_info, self.may_inform = threading.Event(), threading.Event()
+        self.was_probed = threading.Event()  # once `/ready` was answered
         self.may_inform.set()
         self.dead = False  # then it answers no probe
         self.health = 200
@@ -84,6 +85,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = {"/ready": engine.ready, "/server_info": engine.info}.get(self.path)
         self.reply(404 if body is None else 503 if self.path == "/ready" and body != b"{}" else 200, body or b"{}")
+        if self.path == "/ready":
+            engine.was_probed.set()
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))

@@ -128,8 +128,8 @@ def _known_end(
         return end
     previous = last_turn.prompt_tokens if last_turn.prompt_tokens < prompt else prompt  # noqa: FURB136
     # Where the salt changed: the index's chain starts from it, and has nothing of the old text.
-    if last_turn.rewritten:
-        if page < end - cached <= _error(end, page) and end < prompt:
+    if last_turn.rewritten and previous - cached > page and end - cached <= _error(end, page):
+        if end - cached > page and end < prompt:
             end = cached
     elif last_turn.salt_changed or abs(end - previous) <= ESTIMATE_ERROR * previous + page:
         end = previous
