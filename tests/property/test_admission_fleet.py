@@ -8,6 +8,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.search import searched
+from tests.subjects.recorded import recorded_router
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.price_books import PriceBook
@@ -24,7 +25,7 @@ from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits, UsedToke
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.core.replicas.record import Call, Opened, Placed
-from warmroute_proxy.core.replicas.recorder import Playback, recorded_router
+from warmroute_proxy.core.replicas.recorder import Playback
 from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics

@@ -8,6 +8,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.search import searched
+from tests.subjects.recorded import recorded_router
 
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
@@ -18,7 +19,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.record import MAGIC, Call, Closed, Frames, RecordError, frame
-from warmroute_proxy.core.replicas.recorder import Recorder, recorded_router
+from warmroute_proxy.core.replicas.recorder import Recorder
 from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.replay.record import judge
 

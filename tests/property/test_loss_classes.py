@@ -110,6 +110,29 @@ def test_a_new_session_on_a_warm_worker_is_cold_only_beyond_what_is_shared(
     assert losses.get("cold", 0) >= own - 0.03 * shared - 1
 
 
+@given(
+    kept=st.integers(1_000, 200_000),
+    lost=st.integers(0, 20_000),
+    appended=st.integers(0, 20_000),
+    page=st.sampled_from([1, 16, 64]),
+    noise=st.floats(-0.03, 0.03),
+)
+def test_a_change_that_both_prompts_show_is_the_clients_however_small_it_is(
+    kept: int, lost: int, appended: int, page: int, noise: float
+) -> None:
+    estimate = int(kept * (1 + noise))
+    losses = classify(
+        prompt_tokens=kept + lost + appended,
+        cached_tokens=kept // page * page,
+        page_size=page,
+        estimates=IndexEstimates(estimate, estimate, 0),
+        last_turn=LastTurn(kept + lost, 0, True, False, rewritten=True),
+        disaggregated=False,
+    )
+    assert {"evicted", "moved", "unknown"}.isdisjoint(losses)
+    assert abs(losses.get("prefix_changed", 0) - lost) <= page
+
+
 @given(st.integers(2_000, 200_000), st.integers(0, 20_000), st.sampled_from([1, 64]))
 def test_a_wiped_cache_is_an_eviction_and_a_strange_worker_a_move(previous: int, appended: int, page: int) -> None:
     assume(previous > 10 * page)

@@ -37,12 +37,6 @@ def client(proxy: ProxyProcess) -> Iterator[openai.OpenAI]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def raw(proxy: ProxyProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=proxy.url, headers={"authorization": f"Bearer {proxy.keys[0]}"}) as found:
-        yield found
-
-
 def script(*steps: dict[str, Any]) -> dict[str, Any]:
     return {"script": json.dumps(steps)}
 

@@ -112,12 +112,6 @@ def client(proxy: ProxyProcess) -> Iterator[openai.OpenAI]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def raw(proxy: ProxyProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=proxy.url, headers={"authorization": f"Bearer {proxy.keys[0]}"}) as found:
-        yield found
-
-
 class Socket:
     """A client that says what a test wants."""
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.subjects.recorded import recorded_router
 
 from warmroute_proxy.core.load.comparison import CLEARLY, level_paces
 from warmroute_proxy.core.load.load import WorkerLoad
@@ -14,7 +15,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.record import MAGIC, Call, Frames, Opened, Placed, frame
-from warmroute_proxy.core.replicas.recorder import Playback, recorded_router
+from warmroute_proxy.core.replicas.recorder import Playback
 from warmroute_proxy.core.replicas.replica import Replica
 
 from .test_router import aggregated, facts, send

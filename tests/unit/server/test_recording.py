@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 import pytest
+from tests.subjects.recorded import recorded_router
 
 from warmroute_proxy import COMPILED
 from warmroute_proxy.core.cache.return_times import OVER, PERSON
@@ -20,7 +21,6 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.replicas import recorder as recorded
 from warmroute_proxy.core.replicas.record import Call, Closed, Dispatched, Ended, Frames, Placed, Progress
-from warmroute_proxy.core.replicas.recorder import recorded_router
 from warmroute_proxy.replay.record import verify
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config
 from warmroute_proxy.server.ledger import recording

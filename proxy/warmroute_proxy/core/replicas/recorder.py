@@ -18,7 +18,7 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.listener import Listener
-from warmroute_proxy.core.placement.router import Router, Ticket
+from warmroute_proxy.core.placement.router import Ticket
 from warmroute_proxy.core.prompt.facts import Facts
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.record import (
@@ -138,20 +138,6 @@ class Recorder(Listener):
         if facts.home_hint is None or facts.home_hint in self._regions:
             return facts
         return msgspec.structs.replace(facts, home_hint=UNKNOWN_REGION)
-
-
-def recorded_router(
-    write: Callable[[Call], None],
-    software: str,
-    region: str,
-    workers: Iterable[Worker],
-    peers: Iterable[Peer] = (),
-    policy: Policy = "cost",
-) -> Router:
-    """A router that decides alone, recorded."""
-    workers, peers = list(workers), list(peers)
-    recorder = Recorder(write, software, region, workers, peers, policy)
-    return Router(region, workers, peers, policy, listeners=(recorder,))
 
 
 class Playback:
