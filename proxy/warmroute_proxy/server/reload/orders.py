@@ -3,7 +3,7 @@
 One process applies the file by itself. Of several, the supervisor checks the file and keeps the bytes that it accepts,
 and each process applies those: a file with a problem changes none of them, and a mark in the state folder says so to
 all of them. An operator's order to one process goes to the supervisor, and is answered once all processes that run
-report that file, or after `AGREE_S`.
+report that file and none says that it was refused, or after `AGREE_S`.
 """
 
 import asyncio
@@ -115,7 +115,8 @@ class ReloadOrders:
         while True:
             reported = [*peers.other_configs(), self.reloads.digest]
             behind = sum(digest != found.read.digest for digest in reported)
-            if not behind or loop.time() > deadline_s:
+            # Of a file that is in force already, the end of the mark alone shows that the supervisor has accepted it.
+            if not (behind or self._refused.problems()) or loop.time() > deadline_s:
                 return InForce(len(reported) - behind, behind)
             await asyncio.sleep(POLL_S)
 
