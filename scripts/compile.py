@@ -58,7 +58,7 @@ _COMPILED: Final = {
     "core/placement": "accuracy choices costs fleet_state fullness histories in_flight listener matched_prompt"
     " placement prices router ticket warm working_set",
     "core/prompt": "bytes_per_token fingerprint",
-    "core/queue": "memory_budget memory_wait retry_budget",
+    "core/queue": "fair_budget memory_wait retry_budget",
     "core/replicas": "replica",
     "server": "authentication endpoint",
     "server/engines": "engine engine_headers engines ids leg passthrough small_get sse upstream",

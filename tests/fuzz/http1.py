@@ -21,7 +21,7 @@ from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.http1 import Connection
-from warmroute_proxy.server.http.open_connections import OpenConnections
+from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 
 LIMITS = Limits(body_bytes=5_000, header_bytes=1_000_000, header_count=50)
 """Heads without a limit that a piece of them could be at: where it strikes depends on the pieces, as it should."""
@@ -47,6 +47,7 @@ class Echo:
         if request.path == "/secret":
             self.read.append(Read(request.method, _target(request), REFUSED))
             raise Refusal(401, "no", code="invalid_api_key")
+        request.tenant = request.path[:2]
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         self.read.append(Read(request.method, _target(request), bytes(request.body)))
@@ -104,9 +105,10 @@ def run(pieces: list[bytes], connections: OpenConnections | None = None) -> tupl
     for piece in pieces:
         if transport.open:
             receive(connection, piece)
+        assert connections.in_use.used <= (connection.idle_since_s == BUSY)
     connection.connection_lost(None)
     del connection
-    assert connections.memory.budget.used_bytes == 0
+    assert connections.memory.budget.used == connections.in_use.used == 0
     return echo.read, STATUS.findall(transport.written)
 
 

@@ -94,13 +94,14 @@ def run(pieces: list[bytes]) -> tuple[list[bytes], list[tuple[str, ...]], bytes]
     connections = OpenConnections(echo, LIMITS, lambda: 0.0, memory)
     lines = connections.reads = Lines()
     kept, offer = KeptConversations(memory), Request(0.0)
+    connections.use("t")
     socket = WebSocket(connections, "t", lambda made: ResponsesSocket(made, offer, kept, lambda _: echo.terms))
     socket.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:
         socket.data_received(piece)
         lines.go_on()
     socket.connection_lost(None)
-    assert memory.budget.used_bytes == 0
+    assert memory.budget.used == 0
     return echo.bodies, list(events_in(transport.written)), transport.written
 
 

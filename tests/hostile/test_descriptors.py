@@ -79,11 +79,11 @@ def test_a_low_hard_limit_lowers_the_connections_and_nothing_else_fails(tmp_path
     try:
         proxy.start()
         found = statuses(streams(proxy, 300))
-        assert len(found) >= 40
-        assert set(found) == {200}, "no descriptor of an engine is taken by a client"
+        assert found.count(200) >= 35
+        assert set(found) <= {200, 429}, "no descriptor of an engine is taken by a client; one tenant leaves some free"
         with proxy.client(1) as client:
             until(lambda: served(client), "another tenant is served once they have left")
-        proxy.rows(len(found) + 1)
+        proxy.rows(found.count(200) + 1)
         assert proxy.metric("warmroute_engine_up") == 1
         assert proxy.metric("warmroute_worker_failures_in_a_row") == 0
         assert "clients can be connected, not 4096" in proxy.written()

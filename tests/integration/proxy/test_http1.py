@@ -279,7 +279,7 @@ async def test_a_body_that_finds_no_memory_is_refused_and_those_before_it_are_no
     memory = server.listener.connections.memory.budget
     first = await server.connect()
     first.send(head + begun)
-    while memory.used_bytes < 80_000:
+    while memory.used < 80_000:
         await asyncio.sleep(0)
     other = await server.connect()
     other.send(head + begun)
@@ -290,7 +290,7 @@ async def test_a_body_that_finds_no_memory_is_refused_and_those_before_it_are_no
     assert b"retry-after: 1\r\n" in refused
     first.send(rest)
     assert status_of(await first.until(b"x" * 60_000)) == 200
-    while memory.used_bytes:
+    while memory.used:
         await asyncio.sleep(0)
     second = await server.connect()
     second.send(head + begun + rest)
@@ -302,10 +302,10 @@ async def test_a_body_of_a_client_that_has_left_takes_no_memory(server: Server) 
     memory = server.listener.connections.memory.budget
     gone = await server.connect()
     gone.send(LENGTH + b"x" * 40_000)
-    while not memory.used_bytes:
+    while not memory.used:
         await asyncio.sleep(0)
     gone.writer.close()
-    while memory.used_bytes:
+    while memory.used:
         await asyncio.sleep(0)
 
 
@@ -323,11 +323,11 @@ async def test_what_comes_behind_a_running_answer_waits_at_the_client(server: Se
         for _ in range(1000):
             await asyncio.sleep(0)
     memory = server.listener.connections.memory.budget
-    assert 0 < memory.used_bytes < 1_000_000 < left
+    assert 0 < memory.used < 1_000_000 < left
     server.endpoint.held.pop().respond(200, [], b"")
     for _ in range(300):
         assert (await client.until(b"/next " + b"x" * 90_000)).count(b"HTTP/1.1 200") >= 1
-    while memory.used_bytes:
+    while memory.used:
         await asyncio.sleep(0)
 
 

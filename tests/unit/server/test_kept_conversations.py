@@ -24,14 +24,14 @@ def test_a_conversation_counts_once_and_what_it_grows_by() -> None:
     history = kept.keep(None, "a", first)
     assert history is not None
     size_bytes = first.size_bytes
-    assert memory.budget.used_bytes == size_bytes == kept.bytes_of("a")
+    assert memory.budget.used == size_bytes == kept.bytes_of("a")
     kept.hold(history)
     assert kept.bytes_of("a") == 0
     second = conversation(500, first)
     assert kept.keep(history, "a", second) is history
-    assert memory.budget.used_bytes == second.size_bytes == kept.bytes_of("a") > size_bytes
+    assert memory.budget.used == second.size_bytes == kept.bytes_of("a") > size_bytes
     kept.drop(history)
-    assert (memory.budget.used_bytes, history.conversation) == (0, None)
+    assert (memory.budget.used, history.conversation) == (0, None)
 
 
 def test_they_make_way_for_bodies_the_least_recently_used_of_the_same_tenant_first() -> None:
@@ -66,7 +66,7 @@ def test_one_that_a_turn_continues_stays_and_one_without_memory_is_not_kept() ->
     assert history.conversation is not None
     assert kept.keep(None, "b", conversation(40_000)) is None
     assert kept.keep(history, "a", conversation(40_000, history.conversation)) is None
-    assert memory.budget.used_bytes == 0
+    assert memory.budget.used == 0
 
 
 def test_what_cannot_fit_whatever_goes_makes_nothing_go() -> None:
@@ -100,4 +100,4 @@ def test_one_that_no_turn_could_continue_in_the_event_loop_is_not_kept() -> None
     assert history is not None
     kept.hold(history)
     assert kept.keep(history, "a", conversation(200_000, history.conversation)) is None
-    assert memory.budget.used_bytes == 0
+    assert memory.budget.used == 0

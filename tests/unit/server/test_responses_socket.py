@@ -84,6 +84,7 @@ class Scene:
         self.memory = plenty()
         self.connections = OpenConnections(self.endpoint, Limits(body_bytes=body_bytes), lambda: 0.0, self.memory)
         self.connections.reads = Lines()
+        self.connections.use("t")
         self.kept = KeptConversations(self.memory)
         self.socket = Socket(self.connections, self.kept, self.endpoint)
 
@@ -131,11 +132,11 @@ def test_what_is_kept_is_bounded_and_counted(kind: str) -> None:
             previous = ""
         else:
             previous = last["response"]["id"]
-        assert scene.memory.budget.used_bytes <= 2 * MIB
+        assert scene.memory.budget.used <= 2 * MIB
         if turn == 5:
-            assert 0 < kept_bytes() <= scene.memory.budget.used_bytes
+            assert 0 < kept_bytes() <= scene.memory.budget.used
     scene.socket.connection_lost(None)
-    assert (scene.memory.budget.used_bytes, kept_bytes()) == (0, 0)
+    assert (scene.memory.budget.used, kept_bytes()) == (0, 0)
 
 
 def test_branches_share_nothing() -> None:
@@ -146,19 +147,19 @@ def test_branches_share_nothing() -> None:
         for _ in range(3):
             previous = scene.prepare("y" * 400_000, stream_id="b", previous_response_id=previous)
         scene.prepare("z", stream_id="b")
-    assert kept_bytes() == scene.memory.budget.used_bytes < 10_000
+    assert kept_bytes() == scene.memory.budget.used < 10_000
 
 
 def test_a_turn_that_fails_leaves_nothing() -> None:
     scene = Scene()
     first = scene.prepare("x" * 1_000)
-    used = scene.memory.budget.used_bytes
+    used = scene.memory.budget.used
     for _ in range(5):
         scene.ask("y" * 100_000, previous_response_id=first)
         scene.endpoint.begin()
         scene.event("response.cancel")
     assert [each["type"] for each in scene.ends()[1:]] == ["response.failed"] * 5
-    assert kept_bytes() == scene.memory.budget.used_bytes == used
+    assert kept_bytes() == scene.memory.budget.used == used
     scene.ask("again", previous_response_id=first)
     scene.endpoint.answer()
     assert b'"again"' in scene.endpoint.bodies[-1]

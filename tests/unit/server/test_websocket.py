@@ -113,6 +113,7 @@ class Scene:
         self.lines = self.connections.reads = Lines()
         self.transport = Transport()
         self.made: list[Application] = []
+        self.connections.use("tenant")
         self.socket = WebSocket(self.connections, "tenant", self._application)
         self.socket.connection_made(self.transport)  # type: ignore[arg-type]
 
@@ -151,7 +152,7 @@ def test_messages_come_whole_however_they_are_cut(size: int) -> None:
         scene.socket.data_received(data[at : at + size])
     assert scene.application.messages == [b"first", b"one two three", b"x" * 70_000, b""]
     assert scene.transport.written == Frame(Opcode.PONG, b"are you there").serialize(mask=False)
-    assert scene.memory.budget.used_bytes == 0
+    assert scene.memory.budget.used == 0
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
@@ -198,12 +199,12 @@ def test_messages_of_one_read_are_taken_by_and_by() -> None:
     texts = [b"%d" % number for number in range(3 * AT_ONCE)]
     scene.socket.data_received(b"".join(map(frame, texts)) + frame(b"x" * 500)[:300])
     assert (len(scene.application.messages), scene.transport.reads) == (AT_ONCE, False)
-    assert scene.memory.budget.used_bytes > 300  # what waits counts
+    assert scene.memory.budget.used > 300  # what waits counts
     assert scene.socket.idle_since_s == BUSY
     scene.lines.go_on()
     assert (scene.application.messages, scene.transport.reads) == (texts, True)
     scene.socket.connection_lost(None)
-    assert scene.memory.budget.used_bytes == 0
+    assert scene.memory.budget.used == 0
 
 
 def test_what_waits_is_taken_once_the_client_reads() -> None:
@@ -254,10 +255,10 @@ def test_memory_of_an_answer_is_given_back_once_it_is_read() -> None:
     scene.transport.unsent = 100_000
     scene.socket.release(request)
     scene.connections.sweep()
-    assert scene.memory.budget.used_bytes == 2000
+    assert scene.memory.budget.used == 2000
     scene.transport.unsent = 50_000
     scene.connections.sweep()
-    assert (scene.memory.budget.used_bytes, scene.connections.unread) == (0, set())
+    assert (scene.memory.budget.used, scene.connections.unread) == (0, set())
 
 
 def test_a_client_that_closes_is_answered() -> None:
@@ -285,18 +286,18 @@ def test_bytes_of_a_message_count_as_they_come() -> None:
     scene = Scene(BodyMemory(50_000, 2, [0]))
     whole = frame(b"x" * 90_000)
     scene.socket.data_received(whole[:20_000])
-    assert 39_900 <= scene.memory.budget.used_bytes <= 50_000
+    assert 39_900 <= scene.memory.budget.used <= 50_000
     scene.socket.data_received(whole[20_000:40_000])
     assert (scene.application.told, scene.close_code()) == (["overloaded"], 1013)
     scene.socket.connection_lost(None)
-    assert scene.memory.budget.used_bytes == 0
+    assert scene.memory.budget.used == 0
 
 
 def test_a_message_counts_that_begins_behind_another_one() -> None:
     scene = Scene()
     scene.socket.data_received(frame(b"first") + frame(b"x" * 5000)[:4000])
     assert scene.application.messages == [b"first"]
-    assert scene.memory.budget.used_bytes > 3900
+    assert scene.memory.budget.used > 3900
     scene.later(LIMITS.body_timeout_s - 1)
     scene.socket.data_received(frame(b"x" * 5000)[4000:] + frame(b"y" * 100)[:50])  # a client that is always ahead
     scene.later(LIMITS.body_timeout_s - 1)

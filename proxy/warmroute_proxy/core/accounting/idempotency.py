@@ -12,7 +12,7 @@ While a call is recorded, every request with its key gets the answer from its fi
 remembered, because the call was charged, and a second computation would be charged again: one key is charged once at
 most. A call that failed is forgotten at once: its key may try again.
 
-Keys and answers are divided between tenants as the memory of bodies is (`core/queue/memory_budget.py`): a tenant may
+Keys and answers are divided between tenants as the memory of bodies is (`core/queue/fair_budget.py`): a tenant may
 have as many as are free, so one alone has half of all, and none makes room by what is another's.
 
 Bounds, and what is dropped first:

@@ -6,7 +6,7 @@ admission        the queue: lines, fairness, bounds, retry times
 budget           leases on what tenants or keys may use by minute, day and month
 dispatch_rate    when a refused request should retry
 dispatch_order   whether a queued request goes now, and where
-memory_budget    how many bytes the bodies of each tenant may hold
+fair_budget      what each tenant may hold: bytes of bodies, connections
 shortage         how much KV memory a fleet is short of
 memory_wait      which requests wait for KV memory
 quota            limits of one process by the minute and at once

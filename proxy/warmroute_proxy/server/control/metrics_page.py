@@ -56,7 +56,7 @@ class Holdings:
             len(prompts),
             prompts.bytes,
             self._ledger.waiting,
-            self._memory.budget.used_bytes,
+            self._memory.budget.used,
             self._announcements.waiting,
             len(queue.all_for_memory()),
             round(self._admission.shortage.missing_tokens),

@@ -6,7 +6,7 @@ given back with the last reference. So no way in which a request can end leaves 
 
 from typing import Final, Protocol
 
-from warmroute_proxy.core.queue.memory_budget import ANSWER_WEIGHT, MemoryBudget
+from warmroute_proxy.core.queue.fair_budget import ANSWER_WEIGHT, FairBudget
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Counter
 
@@ -32,7 +32,7 @@ class BodyMemory:
 
     def __init__(self, total_bytes: int, copies: int, refused: Counter) -> None:
         """`copies`: how often the bytes of a body may be in memory; `refused` counts what found no memory."""
-        self.budget = MemoryBudget(total_bytes)
+        self.budget = FairBudget(total_bytes)
         self.copies = copies
         self.refused = refused
         self.spare: Spare | None = None

@@ -60,6 +60,7 @@ class Connection:
         self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
         self._ahead: ReadAhead | None = None
         self._unread: Reservation | None = None  # of an answer that the client has not read
+        self._user = UNNAMED  # the tenant that it counts for, from the head of a request until its answer is read
         self._expects = False  # the client waits for `100 Continue`
         self._starting = False
         self._paused = False
@@ -80,6 +81,7 @@ class Connection:
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._shared.members.discard(self)
+        self._leave()
         self._transport = None
         self._reader.close()
         self._waiting.clear()
@@ -109,6 +111,7 @@ class Connection:
             self._set_deadline(LINGER_S)
         elif self._active is None:
             self._set_deadline(self._limits.keepalive_s)
+            self._leave_if_idle()
             self._start_next()
             self._read_on()
         else:
@@ -191,6 +194,8 @@ class Connection:
         self.deadline_s = max(self.deadline_s, self._shared.clock() + self._limits.body_timeout_s)
         try:
             self._shared.endpoint.on_head(request)
+            if request.tenant and not self._user:  # behind the request of another, it counts once it is its turn
+                self._count_for(request.tenant)
             if request.length != 0:
                 # What is behind another request is not read yet, so nothing is reserved for it either.
                 first = self._active is None and not self._waiting
@@ -246,6 +251,11 @@ class Connection:
         """Begin to answer a request that is the first of those that wait."""
         exchange = self._active = Exchange(self, request)
         self.deadline_s = float("inf")
+        if request.refusal is None and request.tenant != self._user:
+            try:
+                self._count_for(request.tenant)
+            except Refusal as refusal:
+                request.refusal = refusal.with_traceback(None)
         if request.refusal is not None:
             exchange.refuse(self._shared.endpoint.in_shape(request, request.refusal))
         else:
@@ -283,6 +293,7 @@ class Connection:
         transport, self._transport, self._active, self._ahead = self._transport, None, None, None
         assert transport is not None
         self._shared.members.discard(self)
+        self._user = UNNAMED  # the other goes on to count
         self._waiting.clear()
         self._reader.close()
         other = protocol_of(self._shared)
@@ -301,6 +312,7 @@ class Connection:
                 self._shared.unread.add(self)
             else:
                 reservation.close()
+        self._leave_if_idle()
         if not exchange.request.keep_alive:
             self.close_after_flush()
             return
@@ -315,6 +327,23 @@ class Connection:
             self._continue()
         if not self._reader.open or self._shared.closing:
             self._close_if_idle()
+
+    def _count_for(self, tenant: str) -> None:
+        """Count as a connection that a tenant uses. Raises: Refusal."""
+        self._leave()
+        if tenant:
+            self._shared.use(tenant)
+            self._user = tenant
+
+    def _leave_if_idle(self) -> None:
+        """Count for no tenant, unless more is to be answered, or the last answer to be read."""
+        if self._user and not self._paused and not self._waiting and self._reader.request is None:
+            self._leave()
+
+    def _leave(self) -> None:
+        user, self._user = self._user, UNNAMED
+        if user:
+            self._shared.leave(user)
 
     def _close_if_idle(self) -> None:
         # Not where `_active` has been set to None: compiled code would expect it to be None still.

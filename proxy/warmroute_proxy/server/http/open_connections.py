@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.http.read_slices import ReadSlices
@@ -11,6 +13,7 @@ from warmroute_proxy.server.http.read_slices import ReadSlices
 READ_BYTES: Final = 262_144  # at most in one read
 LOOK_AGAIN_S: Final = 0.05  # where no connection was idle: a look at all of them is not for each one that comes
 BUSY: Final = float("inf")
+TENANT_WEIGHT: Final = 7  # a tenant's connections that are in use, at most so many times what is free: alone, 7 of 8
 
 
 class OpenConnection(Protocol):
@@ -54,6 +57,7 @@ class OpenConnections:
         self.memory = memory
         self.members: set[OpenConnection] = set()  # at most `limits.connections`
         self.unread: set[SlowReader] = set()  # of `members`
+        self.in_use = FairBudget(limits.connections)
         self.closing = False
         self.reads = ReadSlices()
         self.read_into = memoryview(bytearray(READ_BYTES))
@@ -82,6 +86,16 @@ class OpenConnections:
                 connection.close_after_flush()
                 return True
         return False
+
+    def use(self, tenant: str) -> None:
+        """A tenant's request has begun on a connection. Raises: Refusal, where the tenant uses too many."""
+        if not self.in_use.reserve(tenant, 1, TENANT_WEIGHT):
+            message = "your requests and WebSockets take all connections that one tenant may have; try again in 1 s"
+            raise Refusal(429, message, code="too_many_requests", retry_after_s=1)
+
+    def leave(self, tenant: str) -> None:
+        """A connection that a tenant used is free, or gone."""
+        self.in_use.release(tenant, 1)
 
     def sweep(self) -> None:
         """Report each deadline that has passed to its connection, and look at who has read its answer."""

@@ -93,7 +93,7 @@ class WebSocket:
     def __init__(
         self, shared: OpenConnections, tenant: str, application_of: Callable[["WebSocket"], Application]
     ) -> None:
-        """`tenant`: whose messages come."""
+        """`tenant`: whose messages come, and whose connection it is, counted by the request that opened it."""
         self._shared = shared
         self._tenant = tenant
         self._messages = Messages(shared.limits.body_bytes)
@@ -124,6 +124,7 @@ class WebSocket:
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._shared.members.discard(self)
+        self._shared.leave(self._tenant)
         self._shared.unread.discard(self)
         self._transport = None
         self._reservation = None
