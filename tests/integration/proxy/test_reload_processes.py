@@ -23,13 +23,24 @@ def prices(scene: Scene) -> set[str]:
     return {price(scene.ask(f"price {number}")) for number in range(12)}
 
 
+def deaths(scene: Scene) -> int:
+    """How often the supervisor has said that it starts a process again."""
+    return scene.log().count("is started again")
+
+
+def kill(scene: Scene, number: int) -> None:
+    """Kill a process as nobody expects, and wait for the one that takes its place."""
+    before = deaths(scene)
+    os.kill(scene.proxy.line["processes"][number], signal.SIGKILL)
+    until(lambda: deaths(scene) > before, "its death is noticed")
+    until(lambda: "warmroute_processes 2" in scene.metrics(), "the process is started again")
+
+
 def test_all_processes_apply_a_file_and_one_that_starts_later_too(scene: Scene) -> None:
     done = scene.apply(scene.first.replace('output = "3.00"', 'output = "6.00"') + scene.tables[2])
     assert (done["processes"], done["processes_behind"]) == (2, 0)
     assert prices(scene) == {"6"}
-    os.kill(scene.proxy.line["processes"][0], signal.SIGKILL)
-    until(lambda: "is started again" in scene.log(), "its death is noticed")
-    until(lambda: "warmroute_processes 2" in scene.metrics(), "the process is started again")
+    kill(scene, 0)
     assert prices(scene) == {"6"}
     until(lambda: scene.states().get("e2") == "up", "it knows the engine that has joined")
 
@@ -38,9 +49,11 @@ def test_a_file_with_a_problem_changes_no_process(scene: Scene) -> None:
     scene.apply(scene.first)
     scene.write(scene.first.replace('output = "3.00"', 'output = "-3"'))
     assert scene.reload().status_code == 400
+    said = "the config is not applied"
+    before = scene.log().count(said)
     assert scene.proxy.child is not None
     os.kill(scene.proxy.child.pid, signal.SIGHUP)
-    until(lambda: "the config is not applied" in scene.log(), "the supervisor has refused it")
+    until(lambda: scene.log().count(said) > before, "the supervisor has refused it")
     assert prices(scene) == {"3"}
 
 
@@ -69,11 +82,9 @@ def test_the_supervisor_refuses_what_its_processes_would_refuse(scene: Scene) ->
     assert scene.proxy.child is not None
     os.kill(scene.proxy.child.pid, signal.SIGHUP)
     until(lambda: "cannot read the engine key" in scene.log(), "the file is refused")
-    before = scene.log().count("is started again")
-    os.kill(scene.proxy.line["processes"][1], signal.SIGKILL)
-    until(lambda: scene.log().count("is started again") > before, "its death is noticed")
-    until(lambda: "warmroute_processes 2" in scene.metrics(), "the process is started again")
-    assert scene.log().count("is started again") == before + 1
+    before = deaths(scene)
+    kill(scene, 1)
+    assert deaths(scene) == before + 1
     assert scene.states().keys() == {"e0", "e1"}
 
 
