@@ -93,6 +93,7 @@ def _parsers(model: Model) -> Flags:
 def _parallel(plan: Plan, engine: Engine, node_rank: int) -> Flags:
     shape = engine.shape
     command = ["--tp-size", str(shape.tp), "--attn-dp-size", str(shape.attention_dp), "--ep-size", str(engine.ep)]
+    command += ["--dcp-size", str(shape.dcp)] if shape.dcp > 1 else []
     command += ["--base-gpu-id", str(engine.first_gpu)]
     command += ["--engine-info-bootstrap-port", str(ENGINE_INFO_PORT + engine.ports.http - HTTP_PORT)]
     if engine.nodes > 1:

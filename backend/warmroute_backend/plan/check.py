@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from warmroute_backend.plan.deployment import Engine, Plan
 from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.layout import divides_kv
 from warmroute_backend.plan.memory import chunk_of_rank, most_fraction, reserve_mib
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache
@@ -63,6 +64,13 @@ def _shape(plan: Plan, engine: Engine) -> Iterator[str]:
         yield f"tp {shape.tp} does not divide {model.heads} attention heads; take 1, 2, 4 or 8."
     if shape.attention_dp < 1 or shape.tp % max(1, shape.attention_dp):
         yield f"attention_dp {shape.attention_dp} does not divide tp {shape.tp}."
+    elif shape.dcp != 1 and not divides_kv(model, shape):
+        yield (
+            f"dcp {shape.dcp}: it divides the KV of latent attention among the {shape.attention_tp} GPUs of a group; "
+            "set 1, or a divisor with such a model."
+        )
+    if shape.dcp > 1 and engine.speculation is not None:
+        yield f"dcp {shape.dcp} runs without drafts (`hicache_hook.py:141`); set dcp to 1, or take speculation away."
     if engine.ep < 1 or (engine.ep > 1 and (not model.experts or model.experts % engine.ep or shape.tp % engine.ep)):
         yield f"ep {engine.ep} does not divide both tp {shape.tp} and {model.experts} experts."
     elif (
@@ -144,6 +152,7 @@ def _together(plan: Plan) -> Iterator[str]:
         yield "two engines have the same name."
     if prefills and decodes:
         yield from _pairs(prefills[0], (*prefills[1:], *decodes))
+        yield from _divisions(prefills[0], decodes)
     yield from _collisions(plan)
     if plan.model.kind is not CacheKind.UNKNOWN:
         yield from _host_memory(plan)
@@ -173,6 +182,14 @@ def _pairs(first: Engine, others: tuple[Engine, ...]) -> Iterator[str]:
         ):
             if ours != theirs:
                 yield f"{first.name} and {other.name} exchange KV and need the same {what}: {ours} and {theirs}."
+
+
+def _divisions(first: Engine, others: tuple[Engine, ...]) -> Iterator[str]:
+    """Divided KV moves from whole KV or from the same division (`disaggregation/common/conn.py:531`)."""
+    for other in others:
+        if first.shape.dcp not in {1, other.shape.dcp}:
+            dcps = f"{first.name} has dcp {first.shape.dcp} and {other.name} {other.shape.dcp}"
+            yield f"{dcps}; set that of prefill to 1."
 
 
 def _drafting(engine: Engine) -> str:

@@ -99,6 +99,7 @@ def _wanted(request: PlanRequest) -> Wanted:
         request.tp,
         request.chunk_tokens,
         request.most_fraction,
+        request.dcp,
     )
 
 
@@ -183,7 +184,7 @@ def _spread(request: PlanRequest, sides: list[Side]) -> Iterator[Placed]:
 def _draft(request: PlanRequest, sides: list[Side]) -> Draft | None:
     """The draft model, if it is to be used: both sides of a pair have the same."""
     draft = draft_of(request.model)
-    if request.speculation is False or (request.lmcache and request.speculation is None):
+    if request.speculation is False or request.divides_kv or (request.lmcache and request.speculation is None):
         return None
     if draft is None:
         if request.speculation:
@@ -278,6 +279,8 @@ def _why_not(request: PlanRequest) -> str:
     tries = layouts(replace(wanted, context_tokens=-1), gpus, "aggregated")
     best = max((found.memory for found in tries), key=lambda found: found.tokens, default=None)
     where = f"{request.model.name} on {request.cluster}"
+    if best is None and request.divides_kv:
+        return f"{where}: --dcp {request.dcp} does not divide the GPUs of an attention group."
     if best is None:
         return f"{where}: {request.model.heads} attention heads are not divisible by the GPUs of an engine."
     if best.pool <= 0:
@@ -294,6 +297,8 @@ def alternatives(request: PlanRequest) -> list[str]:
     found = []
     if request.kv_type is None and _fits(replace(request, kv_type="fp8_e4m3")):
         found.append("--kv-dtype fp8_e4m3")
+    if request.divides_kv and _fits(replace(request, dcp=None)):
+        found.append("no --dcp")
     for cluster in _near_clusters(request.cluster):
         changed = replace(request, cluster=cluster, split=None)
         if _fits(changed):

@@ -22,6 +22,7 @@ from warmroute_backend.plan.memory import (
     window_of,
 )
 from warmroute_backend.plan.model import CacheKind, Model
+from warmroute_backend.plan.request import WHOLE_GROUP
 from warmroute_backend.plan.words import KvType, Objective
 
 PAGE_TOKENS: Final = 64
@@ -74,6 +75,13 @@ class Wanted:
     tp: int | None = None
     chunk_tokens: int | None = None
     most_fraction: bool = False
+    dcp: int | None = None
+
+
+def divides_kv(model: Model, shape: Shape) -> bool:
+    """Whether an engine can have its `dcp`. Sparse attention could, but without HiCache and without a division into
+    prefill and decode (`model_overrides/deepseek_v2.py:18`); the KV of heads is divided by tensor parallelism."""
+    return model.kind is CacheKind.LATENT and shape.dcp > 0 and shape.attention_tp % shape.dcp == 0
 
 
 def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
@@ -83,6 +91,8 @@ def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
         return
     for attention_dp in _attention_groups(wanted, gpus):
         found = _sized(wanted, gpus, attention_dp, role)
+        if found.shape.dcp > 1 and not divides_kv(model, found.shape):
+            continue
         if holds(wanted, found):
             yield found
 
@@ -135,6 +145,8 @@ def _sized(wanted: Wanted, gpus: int, attention_dp: int, role: Role) -> Layout:
         role, gpus, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, PAGE_TOKENS,
         window_ratio=wanted.window_ratio or WINDOW_RATIO,
     )  # fmt: skip
+    if wanted.dcp is not None and role != "prefill":
+        shape = replace(shape, dcp=shape.attention_tp if wanted.dcp == WHOLE_GROUP else wanted.dcp)
     shape = _with_window_ratio(wanted, shape)
     layout = fitted(wanted, shape)
     running = max(1, min(most, requests_held(layout.memory, model, shape, request_tokens(wanted.traffic))))

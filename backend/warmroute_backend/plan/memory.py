@@ -7,7 +7,7 @@ Source: `sglang/srt/arg_groups/memory_hook.py` (reserve and fraction) and `KVCac
     fraction = round((memory - reserve) / memory, 3), times a factor for a vision tower
     free = memory - context - communicators                       before weights load
     pool = free - weights - free * (1 - fraction) - vision cache
-    tokens = floor(pool / cell / page) * page
+    tokens = floor(pool / (cell * dcp) / page) * page * dcp
 """
 
 from dataclasses import dataclass
@@ -49,6 +49,8 @@ class Shape:
     """Of a draft model's own weights on each GPU."""
     draft_is_mtp: bool = False
     window_ratio: float = 0.8
+    dcp: int = 1
+    """GPUs of an attention group that divide the KV of each sequence among them (`--dcp-size`)."""
 
     @property
     def attention_tp(self) -> int:
@@ -89,13 +91,14 @@ def reserve_mib(gpu: Gpu, model: Model, shape: Shape) -> float:
 
 
 def _graphs_mib(model: Model, shape: Shape) -> float:
-    """`reserve_for_graph_mb`: decode graphs by batch, more with attention groups; prefill graphs."""
+    """`reserve_for_graph_mb`: decode graphs by batch, more with attention groups; prefill graphs, which divided KV has
+    none of (`cuda_graph_hook.py:213`)."""
     found = 0.0
     if shape.role != "prefill":
         found += 2 * shape.graph_batch
         if shape.attention_dp > 1:
             found += (4.5 if shape.graph_batch > _LARGE_GRAPH else 3) * shape.graph_batch * shape.attention_dp
-    if shape.role != "decode":
+    if shape.role != "decode" and shape.dcp == 1:
         found += _MLA_PREFILL_GRAPH_MIB if model.is_latent else _BUCKET_MIB * _buckets(shape.chunk_tokens)
     return found
 
@@ -129,7 +132,8 @@ def memory(gpu: Gpu, model: Model, shape: Shape, fraction: float) -> Memory:
     vision = _VISION_CACHE_MIB * MIB if model.is_multimodal else 0
     pool = free - weights - slack - vision
     cell = engine_cell(gpu, model, shape)
-    tokens = int(max(0, pool) / cell) // shape.page_tokens * shape.page_tokens
+    rows = int(max(0, pool) / (cell * shape.dcp)) // shape.page_tokens * shape.page_tokens
+    tokens = rows * shape.dcp  # `logical_token_capacity`
     window = 0
     if model.kind is CacheKind.WINDOW:
         window = int(tokens * shape.window_ratio) // shape.page_tokens * shape.page_tokens
@@ -156,10 +160,13 @@ def chunk_of_rank(shape: Shape) -> int:
 
 
 def engine_cell(gpu: Gpu, model: Model, shape: Shape) -> float:
-    """Bytes of a token on each GPU of this engine. Sparse attention in fp8 has raw rows on Blackwell, where SGLang
-    takes TensorRT-LLM's kernels, and scaled ones on Hopper (`overrides.py:700-726`)."""
+    """Bytes of a token on each GPU of this engine, on average: with `dcp` a token is on one GPU of so many.
+
+    Sparse attention in fp8 has raw rows on Blackwell, where SGLang takes TensorRT-LLM's kernels, and scaled ones on
+    Hopper (`overrides.py:700-726`).
+    """
     raw = model.kind is CacheKind.SPARSE and (gpu.is_blackwell or gpu.vendor == "amd")
-    return cell_bytes(
+    cell = cell_bytes(
         model,
         shape.kv_type,
         shape.attention_tp,
@@ -167,3 +174,4 @@ def engine_cell(gpu: Gpu, model: Model, shape: Shape) -> float:
         window_ratio=shape.window_ratio,
         raw_rows=raw,
     )
+    return cell / shape.dcp

@@ -44,6 +44,7 @@ _SHAPE_KEYS: Final = {
     "draft_bytes": "draft_bytes",
     "draft_is_mtp": "draft_is_mtp",
     "window_ratio": "window_ratio",
+    "dcp": "dcp",
 }
 _ENGINE_KEYS: Final = {
     "name": "name",

@@ -115,6 +115,13 @@ def _parallel(plan: Plan, request: PlanRequest, engine: Engine) -> Choice:
             because += " The KV of latent attention is then the same on all GPUs: its capacity is that of one."
     else:
         because = "it is the smallest engine with enough memory left for KV."
+    if shape.dcp > 1:
+        value += f", KV divided among {shape.dcp} GPUs"
+        because += (
+            f" Each GPU holds 1/{shape.dcp} of a sequence's KV. Prefixes are then cached in pages of "
+            f"{shape.page_tokens * shape.dcp} tokens, there are no drafts, and SGLang's kernels for it were not "
+            f"measured on {plan.cluster.gpu.name}."
+        )
     return Choice(f"{engine.role}: parallelism", value, because)
 
 

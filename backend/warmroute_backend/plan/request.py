@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from warmroute_backend.plan.deployment import Site, Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import Cluster
-from warmroute_backend.plan.model import Model
+from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.words import KvType, Objective, Storage
 
 AGGREGATED = (0, 0)
+WHOLE_GROUP = 0
+"""Of `dcp`: all GPUs of an attention group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class PlanRequest:
     """Attention groups of decode engines, where they are others than `attention_dp`."""
     tp: int | None = None
     """GPUs of an engine."""
+    dcp: int | None = None
+    """GPUs that divide the KV of each sequence among them, or `WHOLE_GROUP`; None and prefill engines: no division."""
     chunk_tokens: int | None = None
     fraction: float | None = None
     most_fraction: bool = False
@@ -41,6 +45,11 @@ class PlanRequest:
     window_ratio: float | None = None
     model_name: str = ""
     site: Site = field(default_factory=Site)
+
+    @property
+    def divides_kv(self) -> bool:
+        """Whether the KV of a sequence is to be divided among GPUs."""
+        return self.dcp not in {None, 1}
 
     def checked(self) -> "PlanRequest":
         """Itself, if its parts can belong together. Raises PlanError."""
@@ -58,6 +67,10 @@ class PlanRequest:
                 f"{self.context_tokens or model.context_tokens:,}.",
                 ["shorter requests", *(["a longer --context"] if self.context_tokens else [])],
             )
+        if self.divides_kv and model.kind is not CacheKind.LATENT:
+            raise PlanError(f"--dcp divides the KV of latent attention, which {model.name} does not have.")
+        if self.divides_kv and (self.speculation or self.lmcache):
+            raise PlanError("SGLang runs --dcp without drafts and without LMCache.", ["--speculation off"])
         sides = [gpus for gpus in self.split or () if gpus] or [self.cluster.gpus]
         if self.tp is not None and any(gpus % self.tp for gpus in sides):
             text = " + ".join(map(str, sides))

@@ -2,7 +2,7 @@
 
     prefill   flops of a token / (GPUs * peak * PREFILL_SHARE)
     decode    max(bytes / (bandwidth * BANDWIDTH_SHARE), flops / (peak * PREFILL_SHARE))
-              + layers * (LAYER_S + what an engine over several nodes exchanges)
+              + layers * (LAYER_S + what GPUs of several nodes, or those that divide the KV, exchange)
 
 The bytes of a decode step are the weights that its tokens need (of experts, those that some token selects) and the KV
 of every sequence. Nothing here knows kernels, so figures are good for comparing two plans of one model, and off by up
@@ -45,6 +45,10 @@ each, on H800 with a 400 Gbit/s card a GPU (deepseek-ai/DeepEP, docs/legacy.md, 
 ALL_TO_ALL_TOKENS: Final = 128
 LEAST_ALL_TO_ALL_S: Final = 100e-6
 """However few the tokens: two messages over the network; an assumption."""
+
+DCP_LAYER_S: Final = 30e-6
+"""More for a layer whose GPUs divide the KV: queries and partial results cross NVLink; an assumption, a quarter of
+`LAYER_S`. SGLang's a2a kernels for it on Hopper have no published figure."""
 
 STEP_S: Final = 0.001
 """Scheduling between two steps that is not hidden behind the GPU; an assumption."""
@@ -112,7 +116,8 @@ def decode_step_s(gpu: Gpu, model: Model, shape: Shape, load: Load, batch: float
     flops = tokens * (2 * active_parameters(model) + attention_flops(model, load.context_tokens)) / shape.tp
     memory_s = read / (gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
     compute_s = flops / (compute_tflops(gpu, model) * 1e12 * PREFILL_SHARE)
-    return max(memory_s, compute_s) + model.layers * (layer_s(gpu) + nodes_layer_s(gpu, model, shape, tokens))
+    exchange_s = nodes_layer_s(gpu, model, shape, tokens) + DCP_LAYER_S * (shape.dcp > 1)
+    return max(memory_s, compute_s) + model.layers * (layer_s(gpu) + exchange_s)
 
 
 def layer_s(gpu: Gpu) -> float:

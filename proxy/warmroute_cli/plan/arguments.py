@@ -58,6 +58,7 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--pd", type=division, metavar="P+D|off", help="GPUs of prefill and decode, such as 4+4")
     group.add_argument("--tp", type=count, metavar="N", help="GPUs of an engine")
     group.add_argument("--attention-dp", type=groups, metavar="N|P+D", help="attention groups of an engine, or of both")
+    group.add_argument("--dcp", type=count, metavar="N", help="GPUs that divide latent KV (--dcp-size)")
     group.add_argument("--chunk", type=count, metavar="TOKENS", help="--chunked-prefill-size")
     group.add_argument("--kv-dtype", choices=KV_TYPES)
     group.add_argument("--mem-fraction", type=share, metavar="SHARE", help="--mem-fraction-static")

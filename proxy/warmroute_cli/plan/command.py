@@ -179,6 +179,7 @@ def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequ
         tp=arguments.tp,
         attention_dp=arguments.attention_dp[0] if arguments.attention_dp else None,
         decode_dp=arguments.attention_dp[1] if arguments.attention_dp else None,
+        dcp=arguments.dcp,
         chunk_tokens=arguments.chunk,
         fraction=arguments.mem_fraction,
         hicache=_switch(arguments.hicache),

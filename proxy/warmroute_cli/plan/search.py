@@ -1,10 +1,11 @@
 """Which plans of the same GPUs are played, and which one is taken.
 
 The search goes by steps: KV of the model's own type first, then of 8 bits, each with SGLang's memory fraction and then
-with the largest that leaves what SGLang reserves. The first step with a plan that keeps up and reaches the targets is
-the last. Within a step all divisions into engines, sizes of engines and attention groups of both sides are compared,
-and the best of them with half of its chunk and without drafts. What cannot be best is not played: bounds say so, each
-a lower one by the same roofline.
+with the largest that leaves what SGLang reserves; last, for latent attention, with the KV of each sequence divided
+among the GPUs of its group, which SGLang runs without drafts. The first step with a plan that keeps up and reaches the
+targets is the last. Within a step all divisions into engines, sizes of engines and attention groups of both sides are
+compared, and the best of them with half of its chunk and without drafts. What cannot be best is not played: bounds say
+so, each a lower one by the same roofline.
 """
 
 from collections import Counter
@@ -18,7 +19,8 @@ from warmroute_backend.plan.choose import average_load, make_plan
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.layout import default_kv_type
-from warmroute_backend.plan.request import AGGREGATED, PlanRequest
+from warmroute_backend.plan.model import CacheKind
+from warmroute_backend.plan.request import AGGREGATED, WHOLE_GROUP, PlanRequest
 from warmroute_backend.plan.speculation import draft_of
 from warmroute_cli.plan.sizing import SATURATED, Sizing, Speeds, simulate, speeds
 from warmroute_cli.plan.targets import Targets
@@ -88,6 +90,9 @@ def _steps(request: PlanRequest) -> Iterator[PlanRequest]:
     raised = (False, True) if request.fraction is None else (False,)
     for kv_type, most in product(types, raised):
         yield replace(request, kv_type=kv_type, most_fraction=most)
+    may_divide = request.dcp is None and not request.speculation and not request.lmcache
+    if may_divide and request.model.kind is CacheKind.LATENT:
+        yield replace(request, kv_type=types[-1], most_fraction=raised[-1], dcp=WHOLE_GROUP)
 
 
 def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, bounded: bool) -> None:

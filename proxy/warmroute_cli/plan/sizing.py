@@ -262,6 +262,7 @@ def _side(plan: Plan, role: Role) -> str:
     engines = plan.of(role)
     shape = engines[0].shape
     groups = f", {shape.attention_dp} groups" if shape.attention_dp > 1 else ""
+    groups += f", KV over {shape.dcp}" if shape.dcp > 1 else ""
     chunk = ""
     if role != "decode" and shape.chunk_tokens != default_chunk(plan.cluster.gpu, shape.attention_dp):
         chunk = f", chunk {shape.chunk_tokens / 1024:.3g}k"

@@ -58,6 +58,8 @@ WANTED = [
     Wanted("llama-4-scout", "2xH200", {"fraction": 0.88}),
     Wanted("deepseek-v3.2", "2x8xB200", {"split": (8, 8)}),
     Wanted("deepseek-r1", "2x8xH200", {"split": (8, 8), "attention_dp": 8}),
+    Wanted("kimi-k2.5", "8xH200", {"dcp": 8}),
+    Wanted("deepseek-r1", "2x8xH200", {"split": (8, 8), "dcp": 4, "storage": "mooncake"}),
     Wanted("kimi-k2.5", "2x8xH200", {"split": (8, 8), "speculation": False}),
     Wanted("glm-4.6", "2x8xH200", {"split": (8, 8), "storage": "file"}),
     Wanted("kimi-k2-instruct", "2x8xH200", {"objective": "throughput"}),

@@ -34,6 +34,7 @@ KINDS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "an engine of two nodes": ("kimi-k2-instruct", "2x8xH200", {"objective": "throughput"}),
     "eight small engines": ("gpt-oss-120b", "8xH200", {"objective": "throughput"}),
     "LMCache": ("glm-4.6", "8xH200", {"lmcache": True}),
+    "divided KV": ("kimi-k2.5", "8xH200", {"dcp": 8, "traffic": TRAFFIC}),
     "files": ("qwen3-coder-480b", "8xB200", {"storage": "file"}),
 }
 

@@ -1,6 +1,7 @@
 """What is chosen fits, is explained, and is refused with alternatives where nothing fits."""
 
 import json
+from typing import Any
 
 import pytest
 from tests.unit.plan.plans import KINDS, TRAFFIC, kind, plan, request
@@ -167,3 +168,34 @@ def test_a_plan_inside_a_node_moves_kv_by_nvlink_and_one_over_nodes_by_named_car
     assert events["publisher"] == "zmq"
     assert "--kv-events-config" not in argv(over, over.engines[1])
     assert "--disaggregation-decode-enable-offload-kvcache" in argv(over, over.engines[1])
+
+
+def test_divided_kv_holds_more_tokens_on_the_same_gpus() -> None:
+    """Each GPU has the KV of every eighth token, and no prefill graphs: SGLang captures none. It drafts nothing."""
+    whole = plan("kimi-k2.5", "8xH200", speculation=False)
+    divided = plan("kimi-k2.5", "8xH200", dcp=8)
+    held, more = (each.memory(each.engines[0]).tokens for each in (whole, divided))
+    assert 8.0 < more / held < 8.4
+    command = argv(divided, divided.engines[0])
+    assert command[command.index("--dcp-size") + 1] == "8"
+    assert "--speculative-algorithm" not in command
+    assert any("KV divided among 8 GPUs" in choice.value for choice in divided.choices)
+
+
+def test_divided_kv_is_that_of_decode_engines() -> None:
+    made = plan("deepseek-r1", "2x8xH200", split=(8, 8), dcp=4)
+    assert {engine.role: engine.shape.dcp for engine in made.engines} == {"prefill": 1, "decode": 4}
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("gpt-oss-120b", {"dcp": 2}, "latent attention"),
+        ("deepseek-v3.2", {"dcp": 2}, "latent attention"),
+        ("kimi-k2.5", {"dcp": 8, "speculation": True}, "without drafts"),
+        ("kimi-k2.5", {"dcp": 3}, "--dcp 3 does not divide"),
+    ],
+)
+def test_what_cannot_divide_its_kv_is_refused(model: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        plan(model, "8xH200", **options)
