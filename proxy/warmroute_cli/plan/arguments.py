@@ -47,6 +47,7 @@ def _add_targets(group: argparse._ArgumentGroup) -> None:
     )
     for percentile in (50, 99):
         group.add_argument(f"--time-per-token-p{percentile}", dest=f"token_p{percentile}", type=latency, metavar="TIME")
+    group.add_argument("--goodput", action="store_true", help="plan for the most requests/s within the targets")
     group.add_argument("--gpu-hour", type=above_zero, metavar="USD", help="price of a GPU hour; prints token prices")
     group.add_argument(
         "--margin", type=share, default=0.0, metavar="SHARE", help="margin on token prices (%(default)g)"

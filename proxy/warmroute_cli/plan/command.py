@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +23,7 @@ from warmroute_cli.plan.inputs import find_model, load_gpus, load_plan
 
 if TYPE_CHECKING:
     from warmroute_cli.plan.costs import Prices
+    from warmroute_cli.plan.goodput import Goodput
     from warmroute_cli.plan.search import Search
     from warmroute_cli.plan.targets import Targets
 
@@ -96,6 +98,7 @@ def _made(arguments: argparse.Namespace) -> "Made":
         traffic = Traffic(arguments.input, arguments.output, arguments.requests_per_s, arguments.cached)
     request = _request(arguments, traffic)
     wanted = [name for name in _OF_TRAFFIC if getattr(arguments, name) is not None]
+    wanted += ["goodput"] if arguments.goodput else []
     if traffic is None and wanted:
         option = f"--{wanted[0].replace('_', '-')}".replace("--token-", "--time-per-token-")
         raise PlanError(f"{option} is about traffic: give --input and --output, or --trace.")
@@ -104,17 +107,20 @@ def _made(arguments: argparse.Namespace) -> "Made":
             _need_numpy(f"--{wanted[0]}")
         return Made(make_plan(request))
     from warmroute_cli.plan.costs import prices
+    from warmroute_cli.plan.goodput import by_goodput
     from warmroute_cli.plan.search import search
     from warmroute_cli.plan.targets import Targets
     from warmroute_cli.plan.traffic import average_trace
 
     targets = Targets(**{f"{name}_s": getattr(arguments, name) for name in _OF_TRAFFIC if name != "gpu_hour"})
-    found = search(request, trace or average_trace(traffic), targets)
+    played = trace or average_trace(traffic)
+    found = search(request, played, targets)
+    served = by_goodput(found, traffic, played, targets) if arguments.goodput else []
     best = found.best
     if arguments.gpu_hour is None:
-        return Made(best.plan, found, targets)
+        return Made(best.plan, found, targets, served)
     costs = prices(best.plan, best.request, best.sizing, arguments.gpu_hour, arguments.margin)
-    return Made(replace(best.plan, price=costs.of_plan), found, targets, costs)
+    return Made(replace(best.plan, price=costs.of_plan), found, targets, served, costs)
 
 
 _OF_TRAFFIC = ("ttft_p50", "ttft_p90", "ttft_p99", "token_p50", "token_p90", "token_p99", "gpu_hour")
@@ -127,6 +133,7 @@ class Made:
     plan: Plan
     search: "Search | None" = None
     targets: "Targets | None" = None
+    goodput: "Sequence[Goodput]" = ()
     prices: "Prices | None" = None
 
     @property
@@ -134,9 +141,10 @@ class Made:
         """Of the page, after the plan's own."""
         if self.search is None or self.targets is None:
             return []
-        from warmroute_cli.plan import costs, sized_page
+        from warmroute_cli.plan import costs, goodput, sized_page
 
         found = [sized_page.section(self.search, self.targets)]
+        found += [goodput.section(self.goodput, self.targets)] if self.goodput else []
         return found if self.prices is None else [*found, costs.section(self.prices)]
 
     def document(self) -> dict[str, Any]:
@@ -156,6 +164,7 @@ class Made:
             "warm_sessions_of_65536": warm_sessions(made, 65_536),
             "sizing": [{**each.sizing.as_dict(), "missed": list(each.missed)} for each in played],
             "not_played": dict(self.search.ruled_out) if self.search is not None else {},
+            "goodput": [each.as_dict() for each in self.goodput],
             "prices": self.prices.as_dict() if self.prices is not None else None,
         }
 

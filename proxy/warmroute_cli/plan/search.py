@@ -142,7 +142,9 @@ def _vary(found: Search, step: PlanRequest, trace: Trace, targets: Targets) -> N
         varied.append(replace(best, speculation=False))
     for candidate in varied if not step.lmcache else []:
         with suppress(PlanError):
-            _add(found, step, candidate, make_plan(candidate), trace, targets)
+            plan = make_plan(candidate)
+            if all(_key(plan) != _key(each.plan) for each in found.played):
+                _add(found, step, candidate, plan, trace, targets)
 
 
 def _key(plan: Plan) -> tuple[object, ...]:
