@@ -23,9 +23,9 @@ ASKED = PlanRequest(known_model("gpt-oss-120b"), parse_cluster("2xH100"), split=
 TARGETS = Targets(ttft_p90_s=1.0, token_p90_s=0.02)
 
 
-def found_of(traffic: Traffic, **options: int) -> Found:
+def found_of(traffic: Traffic, tp: int) -> Found:
     """One plan under its traffic."""
-    asked = replace(ASKED, traffic=traffic, **options)
+    asked = replace(ASKED, traffic=traffic, tp=tp)
     plan = make_plan(asked)
     sizing = simulate(plan, asked, average_trace(traffic))
     return Found(asked, plan, sizing, tuple(TARGETS.missed(sizing)))
