@@ -68,6 +68,12 @@ _INT4: Final = {
     "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"],
     "config_groups": {"group_0": {"targets": ["Linear"], "weights": _INT4_WEIGHTS}},
 }
+_NVFP4: Final = {
+    "quant_method": "modelopt",
+    "quant_algo": "NVFP4",
+    "group_size": 16,
+    "ignore": ["lm_head", "*self_attn*", "*shared_experts*", "*layers.0.mlp*", "*vision_tower*", "*mm_projector*"],
+}
 _INDEXER: Final = {"index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048}
 _KIMI: Final[dict[str, Any]] = {
     "num_attention_heads": 64,
@@ -79,19 +85,22 @@ _KIMI: Final[dict[str, Any]] = {
     "vocab_size": 163840,
     "num_nextn_predict_layers": 0,
 }
-_KIMI_K25: Final[dict[str, Any]] = {
-    "architectures": ["KimiK25ForConditionalGeneration"],
-    "model_type": "kimi_k25",
-    "torch_dtype": "bfloat16",
-    "text_config": _deepseek(
-        "DeepseekV3ForCausalLM",
-        "deepseek_v3",
-        **_KIMI,
-        max_position_embeddings=262144,
-        quantization_config=_INT4,
-    ),
-    "vision_config": {"model_type": "kimi_k25", "num_hidden_layers": 27, "hidden_size": 1152},
-}
+
+
+def _kimi_k25(quantization: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "architectures": ["KimiK25ForConditionalGeneration"],
+        "model_type": "kimi_k25",
+        "torch_dtype": "bfloat16",
+        "text_config": _deepseek(
+            "DeepseekV3ForCausalLM",
+            "deepseek_v3",
+            **_KIMI,
+            max_position_embeddings=262144,
+            quantization_config=quantization,
+        ),
+        "vision_config": {"model_type": "kimi_k25", "num_hidden_layers": 27, "hidden_size": 1152},
+    }
 
 
 def _qwen_moe(**changes: Any) -> dict[str, Any]:
@@ -233,8 +242,9 @@ _SCOUT: Final[dict[str, Any]] = {
 }
 
 MODELS: Final[Mapping[str, Known]] = {
-    "kimi-k2.5": Known("moonshotai/Kimi-K2.5", 595 * _GB, _KIMI_K25),
-    "kimi-k2.6": Known("moonshotai/Kimi-K2.6", 595 * _GB, _KIMI_K25),
+    "kimi-k2.5": Known("moonshotai/Kimi-K2.5", 595 * _GB, _kimi_k25(_INT4)),
+    "kimi-k2.5-nvfp4": Known("nvidia/Kimi-K2.5-NVFP4", 591 * _GB, _kimi_k25(_NVFP4)),
+    "kimi-k2.6": Known("moonshotai/Kimi-K2.6", 595 * _GB, _kimi_k25(_INT4)),
     "kimi-k2-thinking": Known(
         "moonshotai/Kimi-K2-Thinking",
         594 * _GB,

@@ -35,6 +35,10 @@ DRAFTS: Final[dict[str, Draft]] = {
     "kimi-k2.5": Draft(
         "EAGLE3", "lightseekorg/kimi-k2.5-eagle3-mla", 1, 3 * 10**9, 2.94, "MT-Bench, card of kimi-k2.5-eagle3-mla"
     ),
+    "kimi-k2.5-nvfp4": Draft(
+        "EAGLE3", "lightseekorg/kimi-k2.5-eagle3-mla", 1, 3 * 10**9, 2.94,
+        "MT-Bench with the int4 target, card of kimi-k2.5-eagle3-mla",
+    ),
     "kimi-k2.6": Draft(
         "EAGLE3", "lightseekorg/kimi-k2.6-eagle3-mla", 1, 3 * 10**9, 2.62, "MT-Bench, card of kimi-k2.6-eagle3-mla"
     ),

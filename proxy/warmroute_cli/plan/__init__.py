@@ -8,6 +8,7 @@ traffic     a trace from average figures
 sizing      a plan over the replay's engine model: latency, utilisation, bottleneck
 targets     what its traffic is to reach
 search      which plans are played, and which one is taken
+goodput     the most requests a second that a plan serves within its targets
 sized_page  the section of the page about them
 costs       what tokens cost on a plan
 command     the command itself
