@@ -167,7 +167,7 @@ class _Conversation:
         try:
             while not stream.broken and (message := await context.read()) is not grpc.aio.EOF:
                 stream.take(message)
-                if stream.out and not self._flushing:
+                if stream.out:
                     await self._flush()
         finally:
             self._members.discard(stream)
@@ -192,6 +192,9 @@ class _Conversation:
             self._reader.cancel()
 
     async def _flush(self) -> None:
+        """Send what there is, unless another task does: gRPC takes one message at a time, and the order counts."""
+        if self._flushing:
+            return
         out, write = self._stream.out, self._context.write
         self._flushing = True
         try:
