@@ -117,7 +117,9 @@ class Stream(Carrier):
             self._refuse(refusal)
         except Exception as error:
             log.error("a message of the gateway could not be taken: %s", type(error).__name__)
-            if self._exchange is not None:
+            if self.served is not None:
+                self.served.crashed()
+            elif self._exchange is not None:
                 self._exchange.fail()
             else:
                 self.broken = True

@@ -156,7 +156,7 @@ class InferenceRequest:
         at_fault, _ = path.faults.judge(self.intake, failure, now_s, had_token=False)
         path.settlement.release(account, rid, at_fault, now_s)
         path.open_requests.record(self.id, decision)
-        path.settlement.open(account, self.id, self.intake, decision, rid)
+        path.settlement.move(account, decision)
         path.settlement.reserve(account, self.intake.facts, decision, now_s)
         attempt.moved(decision)
 
