@@ -1,4 +1,4 @@
-"""The picker keeps the endpoint picker protocol (proposal 004 of the inference extension), seen through a real Envoy."""
+"""The endpoint picker protocol (proposal 004 of the inference extension), seen through a real Envoy."""
 
 import contextlib
 import json
@@ -16,7 +16,8 @@ from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta, whole
 from warmroute_cli.processes import stop_all
 
 CHAT = "/v1/chat/completions"
-USAGE = {"prompt_tokens": 400, "completion_tokens": 2, "total_tokens": 402, "prompt_tokens_details": {"cached_tokens": 64}}
+CACHED = {"cached_tokens": 64}
+USAGE = {"prompt_tokens": 400, "completion_tokens": 2, "total_tokens": 402, "prompt_tokens_details": CACHED}
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -27,6 +28,16 @@ def answers(handler: Handler) -> None:
         handler.stream(ROLE, delta("a"), delta("b"), delta(finish="stop"), last, "[DONE]")
     else:
         handler.reply(200, whole(USAGE))
+
+
+def held(gate: threading.Event) -> Callable[[Handler], None]:
+    """An engine that answers once the gate is open."""
+
+    def script(handler: Handler) -> None:
+        gate.wait(seconds(30))
+        answers(handler)
+
+    return script
 
 
 class Scene:
@@ -94,7 +105,8 @@ def test_the_engine_gets_what_the_proxy_would_send_it_and_nothing_of_the_client_
     assert {"authorization", "x-secret", "x-session-affinity", "cookie"}.isdisjoint(head)
     assert head["x-request-id"] == "r-1"
     assert head["content-type"] == "application/json"
-    assert sent["rid"] and sent["cache_salt"]
+    assert sent["rid"]
+    assert sent["cache_salt"]
     assert given.json()["usage"]["warmroute"]["id"] == given.headers["x-warmroute-receipt"]
     assert json.loads(usual.picker.row(given.headers["x-warmroute-receipt"])["rids"]) == [sent["rid"]]
 
@@ -141,7 +153,7 @@ class _Also(Envoy):
 def test_load_that_is_shed_is_a_429_with_the_time_to_wait(tmp_path: Path) -> None:
     gate = threading.Event()
     with scene(tmp_path, engines=1, of_engine="max_running = 1", limits="queue_requests = 0") as it:
-        it.engines[0].script = lambda handler: (gate.wait(seconds(30)), answers(handler))[1]
+        it.engines[0].script = held(gate)
         running = threading.Thread(target=it.post, args=(chat("first"),))
         running.start()
         until(lambda: it.engines[0].bodies, "the first runs")
@@ -160,7 +172,7 @@ def test_a_wait_in_the_queue_is_longer_than_message_timeout(tmp_path: Path) -> N
         ext_proc(config)["message_timeout"] = "0.2s"
 
     with scene(tmp_path, short, engines=1, of_engine="max_running = 1") as it:
-        it.engines[0].script = lambda handler: (gate.wait(seconds(30)), answers(handler))[1]
+        it.engines[0].script = held(gate)
         given: list[Any] = []
         both = [threading.Thread(target=lambda n=n: given.append(it.post(chat(str(n)), str(n)))) for n in range(2)]
         for thread in both:
@@ -301,9 +313,7 @@ def off(mode: str) -> Change:
 
 @pytest.mark.parametrize("mode", ["SEND", "SKIP"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-def test_where_answers_are_not_read_they_pass_and_rows_have_no_tokens(
-    tmp_path: Path, mode: str, stream: bool
-) -> None:
+def test_where_answers_are_not_read_they_pass_and_rows_have_no_tokens(tmp_path: Path, mode: str, stream: bool) -> None:
     with scene(tmp_path, off(mode)) as it:
         given = it.post(chat("a", stream=stream))
         assert given.status_code == 200, given.text
@@ -311,7 +321,8 @@ def test_where_answers_are_not_read_they_pass_and_rows_have_no_tokens(
         assert "warmroute" not in given.text
         row = it.picker.rows(1)[0]
         assert (row["outcome"], row["prompt_tokens"], row["price_nanousd"]) == ("completed", 0, 0)
-        assert {"prompt_tokens", "cached_tokens", "completion_tokens"} <= set(row["estimated"])
+        receipt = json.loads(row["usage"])["warmroute"]
+        assert {"prompt_tokens", "cached_tokens", "completion_tokens"} <= set(receipt["estimated"]), row
         assert it.post(chat("a", turns=2, stream=stream)).status_code == 200
         assert sorted(len(engine.bodies) for engine in it.engines) == [0, 2]
 

@@ -1,4 +1,4 @@
-"""Recorded sessions of coding agents through Envoy and a picker find as much of their prompts cached as by the proxy."""
+"""Recorded sessions of coding agents find as much cached through Envoy and a picker as by the proxy."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence

@@ -131,6 +131,10 @@ class Envoy:
             return False
         at = found[0]["local_address"]["socket_address"]
         self.url = f"http://{at['address']}:{at['port_value']}"
+        try:
+            socket.create_connection((at["address"], at["port_value"]), timeout=seconds(1)).close()
+        except OSError:
+            return False
         return True
 
     def stat(self, name: str) -> int:

@@ -12,7 +12,7 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -191,15 +191,8 @@ async def _run(
     port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)
     admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port, shared=shared)
     steps = [*proxy.sweep_steps([public, admin]), orders.reloads.sweep]
-    tasks = [
-        loop.create_task(_sweep(proxy.open_requests, steps, proxy.clock, proxy.loop_lag)),
-        loop.create_task(proxy.loop_lag.watch()),
-        loop.create_task(_probe_engines(proxy.engines, proxy.router)),
-        loop.create_task(orders.watch(proxy.live)),
-        loop.create_task(_probe_peers(proxy.peers, proxy.voids, proxy.router)),
-        loop.create_task(conversations.keep()),
-    ]
-    tasks += [loop.create_task(watch) for watch in proxy.stores.watching()]
+    watching = [orders.watch(proxy.live), conversations.keep(), *proxy.stores.watching()]
+    tasks = [loop.create_task(each) for each in [*_always(proxy, steps), *watching]]
     _collect_less_often()
     address = _address(config, port, admin_port, picker=picker)
     if slot is None:
@@ -210,6 +203,16 @@ async def _run(
     orders.reloads.discovery.close()
     await _shut_down(proxy, public, admin, tasks, signals)
     conversations.close()
+
+
+def _always(proxy: Proxy, steps: list[Callable[[], None]]) -> list[Coroutine[Any, Any, None]]:
+    """What runs beside the requests until the end."""
+    return [
+        _sweep(proxy.open_requests, steps, proxy.clock, proxy.loop_lag),
+        proxy.loop_lag.watch(),
+        _probe_engines(proxy.engines, proxy.router),
+        _probe_peers(proxy.peers, proxy.voids, proxy.router),
+    ]
 
 
 def _conversations(config: Config, proxy: Proxy, slot: ProcessSlot | None) -> ConversationFile:

@@ -70,8 +70,9 @@ class Addresses:
             except (OSError, TimeoutError) as error:
                 log.warning("the host name %s of an engine does not resolve: %s", name, type(error).__name__)
                 continue
-            address = min(found, key=lambda each: each[0] != socket.AF_INET)[4][0]  # IPv4 where there is one
-            self._resolved[name] = _literal(str(address)) or str(address)
+            by_family = {family: str(address[0]) for family, _, _, _, address in reversed(found)}
+            address = by_family.get(socket.AF_INET) or next(iter(by_family.values()))  # IPv4 where there is one
+            self._resolved[name] = _literal(address) or address
 
     def close(self) -> None:
         """Resolve no more."""

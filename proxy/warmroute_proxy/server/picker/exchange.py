@@ -66,7 +66,8 @@ class GatewayExchange(Exchange):
         if not data or self.ended:
             return
         if self._gathered is not None:
-            self._gathered[2].append(data)
+            _, _, parts = self._gathered
+            parts.append(data)
         else:
             self._answers.answer_goes_on(data)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from warmroute.contract import headers as names
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
@@ -26,18 +27,16 @@ from warmroute_proxy.server.engines.upstream import Parts
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.http.incoming_body import IncomingBody
-from warmroute_proxy.server.http.request_reader import MAX_TARGET_BYTES
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.exchange import GatewayExchange
+from warmroute_proxy.server.picker.heads import length_of, parsed, read_head
+from warmroute_proxy.server.picker.picks import all_but, fallbacks
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.placing import Placing
 
 log = logging.getLogger(__name__)
-
-FALLBACKS: Final = 2
-"""Further engines that the gateway may try, in the order of their cost."""
 
 KEPT_HEADERS: Final = frozenset({"host", "content-type", "transfer-encoding", "te", wire.DESTINATION})
 """Of a request, beside those that an engine is sent: the gateway's own."""
@@ -87,7 +86,7 @@ class Stream(Carrier):
         self._answer_names: list[str] | None = None  # of the headers of the engine's answer, once they are here
         self._answer_ended = False  # the engine's
         self._answer_trailers = False
-        self._last: bytes | None = None  # of the answer, which waits for the end of the engine's
+        self._end: bytes | None = None  # the last of the answer, which waits for the end of the engine's
         self.complete = False  # `leg.connection`
 
     # -- the gateway's side
@@ -138,6 +137,8 @@ class Stream(Carrier):
             exchange.ended = True
             return
         exchange.leave()
+        if served is not None:
+            served.give_up_usage()  # it would have come here
 
     def on_deadline(self) -> None:
         """The headers or the body are late."""
@@ -159,9 +160,9 @@ class Stream(Carrier):
         if message.HasField("protocol_config"):
             self._take_modes(message.protocol_config)
         self._allowed = wire.subset(message)
-        _read_head(request, pairs, gateway.limits)
+        read_head(request, pairs, gateway.limits)
         self._names = [name for name in request.headers if not name.startswith(":")]
-        request.length = 0 if headers.end_of_stream else _length(request, gateway.limits)
+        request.length = 0 if headers.end_of_stream else length_of(request, gateway.limits)
         gateway.endpoint.on_head(request)
         if request.length != 0:
             request.reservation = gateway.memory.reserve(request.tenant, request.length or 0)
@@ -241,27 +242,21 @@ class Stream(Carrier):
             return
         exchange.ended = True
         served.unread()
-        self._send(wire.answer_headers(int(pairs.get(":status", "200")), ((wire_receipt(), served.id),), ()))
+        self._send(wire.answer_headers(int(pairs.get(":status", "200")), ((names.RECEIPT, served.id),), ()))
 
     def _note_served(self, address: str) -> None:
         """Where another engine has answered than the one that was picked, the request is that one's."""
         served, decision = self.served, self._decision
         if not address or served is None or decision is None:
             return
-        picked = decision.worker or decision.decode
-        engine = self._gateway.addresses.engine_at(address)
-        if engine is None or picked is None or engine.config.id == picked.engine:
+        gateway = self._gateway
+        others = all_but(address, decision, gateway.engines, gateway.addresses)
+        if others is None:
             return
-        rank = picked.dp_rank if engine.info.dp_size > 1 else 0
-        others = frozenset(
-            worker.id
-            for worker in self._gateway.engines.workers()
-            if worker.engine != engine.config.id or worker.dp_rank != rank
-        )
         try:
-            moved = self._gateway.placing.router.place(served.intake.facts, self._gateway.clock(), others)
+            moved = gateway.placing.router.place(served.intake.facts, gateway.clock(), others)
         except NoWorker:
-            log.warning("engine %s has answered, which could not have been picked", engine.config.id)
+            log.warning("an engine has answered at %s that could not have been picked", address)
             return
         served.moved(moved)
         self._decision = moved
@@ -286,8 +281,11 @@ class Stream(Carrier):
         gateway = self._gateway
         answering = decision.worker or decision.decode
         assert answering is not None
-        addresses = [gateway.addresses.of(gateway.engines.of(answering)), *self._fallbacks(decision)]
-        path, headers = _parsed(head)
+        addresses = [
+            gateway.addresses.of(gateway.engines.of(answering)),
+            *fallbacks(decision, gateway.engines, gateway.addresses),
+        ]
+        path, headers = parsed(head)
         names = {name for name, _ in headers}
         removed = [name for name in self._names if name not in names and name not in KEPT_HEADERS]
         where = ",".join(address for address in addresses if address is not None)
@@ -298,33 +296,12 @@ class Stream(Carrier):
             self._send(wire.buffered_destination(where, path, headers, removed, whole))
             return
         self._send(wire.destination(where, path, headers, removed, len(whole)))
-        pieces = [whole[at : at + wire.CHUNK_BYTES] for at in range(0, len(whole), wire.CHUNK_BYTES)]
-        last = len(pieces) - 1
-        for number, piece in enumerate(pieces):
-            self._send(wire.request_body(piece, ends=number == last and not self._sent_trailers))
+        *pieces, end = _pieces(whole)
+        for piece in pieces:
+            self._send(wire.request_body(piece, ends=False))
+        self._send(wire.request_body(end, ends=not self._sent_trailers))
         if self._sent_trailers:
             self._send(wire.REQUEST_TRAILERS)
-
-    def _fallbacks(self, decision: Decision) -> list[str]:
-        """Addresses of other engines, the cheapest first. A pair has none: its other half waits for this engine."""
-        picked = decision.worker
-        if picked is None:
-            return []
-        engines, found = self._gateway.engines, []
-        kind = engines.of(picked).config.kind
-        workers = {worker.id: worker for worker in engines.workers()}
-        for candidate in decision.reasons[1:]:
-            worker = workers.get(candidate.id)
-            if worker is None or worker.engine == picked.engine or worker.role != picked.role:
-                continue
-            engine = engines.of(worker)
-            address = self._gateway.addresses.of(engine)
-            if address is not None and address not in found and engine.config.kind == kind:
-                if engine.info.dp_size > picked.dp_rank:
-                    found.append(address)
-                if len(found) == FALLBACKS:
-                    break
-        return found
 
     def allow(self, served: InferenceRequest) -> None:
         """Note the request, and keep it from the engines that the gateway did not name."""
@@ -379,17 +356,17 @@ class Stream(Carrier):
 
     def answer_ends(self, data: bytes, *, broken: bool) -> None:
         """Send the last of it, once the engine's own has ended; of a broken one, at once."""
-        self._last = data
+        self._end = data
         if broken:
             self._answer_ended = self.broken = True
         self._end_answer()
 
     def _end_answer(self) -> None:
-        last = self._last
-        if last is None or not self._answer_ended:
+        data = self._end
+        if data is None or not self._answer_ended:
             return
-        self._last = None
-        *pieces, end = _pieces(last) or [b""]
+        self._end = None
+        *pieces, end = _pieces(data) or [b""]
         for piece in pieces:
             self._send(wire.answer_body(piece, ends=False))
         if self.broken:
@@ -416,13 +393,6 @@ class Stream(Carrier):
         exchange.refuse(self._gateway.endpoint.in_shape(exchange.request, refusal))
 
 
-def wire_receipt() -> str:
-    """The header with a receipt's id."""
-    from warmroute.contract import headers as names
-
-    return names.RECEIPT
-
-
 def _pieces(data: bytes) -> Sequence[bytes]:
     if len(data) <= wire.CHUNK_BYTES:
         return [data] if data else []
@@ -431,44 +401,3 @@ def _pieces(data: bytes) -> Sequence[bytes]:
 
 def _wrong_mode(text: str) -> Refusal:
     return Refusal(500, f"the gateway's ext_proc filter is set up wrongly: {text}", code="gateway_config")
-
-
-def _read_head(request: Request, pairs: list[tuple[str, str]], limits: Limits) -> None:
-    """Read method, target and headers. Raises: Refusal."""
-    if (
-        len(pairs) > limits.header_count + 8
-        or sum(len(name) + len(value) for name, value in pairs) > limits.header_bytes
-    ):
-        problem = f"the request head exceeds {limits.header_bytes} bytes or {limits.header_count} headers"
-        raise Refusal(431, problem, code="headers_too_large")
-    headers: dict[str, str] = {}
-    for name, value in pairs:
-        headers.setdefault(name, value)
-    request.method = headers.pop(":method", "")
-    target = headers.pop(":path", "")
-    if len(target) > MAX_TARGET_BYTES:
-        raise Refusal(414, f"the request target is longer than {MAX_TARGET_BYTES} bytes", code="uri_too_long")
-    if not target.startswith("/") or "#" in target:
-        raise Refusal(400, "the request target must be a path, with a query at most", code="bad_request")
-    path, _, query = target.partition("?")
-    request.path, request.query = path, query.encode("latin-1", "replace")
-    if authority := headers.pop(":authority", ""):
-        headers.setdefault("host", authority)
-    request.headers = {name: value for name, value in headers.items() if not name.startswith(":")}
-
-
-def _length(request: Request, limits: Limits) -> int | None:
-    """The length of a body, as far as the head says it. Raises: Refusal."""
-    given = request.headers.get("content-length", "")
-    if not given.isascii() or not given.isdigit():
-        return None
-    if int(given) > limits.body_bytes:
-        raise Refusal(413, f"the request body exceeds {limits.body_bytes} bytes", code="request_too_large")
-    return int(given)
-
-
-def _parsed(head: bytes) -> tuple[str, list[tuple[str, str]]]:
-    """Path and headers of a head that `Engine.head` has made."""
-    line, _, *lines = head.decode("latin-1").split("\r\n")  # the second names the host; the last begins the length
-    pairs = [each.partition(": ") for each in lines[:-1]]
-    return line.split(" ")[1], [(name, value) for name, _, value in pairs]

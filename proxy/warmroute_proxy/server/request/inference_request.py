@@ -305,15 +305,15 @@ class InferenceRequest:
             if not self._lost_between:
                 self._path.metrics.client_left()
             if self.intake.several:
-                self._give_up_usage()
+                self.give_up_usage()
             else:
                 attempt.leg.pause(False)
                 attempt.abort()
-                asyncio.get_running_loop().call_later(LEFT_WAIT_S, self._give_up_usage)
+                asyncio.get_running_loop().call_later(LEFT_WAIT_S, self.give_up_usage)
         except Exception as error:
             self._crash("leaving", error)
 
-    def _give_up_usage(self) -> None:
+    def give_up_usage(self) -> None:
         """Settle without the engine's final usage, unless it has come."""
         attempt = self._attempt
         if self.state is not _LEFT or attempt is None:
