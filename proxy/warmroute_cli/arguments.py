@@ -226,6 +226,15 @@ def add_proxy(proxy: argparse.ArgumentParser) -> None:
     proxy.add_argument("--probe", action="store_true", help="with --check: also ask all engines and other regions")
 
 
+def add_epp(epp: argparse.ArgumentParser) -> None:
+    """Add the options of `epp`."""
+    epp.add_argument("--config", metavar="FILE", required=True, help="the TOML file, the same as that of a proxy")
+    epp.add_argument(
+        "--processes", type=_processes, metavar="N", help="number of processes, or auto; overrides the file"
+    )
+    epp.add_argument("--check", action="store_true", help="check the file, print its errors, and exit")
+
+
 def _processes(text: str) -> int | str:
     return text if text == "auto" else count(text)
 

@@ -20,6 +20,7 @@ from warmroute_cli.arguments import (
     CannotRun,
     add_admin,
     add_engines,
+    add_epp,
     add_fleet,
     add_ledger,
     add_proxy,
@@ -59,6 +60,7 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
         "zmq",
     ),
     "replay": ("numpy",),
+    "epp": ("grpc", "envoy"),
 }
 """What the extras install; the SDK needs none of it."""
 
@@ -97,6 +99,8 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
     "Run a proxy": (
         Command("proxy", "run one proxy",
             "warmroute proxy --config proxy.toml --check", (add_proxy,), "proxy:run"),
+        Command("epp", "pick the engines for a gateway, such as Envoy, Istio or kgateway",
+            "warmroute epp --config proxy.toml --check", (add_epp,), "proxy:run_picker", extras=("proxy", "epp")),
         Command("reload", "make a running proxy apply its config file",
             "warmroute reload --config proxy.toml --dry-run", (add_reload, *_RUNNING), "reload:run", silent=True),
         Command("health", "check the health of the proxy that a config names",

@@ -1,4 +1,4 @@
-"""`warmroute proxy`: runs one proxy, checks its file, or prints the schema of such files."""
+"""`warmroute proxy` and `warmroute epp`: run one proxy, check its file, or print the schema of such files."""
 
 import json
 import sys
@@ -22,3 +22,10 @@ def run(arguments: Namespace) -> int:
     from warmroute_proxy.server.main import serve
 
     return serve(arguments.config, arguments.check, arguments.processes, probe_servers=arguments.probe)
+
+
+def run_picker(arguments: Namespace) -> int:
+    """The same of an endpoint picker: 0: done; 2: not done."""
+    from warmroute_proxy.server.main import serve
+
+    return serve(arguments.config, arguments.check, arguments.processes, picker=True)

@@ -19,7 +19,16 @@ DEPLOY: Final = "tests/deploy"
 RELEASE: Final = "tests/release"
 COMPILED: Final = "build/compiled"
 PAGE: Final = "tests/page"
-APART: Final = (*SGLANG_FOLDERS, PAGE, "tests/chaos", "tests/compiled", "tests/harness", "tests/integrations_real")
+GATEWAY: Final = "tests/gateway"
+APART: Final = (
+    *SGLANG_FOLDERS,
+    PAGE,
+    GATEWAY,
+    "tests/chaos",
+    "tests/compiled",
+    "tests/harness",
+    "tests/integrations_real",
+)
 """Folders whose tests need a set-up of their own: a step of `scripts/test full` runs each."""
 
 BY_FOLDER: Final = "by folder"
@@ -98,12 +107,14 @@ def full_steps() -> tuple[Step, ...]:
     main = main_steps()
     done = tuple(step.name for step in main)
     wheel, stores, programs = "compiled wheel", "set-up of stores", "set-up of programs"
+    gateway = "set-up of a gateway"
     set_ups = (
         Step("set-up of SGLang", ("scripts/sglang", "install")),
         Step(stores, ("scripts/stores", "install")),
         Step(programs, ("scripts/integrations", "install"), after=(stores,)),
         Step("set-up of the page", ("scripts/page", "install"), after=(programs,)),
         Step("set-up of docs", ("scripts/docs", "install"), after=(programs,)),
+        Step(gateway, ("scripts/gateway", "install"), after=("set-up of docs",)),
         Step(wheel, ("scripts/compiled-tests", "install")),
         Step("set-up of deploy", ("scripts/deploy", "install"), after=(stores, wheel)),
     )
@@ -128,6 +139,7 @@ def full_steps() -> tuple[Step, ...]:
         Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
         Step("page", ("scripts/page",), after=("coding agents", "set-up of the page")),
         Step("docs", ("scripts/docs",), after=("page", "set-up of docs")),
+        Step("gateway", ("scripts/gateway",), after=("docs", gateway)),
     )
     # One process, so that each SGLang is started once.
     sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang", wheel), compiled=True)

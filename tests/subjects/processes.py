@@ -87,6 +87,7 @@ class ProxyProcess:
     """A proxy in front of some engines, with two tenants that share nothing."""
 
     program: tuple[str, ...] = ("-m", "warmroute_cli.main")
+    command = "proxy"
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class ProxyProcess:
     def start(self, port: int = 0) -> "ProxyProcess":
         self.write_config(port)
         self.starts += 1
-        command = [sys.executable, *self.program, "proxy", "--config", str(self.config)]
+        command = [sys.executable, *self.program, self.command, "--config", str(self.config)]
         copy = OtherCopy if self.beside or self.state_dir.exists() else Copy
         make = Child if self.fresh else copy
         self.child = make(f"{self.region}-proxy-{self.starts}", command, self.folder)

@@ -290,7 +290,7 @@ class Scene:
         self.leg().fail(Cause.BROKEN, "the connection to the engine broke")
 
     def give_up_usage(self) -> None:
-        self.request._give_up_usage()
+        self.request.give_up_usage()
 
     def write_row(self, failure: JournalError | None = None) -> None:
         self.rows.pop(0)(failure)

@@ -89,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
             engine.was_probed.set()
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
+        body = self._chunks() if "transfer-encoding" in self.headers else self._sized()
         if self.path == "/abort_request":
             self.engine.aborted.append(json.loads(body)["rid"])
             self.reply(200, b"")
@@ -97,6 +97,18 @@ class Handler(BaseHTTPRequestHandler):
         self.engine.heads.append({name.lower(): value for name, value in self.headers.items()})
         self.engine.bodies.append(body)
         self.engine.script(self)
+
+    def _sized(self) -> bytes:
+        return self.rfile.read(int(self.headers["content-length"]))
+
+    def _chunks(self) -> bytes:
+        """A body that comes in chunks, as gateways send it."""
+        pieces = []
+        while size := int(self.rfile.readline(), 16):
+            pieces.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(pieces)
 
     def reply(
         self, status: int, body: bytes, content_type: str = "application/json", retry_after: str | None = None

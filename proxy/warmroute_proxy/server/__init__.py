@@ -23,5 +23,6 @@ Decisions are made in `core`, which never waits. A room imports only those above
     routing         the router of a process: alone, recorded, or one of several
     build           the composition root
     check           what is wrong with a config, and what its servers answer
+    picker          the endpoint picker of a gateway, in the place of the clients' listener
     main            the life of a process: start, sweep, probe, shutdown
 """

@@ -5,8 +5,9 @@ import os
 import secrets as random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.placement.router import Router
@@ -26,7 +27,6 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.body_memory import BodyMemory
-from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intakes import Intakes
 from warmroute_proxy.server.intake.prefix_breaks import PrefixBreaks
@@ -63,6 +63,12 @@ from warmroute_proxy.server.tracing.traced_request import request_maker
 from warmroute_proxy.server.tracing.tracing import Tracing
 
 
+class Swept(Protocol):
+    """What has something to do a few times a second."""
+
+    def sweep(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Proxy:
     """The parts that are swept, probed and closed by `main`, and looked at by tests."""
@@ -91,6 +97,9 @@ class Proxy:
     metrics_page: MetricsPage
     tracing: Tracing | None
     """None: no request has a trace."""
+
+    ready: Callable[[], bool] = lambda: True
+    """Whether requests should be sent here now. `control_planes` knows."""
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -141,7 +150,7 @@ class Proxy:
         digest = self.config.proxy.admin_key_sha256 or key_sha256(self.intakes.callers.secrets.admin_key())
         return AdminEndpoint.with_key(digest, self.authentication, control_plane)
 
-    def sweep_steps(self, listeners: list[Listener]) -> list[Callable[[], None]]:
+    def sweep_steps(self, listeners: Sequence[Swept]) -> list[Callable[[], None]]:
         """What is done a few times a second."""
         return [
             lambda: self.admission.sweep(self.clock()),
@@ -355,6 +364,7 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     degraded = [proxy.stores.problems, orders.problems, proxy.intakes.large_bodies.problems]
     readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, degraded)
     proxy.metrics_page.troubles = readiness.troubles
+    proxy.ready = lambda: not readiness.problems()
     questions = PeerQuestions(proxy.peers, proxy.voids.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,

@@ -9,17 +9,19 @@ import json
 import logging
 import os
 import signal
+import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import uvloop
 
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config import Config, Limits
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS, raise_limit
@@ -30,6 +32,7 @@ from warmroute_proxy.server.build import Proxy, build, control_planes
 from warmroute_proxy.server.check import probe, problems_of, shown, zero_digests
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe as probe_engines
+from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.http.tls import Tls, TlsError
 from warmroute_proxy.server.intake.conversation_file import ConversationFile
@@ -49,11 +52,34 @@ CLOSE_S: Final = 2.0
 SAME_SIGNAL_S: Final = 1.0
 
 
-def serve(config_path: str, check: bool, processes: int | str | None = None, *, probe_servers: bool = False) -> int:
+class PublicListener(Protocol):
+    """What brings the requests of clients: over HTTP, or from a gateway."""
+
+    @property
+    def connections(self) -> Any:
+        """Those that are open; `members` are empty once all have ended."""
+
+    async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int: ...
+    def use_limits(self, limits: Limits) -> None: ...
+    def sweep(self) -> None: ...
+    def stop(self) -> None: ...
+    async def close(self, grace_s: float) -> None: ...
+
+
+def serve(
+    config_path: str,
+    check: bool,
+    processes: int | str | None = None,
+    *,
+    probe_servers: bool = False,
+    picker: bool = False,
+) -> int:
     """Run a proxy until SIGTERM or SIGINT; with `check`, only check the config. Returns an exit code.
 
-    `processes` goes before the number in the config; `probe_servers`: the check asks all servers of the config, too.
+    `processes` goes before the number in the config; `probe_servers`: the check asks all servers of the config, too;
+    `picker`: requests come from a gateway, which asks where each goes.
     """
+    name = "warmroute epp" if picker else "warmroute proxy"
     try:
         source = ConfigSource(Path(config_path), {} if processes is None else {"processes": processes})
         running = source.read()
@@ -68,10 +94,11 @@ def serve(config_path: str, check: bool, processes: int | str | None = None, *, 
         if config.proxy.processes > 1:
             import warmroute_proxy.server.control.control_plane  # noqa: F401 - once, for all that are forked
 
-            return Supervisor(running, source, _work_in_slot, problems_for_processes).run(_listening)
-        return _work(config, None, running, source)
+            work = partial(_work_in_slot, picker=picker)
+            return Supervisor(running, source, work, problems_for_processes).run(_listening)
+        return _work(config, None, running, source, picker=picker)
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
-        print(f"warmroute proxy: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 2
 
 
@@ -87,17 +114,19 @@ def _check(config_path: str, config: Config, *, probe_servers: bool) -> int:
     return 0 if all(answer.ok for answer in answers) else 1
 
 
-def _work_in_slot(config: Config, slot: ProcessSlot) -> int:
+def _work_in_slot(config: Config, slot: ProcessSlot, *, picker: bool = False) -> int:
     """What one process of several does."""
-    return _work(config, slot, slot.running, slot.source)
+    return _work(config, slot, slot.running, slot.source, picker=picker)
 
 
-def _work(config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource) -> int:
+def _work(
+    config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource, *, picker: bool = False
+) -> int:
     """What one process does; its exit code. `running`: the config as its file, `source`, has it."""
     try:
-        uvloop.run(_run(config, slot, running, source))
+        uvloop.run(_run(config, slot, running, source, picker=picker))
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
-        print(f"warmroute proxy: {error}", file=sys.stderr)
+        print(f"warmroute {'epp' if picker else 'proxy'}: {error}", file=sys.stderr)
         return 2
     return 0
 
@@ -129,7 +158,9 @@ class _Signals:
             self.hurry = True
 
 
-async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource) -> None:
+async def _run(
+    config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource, *, picker: bool = False
+) -> None:
     signals, hung_up = _Signals(), asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, hung_up.set)  # until there is something to reload
@@ -148,7 +179,7 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     orders = proxy.reload_orders(running, source)
     loop.add_signal_handler(signal.SIGHUP, _hung_up, tls, orders)
     public_plane, admin_plane = control_planes(proxy, orders)
-    public = Listener(proxy.public_endpoint(public_plane), limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
+    public = _public_listener(proxy, public_plane, limits, picker=picker)
     admin_limits = replace(limits, connections=ADMIN_CONNECTIONS)
     admin = Listener(proxy.admin_endpoint(admin_plane), admin_limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     orders.reloads.begin()
@@ -160,17 +191,10 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)
     admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port, shared=shared)
     steps = [*proxy.sweep_steps([public, admin]), orders.reloads.sweep]
-    tasks = [
-        loop.create_task(_sweep(proxy.open_requests, steps, proxy.clock, proxy.loop_lag)),
-        loop.create_task(proxy.loop_lag.watch()),
-        loop.create_task(_probe_engines(proxy.engines, proxy.router)),
-        loop.create_task(orders.watch(proxy.live)),
-        loop.create_task(_probe_peers(proxy.peers, proxy.voids, proxy.router)),
-        loop.create_task(conversations.keep()),
-    ]
-    tasks += [loop.create_task(watch) for watch in proxy.stores.watching()]
+    watching = [orders.watch(proxy.live), conversations.keep(), *proxy.stores.watching()]
+    tasks = [loop.create_task(each) for each in [*_always(proxy, steps), *watching]]
     _collect_less_often()
-    address = _address(config, port, admin_port)
+    address = _address(config, port, admin_port, picker=picker)
     if slot is None:
         _listening(address, [])
     else:
@@ -179,6 +203,16 @@ async def _run(config: Config, slot: ProcessSlot | None, running: ReadConfig, so
     orders.reloads.discovery.close()
     await _shut_down(proxy, public, admin, tasks, signals)
     conversations.close()
+
+
+def _always(proxy: Proxy, steps: list[Callable[[], None]]) -> list[Coroutine[Any, Any, None]]:
+    """What runs beside the requests until the end."""
+    return [
+        _sweep(proxy.open_requests, steps, proxy.clock, proxy.loop_lag),
+        proxy.loop_lag.watch(),
+        _probe_engines(proxy.engines, proxy.router),
+        _probe_peers(proxy.peers, proxy.voids, proxy.router),
+    ]
 
 
 def _conversations(config: Config, proxy: Proxy, slot: ProcessSlot | None) -> ConversationFile:
@@ -196,10 +230,21 @@ def _collect_less_often() -> None:
     gc.set_threshold(50_000, 50, 100)
 
 
-def _address(config: Config, port: int, admin_port: int) -> dict[str, str]:
+def _public_listener(proxy: Proxy, control_plane: Bridge, limits: Limits, *, picker: bool) -> PublicListener:
+    """What clients reach, or their gateway."""
+    endpoint = proxy.public_endpoint(control_plane)
+    if not picker:
+        return Listener(endpoint, limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
+    from warmroute_proxy.server.picker.listener import PickerListener
+
+    return PickerListener(proxy, endpoint, limits)
+
+
+def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dict[str, str]:
     """Where a proxy listens, for the line that says so."""
+    scheme = "grpc" if picker else "http"
     return {
-        "url": f"{'http' if config.proxy.tls_cert is None else 'https'}://{config.proxy.host}:{port}",
+        "url": f"{scheme if config.proxy.tls_cert is None else f'{scheme}s'}://{config.proxy.host}:{port}",
         "admin_url": f"http://{config.proxy.admin_host}:{admin_port}",
         "region": config.proxy.region,
     }
@@ -291,7 +336,7 @@ async def _send_safely(voids: Voids) -> None:
 
 
 async def _shut_down(
-    proxy: Proxy, public: Listener, admin: Listener, tasks: list[asyncio.Task[None]], signals: _Signals
+    proxy: Proxy, public: PublicListener, admin: Listener, tasks: list[asyncio.Task[None]], signals: _Signals
 ) -> None:
     """Take nothing new, let requests end, refuse what is left, close the ledger last. Admin pages work until then."""
     open_requests, admission = proxy.open_requests, proxy.admission

@@ -49,6 +49,14 @@ def dispatch(entry: Entry, rid: str, workers: tuple[ServedBy, ...], predicted_ca
     entry.state = "dispatched"
 
 
+def move(entry: Entry, workers: tuple[ServedBy, ...], predicted_cached: int) -> None:
+    """The attempt under way is at other workers than it was sent to: dispatched -> dispatched."""
+    if entry.state != "dispatched":
+        raise _not_allowed(entry, "move")
+    entry.workers = workers_json(workers)
+    entry.predicted_cached = predicted_cached
+
+
 class Ending(Frozen, frozen=True):
     """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None where no byte
     of an answer came; `changes` are what was changed in the request; `receipt_fields` are members of the receipt that

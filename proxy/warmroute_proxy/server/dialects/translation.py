@@ -97,6 +97,7 @@ def chat_request_of(request: Request) -> Request:
     chat = Request(request.received_s, request.method, CHAT, request.headers)
     chat.caller, chat.tenant, chat.reservation = request.caller, request.tenant, request.reservation
     chat.body, chat.shared, chat.length = request.body, request.shared, len(request.body)
+    chat.carrier = request.carrier
     request.body, request.shared = b"", None
     return chat
 

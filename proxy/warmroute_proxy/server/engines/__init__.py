@@ -14,6 +14,7 @@ neither requests nor tenants: whoever sends a request gives it a `Leg`.
     engine_headers  the client's headers that an engine gets
     upstream        pooled HTTP/1.1 connections to one address
     leg             one request to one engine, as callbacks
+    carrier         takes requests to engines where a gateway sends them, as a protocol
     small_get       a short request whose answer is collected whole
     passthrough     relays the chunks of a stream with their framing unchanged
     chunk_shape     by which bytes a chunk is recognised as plain content

@@ -45,6 +45,9 @@ class Request:
     dialect: object | None = None
     """What translates it, where its path does not say so. It belongs to the endpoint, as `caller` does."""
 
+    carrier: object | None = None
+    """What takes it to an engine (`engines.carrier`); None: the proxy's own connections do."""
+
     def __init__(
         self, received_s: float, method: str = "", path: str = "", headers: dict[str, str] | None = None
     ) -> None:

@@ -24,6 +24,7 @@ from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.errors import Refusal, refusal_from_engine, status_of_engine_error
+from warmroute_proxy.server.engines.carrier import Carrier
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.passthrough import Stream, Write
@@ -31,7 +32,14 @@ from warmroute_proxy.server.engines.sse import Scanner, was_aborted
 from warmroute_proxy.server.http.body_memory import Reservation
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.request.answer import Answer, AnswerBound
-from warmroute_proxy.server.request.dispatch import Asked, answering_body, own_fields, prefill_body, provider_body
+from warmroute_proxy.server.request.dispatch import (
+    Asked,
+    Parts,
+    answering_body,
+    own_fields,
+    prefill_body,
+    provider_body,
+)
 from warmroute_proxy.server.request.failure import Failure, not_connected, refused_by
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
 from warmroute_proxy.server.request.reported_usage import own_usage, prefill_usage, usage_of
@@ -111,15 +119,17 @@ class Attempt:
 
     # -- the owner's side
 
-    def start(self, asked: Asked, headers: str, path: str, *, tagged: bool) -> None:
-        """Send both legs at once. `tagged`: the engine's KV events are to name the rid."""
+    def start(self, asked: Asked, headers: str, path: str, *, tagged: bool, carrier: object | None = None) -> None:
+        """Send both legs at once. `tagged`: the engine's KV events are to name the rid. `carrier`: what takes the
+        answering one to its engine; None: the proxy's connections do.
+        """
         self._advance(_SEND)
         engine, prefill = self.engine, self.decision.prefill
         own = own_fields(self.rid, asked.salt, tagged=tagged) if engine.is_sglang else ""
         rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
         if prefill is None:
             body = answering_body(asked, own, rank, None) if engine.is_sglang else provider_body(asked, engine.config)
-            engine.upstream.send_with(engine.head(path, headers, asked.session), body, self.leg)
+            self._send(engine.head(path, headers, asked.session), body, carrier)
             return
         source = self._engines.of(prefill)
         bootstrap = {
@@ -132,7 +142,22 @@ class Attempt:
         prompt = prefill_body(asked, own, prefill_rank, bootstrap)
         source.upstream.send_with(source.head(path, headers), prompt, self._prefill.leg)
         body = answering_body(asked, own, rank, bootstrap)
-        engine.upstream.send_with(engine.head(path, headers), body, self.leg)
+        self._send(engine.head(path, headers), body, carrier)
+
+    def _send(self, head: bytes, body: Parts, carrier: object | None) -> None:
+        """Send the answering leg."""
+        if isinstance(carrier, Carrier):
+            carrier.send_with(self.decision, head, body, self.leg)
+        else:
+            self.engine.upstream.send_with(head, body, self.leg)
+
+    def moved(self, decision: Decision) -> None:
+        """Another engine has it than the one that it was sent to."""
+        answering = decision.worker or decision.decode
+        assert answering is not None
+        self.decision = decision
+        self._answering = answering
+        self.engine = self._engines.of(answering)
 
     @property
     def usage(self) -> dict[str, Any] | None:

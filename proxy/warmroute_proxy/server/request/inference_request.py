@@ -143,7 +143,29 @@ class InferenceRequest:
         self._progress.dispatched(sent_s)
         account.proxy_s += sent_s - (account.since_s or request.received_s)
         self._advance(_DISPATCH)
-        attempt.start(intake, engine_headers(request.headers), request.path, tagged=tagged)
+        headers = engine_headers(request.headers)
+        attempt.start(intake, headers, request.path, tagged=tagged, carrier=request.carrier)
+
+    def moved(self, decision: Decision) -> None:
+        """The carrier has taken it to another engine, since the one that was picked did not answer."""
+        path, account, attempt, now_s = self._path, self._account, self._attempt, self._path.engines.clock()
+        if attempt is None or self.state is not _DISPATCHED:
+            return
+        workers, rid = tuple([worker.id for worker in attempt.decision.workers]), attempt.rid
+        failure = Failure(Refusal(502, "the gateway has left it", code="engine_error"), workers, True)
+        at_fault, _ = path.faults.judge(self.intake, failure, now_s, had_token=False)
+        path.settlement.release(account, rid, at_fault, now_s)
+        path.open_requests.record(self.id, decision)
+        path.settlement.move(account, decision)
+        path.settlement.reserve(account, self.intake.facts, decision, now_s)
+        attempt.moved(decision)
+
+    def unread(self) -> None:
+        """Its answer passes by without being read: the row has no tokens, and nothing is charged."""
+        if self._attempt is None or self.state not in UNDER_WAY:
+            return
+        self._attempt.close()
+        self._settle("completed", 200, self._path.engines.clock(), charged=False)
 
     # -- relay: what the attempt reports
 
@@ -255,7 +277,9 @@ class InferenceRequest:
         return True
 
     def _try_again(self) -> bool:
-        """Dispatch another attempt, if a worker and the budget of retries are there for it."""
+        """Dispatch another attempt, if a worker and the budget of retries are there for it. A carrier does not."""
+        if self._exchange.request.carrier is not None:
+            return False
         now_s = self._path.engines.clock()
         if (decision := self._path.placing.place_again(self, now_s)) is not None:
             self._dispatch(decision, now_s)
@@ -281,15 +305,15 @@ class InferenceRequest:
             if not self._lost_between:
                 self._path.metrics.client_left()
             if self.intake.several:
-                self._give_up_usage()
+                self.give_up_usage()
             else:
                 attempt.leg.pause(False)
                 attempt.abort()
-                asyncio.get_running_loop().call_later(LEFT_WAIT_S, self._give_up_usage)
+                asyncio.get_running_loop().call_later(LEFT_WAIT_S, self.give_up_usage)
         except Exception as error:
             self._crash("leaving", error)
 
-    def _give_up_usage(self) -> None:
+    def give_up_usage(self) -> None:
         """Settle without the engine's final usage, unless it has come."""
         attempt = self._attempt
         if self.state is not _LEFT or attempt is None:
@@ -371,7 +395,9 @@ class InferenceRequest:
                 return
         elif self.waiter is None:
             return
-        if self.intake.stream and not answering and deadlines.comment_is_due(progress, received_s, now_s):
+        carried = self._exchange.request.carrier is not None  # then the answer begins with the engine's
+        due = self.intake.stream and not answering and not carried
+        if due and deadlines.comment_is_due(progress, received_s, now_s):
             self._answer.comment()
 
     def shut_down(self) -> None:

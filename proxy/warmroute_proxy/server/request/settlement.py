@@ -11,7 +11,7 @@ import msgspec
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
-from warmroute_proxy.core.accounting.entry_steps import Ending, crediting, dispatch, interrupt, settle
+from warmroute_proxy.core.accounting.entry_steps import Ending, crediting, dispatch, interrupt, move, settle
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 from warmroute_proxy.core.accounting.usage import with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
@@ -122,6 +122,12 @@ class Settlement:
         dispatch(entry, rid, served_by, decision.predicted_cached_tokens)
         self._ledger.open(entry)
         account.entry = entry
+
+    def move(self, account: RequestAccount, decision: Decision) -> None:
+        """The attempt is at other workers than it was sent to. Raises: JournalError."""
+        if account.entry is not None:
+            move(account.entry, self._engines.served_by(decision), decision.predicted_cached_tokens)
+            self._ledger.open(account.entry)
 
     def interrupt(self, account: RequestAccount) -> None:
         """End the row of a request that a fault of the proxy's own has ended; it is charged nothing."""

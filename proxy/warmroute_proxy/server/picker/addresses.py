@@ -1,0 +1,89 @@
+"""The addresses of engines as a gateway knows them, `ip:port`: of those with a host name, what the system resolves."""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from warmroute_proxy.server.engines.engine import Engine
+from warmroute_proxy.server.engines.engines import Engines
+
+log = logging.getLogger(__name__)
+
+RESOLVE_EVERY_S: Final = 30.0
+RESOLVE_TIMEOUT_S: Final = 5.0
+
+
+class Addresses:
+    """Finds addresses by engine, and workers by address."""
+
+    def __init__(self, engines: Engines, clock: Callable[[], float]) -> None:
+        self._engines = engines
+        self._clock = clock
+        self._resolved: dict[str, str] = {}  # by host name
+        self._resolved_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def of(self, engine: Engine) -> str | None:
+        """The address of an engine; None while its host name leads nowhere."""
+        host = _literal(engine.upstream.host) or self._resolved.get(engine.upstream.host)
+        return None if host is None else f"{host}:{engine.upstream.port}"
+
+    def engine_at(self, address: str) -> Engine | None:
+        """The engine with an address."""
+        return next((engine for engine in self._engines.by_id.values() if self.of(engine) == address), None)
+
+    def excluded(self, allowed: frozenset[str] | None) -> frozenset[str]:
+        """The workers that no request may go to that is for the `allowed` addresses; None: for all."""
+        return frozenset(
+            worker.id
+            for engine in self._engines.by_id.values()
+            if (address := self.of(engine)) is None or (allowed is not None and address not in allowed)
+            for worker in engine.workers()
+        )
+
+    def sweep(self) -> None:
+        """Resolve host names that are new, and all of them now and then."""
+        names = self._names()
+        due = self._clock() - self._resolved_s > RESOLVE_EVERY_S
+        if names and self._task is None and (due or not names <= self._resolved.keys()):
+            self._resolved_s = self._clock()
+            self._task = asyncio.get_running_loop().create_task(self.resolve(names))
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, _task: asyncio.Task[None]) -> None:
+        self._task = None
+
+    def _names(self) -> set[str]:
+        hosts = {engine.upstream.host for engine in self._engines.by_id.values()}
+        return {host for host in hosts if _literal(host) is None}
+
+    async def resolve(self, names: Iterable[str] | None = None) -> None:
+        """Resolve host names: these, or all. What does not resolve keeps the address that it had."""
+        loop = asyncio.get_running_loop()
+        for name in self._names() if names is None else names:
+            try:
+                async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+                    found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            except (OSError, TimeoutError) as error:
+                log.warning("the host name %s of an engine does not resolve: %s", name, type(error).__name__)
+                continue
+            by_family = {family: str(address[0]) for family, _, _, _, address in reversed(found)}
+            address = by_family.get(socket.AF_INET) or next(iter(by_family.values()))  # IPv4 where there is one
+            self._resolved[name] = _literal(address) or address
+
+    def close(self) -> None:
+        """Resolve no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _literal(host: str) -> str | None:
+    """An IP address as it stands before a port; None of a host name."""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return f"[{found}]" if found.version == 6 else str(found)

@@ -1,0 +1,113 @@
+"""The exchange of a request that came through a gateway: its answer goes out as messages of external processing.
+
+Until the engine's answer has begun, the gateway takes a whole answer only. What streams before that, such as an answer
+that is given again to another caller, is gathered.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
+
+_NO_SOCKET: Final = "a gateway's external processing serves no WebSockets: send a POST"
+
+Pairs = Iterable[tuple[str, str]]
+
+
+class Answers(Protocol):
+    """What carries the answer to the gateway."""
+
+    def on_status(self, request: Request, status: int) -> None: ...
+    def answer_whole(self, status: int, headers: Pairs, body: bytes) -> None: ...
+    def answer_begins(self, status: int, headers: Pairs) -> bool:
+        """False: it cannot begin yet."""
+        ...
+
+    def answer_goes_on(self, data: bytes) -> None: ...
+    def answer_ends(self, data: bytes, *, broken: bool) -> None: ...
+
+
+class GatewayExchange(Exchange):
+    """One answer."""
+
+    def __init__(self, answers: Answers, request: Request) -> None:
+        self.request = request
+        self.started = False
+        self.ended = False
+        self._answers = answers
+        self._gathered: tuple[int, Pairs, list[bytes]] | None = None
+
+    def respond(self, status: int, headers: Pairs, body: bytes) -> None:
+        """Send the whole answer."""
+        if self.ended:
+            return
+        self.started = True
+        self._finish()
+        self._answers.on_status(self.request, status)
+        self._answers.answer_whole(status, headers, b"" if self.request.method == "HEAD" else body)
+
+    def answer(self, lines: bytes, body: bytes) -> None:
+        """Send a whole 200 to a POST."""
+        pairs = [line.partition(": ") for line in lines.decode("latin-1").split("\r\n")[:-1]]
+        self.respond(200, [(name, value) for name, _, value in pairs], body)
+
+    def start(self, status: int, headers: Pairs, data: bytes = b"") -> None:
+        """Send the head of a streamed answer."""
+        self.started = True
+        if self._answers.answer_begins(status, headers):
+            self._answers.on_status(self.request, status)
+        else:
+            self._gathered = status, headers, []
+        self.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Send some bytes of a streamed answer."""
+        if not data or self.ended:
+            return
+        if self._gathered is not None:
+            _, _, parts = self._gathered
+            parts.append(data)
+        else:
+            self._answers.answer_goes_on(data)
+
+    def passthrough_target(self) -> Callable[[bytes], None] | None:
+        """None: all is sent in messages."""
+        return None
+
+    def end(self, data: bytes = b"") -> None:
+        """Send the last bytes of a streamed answer that is complete."""
+        self._end(data, broken=False)
+
+    def abort(self, data: bytes = b"") -> None:
+        """End a streamed answer that is incomplete."""
+        self._end(data, broken=True)
+
+    def _end(self, data: bytes, *, broken: bool) -> None:
+        if self.ended:
+            return
+        gathered, self._gathered = self._gathered, None
+        if gathered is not None:
+            status, headers, parts = gathered
+            self.respond(status, headers, b"".join((*parts, data)))
+            return
+        self._finish()
+        self._answers.answer_ends(data, broken=broken)
+
+    def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None:  # noqa: ARG002
+        """Refuse: there is no connection to go on with."""
+        self.refuse(Refusal(426, _NO_SOCKET, code="websocket_not_served", headers=(("upgrade", "HTTP/1.1"),)))
+
+    def leave(self) -> None:
+        """The client has left, or the gateway."""
+        if self.ended:
+            return
+        self.ended = True
+        on_gone, self.on_gone, self.on_pause = self.on_gone, None, None
+        if on_gone is not None:
+            on_gone()
+
+    def _finish(self) -> None:
+        self.ended = True
+        self.on_gone = self.on_pause = None
+        self.request.release()

@@ -1,0 +1,218 @@
+"""The gRPC server of the picker: external processing and health. It has the face of an HTTP listener (`http.listener`).
+
+Each stream has one task, which reads; what is to be sent is written by it, or by a task of its own where nothing was
+read before. Messages stay bytes here.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import grpc
+
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.loop_lag import LoopLag
+from warmroute_proxy.server.build import Proxy
+from warmroute_proxy.server.endpoint import PublicEndpoint
+from warmroute_proxy.server.http.exchange import Exchange
+from warmroute_proxy.server.http.request_starts import RequestStarts
+from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.picker import wire
+from warmroute_proxy.server.picker.addresses import Addresses
+from warmroute_proxy.server.picker.stream import Gateway, Stream
+from warmroute_proxy.server.request.inference_request import InferenceRequest
+from warmroute_proxy.server.request.placing import stay
+from warmroute_proxy.server.request.request_path import RequestPath
+
+log = logging.getLogger(__name__)
+
+MESSAGE_BYTES: Final = 1_048_576
+"""Of a message beside the body that it holds."""
+
+SERVING: Final = b"\x08\x01"
+NOT_SERVING: Final = b"\x08\x02"
+"""Answers of grpc.health.v1.Health, as bytes."""
+
+LIVENESS: Final = "liveness"
+READINESS: Final = frozenset({"", "readiness", wire.SERVICE})
+
+
+class Streams:
+    """The open streams, as a listener shows its connections."""
+
+    def __init__(self) -> None:
+        self.members: set[Stream] = set()
+
+
+class PickerListener:
+    """One gRPC server."""
+
+    def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits) -> None:
+        endpoint.new_request = for_gateway(endpoint.new_request)
+        self.connections = Streams()
+        self._proxy = proxy
+        self._lag: LoopLag = proxy.loop_lag
+        addresses = Addresses(proxy.engines, proxy.clock)
+        self._gateway = Gateway(
+            endpoint, endpoint.handle, limits, proxy.clock, proxy.body_memory, proxy.engines, addresses,
+            proxy.path.placing,
+        )  # fmt: skip
+        self._server: Any = None
+        self._max_streams = limits.connections
+
+    async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
+        """Listen and return the port. `shared`: other processes listen there too; `tls`: None for none. gRPC has its
+        own, and reads the files of the config with each connection.
+        """
+        gateway = self._gateway
+        await gateway.addresses.resolve()
+        gateway.handle = RequestStarts(gateway.endpoint, asyncio.get_running_loop(), gateway.clock, self._lag).handle
+        options = [
+            ("grpc.so_reuseport", int(shared)),
+            ("grpc.max_receive_message_length", gateway.limits.body_bytes + MESSAGE_BYTES),
+            ("grpc.max_send_message_length", -1),
+        ]
+        server = self._server = grpc.aio.server(options=options)
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    wire.SERVICE, {"Process": grpc.stream_stream_rpc_method_handler(self._process)}
+                ),
+                grpc.method_handlers_generic_handler(
+                    "grpc.health.v1.Health", {"Check": grpc.unary_unary_rpc_method_handler(self._check)}
+                ),
+            )
+        )
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if tls is None:
+                found = server.add_insecure_port(address)
+            else:
+                found = server.add_secure_port(address, self._credentials())
+        except RuntimeError:
+            raise OSError(f"port {port} on {host} is in use: end what listens there, or choose another port") from None
+        await server.start()
+        return int(found)
+
+    def _credentials(self) -> Any:
+        """The certificate as its files have it when a gateway connects."""
+        cert, key = self._proxy.config.proxy.tls_cert, self._proxy.config.proxy.tls_key
+        assert cert is not None
+        assert key is not None
+
+        def read() -> Any:
+            return grpc.ssl_server_certificate_configuration([(key.read_bytes(), cert.read_bytes())])
+
+        return grpc.dynamic_ssl_server_credentials(read(), read)
+
+    def use_limits(self, limits: Limits) -> None:
+        """Use other limits for streams that open from now on."""
+        self._gateway.limits = replace(limits, connections=self._max_streams)
+
+    def sweep(self) -> None:
+        """Check the deadlines of all streams; called a few times a second."""
+        now_s = self._gateway.clock()
+        for stream in [each for each in self.connections.members if each.deadline_s < now_s]:
+            stream.deadline_s = float("inf")
+            stream.on_deadline()
+        self._gateway.addresses.sweep()
+
+    def stop(self) -> None:
+        """Take no new stream: the endpoint refuses what comes."""
+
+    async def close(self, grace_s: float) -> None:
+        """Wait up to `grace_s` until the last stream has ended, then end the rest."""
+        self._gateway.addresses.close()
+        if self._server is not None:
+            await self._server.stop(grace_s if self.connections.members else 0)
+
+    # -- called by gRPC
+
+    async def _process(self, _requests: Any, context: Any) -> None:
+        """One stream."""
+        await _Conversation(self._gateway, context, self.connections.members, self._max_streams).run()
+
+    async def _check(self, request: bytes, context: Any) -> bytes:
+        """Health: `request` has the name of a service as its only field."""
+        service = request[2:].decode("utf-8", "replace") if len(request) < 128 else "?"
+        if service == LIVENESS:
+            return SERVING
+        if service not in READINESS:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {service[:100]!r}")
+        return SERVING if self._proxy.ready() else NOT_SERVING
+
+
+class _Conversation:
+    """Reads and writes the messages of one stream."""
+
+    def __init__(self, gateway: Gateway, context: Any, members: set[Stream], max_streams: int) -> None:
+        self._context = context
+        self._members = members
+        self._full = len(members) >= max_streams
+        self._stream = Stream(gateway, self._wake)
+        self._flushing = False
+        self._reader: asyncio.Task[Any] | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Until the gateway ends the stream."""
+        stream, context = self._stream, self._context
+        if self._full:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams are open")
+        self._members.add(stream)
+        self._reader = asyncio.current_task()
+        try:
+            while not stream.broken and (message := await context.read()) is not grpc.aio.EOF:
+                stream.take(message)
+                if stream.out:
+                    await self._flush()
+        finally:
+            self._members.discard(stream)
+            stream.lost()
+            if self._writer is not None and not stream.broken:
+                self._writer.cancel()
+        if stream.broken:
+            await self._flush()
+            await context.abort(grpc.StatusCode.INTERNAL, "the answer has ended early")
+
+    def _wake(self) -> None:
+        """Something is to be sent though nothing was read."""
+        if not self._flushing:
+            self._writer = asyncio.get_running_loop().create_task(self._flush_alone())
+
+    async def _flush_alone(self) -> None:
+        try:
+            await self._flush()
+        except Exception as error:  # the gateway has left, which the reader notices, too
+            log.debug("a message could not be sent: %s", type(error).__name__)
+        if self._stream.broken and self._reader is not None:
+            self._reader.cancel()
+
+    async def _flush(self) -> None:
+        """Send what there is, unless another task does: gRPC takes one message at a time, and the order counts."""
+        if self._flushing:
+            return
+        out, write = self._stream.out, self._context.write
+        self._flushing = True
+        try:
+            while out:
+                await write(out.popleft())
+        finally:
+            self._flushing = False
+
+
+def for_gateway(new_request: Callable[[RequestPath, Exchange, Intake, str], InferenceRequest]) -> Any:
+    """What makes a request that a gateway carries. It stays in this region: nobody could carry it to another."""
+
+    def make(path: RequestPath, exchange: Exchange, intake: Intake, receipt_id: str) -> InferenceRequest:
+        intake.facts = stay(intake.facts)
+        made = new_request(path, exchange, intake, receipt_id)
+        carrier = exchange.request.carrier
+        if isinstance(carrier, Stream):
+            carrier.allow(made)
+        return made
+
+    return make

@@ -1,0 +1,43 @@
+"""What a pick is beside its first choice: the engines that a gateway may try next, and which one has answered."""
+
+from typing import Final
+
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.picker.addresses import Addresses
+
+FALLBACKS: Final = 2
+"""Further engines that the gateway may try, in the order of their cost."""
+
+
+def fallbacks(decision: Decision, engines: Engines, addresses: Addresses) -> list[str]:
+    """Addresses of other engines, the cheapest first. A pair has none: its other half waits for this engine."""
+    picked = decision.worker
+    if picked is None:
+        return []
+    found: list[str] = []
+    kind = engines.of(picked).config.kind
+    workers = {worker.id: worker for worker in engines.workers()}
+    for candidate in decision.reasons[1:]:
+        worker = workers.get(candidate.id)
+        if worker is None or worker.engine == picked.engine or worker.role != picked.role:
+            continue
+        engine = engines.of(worker)
+        address = addresses.of(engine)
+        takes_it = engine.config.kind == kind and engine.info.dp_size > picked.dp_rank
+        if address is not None and address not in found and takes_it:
+            found.append(address)
+            if len(found) == FALLBACKS:
+                break
+    return found
+
+
+def all_but(address: str, decision: Decision, engines: Engines, addresses: Addresses) -> frozenset[str] | None:
+    """All workers but the one at an address that has answered; None where that is the one which was picked."""
+    picked = decision.worker or decision.decode
+    engine = addresses.engine_at(address)
+    if engine is None or picked is None or engine.config.id == picked.engine:
+        return None
+    rank = picked.dp_rank if engine.info.dp_size > 1 else 0
+    workers = engines.workers()
+    return frozenset(each.id for each in workers if each.engine != engine.config.id or each.dp_rank != rank)

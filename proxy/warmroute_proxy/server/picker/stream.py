@@ -1,0 +1,403 @@
+"""One request of a client as the gateway brings it: headers, body, then the answer's headers and body, as messages.
+
+The request goes the way of all requests of the proxy: head and body to the endpoint, from there to a placement. What
+differs is the end of it. Where the proxy would send the body to an engine, the stream answers the gateway with the
+engine's address and that body (`send_with`); and what the gateway brings of the engine's answer goes to the leg that
+would have read it from a connection. So usage, receipts and rows come about as they do in the proxy.
+
+`take` is called with each message, `out` are the messages to send; nothing here waits.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from warmroute.contract import headers as names
+from warmroute_proxy.core.load.blame import Cause
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.engines.carrier import Carrier
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.engines.leg import Leg
+from warmroute_proxy.server.engines.upstream import Parts
+from warmroute_proxy.server.http.body_memory import BodyMemory
+from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
+from warmroute_proxy.server.http.incoming_body import IncomingBody
+from warmroute_proxy.server.http.shared_bytes import SharedBytes
+from warmroute_proxy.server.picker import wire
+from warmroute_proxy.server.picker.addresses import Addresses
+from warmroute_proxy.server.picker.exchange import GatewayExchange
+from warmroute_proxy.server.picker.heads import length_of, parsed, read_head
+from warmroute_proxy.server.picker.picks import all_but, fallbacks
+from warmroute_proxy.server.request.inference_request import InferenceRequest
+from warmroute_proxy.server.request.placing import Placing
+
+log = logging.getLogger(__name__)
+
+KEPT_HEADERS: Final = frozenset({"host", "content-type", "transfer-encoding", "te", wire.DESTINATION})
+"""Of a request, beside those that an engine is sent: the gateway's own."""
+
+KEPT_OF_ANSWERS: Final = frozenset({"server", "date", "transfer-encoding"})
+
+
+@dataclass(slots=True)
+class Gateway:
+    """What all streams share."""
+
+    endpoint: Endpoint
+    handle: Callable[[Request, Exchange], None]
+    limits: Limits
+    clock: Callable[[], float]
+    memory: BodyMemory
+    engines: Engines
+    addresses: Addresses
+    placing: Placing
+
+
+class Stream(Carrier):
+    """One request and its answer."""
+
+    def __init__(self, gateway: Gateway, wake: Callable[[], None]) -> None:
+        """`wake` is called when there is something to send outside of `take`."""
+        self.out: deque[bytes] = deque()
+        self.broken = False
+        """Whether the stream is to end with an error, once all is sent."""
+
+        self.deadline_s = gateway.clock() + gateway.limits.head_timeout_s
+        self.served: InferenceRequest | None = None
+        self._gateway = gateway
+        self._wake = wake
+        self._taking = False
+        self._exchange: GatewayExchange | None = None
+        self._body = IncomingBody()
+        self._body_bytes = 0
+        self._whole = False  # all of the request is here
+        self._buffered = False
+        self._reads_answers = True
+        self._allowed: frozenset[str] | None = None
+        self._names: list[str] = []  # of the request's headers
+        self._leg: Leg | None = None
+        self._decision: Decision | None = None
+        self._sent_trailers = False  # the request has some
+        self._answer_names: list[str] | None = None  # of the headers of the engine's answer, once they are here
+        self._answer_ended = False  # the engine's
+        self._answer_trailers = False
+        self._end: bytes | None = None  # the last of the answer, which waits for the end of the engine's
+        self.complete = False  # `leg.connection`
+
+    # -- the gateway's side
+
+    def take(self, data: bytes) -> None:
+        """Take a message. Whatever is wrong with it, the client gets an answer."""
+        self._taking = True
+        try:
+            message = wire.parse(data)
+            kind = message.WhichOneof("request")
+            if kind == "response_body":
+                body = message.response_body
+                self._take_answer(body.body, ends=body.end_of_stream)
+            elif kind == "request_body":
+                self._take_body(message.request_body.body, ends=message.request_body.end_of_stream)
+            elif kind == "request_headers":
+                self._take_headers(message)
+            elif kind == "response_headers":
+                self._take_answer_headers(message)
+            elif kind == "request_trailers":
+                self._sent_trailers = True
+                self._take_body(b"", ends=True)
+            elif kind == "response_trailers":
+                self._answer_trailers = True
+                self._take_answer(b"", ends=True)
+        except Refusal as refusal:
+            self._refuse(refusal)
+        except Exception as error:
+            log.error("a message of the gateway could not be taken: %s", type(error).__name__)
+            if self.served is not None:
+                self.served.crashed()
+            elif self._exchange is not None:
+                self._exchange.fail()
+            else:
+                self.broken = True
+        finally:
+            self._taking = False
+
+    def lost(self) -> None:
+        """The gateway has ended the stream."""
+        self.deadline_s = float("inf")
+        self._body.drop()
+        exchange, served = self._exchange, self.served
+        if exchange is None or exchange.ended:
+            return
+        if self._leg is not None and not self._reads_answers and served is not None:
+            served.unread()
+            exchange.ended = True
+            return
+        exchange.leave()
+        if served is not None:
+            served.give_up_usage()  # it would have come here
+
+    def on_deadline(self) -> None:
+        """The headers or the body are late."""
+        if self._exchange is None:
+            self.broken = True
+            self._wake()
+        elif not self._whole:
+            self._refuse(Refusal(408, "the request body did not arrive in time", code="request_timeout"))
+
+    def _take_headers(self, message: Any) -> None:
+        gateway, headers = self._gateway, message.request_headers
+        if self._exchange is not None:
+            return
+        pairs = wire.pairs(headers)
+        request = Request(gateway.clock())
+        request.carrier = self
+        self._exchange = GatewayExchange(self, request)
+        self.deadline_s = gateway.clock() + gateway.limits.body_timeout_s
+        if message.HasField("protocol_config"):
+            self._take_modes(message.protocol_config)
+        self._allowed = wire.subset(message)
+        read_head(request, pairs, gateway.limits)
+        self._names = [name for name in request.headers if not name.startswith(":")]
+        request.length = 0 if headers.end_of_stream else length_of(request, gateway.limits)
+        gateway.endpoint.on_head(request)
+        if request.length != 0:
+            request.reservation = gateway.memory.reserve(request.tenant, request.length or 0)
+        if headers.end_of_stream:
+            self._begin(request, self._exchange)
+        elif self._buffered:
+            self._send(wire.go_on())
+
+    def _take_modes(self, modes: Any) -> None:
+        """Note what passes here. Raises: Refusal, for what cannot."""
+        if modes.request_body_mode not in {wire.BUFFERED, wire.FULL_DUPLEX}:
+            raise _wrong_mode("request_body_mode must be FULL_DUPLEX_STREAMED, or BUFFERED")
+        if modes.response_body_mode not in {wire.NONE, wire.FULL_DUPLEX}:
+            raise _wrong_mode("response_body_mode must be FULL_DUPLEX_STREAMED, or NONE")
+        self._buffered = modes.request_body_mode == wire.BUFFERED
+        self._reads_answers = modes.response_body_mode == wire.FULL_DUPLEX
+
+    def _take_body(self, data: bytes, *, ends: bool) -> None:
+        exchange = self._exchange
+        if exchange is None or exchange.ended or self._whole:
+            return
+        request, limits = exchange.request, self._gateway.limits
+        if data:
+            self._body_bytes += len(data)
+            if self._body_bytes > limits.body_bytes:
+                raise Refusal(413, f"the request body exceeds {limits.body_bytes} bytes", code="request_too_large")
+            reservation = request.reservation
+            if reservation is not None and reservation.body_bytes < self._body_bytes:
+                reservation.add_body(self._body_bytes - reservation.body_bytes)
+            self._body.add(data, request.tenant)
+        if ends:
+            body = self._body.take()
+            if isinstance(body, SharedBytes):
+                request.shared, request.body = body, body.view()
+            else:
+                request.body = body
+            self._begin(request, exchange)
+
+    def _begin(self, request: Request, exchange: GatewayExchange) -> None:
+        """All of the request is here."""
+        self._whole = True
+        self.deadline_s = float("inf")
+        self._gateway.handle(request, exchange)
+        if self._buffered and self._leg is None and not exchange.ended:
+            limits = self._gateway.limits
+            self._send(wire.wait_longer(limits.queue_timeout_s + limits.working_set_wait_s))
+
+    def _take_answer_headers(self, message: Any) -> None:
+        headers, leg = message.response_headers, self._leg
+        if leg is None:  # the gateway's own answer
+            self._answer_names = []
+            if not headers.end_of_stream and self._reads_answers:
+                self._reads_answers = False
+            self._send(wire.UNREAD_HEADERS)
+            return
+        if leg.done:
+            self._answer_names = []
+            return
+        pairs = dict(wire.pairs(headers))
+        self._answer_names = [name for name in pairs if not name.startswith(":")]
+        self._note_served(wire.served(message))
+        if not self._reads_answers:
+            self._pass_by(pairs)
+            return
+        broke_off = wire.broke_off(message)
+        if broke_off:
+            leg.fail(Cause.ERROR, f"the gateway got no answer from it ({broke_off[:100]})")
+            return
+        leg.head(int(pairs.get(":status", "0")), pairs)
+        if headers.end_of_stream:
+            self._take_answer(b"", ends=True)
+
+    def _pass_by(self, pairs: dict[str, str]) -> None:
+        """The body of the answer is not read: the head is all that there is of it."""
+        served, exchange = self.served, self._exchange
+        if served is None or exchange is None:
+            return
+        exchange.ended = True
+        served.unread()
+        self._send(wire.answer_headers(int(pairs.get(":status", "200")), ((names.RECEIPT, served.id),), ()))
+
+    def _note_served(self, address: str) -> None:
+        """Where another engine has answered than the one that was picked, the request is that one's."""
+        served, decision = self.served, self._decision
+        if not address or served is None or decision is None:
+            return
+        gateway = self._gateway
+        others = all_but(address, decision, gateway.engines, gateway.addresses)
+        if others is None:
+            return
+        try:
+            moved = gateway.placing.router.place(served.intake.facts, gateway.clock(), others)
+        except NoWorker:
+            log.warning("an engine has answered at %s that could not have been picked", address)
+            return
+        served.moved(moved)
+        self._decision = moved
+
+    def _take_answer(self, data: bytes, *, ends: bool) -> None:
+        leg = self._leg
+        if leg is not None and not leg.done:
+            if ends:
+                self.complete = True
+            if data:
+                leg.body(data)
+            if ends:
+                leg.end()
+        if ends:
+            self._answer_ended = True
+            self._end_answer()
+
+    # -- the request's side
+
+    def send_with(self, decision: Decision, head: bytes, body: Parts, leg: Leg) -> None:
+        """Tell the gateway where the request goes, and what the engine is sent."""
+        gateway = self._gateway
+        answering = decision.worker or decision.decode
+        assert answering is not None
+        addresses = [
+            gateway.addresses.of(gateway.engines.of(answering)),
+            *fallbacks(decision, gateway.engines, gateway.addresses),
+        ]
+        path, headers = parsed(head)
+        names = {name for name, _ in headers}
+        removed = [name for name in self._names if name not in names and name not in KEPT_HEADERS]
+        where = ",".join(address for address in addresses if address is not None)
+        self._leg, self._decision = leg, decision
+        leg.sent, leg.connection = True, self
+        whole = b"".join(body)
+        if self._buffered:
+            self._send(wire.buffered_destination(where, path, headers, removed, whole))
+            return
+        self._send(wire.destination(where, path, headers, removed, len(whole)))
+        *pieces, end = _pieces(whole)
+        for piece in pieces:
+            self._send(wire.request_body(piece, ends=False))
+        self._send(wire.request_body(end, ends=not self._sent_trailers))
+        if self._sent_trailers:
+            self._send(wire.REQUEST_TRAILERS)
+
+    def allow(self, served: InferenceRequest) -> None:
+        """Note the request, and keep it from the engines that the gateway did not name."""
+        self.served = served
+        served.excluded |= self._gateway.addresses.excluded(self._allowed)
+
+    # -- the channel of a leg
+
+    def pause(self, paused: bool) -> None:
+        """The gateway does that by itself."""
+
+    def parse_all(self) -> None:
+        """Everything is."""
+
+    def drop(self) -> None:
+        """Nothing more of the engine's answer is needed."""
+        self._answer_ended = True
+        self._end_answer()
+
+    def close_with(self, last_bytes: bytes) -> None:  # noqa: ARG002
+        """There is nobody to say a last word to."""
+        self.drop()
+
+    # -- the exchange's side
+
+    def on_status(self, request: Request, status: int) -> None:
+        """Report the status of an answer, for the metrics."""
+        self._gateway.endpoint.on_status(request, status)
+
+    def answer_whole(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
+        """Send a whole answer, in the place of the engine's where that has begun."""
+        if not self.answer_begins(status, headers):
+            self._send(wire.immediate(status, headers, body))
+            return
+        self.answer_ends(body, broken=False)
+
+    def answer_begins(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
+        """Send the head of an answer. False: the engine's has not begun, so there is none to change."""
+        names = self._answer_names
+        if names is None:
+            return False
+        headers = list(headers)
+        own = {name for name, _ in headers}
+        removed = [name for name in names if name not in own and name not in KEPT_OF_ANSWERS]
+        self._send(wire.answer_headers(status, headers, removed))
+        return True
+
+    def answer_goes_on(self, data: bytes) -> None:
+        """Send some of it."""
+        for piece in _pieces(data):
+            self._send(wire.answer_body(piece, ends=False))
+
+    def answer_ends(self, data: bytes, *, broken: bool) -> None:
+        """Send the last of it, once the engine's own has ended; of a broken one, at once."""
+        self._end = data
+        if broken:
+            self._answer_ended = self.broken = True
+        self._end_answer()
+
+    def _end_answer(self) -> None:
+        data = self._end
+        if data is None or not self._answer_ended:
+            return
+        self._end = None
+        *pieces, end = _pieces(data) or [b""]
+        for piece in pieces:
+            self._send(wire.answer_body(piece, ends=False))
+        if self.broken:
+            self._send(wire.answer_body(end, ends=False))
+        elif self._answer_trailers:
+            self._send(wire.answer_body(end, ends=False))
+            self._send(wire.ANSWER_TRAILERS)
+        else:
+            self._send(wire.answer_body(end, ends=True))
+
+    def _send(self, message: bytes) -> None:
+        self.out.append(message)
+        if not self._taking:
+            self._wake()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        exchange = self._exchange
+        if exchange is None:
+            self.broken = True
+            return
+        self._whole = True
+        self.deadline_s = float("inf")
+        self._body.drop()
+        exchange.refuse(self._gateway.endpoint.in_shape(exchange.request, refusal))
+
+
+def _pieces(data: bytes) -> Sequence[bytes]:
+    if len(data) <= wire.CHUNK_BYTES:
+        return [data] if data else []
+    return [data[at : at + wire.CHUNK_BYTES] for at in range(0, len(data), wire.CHUNK_BYTES)]
+
+
+def _wrong_mode(text: str) -> Refusal:
+    return Refusal(500, f"the gateway's ext_proc filter is set up wrongly: {text}", code="gateway_config")

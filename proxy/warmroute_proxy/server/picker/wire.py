@@ -1,0 +1,176 @@
+"""The messages of Envoy's external processing, as the Gateway API Inference Extension uses them (its proposal 004).
+
+What is read of a `ProcessingRequest`, and the `ProcessingResponse` for each step, as bytes.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from envoy.service.ext_proc.v3 import external_processor_pb2 as ext_proc
+
+DESTINATION: Final = "x-gateway-destination-endpoint"
+SERVED: Final = "x-gateway-destination-endpoint-served"
+SUBSET: Final = "x-gateway-destination-endpoint-subset"
+SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
+CHUNK_BYTES: Final = 62_000
+"""Of a body in one message: some data planes take 64 KB at most."""
+
+MAX_ADDRESSES: Final = 4096
+"""Of a subset; further ones are not looked at."""
+
+NONE: Final = 0
+BUFFERED: Final = 2
+FULL_DUPLEX: Final = 4
+"""Modes of a body, as `ProtocolConfiguration` has them."""
+
+Headers = Iterable[tuple[str, str]]
+
+parse: Final = ext_proc.ProcessingRequest.FromString
+_LB: Final = "envoy.lb"
+_SUBSET_HINT: Final = "envoy.lb.subset_hint"
+_ATTRIBUTES: Final = "envoy.filters.http.ext_proc"
+
+
+def pairs(headers: Any) -> list[tuple[str, str]]:
+    """The headers of a message, in their order."""
+    return [(each.key.lower(), (each.raw_value.decode("latin-1") or each.value)) for each in headers.headers.headers]
+
+
+def subset(message: Any) -> frozenset[str] | None:
+    """The addresses that may be picked; None where the gateway names none."""
+    found = _metadata(message, _SUBSET_HINT, SUBSET)
+    if found is None:
+        return None
+    if found.WhichOneof("kind") == "string_value":
+        listed: Sequence[str] = found.string_value.split(",")
+    else:
+        listed = [each.string_value for each in found.list_value.values[:MAX_ADDRESSES]]
+    return frozenset(address for each in listed[:MAX_ADDRESSES] if (address := each.strip()))
+
+
+def served(message: Any) -> str:
+    """The address that has answered; empty where the gateway does not say."""
+    found = _metadata(message, _LB, SERVED)
+    return found.string_value if found is not None else _attribute(message, "upstream.address")
+
+
+def broke_off(message: Any) -> str:
+    """Why the gateway has answered in the place of an engine; empty where an engine has, or that is not said."""
+    details = _attribute(message, "response.code_details")
+    return "" if details in {"", "via_upstream"} else details
+
+
+def _metadata(message: Any, namespace: str, key: str) -> Any:
+    spaces = message.metadata_context.filter_metadata
+    if namespace not in spaces:
+        return None
+    fields = spaces[namespace].fields
+    return fields.get(key)
+
+
+def _attribute(message: Any, name: str) -> str:
+    if _ATTRIBUTES not in message.attributes:
+        return ""
+    fields = message.attributes[_ATTRIBUTES].fields
+    return fields[name].string_value if name in fields else ""
+
+
+def go_on() -> bytes:
+    """Nothing is changed of the headers of a request."""
+    return _GO_ON
+
+
+def destination(addresses: str, path: str, headers: Headers, removed: Iterable[str], length: int) -> bytes:
+    """Where a request goes: the answer to its headers."""
+    answer = ext_proc.ProcessingResponse()
+    _send_to(answer, answer.request_headers.response, addresses, path, headers, removed, length)
+    return bytes(answer.SerializeToString())
+
+
+def buffered_destination(addresses: str, path: str, headers: Headers, removed: Iterable[str], body: bytes) -> bytes:
+    """The same with the body, as the answer to a body that came whole."""
+    answer = ext_proc.ProcessingResponse()
+    _send_to(answer, answer.request_body.response, addresses, path, headers, removed, len(body))
+    answer.request_body.response.body_mutation.body = body
+    return bytes(answer.SerializeToString())
+
+
+def _send_to(
+    answer: Any, response: Any, addresses: str, path: str, headers: Headers, removed: Iterable[str], length: int
+) -> None:
+    mutation = response.header_mutation
+    mutation.remove_headers.extend(removed)
+    for name, value in ((DESTINATION, addresses), (":path", path), ("content-length", str(length)), *headers):
+        _set(mutation, name, value)
+    answer.dynamic_metadata.fields[_LB].struct_value.fields[DESTINATION].string_value = addresses
+
+
+def request_body(data: bytes, *, ends: bool) -> bytes:
+    """Some of the body for the engine."""
+    answer = ext_proc.ProcessingResponse()
+    streamed = answer.request_body.response.body_mutation.streamed_response
+    streamed.body, streamed.end_of_stream = data, ends
+    return bytes(answer.SerializeToString())
+
+
+def answer_headers(status: int, headers: Headers, removed: Iterable[str]) -> bytes:
+    """The head of the answer for the client."""
+    answer = ext_proc.ProcessingResponse()
+    mutation = answer.response_headers.response.header_mutation
+    mutation.remove_headers.extend(removed)
+    _set(mutation, ":status", str(status))
+    for name, value in headers:
+        _set(mutation, name, value)
+    return bytes(answer.SerializeToString())
+
+
+def answer_body(data: bytes, *, ends: bool) -> bytes:
+    """Some of the body for the client."""
+    answer = ext_proc.ProcessingResponse()
+    streamed = answer.response_body.response.body_mutation.streamed_response
+    streamed.body, streamed.end_of_stream = data, ends
+    return bytes(answer.SerializeToString())
+
+
+def wait_longer(seconds: float) -> bytes:
+    """The gateway is to wait so long for the next answer, where it lets itself be told."""
+    answer = ext_proc.ProcessingResponse()
+    answer.override_message_timeout.FromNanoseconds(int(seconds * 1e9))
+    return bytes(answer.SerializeToString())
+
+
+def immediate(status: int, headers: Headers, body: bytes) -> bytes:
+    """The whole answer for the client, which no engine gives."""
+    answer = ext_proc.ProcessingResponse()
+    response = answer.immediate_response
+    response.status.code = status
+    response.body = body
+    response.details = "warmroute"
+    for name, value in headers:
+        _set(response.headers, name, value)
+    return bytes(answer.SerializeToString())
+
+
+def _set(mutation: Any, name: str, value: str) -> None:
+    option = mutation.set_headers.add()
+    option.header.key, option.header.raw_value = name, value.encode("latin-1", "replace")
+    option.append_action = _OVERWRITE
+
+
+def _empty(name: str) -> bytes:
+    answer = ext_proc.ProcessingResponse()
+    getattr(answer, name).SetInParent()
+    return bytes(answer.SerializeToString())
+
+
+_GO_ON: Final = _empty("request_headers")
+REQUEST_TRAILERS: Final = _empty("request_trailers")
+"""Nothing is changed of the trailers of a request."""
+
+ANSWER_TRAILERS: Final = _empty("response_trailers")
+"""The same of an answer."""
+
+UNREAD_HEADERS: Final = _empty("response_headers")
+"""The answer passes unread."""
+
+_OVERWRITE: Final = 2  # OVERWRITE_IF_EXISTS_OR_ADD

@@ -1,0 +1,196 @@
+"""What a gateway would never send, and what it may stop sending: nothing is lost, nothing hangs, nothing is left."""
+
+import json
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from envoy.service.ext_proc.v3 import external_processor_pb2 as messages
+
+from tests.gateway.test_protocol import Scene, scene
+from tests.machine import configured
+from tests.subjects.ext_proc_client import PROCESS, Conversation, answer_body, answer_head, body, head
+from tests.subjects.processes import chat, until
+
+CHAT = "/v1/chat/completions"
+USAGE = b'{"prompt_tokens":40,"completion_tokens":2,"total_tokens":42}'
+ANSWER = (
+    b'{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hi"},'
+    b'"finish_reason":"stop"}],"usage":' + USAGE + b"}"
+)
+STREAMS = 10_000
+
+
+@pytest.fixture(scope="module")
+def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    limits = f"body_timeout_s = {configured(2.0)}\nhead_timeout_s = {configured(0.5)}\nconnections = {STREAMS + 100}"
+    with scene(tmp_path_factory.mktemp("bad"), limits=limits) as found:
+        yield found
+
+
+@pytest.fixture
+def channel(it: Scene) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(it.picker.address) as found:
+        yield found
+
+
+def asked(text: str = "a", *, stream: bool = False) -> bytes:
+    return json.dumps(chat(text, stream=stream)).encode()
+
+
+def nothing_is_left(it: Scene) -> None:
+    """No request is open, and the next one is served."""
+    with it.picker.admin() as admin:
+        until(lambda: not admin.get("/admin/requests").json()["requests"], "no request is open")
+    assert it.post(chat("after")).status_code == 200
+
+
+def test_half_a_message_ends_its_stream_with_an_error(it: Scene, channel: grpc.Channel) -> None:
+    whole = head(CHAT, it.picker.keys[0]).SerializeToString()
+    with Conversation(channel) as broken:
+        assert broken.send(whole[: len(whole) // 2]).status() is grpc.StatusCode.INTERNAL
+    with Conversation(channel) as broken:
+        assert broken.send(b"\xff" * 100).status() is grpc.StatusCode.INTERNAL
+    with Conversation(channel) as later:
+        later.send(head(CHAT, it.picker.keys[0]), b"\xff" * 100)
+        assert later.read().immediate_response.status.code == 500
+    nothing_is_left(it)
+
+
+def test_an_empty_message_or_one_out_of_turn_changes_nothing(it: Scene, channel: grpc.Channel) -> None:
+    with Conversation(channel) as stream:
+        stream.send(body(b"x"), answer_body(b"y"), b"", answer_head(200))
+        stream.send(head(CHAT, it.picker.keys[0]), head(CHAT, "another"), body(asked()), body(b"more"))
+        _, sent = stream.until_body_ends()
+        assert json.loads(sent)["model"] == "kimi-k2.5"
+    nothing_is_left(it)
+
+
+@pytest.mark.parametrize("step", range(6))
+def test_a_stream_that_is_reset_leaves_nothing_and_each_dispatch_has_its_row(
+    it: Scene, channel: grpc.Channel, step: int
+) -> None:
+    rows = len(it.picker.rows())
+    steps = [
+        head(CHAT, it.picker.keys[0]),
+        body(asked(stream=True)[:20], ends=False),
+        body(asked(stream=True)[20:]),
+        answer_head(200, "text/event-stream"),
+        answer_body(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n', ends=False),
+        answer_body(b'data: {"choices":[{"index":0,"delta":{"content":"b"}}]}\n\n', ends=False),
+    ]
+    stream = Conversation(channel)
+    stream.send(*steps[: step + 1])
+    if step >= 2:
+        stream.until_body_ends()
+        if step >= 4:
+            assert stream.read().WhichOneof("response") == "response_headers"
+    stream.cancel()
+    nothing_is_left(it)
+    if step >= 2:
+        left = [row for row in it.picker.rows(rows + 2) if row["outcome"] == "client_left"]
+        assert left
+
+
+def test_a_gateway_that_half_closes_before_the_answer_is_one_whose_client_has_left(
+    it: Scene, channel: grpc.Channel
+) -> None:
+    stream = Conversation(channel)
+    stream.send(head(CHAT, it.picker.keys[0]), body(asked()))
+    stream.until_body_ends()
+    stream.half_close()
+    assert stream.status() is grpc.StatusCode.OK
+    nothing_is_left(it)
+
+
+def test_a_body_that_is_slow_is_a_408(it: Scene, channel: grpc.Channel) -> None:
+    with Conversation(channel) as stream:
+        stream.send(head(CHAT, it.picker.keys[0]), body(b"{", ends=False))
+        assert stream.read().immediate_response.status.code == 408
+    with Conversation(channel) as silent:
+        assert silent.status() is grpc.StatusCode.INTERNAL
+    nothing_is_left(it)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"{", b"no json", b'{"choices":[]}', b'{"usage":{"prompt_tokens":-1}}', b"\xff\xfe"],
+    ids=["empty", "half", "text", "no usage", "minus", "no text"],
+)
+def test_an_answer_that_is_none_is_an_error_or_an_estimate(it: Scene, channel: grpc.Channel, answer: bytes) -> None:
+    with Conversation(channel) as stream:
+        stream.send(head(CHAT, it.picker.keys[0]), body(asked()))
+        stream.until_body_ends()
+        stream.send(answer_head(200), answer_body(answer))
+        begun = stream.read().response_headers.response.header_mutation
+        status = next(each.header.raw_value for each in begun.set_headers if each.header.key == ":status")
+        assert status in {b"200", b"502"}
+        assert stream.read().response_body.response.body_mutation.streamed_response.end_of_stream
+    nothing_is_left(it)
+
+
+def test_an_answer_in_single_bytes_is_whole(it: Scene, channel: grpc.Channel) -> None:
+    with Conversation(channel, 60) as stream:
+        stream.send(head(CHAT, it.picker.keys[0]), body(asked()))
+        stream.until_body_ends()
+        pieces = [answer_body(ANSWER[at : at + 1], ends=False) for at in range(len(ANSWER))]
+        stream.send(answer_head(200), *pieces, answer_body(b""))
+        assert stream.read().WhichOneof("response") == "response_headers"
+        found = json.loads(stream.read().response_body.response.body_mutation.streamed_response.body)
+    assert found["usage"]["prompt_tokens"] == 40
+    assert found["usage"]["warmroute"]["id"]
+    nothing_is_left(it)
+
+
+def test_modes_that_would_lose_answers_are_refused_by_name(it: Scene, channel: grpc.Channel) -> None:
+    for field, mode in (("response_body_mode", 2), ("request_body_mode", 0), ("request_body_mode", 1)):
+        message = head(CHAT, it.picker.keys[0])
+        setattr(message.protocol_config, field, mode)
+        with Conversation(channel) as stream:
+            refused = stream.send(message).read().immediate_response
+        assert refused.status.code == 500
+        assert field in json.loads(refused.body)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("", 400), ("v1", 400), ("/" + "x" * 9000, 414), ("/v1/chat/completions#a", 400)]
+)
+def test_a_target_that_is_none_is_refused(it: Scene, channel: grpc.Channel, path: str, status: int) -> None:
+    with Conversation(channel) as stream:
+        assert stream.send(head(path, it.picker.keys[0])).read().immediate_response.status.code == status
+
+
+def test_headers_beyond_the_limits_are_refused(it: Scene, channel: grpc.Channel) -> None:
+    many = {f"x{number}": "y" for number in range(200)}
+    for headers in (many, {"x-long": "y" * 70_000}):
+        with Conversation(channel) as stream:
+            message = head(CHAT, it.picker.keys[0])
+            for name, value in headers.items():
+                added = message.request_headers.headers.headers.add()
+                added.key, added.raw_value = name, value.encode()
+            assert stream.send(message).read().immediate_response.status.code == 431
+
+
+@pytest.mark.timeout(240)
+async def test_ten_thousand_streams_wait_at_once_and_all_end(it: Scene) -> None:
+    first = head(CHAT, it.picker.keys[0], content_length="1000")
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.aio.insecure_channel(it.picker.address, options=options) for _ in range(4)]
+    more = asked()
+    try:
+        calls = [channels[number % 4].stream_stream(PROCESS)() for number in range(STREAMS)]
+        for call in calls:
+            await call.write(first.SerializeToString())
+        with it.picker.admin() as admin:
+            assert admin.get("/admin/engines").status_code == 200  # it still answers
+        assert it.post(chat("beside")).status_code == 200
+        for call in calls[:200]:
+            await call.write(body(more).SerializeToString())
+            answered = messages.ProcessingResponse.FromString(await call.read())
+            assert answered.WhichOneof("response") in {"request_headers", "immediate_response"}
+        for call in calls:
+            call.cancel()
+    finally:
+        for channel in channels:
+            await channel.close()
+    nothing_is_left(it)

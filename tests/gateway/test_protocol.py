@@ -1,0 +1,408 @@
+"""The endpoint picker protocol (proposal 004 of the inference extension), seen through a real Envoy."""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.machine import seconds
+from tests.subjects.gateway import Envoy, Picker, ext_proc, route, unused_port
+from tests.subjects.processes import EngineProcess, chat, events, until
+from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta, whole
+from warmroute_cli.processes import stop_all
+
+CHAT = "/v1/chat/completions"
+CACHED = {"cached_tokens": 64}
+USAGE = {"prompt_tokens": 400, "completion_tokens": 2, "total_tokens": 402, "prompt_tokens_details": CACHED}
+Change = Callable[[dict[str, Any]], None]
+
+
+def answers(handler: Handler) -> None:
+    """An engine that answers at once, in the way that it is asked."""
+    if b'"stream":true' in handler.engine.bodies[-1]:
+        last = {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
+        handler.stream(ROLE, delta("a"), delta("b"), delta(finish="stop"), last, "[DONE]")
+    else:
+        handler.reply(200, whole(USAGE))
+
+
+def held(gate: threading.Event) -> Callable[[Handler], None]:
+    """An engine that answers once the gate is open."""
+
+    def script(handler: Handler) -> None:
+        gate.wait(seconds(30))
+        answers(handler)
+
+    return script
+
+
+class Scene:
+    """Envoy, the picker and scripted engines."""
+
+    def __init__(self, envoy: Envoy, picker: Picker, engines: Sequence[ScriptedEngine]) -> None:
+        self.envoy = envoy
+        self.picker = picker
+        self.engines = engines
+
+    def post(self, body: dict[str, Any], session: str = "s", **headers: str) -> Any:
+        with self.envoy.client(self.picker.keys[0]) as client:
+            return client.post(CHAT, json=body, headers={"x-session-affinity": session, **headers})
+
+
+@contextlib.contextmanager
+def scene(
+    folder: Path,
+    change: Change | None = None,
+    *,
+    engines: int = 2,
+    of_engine: str = "",
+    **of_picker: Any,
+) -> Iterator[Scene]:
+    scripted = [ScriptedEngine(f"s{number}", answers) for number in range(engines)]
+    picker = Picker(folder / "p", [f"{engine.toml()}\n{of_engine}" for engine in scripted], **of_picker)
+    envoy: Envoy | None = None
+    try:
+        picker.start()
+        envoy = Envoy(folder / "envoy", picker.url, [engine.url for engine in scripted], change)
+        yield Scene(envoy.listening(), picker, scripted)
+    finally:
+        if envoy is not None:
+            envoy.stop()
+        picker.stop()
+        for engine in scripted:
+            engine.stop()
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    with scene(tmp_path_factory.mktemp("usual")) as found:
+        yield found
+
+
+def hinted(addresses: list[str]) -> Change:
+    """Envoy names the addresses that may be picked."""
+
+    def change(config: dict[str, Any]) -> None:
+        manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+        kind = "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config"
+        hint = {"x-gateway-destination-endpoint-subset": addresses}
+        entry = {"metadata_namespace": "envoy.lb.subset_hint", "value": hint}
+        settings = {"name": "hint", "typed_config": {"@type": kind, "metadata": [entry]}}
+        manager["http_filters"].insert(0, settings)
+
+    return change
+
+
+def test_the_engine_gets_what_the_proxy_would_send_it_and_nothing_of_the_client_s(usual: Scene) -> None:
+    given = usual.post(chat("x", user="u"), "clean", **{"x-secret": "s", "x-request-id": "r-1"})
+    assert given.status_code == 200, given.text
+    engine = next(each for each in usual.engines if each.heads)
+    head, sent = engine.heads[-1], engine.sent()
+    assert {"authorization", "x-secret", "x-session-affinity", "cookie"}.isdisjoint(head)
+    assert head["x-request-id"] == "r-1"
+    assert head["content-type"] == "application/json"
+    assert sent["rid"]
+    assert sent["cache_salt"]
+    assert given.json()["usage"]["warmroute"]["id"] == given.headers["x-warmroute-receipt"]
+    assert json.loads(usual.picker.row(given.headers["x-warmroute-receipt"])["rids"]) == [sent["rid"]]
+
+
+def test_a_session_goes_where_its_prompt_is_cached(usual: Scene) -> None:
+    for engine in usual.engines:
+        engine.bodies.clear()
+    for turn in range(1, 5):
+        assert usual.post(chat("home", turns=turn), "home").status_code == 200
+    assert sorted(len(engine.bodies) for engine in usual.engines) == [0, 4]
+
+
+def test_only_engines_of_the_subset_are_picked(tmp_path: Path) -> None:
+    with scene(tmp_path) as it:
+        only = it.engines[1]
+        with contextlib.closing(_Also(it, hinted([only.url.removeprefix("http://")]))) as envoy:
+            for session in range(6):
+                with envoy.client(it.picker.keys[0]) as client:
+                    given = client.post(CHAT, json=chat(str(session)), headers={"x-session-affinity": str(session)})
+                assert given.status_code == 200, given.text
+        assert (len(it.engines[0].bodies), len(only.bodies)) == (0, 6)
+
+
+@pytest.mark.parametrize("addresses", [[], ["10.9.9.9:1"]], ids=["empty", "of no engine"])
+def test_an_empty_subset_is_a_503(usual: Scene, addresses: list[str]) -> None:
+    with contextlib.closing(_Also(usual, hinted(addresses))) as envoy, envoy.client(usual.picker.keys[0]) as client:
+        given = client.post(CHAT, json=chat())
+    assert given.status_code == 503
+    assert given.json()["error"]["code"] == "no_worker"
+
+
+class _Also(Envoy):
+    """Another Envoy before the same picker."""
+
+    def __init__(self, it: Scene, change: Change) -> None:
+        folder = it.envoy.log.parent / f"also{unused_port()}"
+        super().__init__(folder, it.picker.url, [engine.url for engine in it.engines], change)
+        self.listening()
+
+    def close(self) -> None:
+        self.stop()
+
+
+def test_load_that_is_shed_is_a_429_with_the_time_to_wait(tmp_path: Path) -> None:
+    gate = threading.Event()
+    with scene(tmp_path, engines=1, of_engine="max_running = 1", limits="queue_requests = 0") as it:
+        it.engines[0].script = held(gate)
+        running = threading.Thread(target=it.post, args=(chat("first"),))
+        running.start()
+        until(lambda: it.engines[0].bodies, "the first runs")
+        given = it.post(chat("second"))
+        gate.set()
+        running.join()
+    assert given.status_code == 429
+    assert given.json()["error"]["code"] == "rate_limit_exceeded"
+    assert int(given.headers["retry-after"]) >= 1
+
+
+def test_a_wait_in_the_queue_is_longer_than_message_timeout(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    def short(config: dict[str, Any]) -> None:
+        ext_proc(config)["message_timeout"] = "0.2s"
+
+    with scene(tmp_path, short, engines=1, of_engine="max_running = 1") as it:
+        it.engines[0].script = held(gate)
+        given: list[Any] = []
+        both = [threading.Thread(target=lambda n=n: given.append(it.post(chat(str(n)), str(n)))) for n in range(2)]
+        for thread in both:
+            thread.start()
+        with it.picker.admin() as admin:
+            until(lambda: admin.get("/admin/admission").json()["queue"]["oldest_s"] > 0.6, "one waits for long")
+        gate.set()
+        for thread in both:
+            thread.join()
+    assert [each.status_code for each in given] == [200, 200]
+
+
+def test_where_the_picked_engine_breaks_off_the_next_one_answers_and_has_the_row(tmp_path: Path) -> None:
+    def retried(config: dict[str, Any]) -> None:
+        route(config)["route"]["retry_policy"]["retry_on"] = "connect-failure,reset"
+
+    with scene(tmp_path, retried) as it:
+        assert it.post(chat("t", turns=1), "t").status_code == 200
+        home = next(engine for engine in it.engines if engine.bodies)
+        other = next(engine for engine in it.engines if engine is not home)
+        home.script = Handler.cut
+        given = it.post(chat("t", turns=2), "t")
+        assert given.status_code == 200, given.text
+        receipt = given.json()["usage"]["warmroute"]
+        assert (len(home.bodies), len(other.bodies)) == (2, 1)
+        row = it.picker.row(receipt["id"])
+        assert row["outcome"] == "completed"
+        assert other.name in json.dumps(json.loads(row["workers"])[-1])
+        home.script = answers
+        # What the other one has computed is known there: the next turn may stay.
+        assert it.post(chat("t", turns=3), "t").status_code == 200
+        assert len(other.bodies) == 2
+
+
+def test_an_engine_that_nobody_reaches_is_a_502_and_charged_nothing(tmp_path: Path) -> None:
+    with scene(tmp_path, engines=1) as it:
+        assert it.post(chat("t")).status_code == 200
+        it.engines[0].script = Handler.cut
+        given = it.post(chat("t", turns=2))
+    assert given.status_code == 502
+    assert given.json()["error"]["code"] == "engine_error"
+    assert it.picker.row(given.headers["x-warmroute-receipt"])["price_nanousd"] == 0
+
+
+@pytest.mark.parametrize(("status", "expected"), [(400, 400), (500, 502), (503, 503)])
+def test_an_error_of_an_engine_reaches_the_client_as_the_proxy_would_give_it(
+    tmp_path: Path, status: int, expected: int
+) -> None:
+    def change(config: dict[str, Any]) -> None:
+        del route(config)["route"]["retry_policy"]
+
+    with scene(tmp_path, change, engines=1) as it:
+        it.engines[0].script = lambda handler: handler.reply(status, b'{"error":{"message":"no","code":"c"}}')
+        given = it.post(chat(stream=True))
+    assert given.status_code == expected
+    assert "message" in given.json()["error"]
+
+
+def test_health_is_told_for_each_of_the_three_services(tmp_path: Path) -> None:
+    with scene(tmp_path, engines=1) as it:
+        names = ("liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "")
+        assert [it.picker.health(name) for name in names] == [1, 1, 1, 1]
+        assert it.picker.health("other") == -1
+        it.engines[0].dead = True
+        it.engines[0].ready = b"no"
+        until(lambda: it.picker.health("readiness") == 2, "it is not ready")
+        assert it.picker.health("liveness") == 1
+
+
+def test_where_the_picker_is_gone_envoy_goes_on_without_it(tmp_path: Path) -> None:
+    with scene(tmp_path) as it:
+        assert "x-warmroute-receipt" in it.post(chat("a")).headers
+        it.picker.kill()
+        until(lambda: it.envoy.stat("cluster.warmroute.membership_healthy") == 0, "Envoy has noticed")
+        for _ in range(4):
+            given = it.post(chat("a"))
+            assert given.status_code == 200, given.text
+            assert "x-warmroute-receipt" not in given.headers
+        assert all(engine.bodies for engine in it.engines)  # in turn
+
+
+def test_where_it_is_to_fail_closed_it_does(tmp_path: Path) -> None:
+    def closed(config: dict[str, Any]) -> None:
+        ext_proc(config)["failure_mode_allow"] = False
+
+    with scene(tmp_path, closed) as it:
+        it.picker.kill()
+        given = it.post(chat("a"))
+        assert given.status_code == 500
+        assert not any(engine.bodies for engine in it.engines)
+
+
+def buffered(config: dict[str, Any]) -> None:
+    settings = ext_proc(config)
+    settings["processing_mode"] |= {"request_body_mode": "BUFFERED", "request_trailer_mode": "SKIP"}
+    settings["max_message_timeout"] = "600s"
+
+
+def test_a_buffered_body_is_taken_up_to_envoy_s_limit(tmp_path: Path) -> None:
+    def change(config: dict[str, Any]) -> None:
+        buffered(config)
+        config["static_resources"]["listeners"][0]["per_connection_buffer_limit_bytes"] = 262_144
+
+    with scene(tmp_path, change, limits="body_timeout_s = 1") as it:
+        given = it.post(chat("w " * 30_000))
+        assert given.status_code == 200, given.text
+        assert given.json()["usage"]["warmroute"]["id"]
+        sent = next(engine for engine in it.engines if engine.bodies)
+        assert "w w w" in sent.sent()["messages"][-1]["content"]
+        # Envoy refuses it, or holds it where it came before the answer to its head; then the picker ends that.
+        assert it.post(chat("w " * 300_000)).status_code in {413, 500}
+        assert it.post(chat("w")).status_code == 200
+
+
+@pytest.mark.parametrize("size", [200_000, 1_500_000, 4_000_000])
+def test_a_streamed_body_of_any_size_passes(usual: Scene, size: int) -> None:
+    given = usual.post(chat("w " * (size // 2)), f"large-{size}")
+    assert given.status_code == 200, given.text
+    assert max(len(body) for engine in usual.engines for body in engine.bodies) > size
+
+
+def test_a_body_beyond_the_limit_is_a_413(tmp_path: Path) -> None:
+    with scene(tmp_path, limits="body_bytes = 100000") as it:
+        assert it.post(chat("w " * 100_000)).status_code == 413
+        assert it.post(chat("w")).status_code == 200
+
+
+def off(mode: str) -> Change:
+    def change(config: dict[str, Any]) -> None:
+        ext_proc(config)["processing_mode"] |= {
+            "response_header_mode": mode,
+            "response_body_mode": "NONE",
+            "response_trailer_mode": "SKIP",
+        }
+
+    return change
+
+
+@pytest.mark.parametrize("mode", ["SEND", "SKIP"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_where_answers_are_not_read_they_pass_and_rows_have_no_tokens(tmp_path: Path, mode: str, stream: bool) -> None:
+    with scene(tmp_path, off(mode)) as it:
+        given = it.post(chat("a", stream=stream))
+        assert given.status_code == 200, given.text
+        assert ("x-warmroute-receipt" in given.headers) == (mode == "SEND")
+        assert "warmroute" not in given.text
+        row = it.picker.rows(1)[0]
+        assert (row["outcome"], row["prompt_tokens"], row["price_nanousd"]) == ("completed", 0, 0)
+        receipt = json.loads(row["usage"])["warmroute"]
+        assert {"prompt_tokens", "cached_tokens", "completion_tokens"} <= set(receipt["estimated"]), row
+        assert it.post(chat("a", turns=2, stream=stream)).status_code == 200
+        assert sorted(len(engine.bodies) for engine in it.engines) == [0, 2]
+
+
+def test_other_apis_are_translated_both_ways(usual: Scene) -> None:
+    body = {"model": "claude-x", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
+    with usual.envoy.client(usual.picker.keys[0]) as client:
+        given = client.post("/v1/messages", json=body)
+        assert given.status_code == 200, given.text
+        assert given.json()["type"] == "message"
+        assert given.json()["usage"]["warmroute"]["id"] == given.headers["x-warmroute-receipt"]
+        streamed = client.post("/v1/messages", json=body | {"stream": True}).text
+    assert [line for line in streamed.splitlines() if line.startswith("event: message_stop")]
+
+
+def test_what_the_proxy_answers_itself_is_answered(usual: Scene) -> None:
+    with usual.envoy.client(usual.picker.keys[0]) as client:
+        assert {each["id"] for each in client.get("/v1/models").json()["data"]} >= {"kimi-k2.5"}
+        assert client.get("/v1/usage").status_code == 200
+        assert client.get("/v1/nothing").status_code == 404
+        assert client.get(CHAT).status_code == 405
+        assert client.post(CHAT, content=b"{").json()["error"]["code"] == "invalid_json"
+        offered = client.get("/v1/responses", headers={"upgrade": "websocket", "connection": "upgrade"})
+        assert offered.status_code in {403, 426}  # Envoy's own, unless it lets upgrades pass
+    with usual.envoy.client("sk-nobody") as client:
+        given = client.post(CHAT, json=chat())
+        assert (given.status_code, given.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+def test_a_key_of_idempotency_gives_the_answer_again(usual: Scene) -> None:
+    bodies = sum(len(engine.bodies) for engine in usual.engines)
+    for stream in (False, True):
+        key = {"idempotency-key": f"k-{stream}"}
+        first, again = (usual.post(chat("i", stream=stream), "i", **key) for _ in range(2))
+        assert first.status_code == again.status_code == 200
+        assert first.content == again.content
+    assert sum(len(engine.bodies) for engine in usual.engines) == bodies + 2
+
+
+def test_a_client_that_leaves_stops_its_engine_and_has_a_row(engines: list[EngineProcess], tmp_path: Path) -> None:
+    picker = Picker(tmp_path / "p", [engine.toml("east") for engine in engines])
+    envoy: Envoy | None = None
+    try:
+        picker.start()
+        envoy = Envoy(tmp_path / "envoy", picker.url, [engine.url for engine in engines]).listening()
+        with envoy.client(picker.keys[0]) as client:
+            body = chat("leave", max_tokens=4000, stream=True)
+            with client.stream("POST", CHAT, json=body) as streamed:
+                next(streamed.iter_bytes())
+        until(lambda: not any(engine.running() for engine in engines), "the engine has stopped")
+        row = picker.rows(1)[0]
+        assert row["outcome"] == "client_left"
+    finally:
+        picker.stop()
+        if envoy is not None:
+            envoy.stop()
+
+
+def test_a_pair_is_driven_by_the_picker_the_prefill_leg_is_its_own(tmp_path: Path) -> None:
+    roles = {"p0": "prefill", "d0": "decode"}
+    engines = [EngineProcess(tmp_path, name, role) for name, role in roles.items()]
+    picker: Picker | None = None
+    envoy: Envoy | None = None
+    try:
+        tables = [engine.listening().toml("east") for engine in engines]
+        picker = Picker(tmp_path / "p", tables)
+        picker.start()
+        envoy = Envoy(tmp_path / "envoy", picker.url, [engine.url for engine in engines]).listening()
+        with envoy.client(picker.keys[0]) as client:
+            whole_answer = client.post(CHAT, json=chat("pair", max_tokens=4))
+            streamed = client.post(CHAT, json=chat("pair", turns=2, max_tokens=4, stream=True))
+        assert whole_answer.status_code == streamed.status_code == 200, whole_answer.text + streamed.text
+        assert whole_answer.json()["usage"]["completion_tokens"] == 4
+        assert len(events(streamed.text)) >= 4
+        assert [len(engine.log()["finished"]) for engine in engines] == [2, 2]
+        row = picker.row(whole_answer.headers["x-warmroute-receipt"])
+        assert {worker["role"] for worker in json.loads(row["workers"])} == {"prefill", "decode"}
+    finally:
+        if envoy is not None:
+            envoy.stop()
+        if picker is not None:
+            picker.stop()
+        stop_all([engine.child for engine in engines], seconds(5.0))

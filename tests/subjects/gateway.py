@@ -1,0 +1,167 @@
+"""A real Envoy with the configuration of docs/how-to/gateway.md, and a picker that it asks."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import httpx
+import yaml
+
+from tests.machine import seconds
+from tests.subjects.processes import DEADLINE_S, PLAIN, ProxyProcess, until
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "gateway.md"
+ENVOY = Path(sys.executable).with_name("envoy")
+EXT_PROC = "envoy.filters.http.ext_proc"
+STREAM = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+
+
+def page_block(title: str) -> str:
+    """A block of the page, by its title."""
+    found = re.search(rf'```\w+ title="{re.escape(title)}"\n(.*?)```', PAGE.read_text(), re.DOTALL)
+    assert found, title
+    return found[1]
+
+
+def envoy_config() -> dict[str, Any]:
+    """The page's configuration of Envoy."""
+    config: dict[str, Any] = yaml.safe_load(page_block("envoy.yaml"))
+    return config
+
+
+def ext_proc(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings of external processing in a configuration."""
+    manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    settings: dict[str, Any] = next(each for each in manager["http_filters"] if each["name"] == EXT_PROC)[
+        "typed_config"
+    ]
+    return settings
+
+
+def route(config: dict[str, Any]) -> dict[str, Any]:
+    """The only route."""
+    manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    found: dict[str, Any] = manager["route_config"]["virtual_hosts"][0]["routes"][0]
+    return found
+
+
+def endpoint(url: str) -> dict[str, Any]:
+    """An address in a cluster."""
+    parts = urlsplit(url)
+    return {"endpoint": {"address": {"socket_address": {"address": parts.hostname, "port_value": parts.port}}}}
+
+
+class Picker(ProxyProcess):
+    """`warmroute epp`."""
+
+    command = "epp"
+
+    def is_ready(self) -> bool:
+        return self.health("readiness") == 1
+
+    def health(self, service: str) -> int:
+        """What gRPC health says of a service: 1 serves, 2 does not; 0: it does not answer."""
+        name = service.encode()
+        with grpc.insecure_channel(self.address) as channel:
+            ask = channel.unary_unary("/grpc.health.v1.Health/Check")
+            try:
+                return int(ask(b"\x0a%c%b" % (len(name), name) if name else b"", timeout=seconds(5))[1])
+            except grpc.RpcError as error:
+                return 0 if error.code() is grpc.StatusCode.UNAVAILABLE else -1
+
+    @property
+    def address(self) -> str:
+        return self.url.partition("://")[2]
+
+
+class Envoy:
+    """An Envoy in front of engines. `change`: what a test has in another way than the page."""
+
+    def __init__(
+        self,
+        folder: Path,
+        picker: str,
+        engines: Sequence[str],
+        change: Callable[[dict[str, Any]], None] | None = None,
+        *,
+        concurrency: int = 1,
+        core: int | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        config = envoy_config()
+        config["admin"] = {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}}}
+        resources = config["static_resources"]
+        resources["listeners"][0]["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": 0}
+        by_name = {cluster["name"]: cluster for cluster in resources["clusters"]}
+        by_name["warmroute"]["load_assignment"]["endpoints"][0]["lb_endpoints"] = [endpoint(picker)]
+        by_name["engines"]["load_assignment"]["endpoints"][0]["lb_endpoints"] = [endpoint(url) for url in engines]
+        if change is not None:
+            change(config)
+        path, self._admin = folder / "envoy.json", folder / "admin"
+        path.write_text(json.dumps(config))
+        command = [str(ENVOY), "-c", str(path), "--concurrency", str(concurrency), "-l", "warning"]
+        command += ["--admin-address-path", str(self._admin), "--use-dynamic-base-id"]
+        if core is not None:
+            command = ["taskset", "-c", str(core), *command]
+        self.log = folder / "envoy.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.url = ""
+
+    def listening(self) -> "Envoy":
+        until(self._found, "Envoy listens", DEADLINE_S)
+        return self
+
+    def _found(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        if not self._admin.exists() or not (admin := self._admin.read_text()):
+            return False
+        try:
+            found = httpx.get(f"http://{admin}/listeners?format=json", verify=PLAIN).json()["listener_statuses"]
+        except (httpx.HTTPError, KeyError):
+            return False
+        at = found[0]["local_address"]["socket_address"]
+        self.url = f"http://{at['address']}:{at['port_value']}"
+        try:
+            socket.create_connection((at["address"], at["port_value"]), timeout=seconds(1)).close()
+        except OSError:
+            return False
+        return True
+
+    def stat(self, name: str) -> int:
+        """A counter or gauge of Envoy's."""
+        text = httpx.get(f"http://{self._admin.read_text()}/stats?filter={name}$", verify=PLAIN).text
+        return sum(int(line.rpartition(": ")[2]) for line in text.splitlines())
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    def client(self, key: str) -> httpx.Client:
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=seconds(60), verify=PLAIN)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGTERM)
+            try:
+                self.process.wait(seconds(5))
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def unused_port() -> int:
+    """A port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
