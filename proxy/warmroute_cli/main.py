@@ -36,6 +36,7 @@ from warmroute_cli.directory import arguments as directory
 from warmroute_cli.doctor import arguments as doctor
 from warmroute_cli.doctor import health
 from warmroute_cli.installed import missing
+from warmroute_cli.ladder import arguments as ladder
 from warmroute_cli.launch import arguments as launch
 from warmroute_cli.plan import arguments as plan
 from warmroute_cli.prices import arguments as prices
@@ -108,6 +109,9 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
     "Tenants and money": (
         Command("usage", "show costs, cached tokens, and the reason for each uncached token",
             "warmroute usage --by session --since today", (add_usage, *_RUNNING), "usage:run", silent=True),
+        Command("ladder", "show where cached tokens were lost, from possible to billed, in tokens and USD",
+            "warmroute ladder --by model --since today", (ladder.add, add_state_dir), "ladder.command:run",
+            silent=True),
         Command("receipts", "list the newest turns, or explain one in words",
             "warmroute receipts list --limit 5", (add_receipts,), "receipts:run", silent=True),
         Command("prices", "list price books, and add new ones",
