@@ -31,6 +31,7 @@ from warmroute_cli.arguments import (
     read_strictly,
 )
 from warmroute_cli.audit import arguments as audit
+from warmroute_cli.conform import arguments as conform
 from warmroute_cli.demo import arguments as demo
 from warmroute_cli.directory import arguments as directory
 from warmroute_cli.doctor import arguments as doctor
@@ -102,6 +103,9 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
             "warmroute reload --config proxy.toml --dry-run", (add_reload, *_RUNNING), "reload:run", silent=True),
         Command("health", "check the health of the proxy that a config names",
             "warmroute health --config proxy.toml --ready", (health.add,), "doctor.health:run", extras=()),
+        Command("conform", "score an endpoint: sessions, cached tokens, isolation, prices, lost fields",
+            "warmroute conform http://127.0.0.1:8000 --key-file key --api openai anthropic",
+            (conform.add,), "conform.command:run", silent=True),
         Command("audit", "test whether one tenant can detect another's prompts",
             "warmroute audit isolation --base-url http://127.0.0.1:8000 --model m --key-file a --other-key-file b",
             (audit.add,), "audit.command:run"),

@@ -17,7 +17,7 @@ _STEPS: Final = (
 _REMEDIES: Final = (
     Column("would win back"), Column("tokens", is_number=True), Column("USD", is_number=True),
 )  # fmt: skip
-_SHARES: Final = ("reachable", "kept", "chosen", "delivered", "billed")
+_SHARES: Final = ("reachable", "kept", "chosen", "billed")
 
 
 def ladder_table(ladder: Ladder, most: int, limit: int) -> list[str]:
@@ -72,7 +72,7 @@ def _group(key: str, sums: Sums, shown: Sequence[str]) -> Row:
     levels = sums.levels()
     lost = sums.price_nanousd - levels["reachable"][1]
     shares = [_share(levels[step][0], sums) for step in shown]
-    money = [_usd(sums.price_nanousd), _usd(lost) if "reachable" in sums.known else UNKNOWN]
+    money = [_short(sums.price_nanousd), _short(lost) if "reachable" in sums.known else UNKNOWN]
     return Row([key or "(none)", f"{sums.turns:,}", f"{sums.prompt_tokens:,}", *shares, *money])
 
 
@@ -81,5 +81,10 @@ def _share(tokens: int, sums: Sums) -> str:
 
 
 def _usd(nanousd: int) -> str:
-    """Exact; JSON has nanodollars."""
+    """Exact."""
     return usd(nanousd)
+
+
+def _short(nanousd: int) -> str:
+    """Rounded; JSON has nanodollars."""
+    return f"{nanousd / 1e9:,.4f}"
