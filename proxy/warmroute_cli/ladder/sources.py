@@ -4,9 +4,9 @@ from argparse import Namespace
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from warmroute_cli.asking import since_parameter
+from warmroute_cli.ladder.logs import Source, log_source
 from warmroute_cli.own_rows import folders_in, rows_of
 from warmroute_cli.past import UP
 from warmroute_proxy.ladder.of_entries import turn_of
@@ -15,19 +15,13 @@ from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.control.usage_question import read_question
 
 
-class Source(NamedTuple):
-    """Turns, and what they were read from. `notes`: what a reader of the figures must know."""
-
-    about: dict[str, Any]
-    turns: Iterator[Turn]
-    notes: list[str]
-
-
 def source_of(arguments: Namespace) -> Source:
-    """The turns that a command line asks for. Raises: CannotRead and its like, sqlite3.Error, OSError, ConfigError."""
+    """The turns that a command line asks for. Raises: ValueError, sqlite3.Error, OSError, ConfigError, Refusal."""
     since_s = _since(arguments.since)
     if arguments.paths and not all(path.is_dir() for path in arguments.paths):
-        raise NotImplementedError
+        if arguments.since is not None or arguments.config is not None:
+            raise ValueError("--since and --config are for ledgers: leave them out with logs")
+        return log_source(arguments)
     folders = _folders(arguments)
     about = {"kind": "ledger", "paths": [str(folder) for folder in folders], "since": since_s}
     return Source(about, _of_ledgers(folders, since_s), [])
