@@ -14,7 +14,7 @@ _SCHEMA: Final = {
     "required": ["path"],
 }
 _CALL: Final = "call_1"
-_PATH: Final = {"path": "src/main/handlers/sessions.py"}
+_PATH: Final[Mapping[str, str]] = {"path": "src/main/handlers/sessions.py"}
 _LINES: Final = "1 import asyncio\n2 import json\n3 class Sessions:\n4     pass\n"
 
 
@@ -90,8 +90,8 @@ def _openai(model: str, asked: Asked, given: dict[str, str]) -> Shape:
         messages.append({"role": "tool", "tool_call_id": _CALL, "content": _LINES})
     body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": asked.answer_tokens, "temperature": 0}
     if asked.tools:
-        function = {"name": TOOL, "description": _ABOUT, "parameters": _SCHEMA}
-        body["tools"] = [{"type": "function", "function": function}]
+        described: dict[str, Any] = {"name": TOOL, "description": _ABOUT, "parameters": _SCHEMA}
+        body["tools"] = [{"type": "function", "function": described}]
     if asked.stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if asked.answers > 1:

@@ -7,7 +7,7 @@ from typing import Final
 from warmroute_cli.arguments import count
 
 BY: Final = ("session", "tenant", "model", "harness", "day", "kind")
-FORMATS: Final = ("ledger", "sglang", "vllm", "litellm", "otel", "record")
+FORMATS: Final = ("sglang", "vllm", "litellm", "otel", "trace")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option(
         "paths", nargs="*", type=Path, metavar="PATH",
-        help="folders with a ledger, or logs of other programs (default: the fleet of `up`)",
+        help="folders with a ledger, logs of other programs, or a proxy's record (default: the fleet of `up`)",
     )  # fmt: skip
     option("--format", choices=FORMATS, help="what the files are (default: told by their first lines)")
     option("--config", type=Path, metavar="FILE", help="the ledger of the proxy with this TOML file")
@@ -26,6 +26,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="USD per million tokens, for logs without prices",
     )  # fmt: skip
     option("--kv-tokens", type=_tokens, metavar="N", help="for logs with prompts: tokens that the fleet's caches hold")
+    option(
+        "--what-if", action="append", default=[], metavar="NAME=VALUE,...",
+        help="of a record or trace: play it again with another policy, workers, kv-tokens, max-running or price",
+    )  # fmt: skip
+    option("--as-it-is", metavar="NAME=VALUE,...", help="what the first replay of a record or trace assumes, likewise")
     option("--limit", type=count, default=20, metavar="N", help="groups that are shown, the dearest (%(default)d)")
     option("--json", action="store_true", help="print JSON")
 

@@ -1,13 +1,16 @@
 """The ladder as text: a line for each step, what would win the losses back, and a line for each group."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from warmroute.contract.money import usd
 from warmroute_cli.tables import Column, Row, fitted
 from warmroute_proxy.ladder.remedies import wins
 from warmroute_proxy.ladder.steps import PROMPT, STEPS
 from warmroute_proxy.ladder.sums import Ladder, Sums
+
+if TYPE_CHECKING:
+    from warmroute_cli.ladder.what_if import Difference
 
 UNKNOWN: Final = "-"
 _STEPS: Final = (
@@ -26,6 +29,24 @@ def ladder_table(ladder: Ladder, most: int, limit: int) -> list[str]:
     if ladder.by is not None and ladder.groups:
         lines += ["", *_groups(ladder, most, limit)]
     return lines
+
+
+def what_if_table(first: Ladder, others: "Sequence[Difference]", most: int) -> list[str]:
+    """A line for each other case: what it delivers and costs, and the causes whose sum is the difference."""
+    columns = [
+        Column("what if"), Column("delivered", is_number=True), Column("price USD", is_number=True),
+        Column("more USD", is_number=True),
+    ]  # fmt: skip
+    rows = []
+    for each in others:
+        notes = [f"{cause} {tokens:+,} ({_signed(nanousd)} USD)" for cause, (tokens, nanousd) in each.causes.items()]
+        share = _share(each.delivered, first.all)
+        rows.append(Row([each.name, share, _usd(each.price_nanousd), _signed(each.more_nanousd)], notes))
+    return fitted(columns, rows, "because", most)
+
+
+def _signed(nanousd: int) -> str:
+    return f"{'+' if nanousd > 0 else ''}{usd(nanousd)}"
 
 
 def _steps(sums: Sums, most: int) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.ladder.prefixes import Prefixes
-from warmroute_proxy.ladder.steps import CAUSES, UNEXPLAINED
+from warmroute_proxy.ladder.steps import CAUSES, STEPS, UNEXPLAINED
 from warmroute_proxy.ladder.turn import Bill, Cost, Loss, Turn, priced
 
 FREE: Final = Rates(0, 0, 0)
@@ -25,7 +25,8 @@ class Report:
 
     `delivered`: cached tokens by the engine's own account; `reported`: by the answer; `predicted`: those that the
     gateway expected. `loss`: loss class -> tokens, as our receipts have them. `units`: the prompt, as token ids or
-    pieces of text.
+    pieces of text; `answer`: the answer, where its KV is cached behind the prompt. `at`: when it came or ended, as a text
+    that sorts by time.
     """
 
     prompt_tokens: int
@@ -36,7 +37,11 @@ class Report:
     cost_nanousd: int | None = None
     loss: Mapping[str, int] | None = None
     units: Sequence[int | str] | None = None
+    answer: Sequence[int | str] = ()
+    levels: Mapping[str, int] | None = None
+    """Step -> cached tokens, where the source has counted them itself."""
     worker: str = ""
+    at: str = ""
     keys: dict[str, str] = field(default_factory=dict)
 
 
@@ -49,7 +54,6 @@ class Reports:
         self._kv_tokens = kv_tokens
         self._tokens = Prefixes(kv_tokens, page_tokens)
         self._pieces = Prefixes(None if kv_tokens is None else kv_tokens // TOKENS_OF_PIECE, 1)
-        self._workers: set[str] = set()
 
     def turn_of(self, report: Report) -> Turn:
         """The turn of a report."""
@@ -67,6 +71,8 @@ class Reports:
 
     def _levels(self, report: Report, prompt: int, bill: Bill) -> dict[str, int]:
         """Step -> cached tokens, of the steps that are known."""
+        if report.levels is not None:
+            return {step: _within(report.levels[step], prompt) for step in STEPS if step in report.levels}
         found: dict[str, int] = {}
         if report.loss is not None and report.reported is not None:
             found |= _of_classes(report, prompt)
@@ -89,16 +95,12 @@ class Reports:
     def _of_prompt(self, report: Report, prompt: int) -> dict[str, int]:
         units = report.units or ()
         prefixes = self._pieces if units and isinstance(units[0], str) else self._tokens
-        seen = prefixes.add(units, report.worker)
-        self._workers.add(report.worker)
+        seen = prefixes.add(units, report.worker, report.answer)
         scale = prompt / len(units) if units else 0.0
         reachable, kept, chosen = (min(int(count * scale), prompt) for count in seen)
-        found = {"reachable": reachable}
-        if self._kv_tokens is not None:
-            found["kept"] = kept
-        if len(self._workers) > 1:
-            found |= {"kept": kept, "predicted": kept, "chosen": chosen}
-        return found
+        if self._kv_tokens is None and not report.worker:
+            return {"reachable": reachable}
+        return {"reachable": reachable, "kept": kept, "chosen": chosen}
 
 
 def _of_classes(report: Report, prompt: int) -> dict[str, int]:
@@ -132,7 +134,7 @@ def _cause(step: str, tokens: int, report: Report, levels: Mapping[str, int]) ->
     """What a loss is called that the log has no class for."""
     if step == "reachable":
         return "new" if levels["reachable"] else "cold"
-    if report.units is not None and step in {"kept", "chosen"}:
+    if (report.units is not None or report.levels is not None) and step in {"kept", "chosen"}:
         return {"kept": "evicted", "chosen": "moved"}[step]
     if report.loss is not None and step in {"predicted", "delivered"}:
         return "underpredicted" if (tokens > 0) == (step == "predicted") else "overpredicted"
@@ -140,7 +142,7 @@ def _cause(step: str, tokens: int, report: Report, levels: Mapping[str, int]) ->
 
 
 def _last(levels: Mapping[str, int], prompt: int) -> int:
-    return next(reversed(levels.values()), prompt)
+    return [prompt, *levels.values()][-1]
 
 
 def _within(tokens: int, prompt: int) -> int:

@@ -55,8 +55,8 @@ class Prefixes:
         self._ever = _Cache(MAX_PAGES)
         self._workers: dict[str, _Cache] = {}
 
-    def add(self, units: Sequence[Hashable], worker: str = "") -> Seen:
-        """What was there before this prompt, which `worker` then holds, too."""
+    def add(self, units: Sequence[Hashable], worker: str = "", answer: Sequence[Hashable] = ()) -> Seen:
+        """What was there before this prompt, which `worker` then holds, too, with its answer behind it."""
         chain = self._chain(units)
         caches = self._workers
         own = caches.setdefault(worker, _Cache(self._pages))
@@ -66,6 +66,8 @@ class Prefixes:
             max(cache.matched(chain) for cache in caches.values()),
             own.matched(chain),
         )
+        if answer:
+            chain = self._chain([*units, *answer])
         own.use(chain)
         self._ever.use(chain)
         return Seen(*(min(count, most) * self._page_units for count in pages))

@@ -72,9 +72,9 @@ def _report(resource: Mapping[str, Any], span: dict[str, Any], attributes: Mappi
         loss=loss if predicted is not None else None,
         worker=text_of(resource.get("service.instance.id")),
         keys={
-            "session": next((found for name in SESSION if (found := text_of(attributes.get(name)))), ""),
+            "session": _text(attributes, SESSION),
             "tenant": text_of(attributes.get("enduser.id")),
-            "model": next((found for name in MODEL if (found := text_of(attributes.get(name)))), ""),
+            "model": _text(attributes, MODEL),
             "harness": text_of(attributes.get("user_agent.original")).partition("/")[0],
             "day": day_of(started_ns),
         },
@@ -98,3 +98,7 @@ def _dicts(found: object) -> Iterator[dict[str, Any]]:
 
 def _first(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     return next((found for name in names if (found := count_of(attributes.get(name))) is not None), None)
+
+
+def _text(attributes: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    return next((found for name in names if (found := text_of(attributes.get(name)))), "")

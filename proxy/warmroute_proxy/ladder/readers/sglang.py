@@ -20,8 +20,10 @@ _OUT: Final = ", out={"
 _FINISH: Final = "Finish: obj="
 _COUNT: Final = re.compile(r"'(prompt_tokens|completion_tokens|cached_tokens)': (\d{1,13})\b")
 _IDS: Final = re.compile(r"\binput_ids=(\[[\d, ]*\])")
+_TEXT: Final = re.compile(r"\btext='((?:[^'\\]|\\.)*)'")
+_ANSWER: Final = re.compile(r"'output_ids': (\[[\d, ]*\])")
 _SESSION: Final = re.compile(rf"'{SESSION}': '([^']{{1,256}})'")
-_DAY: Final = re.compile(r"\[(\d{4}-\d\d-\d\d)[ T]")
+_AT: Final = re.compile(r"\[(\d{4}-\d\d-\d\d[ T][\d:.]+)")
 _HEADERS: Final = ", headers={"
 
 
@@ -53,9 +55,9 @@ class SGLang:
         if row is None or row.get("event") != FINISHED:
             return None
         obj, headers, out = (_object(row.get(name)) for name in ("obj", "headers", "out"))
-        day = text_of(row.get("timestamp"))[:10]
+        at = text_of(row.get("timestamp"))
         session = text_of(headers.get(SESSION))
-        return self._report(_object(out.get("meta_info")), _units(obj), session, day)
+        return self._report(_object(out.get("meta_info")), _units(obj), _ids(out.get("output_ids")), session, at)
 
     def _of_text(self, line: bytes) -> Report | None:
         if len(line) > MAX_LINE_BYTES:
@@ -63,13 +65,16 @@ class SGLang:
         asked, _, out = line.decode(errors="replace").rpartition(_OUT)
         counts = {name: count_of(digits) for name, digits in _COUNT.findall(out)}
         ids = _IDS.search(asked)
-        units = json.loads(ids[1]) if ids is not None and ids[1] != "[]" else None
+        text = _TEXT.search(asked)
+        units = json.loads(ids[1]) if ids is not None and ids[1] != "[]" else pieces_of(text[1] if text else "")
+        said = _ANSWER.search(out)
+        answer = json.loads(said[1]) if said is not None else []
         session = _SESSION.search(asked.rpartition(_HEADERS)[2]) if _HEADERS in asked else None
-        day = _DAY.match(asked)
-        return self._report(counts, units, session[1] if session else "", day[1] if day else "")
+        at = _AT.match(asked)
+        return self._report(counts, units, answer, session[1] if session else "", at[1] if at else "")
 
     def _report(
-        self, counts: Mapping[str, Any], units: list[int | str] | None, session: str, day: str
+        self, counts: Mapping[str, Any], units: list[int | str] | None, answer: list[int | str], session: str, at: str
     ) -> Report | None:
         prompt = count_of(counts.get("prompt_tokens"))
         if prompt is None:
@@ -78,18 +83,23 @@ class SGLang:
             prompt_tokens=prompt,
             completion_tokens=count_of(counts.get("completion_tokens")) or 0,
             delivered=count_of(counts.get("cached_tokens")),
-            units=units,
+            units=units or None,
+            answer=answer if units and isinstance(units[0], int) else (),
             worker=self._worker,
-            keys={"session": session, "model": self._model, "day": day},
+            at=at,
+            keys={"session": session, "model": self._model, "day": at[:10]},
         )
 
 
 def _units(obj: Mapping[str, Any]) -> list[int | str] | None:
     """The prompt; None where the level of the log leaves it out or cuts it."""
-    ids, text = obj.get("input_ids"), obj.get("text")
-    if isinstance(ids, list) and ids and all(type(each) is int for each in ids):
-        return list(ids)
-    return pieces_of(text) if isinstance(text, str) and text else None
+    text = obj.get("text")
+    return _ids(obj.get("input_ids")) or (pieces_of(text) if isinstance(text, str) and text else None)
+
+
+def _ids(found: object) -> list[int | str]:
+    """Token ids; empty where there are none, or the log has cut them."""
+    return list(found) if isinstance(found, list) and all(type(each) is int for each in found) else []
 
 
 def _object(value: object) -> dict[str, Any]:

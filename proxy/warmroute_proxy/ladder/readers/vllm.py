@@ -16,6 +16,7 @@ from warmroute_proxy.ladder.readers.lines import MAX_LINE_BYTES
 
 _MARK: Final = b"prompt_token_ids: ["
 _IDS: Final = re.compile(r"prompt_token_ids: (\[[\d, ]*\]), prompt_embeds")
+_AT: Final = re.compile(r"(?:^|\) )[A-Z]+ (\d\d-\d\d \d\d:\d\d:\d\d) ")
 _RATE: Final = re.compile(r"Prefix cache hit rate: (\d{1,3}\.\d)%")
 
 
@@ -48,5 +49,6 @@ class VLLM:
         units = json.loads(ids[1]) if ids is not None else []
         if not units:
             return None
+        at = _AT.search(text[:200])
         keys = {"session": "", "model": self._model, "day": ""}
-        return Report(prompt_tokens=len(units), units=units, worker=self._worker, keys=keys)
+        return Report(prompt_tokens=len(units), units=units, worker=self._worker, at=at[1] if at else "", keys=keys)
