@@ -25,8 +25,8 @@ class Report:
 
     `delivered`: cached tokens by the engine's own account; `reported`: by the answer; `predicted`: those that the
     gateway expected. `loss`: loss class -> tokens, as our receipts have them. `units`: the prompt, as token ids or
-    pieces of text; `answer`: the answer, where its KV is cached behind the prompt. `at`: when it came or ended, as a text
-    that sorts by time.
+    pieces of text; `answer`: the answer, where its KV is cached behind the prompt. `at`: when it came or ended, as a
+    text that sorts by time.
     """
 
     prompt_tokens: int

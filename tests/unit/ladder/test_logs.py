@@ -26,13 +26,17 @@ def ladder(capture: Capture, *words: object) -> dict[str, Any]:
     return found
 
 
+def lines_of(name: str) -> list[bytes]:
+    return gzip.decompress((FOLDER / name).read_bytes()).splitlines(keepends=True)
+
+
 def levels(found: dict[str, Any]) -> dict[str, int | None]:
     return {step["step"]: step["tokens"] for step in found["steps"]}
 
 
 def test_litellms_rows_have_what_it_billed(capsys: Capture) -> None:
     found = ladder(capsys, FOLDER / "litellm_spend.jsonl.gz", *PRICE, "--by", "session")
-    rows = [json.loads(line) for line in gzip.open(FOLDER / "litellm_spend.jsonl.gz")]
+    rows = [json.loads(line) for line in lines_of("litellm_spend.jsonl.gz")]
     assert found["turns"] == TURNS
     assert found["price_nanousd"] == sum(round(row["spend"] * 1e9) for row in rows)
     steps = levels(found)
@@ -84,7 +88,7 @@ def test_vllms_log_has_what_was_reachable_and_no_cached_tokens(capsys: Capture) 
 
 
 def test_two_workers_show_what_placement_lost(tmp_path: Path, capsys: Capture) -> None:
-    lines = [line for line in gzip.open(FOLDER / "sglang_json.log.gz") if b"request.finished" in line]
+    lines = [line for line in lines_of("sglang_json.log.gz") if b"request.finished" in line]
     for number in range(2):
         (tmp_path / f"worker{number}.log").write_bytes(b"".join(lines[number::2]))
     found = ladder(capsys, tmp_path / "worker0.log", tmp_path / "worker1.log", *PRICE, "--kv-tokens", "100k")

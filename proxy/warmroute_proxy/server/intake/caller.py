@@ -21,6 +21,7 @@ from warmroute.contract.identity import (
     InvalidSessionKey,
     Session,
     described,
+    harness,
     lineage_parts,
     session_name,
     session_of,
@@ -109,7 +110,12 @@ class Caller:
             if not agent and self.agent:
                 agent = secrets.session_of(tenant.share_group, self.agent)[0]
         self.receipt_fields = _receipt_fields(
-            key=key_id, agent=agent, parent=parent_hex, kind=kind, name=session_name(identity)
+            key=key_id,
+            agent=agent,
+            parent=parent_hex,
+            kind=kind,
+            name=session_name(identity),
+            harness=harness(identity),
         )
 
     def keep(self, body: KnownBody) -> None:
