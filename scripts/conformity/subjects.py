@@ -197,11 +197,20 @@ def _litellm(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
         for url in engines
     ]
     config = place.logs / "litellm.json"
-    config.write_text(json.dumps({"model_list": models, "general_settings": {"master_key": key}}))
+    settings = {
+        "model_list": models,
+        "general_settings": {"master_key": key},
+        "router_settings": {"optional_pre_call_checks": ["session_affinity"]},
+        # Else messages are sent to its engines as OpenAI's Responses.
+        "litellm_settings": {"use_chat_completions_url_for_anthropic_messages": True},
+    }
+    config.write_text(json.dumps(settings))
     port = free_port()
     log = place.start("litellm", [programs / "litellm", "--config", config, "--port", port])
     place.wait(f"http://127.0.0.1:{port}/health/liveliness", log)
-    how = f"two deployments of one model, its default routing, no database, before {behind}"
+    how = (
+        f"two deployments of one model, `session_affinity`, messages by chat completions, no database, before {behind}"
+    )
     return Subject("LiteLLM", 5, f"http://127.0.0.1:{port}", version, how, apis=ALL, keys=[file], price=PRICE)
 
 
@@ -254,6 +263,7 @@ def _vllm_engine(place: Workplace, programs: Path, model: Path, number: int) -> 
     port = free_port()
     command = [programs / "vllm", "serve", model, "--served-model-name", MODEL, "--port", port, "--enforce-eager"]
     command += ["--enable-prompt-tokens-details", "--max-model-len", "8192", "--dtype", "float32"]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     log = place.start(f"vllm-{number}", command, {"VLLM_CPU_KVCACHE_SPACE": "1"})
     place.wait(f"http://127.0.0.1:{port}/health", log)
     return f"http://127.0.0.1:{port}"

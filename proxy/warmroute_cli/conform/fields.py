@@ -34,6 +34,8 @@ def system(trial: Trial) -> Cell:
 
 def _longer(trial: Trial, check: str, short: Asked, longer: Asked) -> Cell:
     first, second = trial.send(short), trial.send(longer)
+    if 400 <= second.status < 500:
+        return not_tried(check, f"refused: {problem(second)}")
     for each in (first, second):
         if not each.ok:
             return failed(check, problem(each), each)
