@@ -59,8 +59,8 @@ def cancelled(trial: Trial) -> Cell:
         return failed(check, f"the next turn was {problem(after)}", left, after)
     if after.counts.cached is None or after.counts.prompt is None:
         return not_tried(check, "the next turn is served; without a count of cached tokens no more is seen")
-    kept = "found" if found_again(after, after.counts.prompt) else "did not find"
-    return passed(check, f"the next turn is served, and {kept} the prompt")
+    then = "found" if found_again(after, after.counts.prompt) else "did not find"
+    return passed(check, f"the next turn is served, and {then} the prompt")
 
 
 def _settled(trial: Trial, left: Exchange) -> str:

@@ -116,11 +116,11 @@ class Endpoint:
                 text = self._hidden(response.read(MAX_ERROR_BYTES).decode(errors="replace"))
                 return Exchange(api, shape, tenant, response.status, found, {}, {}, error=text)
             if "event-stream" in found.get("content-type", ""):
-                usage, last, broken = _streamed(api, response, cancel)
+                usage, last_event, broken = _streamed(api, response, cancel)
             else:
-                last, broken = _whole(response)
-                usage = usage_in(api, last)
-            return Exchange(api, shape, tenant, 200, found, usage, last, broken=self._hidden(broken))
+                last_event, broken = _whole(response)
+                usage = usage_in(api, last_event)
+            return Exchange(api, shape, tenant, 200, found, usage, last_event, broken=self._hidden(broken))
         except (OSError, HTTPException, ValueError) as error:
             text = self._hidden(f"{self._host}: {error or type(error).__name__}")
             return Exchange(api, shape, tenant, 0, {}, {}, {}, error=text)
@@ -161,15 +161,15 @@ def _whole(response: HTTPResponse) -> tuple[dict[str, Any], str]:
 def _streamed(api: str, response: HTTPResponse, cancel: bool) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Usage, the last event, and why it is broken; of usages of several events, a later count replaces an earlier."""
     usage: dict[str, Any] = {}
-    last: dict[str, Any] = {}
+    last_event: dict[str, Any] = {}
     for event in _events(response):
         if "error" in event:
             return usage, event, f"the stream ends with an error: {json.dumps(event['error'])[:MAX_ERROR_BYTES]}"
         usage |= usage_in(api, event)
-        last = event
+        last_event = event
         if cancel and (event.get("choices") or event.get("candidates") or event.get("type") == "content_block_start"):
-            return usage, last, "left by the client"
-    return usage, last, "" if last else "the stream has no event"
+            return usage, last_event, "left by the client"
+    return usage, last_event, "" if last_event else "the stream has no event"
 
 
 def _events(response: HTTPResponse) -> Iterator[dict[str, Any]]:

@@ -104,8 +104,7 @@ def _roles(path: Path) -> list[str]:
         if file.read(17) != b"warmroute record ":
             return []
         file.seek(0)
-        for frame in Frames(file.read):
-            opened = frame.call
+        for _, _, opened in Frames(file.read):
             return [worker.role for worker in opened.workers] if isinstance(opened, Opened) else []
     return []
 

@@ -63,7 +63,7 @@ class Reports:
         levels = self._levels(report, prompt, bill)
         losses = tuple(_losses(report, prompt, levels))
         costs = priced(losses, bill)
-        price = bill.price(_last(levels, prompt)) if report.cost_nanousd is None else report.cost_nanousd
+        price = bill.price(_lowest(levels, prompt)) if report.cost_nanousd is None else report.cost_nanousd
         rest = price - bill.price(prompt) - sum(cost.nanousd for cost in costs)
         if rest:
             costs = (*costs, Cost("billed", UNEXPLAINED, 0, rest))
@@ -97,10 +97,10 @@ class Reports:
         prefixes = self._pieces if units and isinstance(units[0], str) else self._tokens
         seen = prefixes.add(units, report.worker, report.answer)
         scale = prompt / len(units) if units else 0.0
-        reachable, kept, chosen = (min(int(count * scale), prompt) for count in seen)
+        reachable, held, chosen = (min(int(count * scale), prompt) for count in seen)
         if self._kv_tokens is None and not report.worker:
             return {"reachable": reachable}
-        return {"reachable": reachable, "kept": kept, "chosen": chosen}
+        return {"reachable": reachable, "kept": held, "chosen": chosen}
 
 
 def _of_classes(report: Report, prompt: int) -> dict[str, int]:
@@ -108,8 +108,8 @@ def _of_classes(report: Report, prompt: int) -> dict[str, int]:
     loss = report.loss or {}
     cached = _within(report.reported or 0, prompt)
     moved = sum(loss.get(name, 0) for name in CAUSES["chosen"])
-    kept = cached + loss.get("unknown", 0) + moved
-    found = {"reachable": kept + sum(loss.get(name, 0) for name in CAUSES["kept"]), "kept": kept}
+    held = cached + loss.get("unknown", 0) + moved
+    found = {"reachable": held + sum(loss.get(name, 0) for name in CAUSES["kept"]), "kept": held}
     if report.predicted is not None:
         found |= {"predicted": report.predicted + moved, "chosen": report.predicted}
     return found | {"delivered": cached}
@@ -141,7 +141,7 @@ def _cause(step: str, tokens: int, report: Report, levels: Mapping[str, int]) ->
     return UNEXPLAINED
 
 
-def _last(levels: Mapping[str, int], prompt: int) -> int:
+def _lowest(levels: Mapping[str, int], prompt: int) -> int:
     return [prompt, *levels.values()][-1]
 
 

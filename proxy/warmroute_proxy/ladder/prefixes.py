@@ -19,7 +19,7 @@ class Seen(NamedTuple):
     """Units at the beginning of a prompt: seen before, held by some worker, and held by the one that got it."""
 
     reachable: int
-    kept: int
+    held: int
     chosen: int
 
 

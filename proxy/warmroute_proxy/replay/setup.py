@@ -107,8 +107,8 @@ def _played(
         trace, built.fleet, built.policy(policy), speed_up, progress,
         ingress=Ingress(setup.region_names, setup.each_turn, setup.rtt_s, setup.home_share),
         changes=Changes(setup.changes, built.scheduler), skip_share=setup.skip_share,
-        watch_caches=watch_caches,
     )  # fmt: skip
+    simulation.watch_caches = watch_caches
     result = simulation.run()
     result.policy = policy
     result.workers = setup.workers

@@ -89,11 +89,8 @@ class Simulation:
         ingress: Ingress | None = None,
         changes: Changes | None = None,
         skip_share: float = 0.0,
-        watch_caches: bool = False,
     ) -> None:
-        """`skip_share` of the arrivals, the first ones, warm the caches up and are left out of the figures.
-        `watch_caches`: note what caches hold of each turn when it is sent.
-        """
+        """`skip_share` of the arrivals, the first ones, warm the caches up and are left out of the figures."""
         self.trace = trace
         self.fleet = fleet
         self.policy = policy
@@ -104,7 +101,8 @@ class Simulation:
         self._ingress = ingress or Ingress()
         self._changes = changes
         self._skip_share = skip_share
-        self._watch_caches = watch_caches
+        self.watch_caches = False
+        """Whether to note what caches hold of each turn when it is sent."""
         self._progress = progress
         self._progress_step = max(1, len(trace.requests) // PROGRESS_STEPS)
         self._done = 0
@@ -204,7 +202,7 @@ class Simulation:
     def _send(self, turn: Turn, chosen: Worker, now_s: float) -> None:
         turn.worker = chosen
         request = turn.request
-        if self._watch_caches:
+        if self.watch_caches:
             held = [worker.cached_tokens(request, in_flight=True) for worker in self.fleet.prefills]
             turn.held_tokens = max(held, default=0)
             turn.here_tokens = chosen.cached_tokens(request, in_flight=True)

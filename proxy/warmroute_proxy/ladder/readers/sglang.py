@@ -67,8 +67,8 @@ class SGLang:
         ids = _IDS.search(asked)
         text = _TEXT.search(asked)
         units = json.loads(ids[1]) if ids is not None and ids[1] != "[]" else pieces_of(text[1] if text else "")
-        said = _ANSWER.search(out)
-        answer = json.loads(said[1]) if said is not None else []
+        ids_of_answer = _ANSWER.search(out)
+        answer = json.loads(ids_of_answer[1]) if ids_of_answer is not None else []
         session = _SESSION.search(asked.rpartition(_HEADERS)[2]) if _HEADERS in asked else None
         at = _AT.match(asked)
         return self._report(counts, units, answer, session[1] if session else "", at[1] if at else "")
