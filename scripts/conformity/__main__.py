@@ -34,11 +34,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="DIR", help="keep the results, and read those of other runs there")
     arguments = parser.parse_args()
     kept = arguments.json or arguments.envs / "results"
-    kept.mkdir(parents=True, exist_ok=True)
+    runs = arguments.envs / "run"
+    for folder in (kept, runs):
+        folder.mkdir(parents=True, exist_ok=True)
     for name, group in GROUPS.items():
         if arguments.only and name not in arguments.only:
             continue
-        place = Workplace(ROOT, arguments.envs, kept)
+        place = Workplace(ROOT, arguments.envs, runs)
         try:
             with contextlib.ExitStack() as stack:
                 stack.callback(place.stop)

@@ -69,8 +69,9 @@ def _of_trace(arguments: Namespace) -> int:
     rates = rates_by_model(arguments.price).get("")
     trace = what_if.read_trace(arguments.paths)
     case = what_if.first_case(arguments.paths, arguments.as_it_is, arguments.kv_tokens)
+    cases = [what_if.changed(case, text) for text in arguments.what_if]
     first = what_if.ladder_of(trace, case, case.rates or rates, arguments.by)
-    others = what_if.differences(trace, first, case, case.rates or rates, arguments.what_if)
+    others = what_if.differences(trace, first, case.rates or rates, cases)
     about = {"kind": TRACE, "paths": [str(path) for path in arguments.paths], "case": what_if.described(case)}
     if arguments.json:
         found = first.as_dict(about, arguments.limit)

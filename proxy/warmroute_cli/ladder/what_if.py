@@ -4,6 +4,7 @@ The difference of two prices is the sum of the differences of their causes, and 
 the nanodollar. Figures are those of the replay's model of engines (docs/reference/replay.md).
 """
 
+from argparse import ArgumentTypeError
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,6 +77,13 @@ def first_case(paths: list[Path], given: str | None, device_tokens: int | None) 
 
 def changed(case: Case, text: str) -> Case:
     """A case with some settings changed: `policy=round_robin,kv-tokens=600k`. Raises: ValueError."""
+    try:
+        return _changed(case, text)
+    except ArgumentTypeError as error:
+        raise ValueError(f"--what-if {text!r}: {error}") from None
+
+
+def _changed(case: Case, text: str) -> Case:
     setup, policy, rates = case.setup, case.policy, case.rates
     for each in text.split(","):
         name, equals, value = each.partition("=")
@@ -174,11 +182,10 @@ def difference(first: Ladder, case: Case, other: Ladder, other_rates: Ladder | N
     return Difference(case.name, other.all.levels()["delivered"][0], price, more, causes)
 
 
-def differences(trace: Trace, first: Ladder, case: Case, rates: Rates | None, given: Iterable[str]) -> list[Difference]:
-    """How each `--what-if` differs from the first case. `rates`: those of the first. Raises: ValueError."""
+def differences(trace: Trace, first: Ladder, rates: Rates | None, others: Iterable[Case]) -> list[Difference]:
+    """How each other case differs from the first one. `rates`: those of the first. Raises: TraceError."""
     found = []
-    for text in given:
-        other = changed(case, text)
+    for other in others:
         own = None if other.rates is None or other.rates == rates else ladder_of(trace, other, other.rates)
         found.append(difference(first, other, ladder_of(trace, other, rates), own))
     return found
