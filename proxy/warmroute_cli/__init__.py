@@ -10,6 +10,10 @@ plan        `warmroute plan`
 launch      `warmroute launch`
 doctor      `warmroute doctor`
 audit       `warmroute audit`: whether one tenant can tell what another has sent
+conform     `warmroute conform`: an endpoint scored against the profile
+ladder      `warmroute ladder`: where cached tokens were lost
+own_rows    the rows of ledgers in folders
+usd_rates   rates as the command line takes them
 up          `warmroute up`: the embedded fleet until Ctrl-C
 run         `warmroute run`: a coding agent that is installed here, on a proxy
 proxy       `warmroute proxy`: one proxy, or the check of its file

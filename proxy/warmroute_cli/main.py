@@ -32,11 +32,13 @@ from warmroute_cli.arguments import (
     read_strictly,
 )
 from warmroute_cli.audit import arguments as audit
+from warmroute_cli.conform import arguments as conform
 from warmroute_cli.demo import arguments as demo
 from warmroute_cli.directory import arguments as directory
 from warmroute_cli.doctor import arguments as doctor
 from warmroute_cli.doctor import health
 from warmroute_cli.installed import missing
+from warmroute_cli.ladder import arguments as ladder
 from warmroute_cli.launch import arguments as launch
 from warmroute_cli.plan import arguments as plan
 from warmroute_cli.prices import arguments as prices
@@ -105,6 +107,9 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
             "warmroute reload --config proxy.toml --dry-run", (add_reload, *_RUNNING), "reload:run", silent=True),
         Command("health", "check the health of the proxy that a config names",
             "warmroute health --config proxy.toml --ready", (health.add,), "doctor.health:run", extras=()),
+        Command("conform", "score an endpoint: sessions, cached tokens, isolation, prices, lost fields",
+            "warmroute conform http://127.0.0.1:8000 --key-file key --api openai anthropic",
+            (conform.add,), "conform.command:run", silent=True),
         Command("audit", "test whether one tenant can detect another's prompts",
             "warmroute audit isolation --base-url http://127.0.0.1:8000 --model m --key-file a --other-key-file b",
             (audit.add,), "audit.command:run"),
@@ -112,6 +117,9 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
     "Tenants and money": (
         Command("usage", "show costs, cached tokens, and the reason for each uncached token",
             "warmroute usage --by session --since today", (add_usage, *_RUNNING), "usage:run", silent=True),
+        Command("ladder", "show where cached tokens were lost, from possible to billed, in tokens and USD",
+            "warmroute ladder --by model --since today", (ladder.add, add_state_dir), "ladder.command:run",
+            silent=True),
         Command("receipts", "list the newest turns, or explain one in words",
             "warmroute receipts list --limit 5", (add_receipts,), "receipts:run", silent=True),
         Command("prices", "list price books, and add new ones",

@@ -6,15 +6,15 @@ import sqlite3
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import msgspec
 from rich import box
 from rich.table import Table
 
 from warmroute_cli.installed import missing
+from warmroute_cli.own_rows import rows_of
 from warmroute_cli.usage import console
 from warmroute_proxy.core.accounting.engine_turns import turns_of
 from warmroute_proxy.core.accounting.entry import Entry
@@ -22,9 +22,7 @@ from warmroute_proxy.core.accounting.reconciliation import KINDS, Line, Reconcil
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
-from warmroute_proxy.server.ledger.all_rows import Reading
 from warmroute_proxy.server.ledger.counter_file import read_spans
-from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 from warmroute_proxy.server.ledger.schema import LedgerError
 
 NEEDED: Final = ("asyncpg",)
@@ -63,7 +61,7 @@ def reconcile(arguments: Namespace) -> int:
 def _add_turns(found: Reconciliation, config: Config, since_s: float) -> list[str]:
     """Add the rows; notes on what is missing of them. Raises: StoreError, sqlite3.Error."""
     if config.database is None:
-        _add(found, _own_rows(config, since_s - LONGEST_TURN_S))
+        _add(found, rows_of(config.proxy.state_dir, since_s - LONGEST_TURN_S))
         return []
     from warmroute_proxy.server.stores.fleet_rows import rows_since, unsent_rows
 
@@ -82,21 +80,6 @@ def _add(found: Reconciliation, entries: Iterable[Entry]) -> None:
     for entry in entries:
         for turn in turns_of(entry, found.engines):
             found.add(turn)
-
-
-def _own_rows(config: Config, since_s: float) -> Iterator[Entry]:
-    """The rows of this proxy, with those of its journal. Raises: sqlite3.Error."""
-    state_dir = config.proxy.state_dir
-    reading = Reading(state_dir, state_dir / LEDGER_FILE, since_s, lambda: False, bounded=False)
-    try:
-        for records, values in reading.portions():
-            for (record,) in reading.db.execute(f"SELECT record FROM ({records})", values):  # noqa: S608 - constants
-                try:
-                    yield Entry.read(record)
-                except msgspec.DecodeError:
-                    continue
-    finally:
-        reading.close()
 
 
 def _without_counters(found: Reconciliation, config: Config) -> list[str]:

@@ -63,6 +63,37 @@ def worker(name: str) -> Query:
 LIST, PRICE = "warmroute_list_nanousd_total", "warmroute_price_nanousd_total"
 PROTECTED, TOKEN_LIMIT = "warmroute_worker_kv_protected_tokens", "warmroute_worker_token_limit"
 CACHED, PROMPT = "warmroute_cached_tokens_total", "warmroute_prompt_tokens_total"
+PREDICTED, LOSS = "warmroute_predicted_tokens_total", "warmroute_loss_tokens_total"
+NEVER_CACHED, NOT_HELD, ELSEWHERE = (
+    "new|cold|prefix_changed|salt_changed|page_rounding|engine_misreport", "evicted|not_kept", "moved|elsewhere"
+)  # fmt: skip
+"""Loss classes by the step of the ladder that they lead to (docs/reference/ladder.md)."""
+
+
+def lost(classes: str, window: str, function: str = "increase") -> str:
+    """Lost tokens of some classes; 0 where there are none."""
+    return f'(sum({function}({LOSS}{{{OF},class=~"{classes}"}}{window})) or vector(0))'
+
+
+def ladder(window: str, function: str) -> tuple[Query, ...]:
+    """The steps of the ladder as shares of the prompt tokens."""
+    prompt = grown(PROMPT, window, function=function)
+    chosen = grown(PREDICTED, window, function=function)
+    steps = {
+        "reachable": f"({prompt} - {lost(NEVER_CACHED, window, function)})",
+        "kept": f"({prompt} - {lost(f'{NEVER_CACHED}|{NOT_HELD}', window, function)})",
+        "predicted": f"({chosen} + {lost(ELSEWHERE, window, function)})",
+        "chosen": chosen,
+        "delivered": grown(CACHED, window, function=function),
+    }
+    return tuple(Query(f"{expr} / {prompt}", step) for step, expr in steps.items())
+
+
+def lost_usd(classes: str) -> Query:
+    """What lost tokens cost, at the mean of what a cached token saved in this time."""
+    saved = f"({grown(LIST, RANGE)} - {grown(PRICE, RANGE)})"
+    return Query(f"{lost(classes, RANGE)} * {saved} / {grown(CACHED, RANGE)} / 1e9")
+
 
 MONEY: Final = Board(
     "warmroute-money",
@@ -92,6 +123,21 @@ MONEY: Final = Board(
                       (Query(usd(total(PRICE))),), "figure"),
                 Shown("List price since the start", "What the turns would have cost without a cache.", "currencyUSD",
                       (Query(usd(total(LIST))),), "figure"),
+            ),
+        ),
+        (
+            "The ladder: where cached tokens went",
+            (
+                Shown("Steps of the ladder", "Shares of prompt tokens: docs/reference/ladder.md. `warmroute ladder` "
+                      "has each turn's own prices.", "percentunit", ladder(RATE, "rate")),
+                Shown("Steps of the ladder in this time", "The same, over the whole time range.", "percentunit",
+                      ladder(RANGE, "increase"), "figure"),
+                Shown("Lost by placement", "Moved or elsewhere, at the mean saving of a cached token. Affinity or a "
+                      "second replica wins it back.", "currencyUSD", (lost_usd(ELSEWHERE),), "figure"),
+                Shown("Lost by memory", "Evicted or not kept, likewise. A smaller working set or a host tier wins it "
+                      "back.", "currencyUSD", (lost_usd(NOT_HELD),), "figure"),
+                Shown("Lost by changed prefixes", "Likewise. Repair of the prompt wins it back.", "currencyUSD",
+                      (lost_usd("prefix_changed"),), "figure"),
             ),
         ),
         (

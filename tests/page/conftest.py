@@ -15,7 +15,7 @@ from tests.subjects.processes import ProxyProcess
 CHROMIUM = "/usr/bin/chromium"
 IMAGES = os.environ.get("WARMROUTE_IMAGES")
 HOSTILE = '<img src=x onerror="window.hit=1">\'"><script>window.hit=2</script>'
-VIEWS = ("money", "sessions", "engines", "decisions", "keys")
+VIEWS = ("money", "sessions", "ladder", "engines", "decisions", "keys")
 Scheme = Literal["dark", "light"]
 
 

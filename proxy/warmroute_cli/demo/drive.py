@@ -137,7 +137,7 @@ async def _client_turn(
     receipt_id = usage = error = None
     started_at = time.time()
     try:
-        receipt_id, usage = await _turn(clients, ingress, request)
+        receipt_id, usage = await _turn(clients, ingress, request, recording.harness)
     except Exception as problem:  # whatever went wrong, it is a figure of the demo and not its end
         cause = f" ({problem.__cause__})" if problem.__cause__ else ""
         error = f"{type(problem).__name__}: {problem}{cause}"
@@ -162,14 +162,14 @@ def _session(recording: Recording) -> contextlib.AbstractContextManager[object]:
 
 
 async def _turn(
-    clients: Mapping[str, openai.AsyncOpenAI], ingress: str, request: RecordedRequest
+    clients: Mapping[str, openai.AsyncOpenAI], ingress: str, request: RecordedRequest, harness: str
 ) -> tuple[str | None, dict[str, Any] | None]:
     """Send one request and read its answer to the end: the receipt's id and the usage with the receipt."""
     known = {name: value for name, value in request.body.items() if name in _CREATE_FIELDS}
     unknown = {name: value for name, value in request.body.items() if name not in _CREATE_FIELDS}
     _ingress.set(ingress)
     response = await clients[ingress].chat.completions.with_raw_response.create(
-        **known, extra_headers=request.headers, extra_body=unknown or None
+        **known, extra_headers={headers.HARNESS: harness, **request.headers}, extra_body=unknown or None
     )
     receipt_id = response.headers.get(headers.RECEIPT)
     answer: Any = response.parse()

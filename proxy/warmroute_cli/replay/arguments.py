@@ -55,13 +55,13 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
 def _add_fleet(fleet: argparse._ArgumentGroup) -> None:
     fleet.add_argument(
         "--workers",
-        type=_workers,
+        type=workers,
         default=(8, 0),
         metavar="N|P:D",
         help="workers per region, or prefill:decode (8)",
     )
     fleet.add_argument(
-        "--kv-tokens", type=_kv_tokens, default=(3_000_000, 0, 0), metavar="N[:HOST[:STORE]]",
+        "--kv-tokens", type=kv_tokens, default=(3_000_000, 0, 0), metavar="N[:HOST[:STORE]]",
         help="KV tokens of each worker's device and host, and of a region's store, like 3M:10M (3M)",
     )  # fmt: skip
     fleet.add_argument(
@@ -148,13 +148,15 @@ def _count(text: str) -> int:
 
 
 @wants("a number of workers, or two like 4:4")
-def _workers(text: str) -> tuple[int, int]:
+def workers(text: str) -> tuple[int, int]:
+    """Workers that compute prompts, and decode workers beside them."""
     prefills, colon, decodes = text.partition(":")
     return _count(prefills), _count(decodes) if colon else 0
 
 
 @wants("DEVICE[:HOST[:STORE]] in tokens, like 3M:10M")
-def _kv_tokens(text: str) -> tuple[int, int, int]:
+def kv_tokens(text: str) -> tuple[int, int, int]:
+    """KV tokens of a worker's device and host, and of a region's store."""
     tiers = [_tokens(tier) for tier in text.split(":")]
     if len(tiers) > 3:
         raise ValueError(text)

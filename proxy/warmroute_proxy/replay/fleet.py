@@ -34,6 +34,10 @@ class Turn(msgspec.Struct, eq=False):
     predicted_tokens: int | None = None
     """What the policy expected to be cached; None where it expects nothing."""
     retries: int = 0
+    held_tokens: int = 0
+    """Prompt tokens that some worker's device held or would compute when it was sent, where caches are watched."""
+    here_tokens: int = 0
+    """Those of the worker that it was sent to."""
     state: Any = None
     """The policy's own state of this turn."""
 

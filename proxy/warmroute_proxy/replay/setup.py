@@ -9,7 +9,7 @@ from warmroute_backend.engine.model.tiers import HostTier, Storage
 from warmroute_backend.engine.model.work import Costs
 from warmroute_proxy.core.cache.index import MAX_SLOTS
 from warmroute_proxy.replay.baselines import BASELINES
-from warmroute_proxy.replay.fleet import Fleet, Worker
+from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
 from warmroute_proxy.replay.fleet_file import WorkerKind
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.production import Feed, Production, Proxies
@@ -88,6 +88,17 @@ class Setup:
 
 def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress: Progress | None = None) -> Result:
     """Play a trace once. `TraceError` where it cannot be played on this fleet."""
+    return _played(trace, setup, policy, speed_up, progress, watch_caches=False)[0]
+
+
+def run_watched(trace: Trace, setup: Setup, policy: str) -> tuple[Result, list[Turn]]:
+    """The same, with the turns, which know what caches held when they were sent. Raises: as `run`."""
+    return _played(trace, setup, policy, 1.0, None, watch_caches=True)
+
+
+def _played(
+    trace: Trace, setup: Setup, policy: str, speed_up: float, progress: Progress | None, *, watch_caches: bool
+) -> tuple[Result, list[Turn]]:
     _check(trace, setup)
     _check_time(trace, setup, speed_up)
     built = _Built(trace, setup, with_events=policy == WITH_EVENTS)
@@ -97,10 +108,11 @@ def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress
         ingress=Ingress(setup.region_names, setup.each_turn, setup.rtt_s, setup.home_share),
         changes=Changes(setup.changes, built.scheduler), skip_share=setup.skip_share,
     )  # fmt: skip
+    simulation.watch_caches = watch_caches
     result = simulation.run()
     result.policy = policy
     result.workers = setup.workers
-    return result
+    return result, simulation.turns
 
 
 class _Built:

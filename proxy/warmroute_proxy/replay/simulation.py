@@ -101,6 +101,8 @@ class Simulation:
         self._ingress = ingress or Ingress()
         self._changes = changes
         self._skip_share = skip_share
+        self.watch_caches = False
+        """Whether to note what caches hold of each turn when it is sent."""
         self._progress = progress
         self._progress_step = max(1, len(trace.requests) // PROGRESS_STEPS)
         self._done = 0
@@ -200,6 +202,10 @@ class Simulation:
     def _send(self, turn: Turn, chosen: Worker, now_s: float) -> None:
         turn.worker = chosen
         request = turn.request
+        if self.watch_caches:
+            held = [worker.cached_tokens(request, in_flight=True) for worker in self.fleet.prefills]
+            turn.held_tokens = max(held, default=0)
+            turn.here_tokens = chosen.cached_tokens(request, in_flight=True)
         chosen.requests += 1
         chosen.tokens += request.input_tokens
         turn.work = Work(request.input_tokens, request.output_tokens, request.blocks, owner=turn)

@@ -17,6 +17,10 @@ AGENT: Final = "x-warmroute-agent"
 NAME: Final = "x-warmroute-session-name"
 """A name of the session for people, such as `fix the tests`; shown in its receipts, at most 64 bytes, printable."""
 
+HARNESS: Final = "x-warmroute-harness"
+"""The name of the program that sends a request, such as `opencode`; shown in its receipt, at most 64 bytes. Without it,
+the first product of `user-agent`."""
+
 KIND: Final = "x-warmroute-kind"
 """What a request is for: one of `identity.KINDS`; shown in its receipt."""
 

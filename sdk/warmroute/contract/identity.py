@@ -12,6 +12,7 @@ A client may also say which of its agents sends a request and what for (`describ
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -86,6 +87,14 @@ Claude Code sends its own from 2.1.273 on, to other addresses than Anthropic's w
 (https://code.claude.com/docs/en/llm-gateway-protocol); Codex's has only its sub-agents (codex-rs, `SubAgentSource`).
 """
 
+USER_AGENT: Final = "user-agent"
+_PRODUCT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HARNESS_BY_PRODUCT: Final[Mapping[str, str]] = {
+    "claude-cli": "claude-code", "codex_cli_rs": "codex", "codex_exec": "codex", "GeminiCLI": "gemini-cli",
+    "QwenCode": "qwen-code",
+}  # fmt: skip
+"""Products of `user-agent` that people know by another name."""
+
 IDENTITY_HEADERS: Final = frozenset(
     {
         *SESSION_HEADERS,
@@ -93,10 +102,12 @@ IDENTITY_HEADERS: Final = frozenset(
         *PARENT_HEADERS,
         *_KIND_BY_VALUE,
         headers.AGENT,
+        headers.HARNESS,
         headers.NAME,
         headers.DERIVED,
         headers.EXPECT,
         headers.HOME,
+        USER_AGENT,
     }
 )
 """All headers that `session_of`, `lineage_parts` and `described` read."""
@@ -184,6 +195,17 @@ def described(request_headers: Mapping[str, str]) -> Described:
 def session_name(request_headers: Mapping[str, str]) -> str:
     """The session's name for people, empty where it has none that can be shown; header names are lower case."""
     return _shown(request_headers, headers.NAME)
+
+
+def harness(request_headers: Mapping[str, str]) -> str:
+    """The program that sends a request, as far as its head tells it: its own name, else the product of `user-agent`.
+    Empty where neither can be shown.
+    """
+    named = _shown(request_headers, headers.HARNESS)
+    if named:
+        return named
+    product = _PRODUCT.match(request_headers.get(USER_AGENT, ""))
+    return "" if product is None else _HARNESS_BY_PRODUCT.get(product[0], product[0])
 
 
 def _shown(request_headers: Mapping[str, str], header: str) -> str:

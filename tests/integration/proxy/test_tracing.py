@@ -11,11 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from google.protobuf.json_format import MessageToJson
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.machine import seconds
 from tests.subjects.otlp_receiver import OtlpReceiver, Span
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
+from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.tracing import names
@@ -310,3 +313,26 @@ class TestAnEngine:
 
 def _answer(handler: Handler) -> None:
     handler.reply(200, whole({"prompt_tokens": 700, "completion_tokens": 1, "total_tokens": 701}))
+
+
+def test_the_spans_of_a_proxy_give_the_ladder_of_its_ledger(
+    pair: ProxyProcess, receiver: OtlpReceiver, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    receiver.bodies.clear()
+    before = len(receiver.requests())
+    for _ in range(3):
+        assert ask(pair, "climb the ladder " * 200).status_code == 200
+    until(lambda: len(receiver.requests()) >= before + 3, "three spans of requests")
+    exports = [ExportTraceServiceRequest.FromString(body) for body in receiver.bodies]
+    log = tmp_path / "spans.jsonl"
+    log.write_text("\n".join(MessageToJson(export, indent=None) for export in exports))
+    assert main(["ladder", str(log), "--price", "0.6:0.1:3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(step["tokens"] is not None for step in found["steps"])
+    spans = [span for span in receiver.requests() if span.attributes.get("warmroute.receipt.id")]
+    told = [span.attributes["warmroute.receipt.id"] for span in spans][before:]
+    until(lambda: set(told) <= {row["id"] for row in pair.rows()}, "the rows of these turns")
+    of_ledger = {row["id"]: row for row in pair.rows()}
+    assert found["price_nanousd"] == sum(of_ledger[id_]["price_nanousd"] for id_ in told)
+    delivered = next(step for step in found["steps"] if step["step"] == "delivered")
+    assert delivered["tokens"] == sum(of_ledger[id_]["cached_tokens"] for id_ in told)

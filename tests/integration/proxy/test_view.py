@@ -13,7 +13,7 @@ from warmroute_proxy.server.control.page_files import page_files
 from .test_usage import Regions, two_regions
 
 NAMESPACE = b"http://www.w3.org/2000/svg"
-PATHS = ("", "/usage", "/usage?by=hour", "/receipts", "/keys", "/budgets")
+PATHS = ("", "/usage", "/usage?by=hour", "/ladder", "/receipts", "/keys", "/budgets")
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +170,27 @@ def test_the_page_is_small_and_makes_no_markup_of_text(fleet: Regions) -> None:
         served = httpx.get(f"{fleet.east.line['admin_url']}{path}", verify=PLAIN)
         assert (served.status_code, served.content) == (200, source)
         assert served.headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_ladder_ends_at_what_the_ledger_has_billed(fleet: Regions) -> None:
+    for turn in (1, 2, 3):
+        fleet.turn(fleet.east, "climbing", turn, headers={"x-warmroute-harness": "climber"})
+    found = of_operator(fleet, "/ladder?by=harness")
+    rows = fleet.east.rows(found["turns"])
+    assert found["price_nanousd"] == sum(row["price_nanousd"] for row in rows)
+    steps = {step["step"]: step for step in found["steps"]}
+    assert next(iter(steps)) == "prompt"
+    assert list(steps)[-1] == "billed"
+    assert steps["billed"]["price_nanousd"] == found["price_nanousd"]
+    assert steps["delivered"]["tokens"] == sum(row["cached_tokens"] for row in rows)
+    assert found["complete"] is True
+    assert "climber" in {group["key"] for group in found["groups"]}
+
+
+def test_a_tenant_sees_the_ladder_of_its_own_turns_alone(fleet: Regions) -> None:
+    own, theirs = names(fleet)
+    assert of_tenant(fleet, "/ladder")["turns"] == of_operator(fleet, f"/ladder?tenant={theirs}")["turns"]
+    assert view(fleet.east, f"/ladder?tenant={own}", fleet.east.keys[1]).status_code == 403
+    refused = view(fleet.east, "/ladder?by=key", fleet.east.admin_key)
+    assert refused.status_code == 400
+    assert "session, tenant, model, harness, day, kind" in refused.json()["error"]["message"]

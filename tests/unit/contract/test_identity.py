@@ -9,6 +9,7 @@ from warmroute.contract.identity import (
     InvalidSessionKey,
     Session,
     described,
+    harness,
     lineage_parts,
     session_of,
 )
@@ -100,6 +101,23 @@ def test_256_bytes_are_a_key() -> None:
 )
 def test_what_a_client_says_of_a_request_is_shown_where_it_can_be(headers: dict[str, str], wanted: object) -> None:
     assert described(headers) == wanted
+
+
+@pytest.mark.parametrize(
+    ("heads", "shown"),
+    [
+        ({"user-agent": "opencode/1.18.34 ai-sdk/provider-utils/4.0.23"}, "opencode"),
+        ({"user-agent": "claude-cli/2.1.273 (external, cli)"}, "claude-code"),
+        ({"user-agent": "codex_cli_rs/0.80.0 (Linux)"}, "codex"),
+        ({"user-agent": "opencode/1", "x-warmroute-harness": "aider"}, "aider"),
+        ({"user-agent": "<script>"}, ""),
+        ({"user-agent": "a" * 65 + "/1"}, "a" * 64),
+        ({"x-warmroute-harness": "a\x00b"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_harness_is_its_own_name_or_the_product_of_its_user_agent(heads: dict[str, str], shown: str) -> None:
+    assert harness(heads) == shown
 
 
 def test_parallel_sub_agents_of_one_affinity_are_two_agents() -> None:

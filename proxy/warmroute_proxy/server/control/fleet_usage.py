@@ -14,6 +14,7 @@ from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.ledger.all_rows import MAX_S, Closed
+from warmroute_proxy.server.ledger.ladder_sums import Climbed, LadderBy
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.queries import Busy
 from warmroute_proxy.server.ledger.totals import TOTALS
@@ -48,6 +49,10 @@ class FleetUsage:
     async def listed_here(self, turns: Turns, limit: int, *, operator: bool = False) -> Listed:
         """The newest turns of this region. Raises: Refusal."""
         return await answered(self._ledger.queries.newest(turns, limit, operator=operator))
+
+    async def ladder_here(self, turns: Turns, by: LadderBy | None, *, operator: bool = False) -> Climbed:
+        """The ladder of the newest turns of this region. Raises: Refusal."""
+        return await answered(self._ledger.queries.climb(turns, by, operator=operator))
 
     async def everywhere(
         self, own: Awaitable[T], kind: type[T], tenant: TenantConfig, target: str, session: str | None

@@ -192,6 +192,16 @@ class Sums(Struct):
     turns: Count
 
 
+class Ladder(Struct):
+    """Steps from what was possible to what was billed. `complete`: false where older turns were not read."""
+
+    turns: int
+    steps: list[Json]
+    would_win_back: list[Json]
+    groups: list[Json]
+    complete: bool
+
+
 class Budgets(Struct):
     """Limits and budgets, and what is left of them."""
 

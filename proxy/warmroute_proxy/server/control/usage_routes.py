@@ -30,6 +30,7 @@ from warmroute_proxy.server.control.models import OF_TENANT, SESSION, By, ByForA
 from warmroute_proxy.server.control.usage_question import Question, read_question, session_key
 from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.ledger.journal import JournalError
+from warmroute_proxy.server.ledger.ladder_sums import Climbed, LadderBy
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.usage_sums import Listed, Sums, Turns
 from warmroute_proxy.server.regions.peers import PeerQuestions
@@ -72,6 +73,13 @@ class Asking:
             raise _needs_tenant()
         found = await self._usage.listed_here(Turns(None, None, question.since_s), question.limit)
         return listed_body({region: "counted"}, [found], question.limit)
+
+    async def ladder(
+        self, question: Question, by: LadderBy | None, tenant: TenantConfig | None, *, operator: bool
+    ) -> Climbed:
+        """The ladder of the newest turns of a tenant, or of all, in this region. Raises: Refusal."""
+        turns = Turns(None if tenant is None else tenant.name, question.session_hash, question.since_s)
+        return await self._usage.ladder_here(turns, by, operator=operator)
 
     async def operators_sums(self, request: Request, question: Question) -> dict[str, Any]:
         """The sums of all tenants, or of the one that is asked for, over all regions. Raises: Refusal."""

@@ -2,6 +2,7 @@
 
 GET /admin/view                 whose view it is
 GET /admin/view/usage           sums; operators: of all tenants, or of one
+GET /admin/view/ladder          where cached tokens were lost, of the newest turns of this region
 GET /admin/view/receipts        the newest turns, also of one session by its hash
 GET /admin/view/receipts/{id}   a receipt, in words too
 GET /admin/view/keys            API keys without their secret part
@@ -10,9 +11,10 @@ GET /admin/view/budgets         limits and budgets
 An operator's question names the tenant by `tenant=`; a tenant's must not name another one.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -22,7 +24,7 @@ from warmroute.contract.version import VERSION
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.base.config import Config, TenantConfig
-from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.control.answers import json_answer, refused
 from warmroute_proxy.server.control.described import VIEWING, described
@@ -32,6 +34,7 @@ from warmroute_proxy.server.control.models import (
     Budgets,
     ByForAll,
     Hash,
+    Ladder,
     Limit,
     ReceiptInWords,
     Rows,
@@ -40,8 +43,9 @@ from warmroute_proxy.server.control.models import (
     Viewer,
 )
 from warmroute_proxy.server.control.receipt_words import in_words
-from warmroute_proxy.server.control.usage_question import Question
+from warmroute_proxy.server.control.usage_question import Question, read_question
 from warmroute_proxy.server.control.usage_routes import Asking, Receipts, asked, no_receipt, not_by_tenant, tenant_of
+from warmroute_proxy.server.ledger.ladder_sums import MAX_LADDER_GROUPS, LadderBy
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.stores.store_state import NotDone, StoreError
@@ -58,6 +62,7 @@ MAX_LIMITS: Final = 1_000
 
 
 _SUMS: Final[Mapping[str, Any]] = {"by": ByForAll, "since": Since, **OF_TENANT}
+_LADDER: Final[Mapping[str, Any]] = {"by": LadderBy, "since": Since, "session_hash": Hash, **OF_TENANT}
 _LIST: Final[Mapping[str, Any]] = {"since": Since, "limit": Limit, "session_hash": Hash, **OF_TENANT}
 _view = partial(described, errors=VIEWING, security=("admin_key", "key"))
 
@@ -138,6 +143,7 @@ def add_views(app: FastAPI, views: Views) -> None:
         return json_answer(views.about(request.state.viewer))
 
     _add_usage(app, views)
+    _add_ladder(app, views)
     _add_receipts(app, views)
     _add_keys_and_budgets(app, views)
 
@@ -163,6 +169,37 @@ def _add_usage(app: FastAPI, views: Views) -> None:
             return json_answer(await views.asking.sums(request, question._replace(tenant=None), viewer))
         except Refusal as refusal:
             return refused(refusal)
+
+
+def _add_ladder(app: FastAPI, views: Views) -> None:
+    @app.get("/admin/view/ladder")
+    @_view(Ladder, asks=_LADDER)
+    async def ladder(request: Request) -> Response:
+        """Where cached tokens were lost, step by step, of the newest turns that this region has served."""
+        try:
+            given = [(name, value) for name, value in request.query_params.multi_items() if name != "by"]
+            question = read_question(given, [name for name in _LADDER if name != "by"], time.time())
+            by = _ladder_by(request.query_params.getlist("by"))
+            operator = request.state.viewer is None
+            viewer = _tenant(request, question, views.config)
+            found = await views.asking.ladder(question, by, viewer, operator=operator)
+        except Refusal as refusal:
+            return refused(refusal)
+        about = {"kind": "ledger", "region": views.config.proxy.region, "since": question.since_s}
+        body = found.ladder.as_dict(about, MAX_LADDER_GROUPS)
+        return json_answer({**body, "complete": found.complete, "counted_since": found.counted_since})
+
+
+def _ladder_by(given: list[str]) -> LadderBy | None:
+    """What groups are asked for. Raises: Refusal."""
+    if not given:
+        return None
+    for by in get_args(LadderBy):
+        if given == [by]:
+            found: LadderBy = by
+            return found
+    text = f"by: {quoted(', '.join(given))} is not one of {', '.join(get_args(LadderBy))}"
+    raise Refusal(400, text, code="invalid_value", param="by")
 
 
 def _add_receipts(app: FastAPI, views: Views) -> None:

@@ -21,6 +21,7 @@ from warmroute.contract.identity import (
     InvalidSessionKey,
     Session,
     described,
+    harness,
     lineage_parts,
     session_name,
     session_of,
@@ -108,9 +109,7 @@ class Caller:
             agent, kind = described(identity)
             if not agent and self.agent:
                 agent = secrets.session_of(tenant.share_group, self.agent)[0]
-        self.receipt_fields = _receipt_fields(
-            key=key_id, agent=agent, parent=parent_hex, kind=kind, name=session_name(identity)
-        )
+        self.receipt_fields = _receipt_fields(identity, key=key_id, agent=agent, parent=parent_hex, kind=kind)
 
     def keep(self, body: KnownBody) -> None:
         """Add a known body."""
@@ -132,10 +131,11 @@ class Caller:
         return False
 
 
-def _receipt_fields(**members: str) -> bytes:
+def _receipt_fields(identity: Mapping[str, str], **given: str) -> bytes:
     """The members of a receipt that say by which key, and who of a session's agents, sent the request, as JSON; those
     that are known.
     """
+    members = {**given, "name": session_name(identity), "harness": harness(identity)}
     return msgspec.json.encode({name: value for name, value in members.items() if value})[1:-1]
 
 

@@ -12,6 +12,7 @@ callback says when an entry is durable.
     all_processes  reads what all processes of a proxy have settled
     all_rows       reads the rows of all processes, newest first, within limits of rows and time
     usage_sums     adds rows up by session, model, tenant or day, and lists the newest
+    ladder_sums    the ladder of the newest turns
     counter_file   keeps what engines have counted, by hour
     queries        such questions, answered in a thread
     void_orders    rows in other regions that are to be voided there

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from warmroute_proxy.server.ledger.all_rows import Closed
+from warmroute_proxy.server.ledger.ladder_sums import Climbed, LadderBy, climb
 from warmroute_proxy.server.ledger.usage_sums import By, Listed, Sums, Turns, add_up, newest
 
 MAX_WAITING: Final = 16
@@ -71,6 +72,11 @@ class LedgerQueries:
         """The newest of some turns. `operator`, and raises: as `add_up`."""
         stopped, where = self._closing.is_set, (self._state_dir, self._database)
         return await self.ask(None if operator else turns.tenant, lambda: newest(*where, turns, limit, stopped, above))
+
+    async def climb(self, turns: Turns, by: LadderBy | None, *, operator: bool = False) -> Climbed:
+        """The ladder of the newest of some turns. `operator`, and raises: as `add_up`."""
+        stopped, where = self._closing.is_set, (self._state_dir, self._database)
+        return await self.ask(None if operator else turns.tenant, lambda: climb(*where, turns, by, stopped))
 
     async def ask(self, tenant: str | None, question: Callable[[], T]) -> T:
         """The answer to another question of a tenant's, or of an operator's. Raises: Busy, and as the question."""

@@ -3,11 +3,13 @@
 import { ask, key, Refused } from "./api.js";
 import { el } from "./dom.js";
 import { decisions, engines, keys } from "./fleet.js";
+import { show as ladder } from "./ladder.js";
 import { show as money } from "./money.js";
 import { show as sessions } from "./sessions.js";
 
 const VIEWS = {
   money: { title: "Money", show: money }, sessions: { title: "Sessions", show: sessions },
+  ladder: { title: "Ladder", show: ladder },
   engines: { title: "Engines", show: engines, operator: true },
   decisions: { title: "Decisions", show: decisions, operator: true },
   keys: { title: "Keys and budgets", show: keys },

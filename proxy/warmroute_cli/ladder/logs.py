@@ -1,0 +1,122 @@
+"""Turns from the logs of other programs: which format a file is of, and one reader for each.
+
+Several files are the logs of several workers; their lines are read in the order of their times.
+
+Limits: a line of more than `MAX_LINE_BYTES` is passed over, as `readers.lines` says.
+"""
+
+import gzip
+from argparse import Namespace
+from collections.abc import Iterator
+from heapq import merge
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from warmroute.contract.money import Rates
+from warmroute_cli.usd_rates import rates_of
+from warmroute_proxy.ladder.of_reports import Reports
+from warmroute_proxy.ladder.readers.lines import MAX_LINE_BYTES, Reader, json_object
+from warmroute_proxy.ladder.readers.litellm import LiteLLM, is_litellm
+from warmroute_proxy.ladder.readers.otel import Otel
+from warmroute_proxy.ladder.readers.sglang import FINISHED, SGLang
+from warmroute_proxy.ladder.readers.vllm import VLLM
+from warmroute_proxy.ladder.turn import Turn
+
+TRACE: Final = "trace"
+LOOKED_AT: Final = 2_000
+"""Lines at the beginning of a file by which its format is told."""
+
+
+class Source(NamedTuple):
+    """Turns, and what they were read from. `notes`: what a reader of the figures must know; complete at the end."""
+
+    about: dict[str, Any]
+    turns: Iterator[Turn]
+    notes: list[str]
+
+
+def log_source(arguments: Namespace) -> Source:
+    """The turns of logs. Raises: ValueError, OSError."""
+    rates = rates_by_model(arguments.price)
+    name = format_of_all(arguments)
+    formats = list(arguments.paths)
+    notes: list[str] = []
+    reports = Reports(rates, arguments.kv_tokens)
+    about = {"kind": name, "paths": [str(path) for path in formats], "kv_tokens": arguments.kv_tokens}
+    return Source(about, _turns(formats, name, reports, notes, bool(rates)), notes)
+
+
+def format_of_all(arguments: Namespace) -> str:
+    """What all files are. Raises: ValueError, OSError."""
+    formats = {arguments.format or format_of(path) for path in arguments.paths}
+    if len(formats) > 1:
+        raise ValueError(f"the files are of different formats: {', '.join(sorted(formats))}")
+    return str(formats.pop())
+
+
+def _turns(paths: list[Path], name: str, reports: Reports, notes: list[str], priced: bool) -> Iterator[Turn]:
+    readers = [_reader(name, path if len(paths) > 1 else None) for path in paths]
+    logs = [reader.reports(_lines(path)) for reader, path in zip(readers, paths, strict=True)]
+    for report in merge(*logs, key=attrgetter("at")):
+        yield reports.turn_of(report)
+    for reader, path in zip(readers, paths, strict=True):
+        if reader.skipped:
+            notes.append(f"{path}: {reader.skipped} lines could not be read")
+        if isinstance(reader, VLLM) and reader.hit_rate is not None:
+            notes.append(f"{path}: vLLM states a hit rate of {reader.hit_rate:.1%} over its last requests")
+    if name in {"sglang", "vllm"} and not priced:
+        notes.append("this log has no prices: give --price")
+
+
+def format_of(path: Path) -> str:
+    """What a log is, by its first lines. Raises: ValueError, OSError."""
+    for number, line in enumerate(_lines(path)):
+        if number >= LOOKED_AT:
+            break
+        if number == 0 and _is_trace(line):
+            return TRACE
+        if FINISHED.encode() in line or b"Finish: obj=" in line:
+            return "sglang"
+        if b" details: prompt: " in line and b"prompt_token_ids: [" in line:
+            return "vllm"
+        row = json_object(line) if line[:1] == b"{" else None
+        if row is not None and "resourceSpans" in row:
+            return "otel"
+        if row is not None and is_litellm(row):
+            return "litellm"
+    raise ValueError(f"{path} is no log that is known: name what it is by --format")
+
+
+def _is_trace(line: bytes) -> bool:
+    """Whether a file with this first line is a proxy's record, or another trace that a replay takes."""
+    row = json_object(line) if line[:1] == b"{" else None
+    return line.startswith(b"warmroute record ") or (row is not None and ("hash_ids" in row or "turns" in row))
+
+
+def _reader(name: str, worker: Path | None) -> Reader:
+    named = "" if worker is None else worker.name
+    readers: dict[str, Reader] = {
+        "sglang": SGLang(named), "vllm": VLLM(named), "litellm": LiteLLM(), "otel": Otel()
+    }  # fmt: skip
+    if name not in readers:
+        raise ValueError(f"--format {name} is no format of a log")
+    return readers[name]
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, packed by gzip or not, each at most a little longer than what is read."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    with gzip.open(path) if packed else path.open("rb") as file:
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            yield line
+
+
+def rates_by_model(given: list[str]) -> dict[str, Rates]:
+    """Model -> rates; `""` for all others. Raises: ValueError."""
+    found = {}
+    for text in given:
+        model, equals, rates = text.rpartition("=")
+        found[model if equals else ""] = rates_of(rates)
+    return found

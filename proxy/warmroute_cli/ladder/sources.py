@@ -1,0 +1,49 @@
+"""What the ladder's turns are read from."""
+
+from argparse import Namespace
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from warmroute_cli.asking import since_parameter
+from warmroute_cli.ladder.logs import Source, log_source
+from warmroute_cli.own_rows import folders_in, rows_of
+from warmroute_cli.past import UP
+from warmroute_proxy.ladder.of_entries import turn_of
+from warmroute_proxy.ladder.turn import Turn
+from warmroute_proxy.server.base.config_file import load_config
+from warmroute_proxy.server.control.usage_question import read_question
+
+
+def source_of(arguments: Namespace) -> Source:
+    """The turns that a command line asks for. Raises: ValueError, sqlite3.Error, OSError, ConfigError, Refusal."""
+    since_s = _since(arguments.since)
+    if arguments.paths and not all(path.is_dir() for path in arguments.paths):
+        if arguments.since is not None or arguments.config is not None:
+            raise ValueError("--since and --config are for ledgers: leave them out with logs")
+        return log_source(arguments)
+    folders = _folders(arguments)
+    about = {"kind": "ledger", "paths": [str(folder) for folder in folders], "since": since_s}
+    return Source(about, _of_ledgers(folders, since_s), [])
+
+
+def _folders(arguments: Namespace) -> list[Path]:
+    if arguments.config is not None:
+        return folders_in(load_config(arguments.config).proxy.state_dir)
+    if arguments.paths:
+        return [folder for path in arguments.paths for folder in folders_in(path)]
+    return folders_in(arguments.state_dir / UP)
+
+
+def _of_ledgers(folders: list[Path], since_s: float | None) -> Iterator[Turn]:
+    for folder in folders:
+        for entry in rows_of(folder, since_s):
+            if since_s is None or entry.settled_at >= since_s:
+                yield turn_of(entry)
+
+
+def _since(text: str | None) -> float | None:
+    if text is None:
+        return None
+    now = datetime.now(UTC).astimezone()
+    return read_question([("since", since_parameter(text, now))], ("since",), now.timestamp()).since_s

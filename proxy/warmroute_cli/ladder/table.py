@@ -1,0 +1,111 @@
+"""The ladder as text: a line for each step, what would win the losses back, and a line for each group."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from warmroute.contract.money import usd
+from warmroute_cli.tables import Column, Row, fitted
+from warmroute_proxy.ladder.remedies import wins
+from warmroute_proxy.ladder.steps import PROMPT, STEPS
+from warmroute_proxy.ladder.sums import Ladder, Sums
+
+if TYPE_CHECKING:
+    from warmroute_cli.ladder.what_if import Difference
+
+UNKNOWN: Final = "-"
+_STEPS: Final = (
+    Column("step"), Column("cached tokens", is_number=True), Column("of prompt", is_number=True),
+    Column("lost", is_number=True), Column("price USD", is_number=True), Column("lost USD", is_number=True),
+)  # fmt: skip
+_REMEDIES: Final = (
+    Column("would win back"), Column("tokens", is_number=True), Column("USD", is_number=True),
+)  # fmt: skip
+_SHARES: Final = ("reachable", "kept", "chosen", "billed")
+
+
+def ladder_table(ladder: Ladder, most: int, limit: int) -> list[str]:
+    """The lines, at most so wide. `limit`: groups that are shown."""
+    lines = [*_steps(ladder.all, most), "", *_remedies(ladder.all, most)]
+    if ladder.by is not None and ladder.groups:
+        lines += ["", *_groups(ladder, most, limit)]
+    return lines
+
+
+def what_if_table(first: Ladder, others: "Sequence[Difference]", most: int) -> list[str]:
+    """A line for each other case: what it delivers and costs, and the causes whose sum is the difference."""
+    columns = [
+        Column("what if"), Column("delivered", is_number=True), Column("price USD", is_number=True),
+        Column("more USD", is_number=True),
+    ]  # fmt: skip
+    rows = []
+    for each in others:
+        notes = [f"{cause} {tokens:+,} ({_signed(nanousd)} USD)" for cause, (tokens, nanousd) in each.causes.items()]
+        share = _share(each.delivered, first.all)
+        rows.append(Row([each.name, share, _usd(each.price_nanousd), _signed(each.more_nanousd)], notes))
+    return fitted(columns, rows, "because", most)
+
+
+def _signed(nanousd: int) -> str:
+    return f"{'+' if nanousd > 0 else ''}{usd(nanousd)}"
+
+
+def _steps(sums: Sums, most: int) -> list[str]:
+    levels, rows = sums.levels(), []
+    before_tokens, before_nanousd = levels[PROMPT]
+    for step in (PROMPT, *STEPS):
+        tokens, nanousd = levels[step]
+        if step == PROMPT:
+            rows.append(Row([step, f"{tokens:,}", _share(tokens, sums), "", _usd(nanousd), ""]))
+        elif step in sums.known:
+            lost = [f"{before_tokens - tokens:,}", _usd(nanousd), _usd(nanousd - before_nanousd)]
+            notes = [f"{cause} {lost_tokens:,}" for cause, (lost_tokens, _) in sums.causes(step).items() if lost_tokens]
+            rows.append(Row([step, f"{tokens:,}", _share(tokens, sums), *lost], notes))
+        else:
+            rows.append(Row([step, *[UNKNOWN] * 5]))
+        before_tokens, before_nanousd = tokens, nanousd
+    return fitted(_STEPS, rows, "why", most)
+
+
+def _remedies(sums: Sums, most: int) -> list[str]:
+    rows = [
+        Row([f"{win.remedy.name}", f"{win.tokens:,}", _usd(win.nanousd)], [win.remedy.how])
+        for win in wins(sums.by_cause())
+    ]
+    return fitted(_REMEDIES, rows, "how", most) if rows else ["nothing is lost that could be won back"]
+
+
+def _groups(ladder: Ladder, most: int, limit: int) -> list[str]:
+    shown = [step for step in _SHARES if step in ladder.all.known]
+    columns = [
+        Column(ladder.by or ""), Column("turns", is_number=True), Column("prompt", is_number=True),
+        *(Column(step, is_number=True, optional=step in {"kept", "chosen"}) for step in shown),
+        Column("USD", is_number=True), Column("lost USD", is_number=True),
+    ]  # fmt: skip
+    groups = ladder.dearest()
+    rows = [_group(key, sums, shown) for key, sums in groups[:limit]]
+    lines = fitted(columns, rows, "", most)
+    if len(groups) > limit:
+        lines.append(f"{len(groups) - limit} more groups, each cheaper than these: --limit or --json shows them")
+    return lines
+
+
+def _group(key: str, sums: Sums, shown: Sequence[str]) -> Row:
+    levels = sums.levels()
+    lost = sums.price_nanousd - levels["reachable"][1]
+    shares = [_share(levels[step][0], sums) for step in shown]
+    money = [_short(sums.price_nanousd), _short(lost) if "reachable" in sums.known else UNKNOWN]
+    return Row([key or "(none)", f"{sums.turns:,}", f"{sums.prompt_tokens:,}", *shares, *money])
+
+
+def _share(tokens: int, sums: Sums) -> str:
+    return f"{tokens / sums.prompt_tokens:.1%}" if sums.prompt_tokens else UNKNOWN
+
+
+def _usd(nanousd: int) -> str:
+    """Exact."""
+    return usd(nanousd)
+
+
+def _short(nanousd: int) -> str:
+    """Rounded; JSON has nanodollars."""
+    return f"{nanousd / 1e9:,.4f}"

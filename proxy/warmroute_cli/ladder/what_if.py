@@ -1,0 +1,198 @@
+"""What if: the same trace with another placement, fleet, KV memory or prices, and where the difference comes from.
+
+The difference of two prices is the sum of the differences of their causes, and of `prices` where the rates differ, to
+the nanodollar. Figures are those of the replay's model of engines (docs/reference/replay.md).
+"""
+
+from argparse import ArgumentTypeError
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from warmroute.contract.money import Rates
+from warmroute_cli.arguments import count
+from warmroute_cli.replay.arguments import kv_tokens, workers
+from warmroute_cli.usd_rates import rates_of
+from warmroute_proxy.core.replicas.record import Frames, Opened
+from warmroute_proxy.ladder.of_reports import Report, Reports
+from warmroute_proxy.ladder.sums import Ladder
+from warmroute_proxy.ladder.turn import Turn
+from warmroute_proxy.replay.loaders import load_all
+from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run_watched
+from warmroute_proxy.replay.trace import Trace
+
+NAMES: Final = ("policy", "workers", "kv-tokens", "max-running", "price")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to play the trace."""
+
+    name: str
+    policy: str = PRODUCTION
+    setup: Setup = field(default_factory=Setup)
+    rates: Rates | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a case differs from the first one. `causes`: cause -> tokens and nanodollars that it loses more."""
+
+    name: str
+    delivered: int
+    price_nanousd: int
+    more_nanousd: int
+    causes: dict[str, tuple[int, int]]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        causes = [
+            {"cause": name, "tokens": tokens, "nanousd": nanousd} for name, (tokens, nanousd) in self.causes.items()
+        ]
+        return {
+            "what_if": self.name,
+            "delivered_tokens": self.delivered,
+            "price_nanousd": self.price_nanousd,
+            "more_nanousd": self.more_nanousd,
+            "causes": causes,
+        }
+
+
+def read_trace(paths: list[Path]) -> Trace:
+    """The trace in some files. Raises: TraceError, OSError."""
+    return load_all(paths)
+
+
+def first_case(paths: list[Path], given: str | None, device_tokens: int | None) -> Case:
+    """The fleet of a record, or the usual one, changed by `given`. Raises: ValueError, OSError."""
+    setup = Setup() if device_tokens is None else Setup(kv_tokens=device_tokens)
+    roles = _roles(paths[0])
+    decodes = roles.count("decode")
+    if roles:
+        setup = replace(setup, prefills=max(1, len(roles) - decodes), decodes=decodes)
+    case = Case("as it is", setup=setup)
+    return case if given is None else changed(case, given)
+
+
+def changed(case: Case, text: str) -> Case:
+    """A case with some settings changed: `policy=round_robin,kv-tokens=600k`. Raises: ValueError."""
+    try:
+        return _changed(case, text)
+    except ArgumentTypeError as error:
+        raise ValueError(f"--what-if {text!r}: {error}") from None
+
+
+def _changed(case: Case, text: str) -> Case:
+    setup, policy, rates = case.setup, case.policy, case.rates
+    for each in text.split(","):
+        name, equals, value = each.partition("=")
+        if not equals or name not in NAMES:
+            raise ValueError(f"--what-if {each!r} is none of {', '.join(f'{known}=' for known in NAMES)}")
+        if name == "policy":
+            if value not in POLICIES:
+                raise ValueError(f"no policy {value}; there are {', '.join(POLICIES)}")
+            policy = value
+        elif name == "workers":
+            prefills, decodes = workers(value)
+            setup = replace(setup, prefills=prefills, decodes=decodes)
+        elif name == "kv-tokens":
+            device, host, store = kv_tokens(value)
+            setup = replace(setup, kv_tokens=device, host_tokens=host, store_tokens=store)
+        elif name == "max-running":
+            setup = replace(setup, max_running=count(value))
+        else:
+            rates = rates_of(value)
+    return Case(text, policy, setup, rates)
+
+
+def _roles(path: Path) -> list[str]:
+    """The roles of a record's workers; empty where the file is none."""
+    with path.open("rb") as file:
+        if file.read(17) != b"warmroute record ":
+            return []
+        file.seek(0)
+        for _, _, opened in Frames(file.read):
+            return [worker.role for worker in opened.workers] if isinstance(opened, Opened) else []
+    return []
+
+
+def ladder_of(trace: Trace, case: Case, rates: Rates | None, by: str | None = None) -> Ladder:
+    """The ladder of a case. `rates`: of all models. Raises: TraceError."""
+    reports = Reports({} if rates is None else {"": rates})
+    ladder = Ladder(by)
+    for turn in _turns(trace, case, reports):
+        ladder.add(turn)
+    return ladder
+
+
+def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[Turn]:
+    _, played = run_watched(trace, case.setup, case.policy)
+    reachable = _reachable(trace)
+    for turn in played:
+        request = turn.request
+        most = max(reachable[request.number], turn.cached_tokens)
+        held = min(max(turn.held_tokens, turn.cached_tokens), most)
+        levels = {
+            "reachable": most,
+            "kept": held,
+            "chosen": min(turn.here_tokens, held),
+            "delivered": turn.cached_tokens,
+            "reported": turn.cached_tokens,
+            "billed": turn.cached_tokens,
+        }
+        keys = {"session": str(request.session), "model": "", "day": ""}
+        yield reports.turn_of(
+            Report(
+                prompt_tokens=request.input_tokens, completion_tokens=request.output_tokens, levels=levels, keys=keys
+            )
+        )
+
+
+def _reachable(trace: Trace) -> list[int]:
+    """Of each request: the tokens at its beginning that requests before it have sent or were answered with."""
+    seen: set[int] = set()
+    found = []
+    for request in trace.requests:
+        matched, size = 0, trace.block_tokens
+        for block in request.blocks[: request.input_tokens // size]:
+            if block not in seen:
+                break
+            matched += 1
+        seen.update(request.blocks[: (request.input_tokens + request.output_tokens) // size])
+        found.append(min(matched * size, request.input_tokens - 1))
+    return found
+
+
+def difference(first: Ladder, case: Case, other: Ladder, other_rates: Ladder | None) -> Difference:
+    """Where the difference comes from. `other_rates`: the same turns by the rates of the case, where it has its own."""
+    before, after = first.all.lost, other.all.lost
+    causes: dict[str, tuple[int, int]] = {}
+    for step, cause in {**before, **after}:
+        old, new = before.get((step, cause), (0, 0)), after.get((step, cause), (0, 0))
+        tokens, nanousd = causes.get(cause, (0, 0))
+        causes[cause] = tokens + new[0] - old[0], nanousd + new[1] - old[1]
+    price = other.all.price_nanousd
+    if other_rates is not None:
+        causes["prices"] = 0, other_rates.all.price_nanousd - price
+        price = other_rates.all.price_nanousd
+    causes = {name: lost for name, lost in causes.items() if lost != (0, 0)}
+    causes = dict(sorted(causes.items(), key=lambda each: (-abs(each[1][1]), -abs(each[1][0]))))
+    more = price - first.all.price_nanousd
+    return Difference(case.name, other.all.levels()["delivered"][0], price, more, causes)
+
+
+def differences(trace: Trace, first: Ladder, rates: Rates | None, others: Iterable[Case]) -> list[Difference]:
+    """How each other case differs from the first one. `rates`: those of the first. Raises: TraceError."""
+    found = []
+    for other in others:
+        own = None if other.rates is None or other.rates == rates else ladder_of(trace, other, other.rates)
+        found.append(difference(first, other, ladder_of(trace, other, rates), own))
+    return found
+
+
+def described(case: Case) -> str:
+    """The fleet and placement of a case."""
+    setup = case.setup
+    tiers = ":".join(str(tokens) for tokens in (setup.kv_tokens, setup.host_tokens, setup.store_tokens) if tokens)
+    return f"policy={case.policy},workers={setup.workers},kv-tokens={tiers},max-running={setup.max_running}"

@@ -1,0 +1,41 @@
+"""The rows of the ledgers in folders of this machine, with those of their journals; read while their proxies run."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.server.ledger.all_rows import Reading
+from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
+
+
+def rows_of(state_dir: Path, since_s: float | None) -> Iterator[Entry]:
+    """The ended rows of one proxy. `since_s`: unix seconds; some that ended before may come too.
+
+    Raises: sqlite3.Error.
+    """
+    reading = Reading(state_dir, state_dir / LEDGER_FILE, since_s, lambda: False, bounded=False)
+    try:
+        for records, values in reading.portions():
+            for (record,) in reading.db.execute(f"SELECT record FROM ({records})", values):  # noqa: S608 - constants
+                try:
+                    yield Entry.read(record)
+                except msgspec.DecodeError:
+                    continue
+    finally:
+        reading.close()
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders with a ledger: this one, or those in it. Raises: sqlite3.OperationalError, where there is none."""
+    found = [folder] if (folder / LEDGER_FILE).exists() else _below(folder)
+    if not found:
+        raise sqlite3.OperationalError(f"{folder} has no {LEDGER_FILE}, and no folder in it has one")
+    return found
+
+
+def _below(folder: Path) -> list[Path]:
+    files: Iterable[Path] = folder.glob(f"*/{LEDGER_FILE}")
+    return sorted(file.parent for file in files)

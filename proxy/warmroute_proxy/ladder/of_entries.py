@@ -1,0 +1,132 @@
+"""Rows of the ledger as turns of the ladder.
+
+A receipt has a class for each token that was not cached, and what the proxy expected of the worker that it chose. That
+gives each step, from the bottom up:
+
+    delivered = cached                                chosen    = predicted_cached
+    predicted = chosen + moved + elsewhere            kept      = cached + unknown + moved + elsewhere
+    reachable = kept + evicted + not_kept             prompt    = reachable + all other classes
+
+`kept` and `predicted` differ by the error of the prediction, which comes back at `delivered`.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from warmroute.contract.money import Rates
+from warmroute_proxy.core.accounting.entry import Entry
+from warmroute_proxy.core.accounting.entry_steps import CREDIT_SUFFIX, turns_in
+from warmroute_proxy.ladder.steps import CAUSES, UNEXPLAINED
+from warmroute_proxy.ladder.turn import Bill, Cost, Loss, Turn, priced
+
+BY: Final = ("session", "tenant", "model", "harness", "day", "kind")
+"""How turns can be grouped."""
+
+UNPAID: Final = frozenset({"refused", "engine_error", "cut_off", "interrupted"})
+"""Outcomes of turns that are charged nothing where their rates are zero."""
+
+_FREE: Final = (0, 0, 0)
+
+
+class _Receipt(msgspec.Struct):
+    loss: dict[str, int] = {}
+    cached: dict[str, int] = {}
+    cache_write: dict[str, int] = {}
+    estimated: list[str] = []
+    kind: str = ""
+    harness: str = ""
+
+
+class _Usage(msgspec.Struct):
+    warmroute: _Receipt = msgspec.field(default_factory=_Receipt)
+
+
+_usage: Final = msgspec.json.Decoder(_Usage | None).decode
+
+
+def turn_of(entry: Entry) -> Turn:
+    """An ended entry as a turn."""
+    usage = _usage(entry.usage)
+    receipt = _Receipt() if usage is None else usage.warmroute
+    keys = _keys(entry, receipt)
+    counts = turns_in(entry.id)
+    if entry.id.endswith(CREDIT_SUFFIX):
+        given = (Cost("billed", "credit", 0, entry.price_nanousd),)
+        return Turn(0, 0, 0, entry.price_nanousd, given, keys)
+    sign = -1 if counts < 0 else 1
+    bill = _bill(entry, receipt, sign)
+    losses = tuple(_losses(entry, receipt, sign))
+    costs = priced(losses, bill, sign)
+    # A row that takes another one back has no tiers, and takes back a credit too.
+    rest = entry.price_nanousd - sign * bill.price(bill.prompt_tokens) - sum(cost.nanousd for cost in costs)
+    if rest:
+        costs = (*costs, Cost("billed", "voided" if sign < 0 else UNEXPLAINED, 0, rest))
+    return Turn(counts, entry.prompt_tokens, entry.list_nanousd, entry.price_nanousd, costs, keys)
+
+
+def _keys(entry: Entry, receipt: _Receipt) -> dict[str, str]:
+    day = datetime.fromtimestamp(entry.settled_at, UTC).strftime("%Y-%m-%d")
+    return {
+        "session": entry.session or "",
+        "tenant": entry.tenant,
+        "model": entry.model,
+        "harness": receipt.harness,
+        "day": day,
+        "kind": receipt.kind,
+    }
+
+
+def _bill(entry: Entry, receipt: _Receipt, sign: int) -> Bill:
+    tiers, written = receipt.cached, receipt.cache_write
+    return Bill(
+        Rates(*entry.rates),
+        sign * entry.prompt_tokens,
+        sign * entry.completion_tokens,
+        tiers.get("host", 0),
+        tiers.get("storage", 0),
+        written.get("5m", 0),
+        written.get("1h", 0),
+    )
+
+
+def _losses(entry: Entry, receipt: _Receipt, sign: int) -> Iterator[Loss]:
+    """In the order of the steps; those of zero tokens are left out."""
+    cached, expected = sign * entry.cached_tokens, entry.predicted_cached
+    loss = {name: sign * tokens for name, tokens in receipt.loss.items()}
+    unknown = loss.get("unknown", 0) + _of_no_step(loss)
+    error = expected - cached - unknown
+    rows = [
+        *(("reachable", name, loss.get(name, 0)) for name in CAUSES["reachable"]),
+        *(("kept", name, loss.get(name, 0)) for name in CAUSES["kept"]),
+        ("predicted", "underpredicted", max(0, -error)),
+        ("predicted", "overpredicted", min(0, -error)),
+        *(("chosen", name, loss.get(name, 0)) for name in CAUSES["chosen"]),
+        ("delivered", "overpredicted", max(0, error)),
+        ("delivered", "underpredicted", min(0, error)),
+        ("delivered", "unknown", unknown),
+        *_reported(entry, receipt, cached),
+    ]
+    for step, cause, tokens in rows:
+        if tokens:
+            yield Loss(step, cause, tokens)
+
+
+def _reported(entry: Entry, receipt: _Receipt, cached: int) -> Iterator[tuple[str, str, int]]:
+    guessed = "cached_tokens" in receipt.estimated
+    if guessed:
+        yield "reported", "not_reported", cached
+    if tuple(entry.rates)[:3] == _FREE and entry.outcome in UNPAID:
+        yield "billed", "not_charged", 0 if guessed else cached
+    elif guessed:
+        yield "billed", "estimated", -cached
+
+
+_NAMED: Final = frozenset(name for names in CAUSES.values() for name in names)
+
+
+def _of_no_step(loss: Mapping[str, int]) -> int:
+    """Tokens of classes that a newer proxy has added."""
+    return sum(tokens for name, tokens in loss.items() if name not in _NAMED)

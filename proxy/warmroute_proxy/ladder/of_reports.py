@@ -1,0 +1,149 @@
+"""Lines of foreign logs as turns of the ladder.
+
+A log says some of the steps and not others: an engine's log has what it delivered, a gateway's what was reported and
+billed, and only a log with prompts shows what was reachable. Steps that it does not say stand as they are in the one
+before, and are not in `Turn.known`. A difference for which the log has no reason is `unexplained`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from warmroute.contract.money import Rates
+from warmroute_proxy.ladder.prefixes import Prefixes
+from warmroute_proxy.ladder.steps import CAUSES, STEPS, UNEXPLAINED
+from warmroute_proxy.ladder.turn import Bill, Cost, Loss, Turn, priced
+
+FREE: Final = Rates(0, 0, 0)
+TOKENS_OF_PIECE: Final = 16
+"""About so many tokens are in a piece of text, by which a cache's size is compared with texts."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """What one line of a log says; None, or nothing, where it does not say it.
+
+    `delivered`: cached tokens by the engine's own account; `reported`: by the answer; `predicted`: those that the
+    gateway expected. `loss`: loss class -> tokens, as our receipts have them. `units`: the prompt, as token ids or
+    pieces of text; `answer`: the answer, where its KV is cached behind the prompt. `at`: when it came or ended, as a
+    text that sorts by time.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    delivered: int | None = None
+    reported: int | None = None
+    predicted: int | None = None
+    cost_nanousd: int | None = None
+    loss: Mapping[str, int] | None = None
+    units: Sequence[int | str] | None = None
+    answer: Sequence[int | str] = ()
+    levels: Mapping[str, int] | None = None
+    """Step -> cached tokens, where the source has counted them itself."""
+    worker: str = ""
+    at: str = ""
+    keys: dict[str, str] = field(default_factory=dict)
+
+
+class Reports:
+    """Makes turns of reports, in the order in which they came."""
+
+    def __init__(self, rates: Mapping[str, Rates], kv_tokens: int | None = None, page_tokens: int = 16) -> None:
+        """`rates`: model -> rates, `""` for all others; `kv_tokens`: what each worker's cache holds."""
+        self._rates = rates
+        self._kv_tokens = kv_tokens
+        self._tokens = Prefixes(kv_tokens, page_tokens)
+        self._pieces = Prefixes(None if kv_tokens is None else kv_tokens // TOKENS_OF_PIECE, 1)
+
+    def turn_of(self, report: Report) -> Turn:
+        """The turn of a report."""
+        prompt = max(0, report.prompt_tokens)
+        rates = self._rates.get(report.keys.get("model", ""), self._rates.get("", FREE))
+        bill = Bill(rates, prompt, max(0, report.completion_tokens))
+        levels = self._levels(report, prompt, bill)
+        losses = tuple(_losses(report, prompt, levels))
+        costs = priced(losses, bill)
+        price = bill.price(_lowest(levels, prompt)) if report.cost_nanousd is None else report.cost_nanousd
+        rest = price - bill.price(prompt) - sum(cost.nanousd for cost in costs)
+        if rest:
+            costs = (*costs, Cost("billed", UNEXPLAINED, 0, rest))
+        return Turn(1, prompt, bill.price(0), price, costs, report.keys, frozenset(levels))
+
+    def _levels(self, report: Report, prompt: int, bill: Bill) -> dict[str, int]:
+        """Step -> cached tokens, of the steps that are known."""
+        if report.levels is not None:
+            return {step: _within(report.levels[step], prompt) for step in STEPS if step in report.levels}
+        found: dict[str, int] = {}
+        if report.loss is not None and report.reported is not None:
+            found |= _of_classes(report, prompt)
+        elif report.units is not None:
+            found |= self._of_prompt(report, prompt)
+        if report.delivered is not None:
+            found["delivered"] = _within(report.delivered, prompt)
+        if report.reported is not None:
+            found["reported"] = _within(report.reported, prompt)
+        elif report.delivered is not None:
+            found["reported"] = found["delivered"]
+        rates = bill.rates
+        if report.cost_nanousd is not None and rates.input > rates.cached:
+            saved = bill.price(0) - report.cost_nanousd
+            found["billed"] = _within(round(saved * 1000 / (rates.input - rates.cached)), prompt)
+        elif "reported" in found and rates is not FREE:
+            found["billed"] = found["reported"]
+        return found
+
+    def _of_prompt(self, report: Report, prompt: int) -> dict[str, int]:
+        units = report.units or ()
+        prefixes = self._pieces if units and isinstance(units[0], str) else self._tokens
+        seen = prefixes.add(units, report.worker, report.answer)
+        scale = prompt / len(units) if units else 0.0
+        reachable, held, chosen = (min(int(count * scale), prompt) for count in seen)
+        if self._kv_tokens is None and not report.worker:
+            return {"reachable": reachable}
+        return {"reachable": reachable, "kept": held, "chosen": chosen}
+
+
+def _of_classes(report: Report, prompt: int) -> dict[str, int]:
+    """The steps of a turn whose receipt stands in the log."""
+    loss = report.loss or {}
+    cached = _within(report.reported or 0, prompt)
+    moved = sum(loss.get(name, 0) for name in CAUSES["chosen"])
+    held = cached + loss.get("unknown", 0) + moved
+    found = {"reachable": held + sum(loss.get(name, 0) for name in CAUSES["kept"]), "kept": held}
+    if report.predicted is not None:
+        found |= {"predicted": report.predicted + moved, "chosen": report.predicted}
+    return found | {"delivered": cached}
+
+
+def _losses(report: Report, prompt: int, levels: Mapping[str, int]) -> Iterator[Loss]:
+    before = prompt
+    for step, level in levels.items():
+        lost, named = before - level, 0
+        for cause in CAUSES[step]:
+            tokens = (report.loss or {}).get(cause, 0)
+            if tokens:
+                yield Loss(step, cause, tokens)
+                named += tokens
+        rest = lost - named
+        if rest:
+            yield Loss(step, _cause(step, rest, report, levels), rest)
+        before = level
+
+
+def _cause(step: str, tokens: int, report: Report, levels: Mapping[str, int]) -> str:
+    """What a loss is called that the log has no class for."""
+    if step == "reachable":
+        return "new" if levels["reachable"] else "cold"
+    if (report.units is not None or report.levels is not None) and step in {"kept", "chosen"}:
+        return {"kept": "evicted", "chosen": "moved"}[step]
+    if report.loss is not None and step in {"predicted", "delivered"}:
+        return "underpredicted" if (tokens > 0) == (step == "predicted") else "overpredicted"
+    return UNEXPLAINED
+
+
+def _lowest(levels: Mapping[str, int], prompt: int) -> int:
+    return [prompt, *levels.values()][-1]
+
+
+def _within(tokens: int, prompt: int) -> int:
+    return min(max(0, tokens), prompt)

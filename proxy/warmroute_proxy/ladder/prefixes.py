@@ -1,0 +1,80 @@
+"""How much of each prompt was seen before, and how much of it caches of a given size would still hold.
+
+A prompt is a list of units: token ids, or pieces of text. It is cut into pages, and a page stands for itself and all
+before it, as in an engine's prefix cache. Each worker has a cache that drops what was least recently used, ends of
+prompts first. Without a size nothing is dropped.
+
+Limits: `MAX_PAGES` pages are remembered over all; then the oldest are dropped, which `Prefixes.forgot` says.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple
+
+PAGE_UNITS: Final = 16
+MAX_PAGES: Final = 20_000_000
+
+
+class Seen(NamedTuple):
+    """Units at the beginning of a prompt: seen before, held by some worker, and held by the one that got it."""
+
+    reachable: int
+    held: int
+    chosen: int
+
+
+class _Cache:
+    """The pages of one worker, the least recently used first."""
+
+    def __init__(self, pages: int | None) -> None:
+        self._pages = pages
+        self._held: OrderedDict[int, None] = OrderedDict()
+
+    def matched(self, chain: Sequence[int]) -> int:
+        """How many of the first pages it holds."""
+        for number, page in enumerate(chain):
+            if page not in self._held:
+                return number
+        return len(chain)
+
+    def use(self, chain: Sequence[int]) -> None:
+        """Hold these pages; the end of a prompt is dropped before its beginning."""
+        for page in reversed(chain):
+            self._held[page] = None
+            self._held.move_to_end(page)
+        while self._pages is not None and len(self._held) > self._pages:
+            self._held.popitem(last=False)
+
+
+class Prefixes:
+    """What was sent so far. `units`: what the cache of each worker holds; None: all."""
+
+    def __init__(self, units: int | None = None, page_units: int = PAGE_UNITS) -> None:
+        self._page_units = page_units
+        self._pages = None if units is None else max(1, units // page_units)
+        self._ever = _Cache(MAX_PAGES)
+        self._workers: dict[str, _Cache] = {}
+
+    def add(self, units: Sequence[Hashable], worker: str = "", answer: Sequence[Hashable] = ()) -> Seen:
+        """What was there before this prompt, which `worker` then holds, too, with its answer behind it."""
+        chain = self._chain(units)
+        caches = self._workers
+        own = caches.setdefault(worker, _Cache(self._pages))
+        most = max(0, len(units) - 1) // self._page_units  # the last token of a prompt is always computed
+        pages = (
+            self._ever.matched(chain),
+            max(cache.matched(chain) for cache in caches.values()),
+            own.matched(chain),
+        )
+        if answer:
+            chain = self._chain([*units, *answer])
+        own.use(chain)
+        self._ever.use(chain)
+        return Seen(*(min(count, most) * self._page_units for count in pages))
+
+    def _chain(self, units: Sequence[Hashable]) -> list[int]:
+        size, chain, before = self._page_units, [], 0
+        for start in range(0, len(units) - size + 1, size):
+            before = hash((before, tuple(units[start : start + size])))
+            chain.append(before)
+        return chain

@@ -1,0 +1,72 @@
+"""What a reader of a log is, and what it counts.
+
+Limits: a line of more than `MAX_LINE_BYTES` is passed over, and `MAX_OPEN` requests wait for the line that ends them;
+then the oldest is dropped.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from warmroute_proxy.ladder.of_reports import Report
+
+MAX_LINE_BYTES: Final = 16 << 20
+MAX_OPEN: Final = 10_000
+PIECE_CHARS: Final = 64
+"""Of a text whose tokens a log does not have: so many characters are a unit."""
+
+MAX_TOKENS: Final = 2**40
+
+
+class Reader(Protocol):
+    """Reads one log. `skipped`: lines that could have been a request's and were not read."""
+
+    skipped: int
+
+    def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
+        """The reports of a log's lines."""
+        ...
+
+
+def json_object(line: bytes) -> dict[str, Any] | None:
+    """The JSON object in a line; None where it is none."""
+    if len(line) > MAX_LINE_BYTES:
+        return None
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def count_of(value: object) -> int | None:
+    """A count of tokens; None where it is none."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 14:
+        value = int(value)
+    return value if type(value) is int and 0 <= value < MAX_TOKENS else None
+
+
+def nanousd_of(value: object) -> int | None:
+    """An amount in USD as nanodollars; None where it is none."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6:
+        return round(value * 1e9)
+    return None
+
+
+def text_of(value: object) -> str:
+    """A short text; empty where it is none."""
+    return value[:256] if isinstance(value, str) else ""
+
+
+def pieces_of(text: str) -> list[int | str]:
+    """A prompt as pieces of text."""
+    return [text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS)]
+
+
+def day_of(unix_s: float) -> str:
+    """The day of a time, UTC; empty where it is none."""
+    try:
+        return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")
+    except (OverflowError, ValueError, OSError):
+        return ""

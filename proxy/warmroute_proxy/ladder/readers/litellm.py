@@ -1,0 +1,93 @@
+"""LiteLLM's spend logs: rows of the table `LiteLLM_SpendLogs`, one JSON object a line.
+
+The columns are those of `SpendLogsPayload` (BerriAI/litellm, litellm/proxy/_types.py, 1.108). Cached tokens stand in
+`metadata.usage_object`, which LiteLLM writes as text. `proxy_server_request` has the prompt where
+`store_prompts_in_spend_logs` is on, in older versions `messages`. `spend` is in USD. What the engine delivered, and
+what was expected, is not there.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from warmroute_proxy.ladder.of_reports import Report
+from warmroute_proxy.ladder.readers.lines import count_of, json_object, nanousd_of, pieces_of, text_of
+
+
+def is_litellm(row: dict[str, Any]) -> bool:
+    """Whether a row is one of this log."""
+    return "spend" in row and "prompt_tokens" in row
+
+
+class LiteLLM:
+    """Reads the rows of requests that succeeded."""
+
+    def __init__(self) -> None:
+        self.skipped = 0
+
+    def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
+        """The reports of a log's lines."""
+        for line in lines:
+            row = json_object(line)
+            prompt = None if row is None else count_of(row.get("prompt_tokens"))
+            if row is None or prompt is None or row.get("status", "success") != "success":
+                self.skipped += bool(line.strip())
+                continue
+            yield _report(row, prompt)
+
+
+def _report(row: dict[str, Any], prompt: int) -> Report:
+    metadata = _object(row.get("metadata"))
+    usage = _object(metadata.get("usage_object"))
+    cached = count_of(_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
+    if cached is None:
+        cached = count_of(usage.get("cache_read_input_tokens"))
+    return Report(
+        prompt_tokens=prompt,
+        completion_tokens=count_of(row.get("completion_tokens")) or 0,
+        reported=cached,
+        cost_nanousd=nanousd_of(row.get("spend")),
+        units=_units(row.get("messages")) or _units(_object(row.get("proxy_server_request")).get("messages")),
+        worker=text_of(row.get("model_id")),
+        keys={
+            "session": text_of(row.get("session_id")),
+            "tenant": text_of(row.get("team_id")) or text_of(row.get("user")) or text_of(row.get("api_key"))[:16],
+            "model": text_of(row.get("model_group")) or text_of(row.get("model")),
+            "harness": _harness(metadata, row),
+            "day": text_of(row.get("startTime"))[:10],
+        },
+    )
+
+
+def _harness(metadata: dict[str, Any], row: dict[str, Any]) -> str:
+    tags = row.get("request_tags")
+    found = _list(tags) if isinstance(tags, str) else tags
+    for tag in found if isinstance(found, list) else ():
+        if isinstance(tag, str) and tag.startswith("User-Agent: ") and "/" not in tag:
+            return tag.removeprefix("User-Agent: ")[:64]
+    return text_of(metadata.get("user_agent")).partition("/")[0]
+
+
+def _units(messages: object) -> list[int | str] | None:
+    if isinstance(messages, str):
+        messages = _list(messages)
+    if not isinstance(messages, list) or not messages:
+        return None
+    return pieces_of("".join(json.dumps(message, sort_keys=True) for message in messages))
+
+
+def _list(text: str) -> list[Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _object(value: object) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,104 @@
+"""Spans in OTLP's JSON, one export a line, as the OpenTelemetry Collector's file exporter writes them.
+
+Attributes are those of the semantic conventions for generative AI 1.40 (`gen_ai.usage.input_tokens`,
+`gen_ai.usage.cache_read.input_tokens`); older names are read too: `gen_ai.usage.prompt_tokens` of vLLM and LiteLLM.
+Spans of warmroute have the prediction and the loss classes, so that all steps are known. Input tokens include cached
+ones, as the conventions ask for (open-telemetry/semantic-conventions #3163).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from warmroute_proxy.ladder.of_reports import Report
+from warmroute_proxy.ladder.readers.lines import count_of, day_of, json_object, nanousd_of, text_of
+
+INPUT: Final = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+OUTPUT: Final = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+CACHED: Final = (
+    "gen_ai.usage.cache_read.input_tokens",
+    "gen_ai.usage.cache_read_input_tokens",
+    "gen_ai.usage.prompt_tokens_details.cached_tokens",
+)
+MODEL: Final = ("gen_ai.request.model", "gen_ai.response.model")
+SESSION: Final = ("gen_ai.conversation.id", "session.id")
+COST: Final = ("warmroute.cost_usd", "gen_ai.cost.total_cost", "gen_ai.usage.cost")
+LOSS: Final = "warmroute.loss_tokens."
+PREDICTED: Final = "warmroute.predicted_cached_tokens"
+
+
+class Otel:
+    """Reads the spans of requests: those with a count of input tokens."""
+
+    def __init__(self) -> None:
+        self.skipped = 0
+
+    def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
+        """The reports of a log's lines."""
+        for line in lines:
+            export = json_object(line)
+            if export is None:
+                self.skipped += bool(line.strip())
+                continue
+            for resource, span in _spans(export):
+                attributes = _attributes(span.get("attributes"))
+                prompt = _first(attributes, INPUT)
+                if prompt is not None:
+                    yield _report(resource, span, attributes, prompt)
+
+
+def _spans(export: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for of_resource in _dicts(export.get("resourceSpans")):
+        resource = of_resource.get("resource")
+        attributes = _attributes(resource.get("attributes") if isinstance(resource, dict) else None)
+        for scope in _dicts(of_resource.get("scopeSpans")):
+            for span in _dicts(scope.get("spans")):
+                yield attributes, span
+
+
+def _report(resource: Mapping[str, Any], span: dict[str, Any], attributes: Mapping[str, Any], prompt: int) -> Report:
+    loss = {
+        name.removeprefix(LOSS): tokens
+        for name, value in attributes.items()
+        if name.startswith(LOSS) and (tokens := count_of(value)) is not None
+    }
+    predicted = count_of(attributes.get(PREDICTED))
+    started_ns = count_of(str(span.get("startTimeUnixNano", ""))[:-9]) or 0
+    return Report(
+        prompt_tokens=prompt,
+        completion_tokens=_first(attributes, OUTPUT) or 0,
+        reported=_first(attributes, CACHED),
+        predicted=predicted,
+        cost_nanousd=next((found for name in COST if (found := nanousd_of(attributes.get(name))) is not None), None),
+        loss=loss if predicted is not None else None,
+        worker=text_of(resource.get("service.instance.id")),
+        keys={
+            "session": _text(attributes, SESSION),
+            "tenant": text_of(attributes.get("enduser.id")),
+            "model": _text(attributes, MODEL),
+            "harness": text_of(attributes.get("user_agent.original")).partition("/")[0],
+            "day": day_of(started_ns),
+        },
+    )
+
+
+def _attributes(found: object) -> dict[str, Any]:
+    """Attributes by name, with their plain values."""
+    plain: dict[str, Any] = {}
+    for each in _dicts(found):
+        value = each.get("value")
+        if isinstance(value, dict) and value:
+            kind, inner = next(iter(value.items()))
+            plain[str(each.get("key"))] = count_of(inner) if kind == "intValue" else inner
+    return plain
+
+
+def _dicts(found: object) -> Iterator[dict[str, Any]]:
+    return (each for each in found if isinstance(each, dict)) if isinstance(found, list) else iter(())
+
+
+def _first(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    return next((found for name in names if (found := count_of(attributes.get(name))) is not None), None)
+
+
+def _text(attributes: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    return next((found for name in names if (found := text_of(attributes.get(name)))), "")

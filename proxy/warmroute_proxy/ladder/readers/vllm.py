@@ -1,0 +1,54 @@
+"""vLLM's log: `vllm serve --enable-log-requests` at the level DEBUG (`VLLM_LOGGING_LEVEL=DEBUG`).
+
+Read are the lines `Request ID details: prompt: ..., prompt_token_ids: [...]` (vllm-project/vllm 0.32,
+vllm/entrypoints/serve/utils/request_logger.py). They show what was asked, so reachable and kept tokens are exact. vLLM
+logs no cached tokens of a request: what it delivered is only in its answers, and the rate over its last thousand
+requests in its line of statistics, which `hit_rate` has. One file is one worker.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from warmroute_proxy.ladder.of_reports import Report
+from warmroute_proxy.ladder.readers.lines import MAX_LINE_BYTES
+
+_MARK: Final = b"prompt_token_ids: ["
+_IDS: Final = re.compile(r"prompt_token_ids: (\[[\d, ]*\]), prompt_embeds")
+_AT: Final = re.compile(r"(?:^|\) )[A-Z]+ (\d\d-\d\d \d\d:\d\d:\d\d) ")
+_RATE: Final = re.compile(r"Prefix cache hit rate: (\d{1,3}\.\d)%")
+
+
+class VLLM:
+    """Reads the log of one worker. `hit_rate`: the last that it states, a share of 1; None: it states none."""
+
+    def __init__(self, worker: str = "", model: str = "") -> None:
+        self.skipped = 0
+        self.hit_rate: float | None = None
+        self._worker = worker
+        self._model = model
+
+    def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
+        """The reports of a log's lines."""
+        for line in lines:
+            if _MARK in line and b" details: prompt: " in line:
+                found = self._report(line)
+                if found is None:
+                    self.skipped += 1
+                else:
+                    yield found
+            elif b"Prefix cache hit rate: " in line and (rate := _RATE.search(line.decode(errors="replace"))):
+                self.hit_rate = float(rate[1]) / 100
+
+    def _report(self, line: bytes) -> Report | None:
+        if len(line) > MAX_LINE_BYTES:
+            return None
+        text = line.decode(errors="replace")
+        ids = _IDS.search(text, text.rfind(_MARK.decode()))
+        units = json.loads(ids[1]) if ids is not None else []
+        if not units:
+            return None
+        at = _AT.search(text[:200])
+        keys = {"session": "", "model": self._model, "day": ""}
+        return Report(prompt_tokens=len(units), units=units, worker=self._worker, at=at[1] if at else "", keys=keys)

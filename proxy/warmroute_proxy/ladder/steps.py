@@ -1,0 +1,66 @@
+"""The steps of the ladder, from the whole prompt down to what was billed as cached, and the causes of each loss.
+
+    prompt      all prompt tokens
+    reachable   text that was computed before: the best that any placement could have found in a cache
+    kept        of it, what some cache of the fleet still held
+    predicted   what the proxy expected of the best place
+    chosen      what it expected of the place that it chose
+    delivered   what the engine found in its cache
+    reported    what the engine's answer said
+    billed      what was charged as cached
+
+Each loss stands at the step that it leads to. A step is at most the one before it, except by a cause that is negative
+by its nature (`NEGATIVE`): a prediction that was too high raises `predicted` above `kept`, and the same tokens are lost
+again at `delivered`.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+PROMPT: Final = "prompt"
+STEPS: Final = ("reachable", "kept", "predicted", "chosen", "delivered", "reported", "billed")
+"""The steps below the prompt, from the top."""
+
+CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "reachable": ("new", "cold", "prefix_changed", "salt_changed", "page_rounding", "engine_misreport"),
+    "kept": ("evicted", "not_kept"),
+    "predicted": ("underpredicted", "overpredicted"),
+    "chosen": ("moved", "elsewhere"),
+    "delivered": ("overpredicted", "underpredicted", "unknown"),
+    "reported": ("not_reported",),
+    "billed": ("not_charged", "estimated", "credit", "voided"),
+}
+"""Step -> the causes of what is lost on the way to it; any step may also have `UNEXPLAINED`, where a source does not
+say more."""
+
+UNEXPLAINED: Final = "unexplained"
+
+NEGATIVE: Final[Mapping[str, frozenset[str]]] = {
+    "predicted": frozenset({"overpredicted"}),
+    "delivered": frozenset({"underpredicted", UNEXPLAINED}),
+    "reported": frozenset({UNEXPLAINED}),
+    "billed": frozenset({"estimated", "credit", "voided", UNEXPLAINED}),
+}
+"""Step -> the causes that may be below zero there."""
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "new": "appended in this turn",
+    "cold": "never computed before",
+    "prefix_changed": "the client rewrote what it had sent",
+    "salt_changed": "cached under another salt",
+    "page_rounding": "engines reuse whole pages, and never the last token",
+    "engine_misreport": "the engine's count was out of range",
+    "evicted": "no cache held it any more",
+    "not_kept": "the last answer's KV stayed with the decode engine",
+    "underpredicted": "cached, and the proxy did not expect it",
+    "overpredicted": "expected, and not cached",
+    "moved": "cached on another worker than the one chosen",
+    "elsewhere": "cached in another region than the one chosen",
+    "unknown": "no class; mostly errors of estimates",
+    "not_reported": "the engine's answer did not say it",
+    "not_charged": "the turn was charged nothing",
+    "estimated": "charged as cached without a report",
+    "credit": "given back for moved turns",
+    "voided": "rows of answers that were lost between regions",
+    UNEXPLAINED: "this source does not say why",
+}

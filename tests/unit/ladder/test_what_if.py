@@ -1,0 +1,88 @@
+"""The same trace with other settings: the causes add up to the difference, to the nanodollar."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmroute_cli.main import main
+
+Capture = pytest.CaptureFixture[str]
+SESSIONS = 12
+TURNS = 6
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Agent sessions of growing prompts, as `warmroute replay` takes them."""
+    file = tmp_path / "sessions.jsonl"
+    lines = []
+    for _ in range(SESSIONS):
+        turns: list[list[Any]] = []
+        for at in range(TURNS):
+            tokens = 4_096 + at * 2_048
+            shared = (4_096 + (at - 1) * 2_048) // 512 if at else 0
+            turns.append([0.0, tokens, 64, tokens // 512, shared, at - 1 if at else None, 5.0, 1.0])
+        lines.append(json.dumps({"block": 512, "tool_tokens": 1_024, "system_tokens": 1_024, "turns": turns}))
+    file.write_text("\n".join(lines))
+    return file
+
+
+def played(capture: Capture, *words: object) -> dict[str, Any]:
+    assert main(["ladder", *map(str, words), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capture.readouterr().out)
+    return found
+
+
+def test_the_causes_of_each_difference_add_up(trace: Path, capsys: Capture) -> None:
+    found = played(
+        capsys, trace, "--price", "0.6:0.1:3", "--as-it-is", "policy=round_robin,workers=4,kv-tokens=60k",
+        "--what-if", "policy=warmroute", "--what-if", "kv-tokens=200k", "--what-if", "workers=1,price=0.7:0.05:3",
+        "--what-if", "price=0.6:0.05:3",
+    )  # fmt: skip
+    assert len(found["what_if"]) == 4
+    for case in found["what_if"]:
+        assert case["more_nanousd"] == sum(cause["nanousd"] for cause in case["causes"])
+        assert case["price_nanousd"] == found["price_nanousd"] + case["more_nanousd"]
+    affine, larger, _, cheaper = found["what_if"]
+    assert affine["price_nanousd"] < found["price_nanousd"]
+    assert larger["price_nanousd"] <= found["price_nanousd"]
+    assert [cause["cause"] for cause in cheaper["causes"]] == ["prices"]
+
+
+def test_a_rotation_loses_what_moved_and_one_worker_nothing(trace: Path, capsys: Capture) -> None:
+    def moved(setting: str) -> int:
+        found = played(capsys, trace, "--as-it-is", setting, "--price", "0.6:0.1:3")
+        step = next(step for step in found["steps"] if step["step"] == "chosen")
+        return sum(cause["tokens"] for cause in step["causes"] if cause["cause"] == "moved")
+
+    assert moved("policy=round_robin,workers=4") > 0
+    assert moved("policy=round_robin,workers=1") == 0
+
+
+def test_steps_do_not_rise_but_for_what_is_named(trace: Path, capsys: Capture) -> None:
+    found = played(capsys, trace, "--as-it-is", "policy=round_robin,workers=3,kv-tokens=20k", "--price", "0.6:0.1:3")
+    for step in found["steps"][1:]:
+        negative = [cause["cause"] for cause in step["causes"] if cause["tokens"] < 0]
+        assert set(negative) <= ({"unexplained"} if step["step"] == "delivered" else set())
+        assert step["lost_tokens"] == sum(cause["tokens"] for cause in step["causes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--what-if", "speed=3"], "is none of policy="),
+        (["--what-if", "policy=best"], "no policy best"),
+        (["--what-if", "price=1:2"], "is not INPUT:CACHED:OUTPUT"),
+        (["--what-if", "workers=0"], "workers"),
+    ],
+)
+def test_a_wrong_setting_is_said(words: list[str], says: str, trace: Path, capsys: Capture) -> None:
+    assert main(["ladder", str(trace), *words]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_ledger_cannot_be_played_again(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["ladder", str(tmp_path), "--what-if", "policy=warmroute"]) == 2
+    assert "needs a proxy's record" in capsys.readouterr().err
