@@ -163,7 +163,7 @@ class Proxy:
             self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, state_dir, self.clock
         )
         discovery = Discovery(state_dir)
-        self.metrics_page.more_gauges += [discovery.gauges, self.intakes.large_bodies.gauges]
+        self.metrics_page.more_gauges += [discovery.gauges, self.intakes.large_bodies.gauges, self.peers.gauges]
         appliers: list[Applier] = [
             self.stores.replace,
             self.authentication.replace,

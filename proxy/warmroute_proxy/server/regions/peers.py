@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 
 from warmroute.contract import headers as names
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import TenantConfig
+from warmroute_proxy.server.base.metrics import GaugeRow
 from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
@@ -19,14 +21,27 @@ class Peers:
         self.down: set[str] = set()
         """The regions whose last probe has failed."""
 
+        self.rtt_s: dict[str, float] = {}
+        """How long the last probe of a region took that succeeded: there and back."""
+
+        self._clock = clock
+
+    def gauges(self) -> list[GaugeRow]:
+        """What the page of metrics says of the other regions."""
+        up = [(declared.REGION_UP, (("region", each),), float(each not in self.down)) for each in self.upstreams]
+        return up + [(declared.REGION_RTT_SECONDS, (("region", each),), rtt_s) for each, rtt_s in self.rtt_s.items()]
+
     async def probe(self, router: Router) -> None:
         """Ask each whether requests should be sent to it."""
         await asyncio.gather(*[self._probe(region, router) for region in self.upstreams])
 
     async def _probe(self, region: str, router: Router) -> None:
+        began_s = self._clock()
         status, _ = await get(self.upstreams[region], "/ready")
         if status == OWN_FAULT:
             return
+        if status == 200:
+            self.rtt_s[region] = self._clock() - began_s
         router.set_peer_up(region, status == 200)
         (self.down.discard if status == 200 else self.down.add)(region)
 
