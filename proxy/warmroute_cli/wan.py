@@ -32,14 +32,14 @@ class Link:
         self._next = 0
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def tell(self, told: Any) -> None:
+    def set(self, given: Any) -> None:
         """Take what a line of standard input says of this link."""
-        if isinstance(told, str):
-            told = {"targets": [told]}
-        if "delays_ms" in told:
-            self.there_s, self.back_s = (delay_ms / 1000 for delay_ms in told["delays_ms"])
-        if "targets" in told:
-            parts = [urlsplit(url) for url in told["targets"]]
+        if isinstance(given, str):
+            given = {"targets": [given]}
+        if "delays_ms" in given:
+            self.there_s, self.back_s = (delay_ms / 1000 for delay_ms in given["delays_ms"])
+        if "targets" in given:
+            parts = [urlsplit(url) for url in given["targets"]]
             self._targets = [(each.hostname or "127.0.0.1", each.port or 80) for each in parts]
             self._known.set()
 
@@ -176,8 +176,8 @@ async def serve(names: list[str], delay_s: float) -> None:
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
-        for name, told in json.loads(line).items():
-            links[name].tell(told)
+        for name, given in json.loads(line).items():
+            links[name].set(given)
     for server in servers:
         server.close()
 

@@ -86,7 +86,11 @@ def answers_against_rows(found: Findings, by_id: dict[str, Row]) -> list[str]:
         elif seen.end == "error" and row is not None and net_price(row, by_id):
             problems.append(f"{where}: is {row['outcome']} and charged {row['price_nanousd']}")
     problems += [f"the receipt {id_} went to the turns {turns}" for id_, turns in receipts.items() if len(turns) > 1]
-    problems += [f"{r['outcome']} row {r['id']} is charged" for r in by_id.values() if r["outcome"] in FREE and r["price_nanousd"]]
+    problems += [
+        f"{r['outcome']} row {r['id']} is charged"
+        for r in by_id.values()
+        if r["outcome"] in FREE and r["price_nanousd"]
+    ]
     paid: dict[int, list[str]] = defaultdict(list)
     for asked in found.tried:
         row = by_id.get(asked.seen.receipt)
@@ -95,9 +99,15 @@ def answers_against_rows(found: Findings, by_id: dict[str, Row]) -> list[str]:
     problems += [f"turn {number} is charged by {ids}" for number, ids in paid.items() if len(set(ids)) > 1]
     named = {asked.seen.receipt for asked in found.tried}
     headless = sum(not asked.seen.receipt for asked in found.tried)
-    unnamed = [id_ for id_, row in by_id.items() if id_ not in named and row["outcome"] == "completed" and net_price(row, by_id)]
+    unnamed = [
+        id_
+        for id_, row in by_id.items()
+        if id_ not in named and row["outcome"] == "completed" and net_price(row, by_id)
+    ]
     if len(unnamed) > headless:
-        problems.append(f"{len(unnamed)} charged rows that no client saw, {headless} clients saw no receipt: {unnamed[:3]}")
+        problems.append(
+            f"{len(unnamed)} charged rows that no client saw, {headless} clients saw no receipt: {unnamed[:3]}"
+        )
     return problems
 
 
@@ -167,7 +177,9 @@ def engines_against_rows(found: Findings, rows: list[Row]) -> list[str]:
             if engine in served[entry["rid"]]:
                 problems.append(f"{engine} served {entry['rid']} twice")
             served[entry["rid"]].add(engine)
-    problems += [f"{sorted(engines)} served {rid}, which no row has" for rid, engines in served.items() if rid not in known]
+    problems += [
+        f"{sorted(engines)} served {rid}, which no row has" for rid, engines in served.items() if rid not in known
+    ]
     for row in rows:
         if row["outcome"] == "completed" and not served.keys() & set(json.loads(row["rids"])):
             problems.append(f"no engine served row {row['id']}")

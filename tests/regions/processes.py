@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -40,11 +41,17 @@ DELAY_MS: Final = 15.0
 FAR_MS: Final = 2000.0
 _PORT: Final = 8000
 _ADMIN_PORT: Final = 9000
+_ASKS: Final = """
+import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], *[each.encode() for each in sys.argv[2:]])
+sys.stdout.buffer.write(urllib.request.urlopen(request, timeout=30).read())
+"""
 _DATABASE: Final = "database"
 _LISTENS_WITHIN_S: Final = 60.0
 _LIMITS: Final = """
 first_token_timeout_s = 20.0
 idle_timeout_s = 8.0
+shutdown_grace_s = 3.0
 """
 
 
@@ -127,9 +134,11 @@ class RegionalProxy:
         """Its ledger file."""
         return read_rows(self.state_dir / LEDGER_FILE) if (self.state_dir / LEDGER_FILE).exists() else []
 
-    def orders(self) -> int:
-        """How many rows of other regions it still has to have voided."""
-        return sum(len(path.read_text().splitlines()) for path in self.state_dir.glob("voids*.jsonl"))
+    def orders(self) -> set[str]:
+        """The ids of rows of other regions that it still has to have voided; some may not exist."""
+        lines = [line for path in self.state_dir.glob("voids*.jsonl") for line in path.read_text().splitlines()]
+        orders = [json.loads(line) for line in lines]
+        return {order["id"] for order in orders} - {order["id"] for order in orders if order["done"]}
 
     def count(self) -> dict[str, float]:
         """Its counters, with those of its earlier lives."""
@@ -298,11 +307,7 @@ class Region:
     def _ask_engine(self, name: str, path: str, order: dict[str, Any] | None = None) -> dict[str, Any]:
         """Asked from inside the region, since engines listen there alone."""
         url = f"{self.engine_lines[name]['url']}{path}"
-        program = "import sys, urllib.request as u; a = sys.argv[2:]; r = u.Request(sys.argv[1], a[0].encode() if a else None)"
-        program += "; sys.stdout.buffer.write(u.urlopen(r, timeout=30).read())"
-        import subprocess
-
-        command = [*self.enter, sys.executable, "-S", "-c", program, url, *([json.dumps(order)] if order else [])]
+        command = [*self.enter, sys.executable, "-S", "-c", _ASKS, url, *([json.dumps(order)] if order else [])]
         found = subprocess.run(command, check=False, capture_output=True).stdout
         return cast("dict[str, Any]", json.loads(found or b"{}") or {"running": 0})
 
@@ -356,8 +361,8 @@ class Fleet:
         for proxy in proxies:
             self._lives += 1
             region = proxy.region
-            in_fleet = self.in_fleet if region.name in self.in_fleet else [region.name]
-            proxy.begin(region.config(proxy.number, in_fleet, self.policy, self._dsn_in(region), self.extra), self._lives)
+            config = region.config(proxy.number, self.in_fleet, self.policy, self._dsn_in(region), self.extra)
+            proxy.begin(config, self._lives)
         for proxy in proxies:
             proxy.listening()
         self.balance()

@@ -151,10 +151,13 @@ class Run:
             agent: Agent = next(source)
             home = ""
             for turn in agent.turns:
-                if self._over:
-                    break
                 seen = await self._turn(turn, home)
                 home = seen.home if seen is not None and seen.home else home
+                if self._ends():
+                    break
+
+    def _ends(self) -> bool:
+        return self._over
 
     async def _turn(self, turn: Turn, home: str) -> Seen | None:
         """A turn; its client asks at another region where one does not answer, and again after an error."""
@@ -287,7 +290,9 @@ class Run:
             region.slow_engines(_OVERLOAD_S, FAULT_TURNS)
         elif fault.kind == "leave":
             fleet.in_fleet.remove(fault.region)
-            self._restart(fleet.proxies)
+            for proxy in region.proxies:
+                proxy.stop()
+            self._restart([proxy for proxy in fleet.proxies if proxy.region is not region])
 
     def _heal(self, fault: Fault) -> None:
         fleet, network, region = self._fleet, self._network, self._fleet.regions[fault.region]
@@ -309,7 +314,8 @@ class Run:
         elif fault.kind == "leave":
             fleet.in_fleet.append(fault.region)
             fleet.in_fleet.sort(key=REGIONS.index)
-            self._restart(fleet.proxies)
+            fleet.start_proxies(region.proxies)
+            self._restart([proxy for proxy in fleet.proxies if proxy.region is not region])
 
     def _restart(self, proxies: Sequence[RegionalProxy]) -> None:
         """One after the other, as an operator rolls a change out."""
@@ -350,7 +356,10 @@ class Run:
         return not any(self._found.still_working.values()) and not any(self._found.open_at_end.values())
 
     def _all_voided(self) -> bool:
-        self._found.orders_at_end = {proxy.name: proxy.orders() for proxy in self._fleet.proxies}
+        """An order for a row that never came waits for two minutes, so it is none to wait for."""
+        rows = [row for proxy in self._fleet.proxies for row in proxy.rows()]
+        there = {row["id"] for row in rows} - {row["id"].removesuffix("-void") for row in rows if _is_void(row)}
+        self._found.orders_at_end = {proxy.name: len(proxy.orders() & there) for proxy in self._fleet.proxies}
         return not any(self._found.orders_at_end.values())
 
     def _all_sent(self) -> bool:
@@ -377,6 +386,10 @@ class Run:
             for tenant, word in words.items()
             if region.name not in TENANTS[tenant] and word in text
         ]
+
+
+def _is_void(row: dict[str, Any]) -> bool:
+    return str(row["id"]).endswith("-void")
 
 
 def _as_row(record: str) -> dict[str, Any]:

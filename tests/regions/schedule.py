@@ -12,7 +12,7 @@ time: a slow machine meets the same faults in the same order. The next one waits
     lost       all processes of a region are killed, and start again with empty caches
     drain      its proxies end in good order, one after the other, and start again, as in an upgrade
     overload   its engines hold answers back for a second: turns go elsewhere, and come back
-    leave      it leaves the fleet, whose other regions forget it, and joins again
+    leave      it leaves the fleet: its proxies end, the others forget it; and it joins again
 """
 
 import random
