@@ -51,7 +51,7 @@ _LISTENS_WITHIN_S: Final = 60.0
 _LIMITS: Final = """
 first_token_timeout_s = 20.0
 idle_timeout_s = 8.0
-shutdown_grace_s = 3.0
+shutdown_grace_s = 1.0
 """
 
 

@@ -16,7 +16,7 @@ from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 from . import schedule
 from .agents import TENANTS, Agent, Turn, agents, canary, with_home
 from .namespaces import CLIENTS, Network
-from .processes import DELAY_MS, FAR_MS, REGIONS, Fleet, Region, RegionalProxy, open_entries
+from .processes import DELAY_MS, FAR_MS, PROXIES, REGIONS, Fleet, Region, RegionalProxy, open_entries
 from .schedule import CALM_TURNS, FAULT_TURNS, LOSS_PERCENT, Fault
 from .wire import Wire
 
@@ -318,11 +318,13 @@ class Run:
             self._restart([proxy for proxy in fleet.proxies if proxy.region is not region])
 
     def _restart(self, proxies: Sequence[RegionalProxy]) -> None:
-        """One after the other, as an operator rolls a change out."""
-        for proxy in proxies:
-            proxy.stop()
+        """Half of each region, then the other half, as an operator rolls a change out."""
+        for number in range(PROXIES):
+            half = [proxy for proxy in proxies if proxy.number == number]
+            for proxy in half:
+                proxy.stop()
             self._fleet.balance()
-            self._fleet.start_proxies([proxy])
+            self._fleet.start_proxies(half)
 
     # The end
 
