@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final, get_args
 
-from .audit import audit
+from .audit import audit, calm_turns
 from .namespaces import missing, reentered
 from .processes import REGIONS
 from .run import Findings, Run
@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--faults", nargs="*", choices=get_args(Kind), default=get_args(Kind))
     parser.add_argument("--turns", type=int, default=0, help="more turns at the end, where nothing breaks")
     parser.add_argument("--folder", type=Path, help="where logs and ledgers are kept; else a temporary one")
+    parser.add_argument("--moves", action="store_true", help="print the turns that left home without a fault")
     args = parser.parse_args()
     lacking = missing()
     if lacking:
@@ -42,11 +43,28 @@ def main() -> int:
     faults = schedule(seed, REGIONS, args.faults)
     found = asyncio.run(Run(seed, folder, _say, faults, turns=args.turns).go())
     print(figures(found))
+    if args.moves:
+        print("\n".join(moves(found)))
     problems = audit(found)
     for problem in problems:
         print(f"WRONG: {problem}")
     print(f"seed {seed}: {f'{len(problems)} problems' if problems else 'everything holds'}")
     return 1 if problems else 0
+
+
+def moves(found: Findings) -> list[str]:
+    """The turns that were not served where the one before was, though neither met a fault."""
+    lines = []
+    for number, before, asked in calm_turns(found):
+        if before.seen.home != asked.seen.home:
+            turn = asked.turn
+            hinted = "hinted" if turn.hints else "stock"
+            named = "named" if turn.named else "unnamed"
+            lines.append(
+                f"try {number}: turn {turn.ask.number} of {turn.tenant}, {named}, {hinted}: {before.region} ->"
+                f" {before.seen.home}, then {asked.region} -> {asked.seen.home}: {asked.seen.usage}"
+            )
+    return lines
 
 
 def _say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Any, Final
 
 from warmroute.contract import receipt as contract
@@ -188,23 +189,20 @@ def engines_against_rows(found: Findings, rows: list[Row]) -> list[str]:
 
 def homes(found: Findings) -> list[str]:
     """Where nothing is broken, a turn is served where the one before it was, wherever it enters."""
-    at_home, turns = at_home_turns(found)
-    if turns and at_home < AT_HOME_SHARE * turns:
-        return [f"{at_home} of {turns} turns were served at home"]
+    pairs = list(calm_turns(found))
+    at_home = sum(before.seen.home == asked.seen.home for _, before, asked in pairs)
+    if at_home < AT_HOME_SHARE * len(pairs):
+        return [f"{at_home} of {len(pairs)} turns were served at home"]
     return []
 
 
-def at_home_turns(found: Findings) -> tuple[int, int]:
-    """How many turns were served where the one before was, and how many there are of which both met no fault."""
+def calm_turns(found: Findings) -> Iterator[tuple[int, Asked, Asked]]:
+    """The turns of an agent that follow one another and met no fault, with the number of the second one's try."""
     last: dict[int, Asked] = {}
-    at_home = turns = 0
-    for asked in found.tried:
+    for number, asked in enumerate(found.tried):
         if asked.seen.end != "whole" or asked.seen.usage is None:
             continue
         before = last.get(asked.turn.agent)
         last[asked.turn.agent] = asked
-        if before is None or before.during or asked.during:
-            continue
-        turns += 1
-        at_home += before.seen.home == asked.seen.home
-    return at_home, turns
+        if before is not None and not before.during and not asked.during:
+            yield number, before, asked

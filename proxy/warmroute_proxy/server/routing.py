@@ -39,6 +39,8 @@ def routing(
 ) -> Routing:
     """The router and the conversations, with the drain orders from before a restart."""
     made = _made(config, slot, engines, metrics, announcements)
+    for region in config.regions:
+        made.router.set_peer_up(region.name, False)  # until its first probe tells its version
     _restore_drains(config, engines, made.router)
     return made
 

@@ -29,20 +29,25 @@ class Peers:
         self.forwards = forwards
         self._reported: set[str] = set()  # regions that were said to speak other versions
         self.upstreams = {region: Upstream(url, connect_timeout_s, clock) for region, url in urls.items()}
-        self.down: set[str] = set()
-        """The regions whose last probe has failed."""
+        self.down: set[str] = set(urls)
+        """The regions whose last probe has failed, or that have not been probed: nothing is known of their version."""
 
         self.rtt_s: dict[str, float] = {}
         """How long the last probe of a region took that succeeded: there and back."""
 
         self._clock = clock
 
+    @property
+    def all_known(self) -> bool:
+        """Whether each region has answered once."""
+        return len(self.rtt_s) == len(self.upstreams)
+
     def gauges(self) -> list[GaugeRow]:
         """What the page of metrics says of the other regions."""
         rows: list[GaugeRow] = []
         for region in self.upstreams:
             label = (("region", region),)
-            rows.append((declared.REGION_UP, label, float(region in self.rtt_s and region not in self.down)))
+            rows.append((declared.REGION_UP, label, float(region not in self.down)))
             if region in self.rtt_s:
                 rows.append((declared.REGION_RTT_SECONDS, label, self.rtt_s[region]))
         return rows
