@@ -1,9 +1,11 @@
 """A wide area between two regions, on one machine: a TCP relay that holds every byte back for a fixed time.
 
-Each link listens on a port of its own and passes connections to one target, unknown until the process reads a line
+Each link listens on a port of its own and passes connections to its targets in turn, as a load balancer in front of a
+region does: one that refuses a connection is left out. The targets are unknown until the process reads a line
 `{"<link>": "http://host:port"}` on standard input; the relay comes first because its address stands in the
-configuration of the proxies. Bytes, ends and aborts travel with the same delay in both directions, in order. The end
-of standard input ends the process, so that it never outlives its parent.
+configuration of the proxies. Later lines replace them: `{"<link>": {"targets": [...], "delays_ms": [there, back]}}`,
+with either member. Bytes, ends and aborts travel with the delay of their direction, in order. The end of standard input
+ends the process, so that it never outlives its parent.
 
 At most `PENDING_BYTES_MAX` wait in one direction; above that the sender is paused, as a full pipe would do.
 """
@@ -13,52 +15,64 @@ import asyncio
 import json
 import sys
 from collections import deque
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 PENDING_BYTES_MAX = 1 << 20
 
 
 class Link:
-    """One direction-neutral entry to the far side: where connections go, once that is known."""
+    """One entry to the far side: where connections go, once that is known, and how long bytes take."""
 
     def __init__(self, delay_s: float) -> None:
-        self.delay_s = delay_s
-        self._target: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+        self.there_s = self.back_s = delay_s
+        self._targets: list[tuple[str, int]] = []
+        self._known = asyncio.Event()
+        self._next = 0
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def set_target(self, url: str) -> None:
-        """Set where connections go; only the first call counts."""
-        parts = urlsplit(url)
-        if not self._target.done():
-            self._target.set_result((parts.hostname or "127.0.0.1", parts.port or 80))
+    def set(self, given: Any) -> None:
+        """Take what a line of standard input says of this link."""
+        if isinstance(given, str):
+            given = {"targets": [given]}
+        if "delays_ms" in given:
+            self.there_s, self.back_s = (delay_ms / 1000 for delay_ms in given["delays_ms"])
+        if "targets" in given:
+            parts = [urlsplit(url) for url in given["targets"]]
+            self._targets = [(each.hostname or "127.0.0.1", each.port or 80) for each in parts]
+            self._known.set()
 
     def accept(self) -> "End":
         """The near end of a new connection; its far end is connected at once."""
-        near = End(self.delay_s)
+        near = End(lambda: self.there_s)
         task = asyncio.get_running_loop().create_task(self._connect(near))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
         return near
 
     async def _connect(self, near: "End") -> None:
-        host, port = await self._target
-        far = End(self.delay_s)
+        await self._known.wait()
+        far = End(lambda: self.back_s)
         near.peer, far.peer = far, near
-        try:
-            await asyncio.get_running_loop().create_connection(lambda: far, host, port)
-        except OSError:
-            near.abort()
+        self._next += 1
+        for number in range(len(self._targets)):
+            host, port = self._targets[(self._next + number) % len(self._targets)]
+            try:
+                await asyncio.get_running_loop().create_connection(lambda: far, host, port)
+            except OSError:
+                continue
+            if near.lost:
+                far.abort()
+            near.flush()
             return
-        if near.lost:
-            far.abort()
-        near.flush()
+        near.abort()
 
 
 class End(asyncio.Protocol):
-    """One end of a relayed connection. What it receives leaves at its peer, `delay_s` later."""
+    """One end of a relayed connection. What it receives leaves at its peer, `delay_s()` later."""
 
-    def __init__(self, delay_s: float) -> None:
+    def __init__(self, delay_s: Callable[[], float]) -> None:
         self.delay_s = delay_s
         self.peer: End | None = None
         self.lost = False
@@ -88,7 +102,7 @@ class End(asyncio.Protocol):
         """A connection that did not end in both directions broke: so will its other end, a delay later."""
         self.lost = True
         if self.peer is not None and not (exc is None and self._read_ended and self._write_ended):
-            asyncio.get_running_loop().call_later(self.delay_s, self.peer.abort)
+            asyncio.get_running_loop().call_later(self.delay_s(), self.peer.abort)
 
     def pause_writing(self) -> None:
         """This socket is full: what is on its way to it waits."""
@@ -103,7 +117,7 @@ class End(asyncio.Protocol):
     # Delay
 
     def _send(self, data: bytes | None) -> None:
-        self._pending.append((asyncio.get_running_loop().time() + self.delay_s, data))
+        self._pending.append((asyncio.get_running_loop().time() + self.delay_s(), data))
         self._pending_bytes += len(data or b"")
         if self._pending_bytes > PENDING_BYTES_MAX and self._transport is not None and not self._reading_paused:
             self._transport.pause_reading()
@@ -162,8 +176,8 @@ async def serve(names: list[str], delay_s: float) -> None:
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
-        for name, url in json.loads(line).items():
-            links[name].set_target(url)
+        for name, given in json.loads(line).items():
+            links[name].set(given)
     for server in servers:
         server.close()
 

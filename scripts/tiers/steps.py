@@ -20,10 +20,12 @@ RELEASE: Final = "tests/release"
 COMPILED: Final = "build/compiled"
 PAGE: Final = "tests/page"
 GATEWAY: Final = "tests/gateway"
+REGIONS: Final = "tests/regions"
 APART: Final = (
     *SGLANG_FOLDERS,
     PAGE,
     GATEWAY,
+    REGIONS,
     "tests/chaos",
     "tests/compiled",
     "tests/harness",
@@ -127,7 +129,8 @@ def full_steps() -> tuple[Step, ...]:
         Step("hostile", pytest(HOSTILE, processes=2), after=("full tests", wheel), compiled=True),
         Step("compiled", ("scripts/compiled-tests",), after=("hostile",), compiled=True),
         Step("chaos", pytest("tests/chaos"), after=("compiled",), compiled=True),
-        Step("release", pytest(RELEASE), after=("chaos", wheel)),
+        Step("regions", pytest(REGIONS), after=("chaos", stores)),
+        Step("release", pytest(RELEASE), after=("regions", wheel)),
         Step("deploy", ("scripts/deploy",), after=("release", "set-up of deploy")),
         Step("vulnerabilities", (PYTHON, "scripts/audit.py"), after=("deploy",)),
         Step("costs of requests", ("scripts/costs",), after=("vulnerabilities",)),

@@ -39,6 +39,9 @@ class Ask:
     keeps: bool
     """Whether the connection is used again."""
 
+    headers: tuple[tuple[str, str], ...] = ()
+    """More headers."""
+
 
 def ask(seed: int, number: int) -> Ask:
     """Request `number` of a run."""

@@ -49,6 +49,9 @@ class Seen:
     retry_after_s: float = 0.0
     """When it was told to come back."""
 
+    home: str = ""
+    """The region that the head names as the session's home."""
+
 
 class Life:
     """The processes of one start of the proxy, and whether they were killed."""
@@ -115,8 +118,9 @@ class Line:
         later = float(answer.headers.get("retry-after", "0"))
         code = str(answer.error.get("code")) if answer.error and end == "error" else ""
         return Seen(
-            ask, self._life.number, end, detail or code, answer.status, answer.receipt, answer.usage, kept, later
-        )
+            ask, self._life.number, end, detail or code, answer.status, answer.receipt, answer.usage, kept, later,
+            answer.headers.get("x-warmroute-home", ""),
+        )  # fmt: skip
 
     async def _asked(self, ask: Ask, key: str, answer: "Answer") -> bool:
         """Send and read; whether the client left on the way."""
@@ -124,6 +128,7 @@ class Line:
             f"POST {ask.path} HTTP/1.1\r\nhost: chaos\r\nauthorization: Bearer {key}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(ask.body)}\r\n"
         )
+        text += "".join(f"{name}: {value}\r\n" for name, value in ask.headers)
         head = f"{text}idempotency-key: {ask.key}\r\n\r\n".encode() if ask.key else f"{text}\r\n".encode()
         if ask.leave == "in_body":
             self._writer.write(head + ask.body[: len(ask.body) // 2])

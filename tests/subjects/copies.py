@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NoReturn, TextIO, cast
 
 from tests.machine import seconds
-from tests.subjects import patience
+from tests.subjects import clocks, patience
 from warmroute_cli.fleet import Fleet
 from warmroute_cli.processes import Child
 
@@ -161,10 +161,11 @@ class Running:
 class Origin:
     """The process that copies are made of."""
 
-    def __init__(self) -> None:
+    def __init__(self, enter: Sequence[str] = ()) -> None:
+        """`enter`: what stands before its command line, where it runs in a network namespace."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.subjects.copies", str(theirs.fileno())]
+            command = [*enter, sys.executable, "-m", "tests.subjects.copies", str(theirs.fileno())]
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], start_new_session=True, cwd=Path(__file__).parents[2]
             )
@@ -268,6 +269,7 @@ def _become(asked: Mapping[str, object], files: Sequence[int]) -> NoReturn:
     os.chdir(str(asked["folder"]))
     random.seed()
     patience.wait()
+    clocks.set_ahead()
     Child._start = _forked  # type: ignore[assignment,method-assign]
     module, *arguments = cast("list[str]", asked["command"])
     code: object = 1

@@ -32,7 +32,10 @@ class Server:
 
     user = ""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", enter: Sequence[str] = ()) -> None:
+        """`enter`: what stands before its command line, where it runs in a network namespace that has `host`."""
+        self.host = host
+        self.enter = tuple(enter)
         self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="warmroute-store-"))
         self._give(self.folder)
@@ -48,12 +51,10 @@ class Server:
         subprocess.run(self.as_user(command), check=True, stdout=subprocess.DEVNULL, timeout=seconds(60))
 
     def as_user(self, command: Sequence[str]) -> list[str]:
-        as_root = os.geteuid() == 0
-        return (
-            ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups", *command]
-            if as_root
-            else [*command]
-        )
+        if os.geteuid() != 0:
+            return [*self.enter, *command]
+        user = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"]
+        return [*self.enter, *user, *command]
 
     def launch(self, command: Sequence[str]) -> None:
         with (self.folder / "log").open("ab") as log:
@@ -112,15 +113,18 @@ class Postgres(Server):
     user = "postgres"
     _made: ClassVar[Path | None] = None
 
-    def __init__(self, *, syncs: bool = False) -> None:
+    def __init__(self, host: str = "127.0.0.1", enter: Sequence[str] = (), *, syncs: bool = False) -> None:
         """`syncs`: whether a commit waits for the disk, which only the end of the machine would tell."""
         self.syncs = syncs
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
         assert found, f"there is no PostgreSQL: {INSTALL}"
         self.bin = found[-1].parent
-        super().__init__()
+        super().__init__(host, enter)
         self.data = self.folder / "data"
         self.run(["cp", "-a", str(self._new_cluster()), str(self.data)])
+        if host != "127.0.0.1":
+            with (self.data / "pg_hba.conf").open("a") as file:
+                file.write("host all all 0.0.0.0/0 trust\n")
         self.databases = 0
 
     def _new_cluster(self) -> Path:
@@ -140,12 +144,12 @@ class Postgres(Server):
         (self.data / "postmaster.pid").unlink(missing_ok=True)
         self.launch(
             [str(self.bin / "postgres"), "-D", str(self.data), "-p", str(self.port), "-k", str(self.folder),
-             "-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=64MB", "-c", "max_connections=60",
+             "-c", f"listen_addresses={self.host}", "-c", "shared_buffers=64MB", "-c", "max_connections=60",
              "-c", f"fsync={'on' if self.syncs else 'off'}"]
         )  # fmt: skip
 
     def answers(self) -> bool:
-        command = [str(self.bin / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        command = [str(self.bin / "pg_isready"), "-q", "-h", self.host, "-p", str(self.port)]
         return subprocess.run(command, check=False).returncode == 0
 
     def freeze(self) -> None:
@@ -177,7 +181,7 @@ class Postgres(Server):
         return self.dsn(name)
 
     def dsn(self, name: str) -> str:
-        return f"postgresql://warmroute@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://warmroute@{self.host}:{self.port}/{name}"
 
     def sql(self, statement: str, database: str) -> list[str]:
         """The rows of a statement, as psql prints them."""
@@ -193,17 +197,20 @@ class Redis(Server):
     user = "redis"
 
     def start(self) -> None:
-        program = shutil.which("redis-server")
+        program = shutil.which("redis-server") or shutil.which("valkey-server")
         assert program is not None, f"there is no Redis: {INSTALL}"
-        self.launch([program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        self.launch(
+            [program, "--port", str(self.port), "--bind", self.host, "--protected-mode", "no", "--save", "",
+             "--appendonly", "no"]
+        )  # fmt: skip
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://{self.host}:{self.port}/0"
 
     def answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as sock:
+            with socket.create_connection((self.host, self.port), timeout=1) as sock:
                 sock.sendall(b"PING\r\n")
                 return sock.recv(16).startswith(b"+PONG")
         except OSError:

@@ -172,7 +172,7 @@ class Proxy:
             self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, state_dir, self.clock
         )
         discovery = Discovery(state_dir)
-        self.metrics_page.more_gauges += [discovery.gauges, self.intakes.large_bodies.gauges]
+        self.metrics_page.more_gauges += [discovery.gauges, self.intakes.large_bodies.gauges, self.peers.gauges]
         appliers: list[Applier] = [
             self.stores.replace,
             self.authentication.replace,
@@ -326,10 +326,10 @@ def _tracing(config: Config, secrets: Secrets, metrics: Metrics, clock: Callable
     return Tracing(config.tracing, config.proxy.region, secrets.fleet_mac("tracing"), metrics, clock)
 
 
-def _peers(config: Config, clock: Callable[[], float]) -> Peers:
+def _peers(config: Config, clock: Callable[[], float], forwards: Forwards) -> Peers:
     here = config.proxy.region
     urls = {region.name: region.url for region in config.regions if region.name != here and region.url}
-    return Peers(urls, config.limits.connect_timeout_s, clock)
+    return Peers(urls, config.limits.connect_timeout_s, clock, forwards)
 
 
 def _links(
@@ -341,7 +341,7 @@ def _links(
     number, processes = (0, 1) if slot is None else (slot.number, config.proxy.processes)
     orders = VoidOrders(config.proxy.state_dir, number, processes)
     timeout_s = config.limits.connect_timeout_s
-    voids = Voids(_peers(config, clock), forwards, orders, metrics, time.time, timeout_s)
+    voids = Voids(_peers(config, clock, forwards), forwards, orders, metrics, time.time, timeout_s)
     here = config.proxy.region
     urls = config.proxy.others_than(socket.gethostname())
     others = OtherProxies(urls, here, ANNOUNCEMENTS, forwards, metrics, clock, timeout_s, random.randbits(62))
@@ -384,7 +384,7 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
 
         usage = SharedUsage(*read_by, shared)
     asking = Asking(usage, proxy.intakes.callers.secrets, proxy.live)
-    receipts = Receipts(proxy.ledger, questions, usage)
+    receipts = Receipts(proxy.ledger, questions, usage, proxy.announcements.other_proxies)
     sessions = SessionWords(proxy.router, proxy.intakes.callers.secrets, clock)
     public = public_app(PublicParts(proxy.live, proxy.stores.prices, readiness, receipts, asking, sessions))
     access = proxy.stores.access

@@ -20,6 +20,7 @@ from warmroute_proxy.server.engines.server_info import NO_ENGINE, json_object, r
 from warmroute_proxy.server.engines.small_get import get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.tls import Tls, TlsError
+from warmroute_proxy.server.regions.versions import misunderstood, spoken_by
 from warmroute_proxy.server.stores.prices import Prices
 
 PROBE_TIMEOUT_S: Final = 5.0
@@ -144,6 +145,9 @@ async def _probe_region(region: RegionConfig) -> Answer:
         return Answer(who, f"answered {status or 'nothing'} at /ready, which is no proxy of ours", ok=False)
     if found["region"] != region.name:
         return Answer(who, f"is the proxy of region {found['region']}", ok=False)
+    spoken = spoken_by(found)
+    if spoken.common() is None:
+        return Answer(who, misunderstood(region.name, spoken), ok=False)
     reasons = found.get("reasons") or []
     return Answer(who, f"{found.get('status')}{until}{''.join(f'; {reason}' for reason in reasons)}", status == 200)
 

@@ -163,7 +163,8 @@ class PublicEndpoint:
                 self._receive_announcements(request, exchange)
             else:
                 tenant, claim = self._authentication.of_whole(request)
-                self._control_plane.handle(exchange, {"tenant": tenant, "forwarded": claim and claim.request_id})
+                of_claim = {"forwarded": claim and claim.request_id, "came_from": claim and claim.region}
+                self._control_plane.handle(exchange, {"tenant": tenant, **of_claim})
         except Exception as error:
             _answer_error(request, exchange, error)
 
@@ -352,8 +353,8 @@ def _route_of(path: str) -> str:
 def _as_claimed(intake: Intake, claim: Forward) -> Intake:
     """The intake of a forwarded request, with what the proxy that its client has reached knows of it."""
     if claim.route is None and claim.changes == NO_CHANGES:
-        return intake
-    return replace(intake, route=claim.route or intake.route, changes=claim.changes)
+        return replace(intake, rtt_ms=claim.rtt_ms)
+    return replace(intake, route=claim.route or intake.route, changes=claim.changes, rtt_ms=claim.rtt_ms)
 
 
 def _answer_count(exchange: Exchange, dialect: Dialect, tokens: int, estimated: bool) -> None:

@@ -48,6 +48,8 @@ log = logging.getLogger("warmroute.proxy")
 
 SWEEP_EVERY_S: Final = 0.25
 PROBE_EVERY_S: Final = 1.0
+PROBE_UNKNOWN_EVERY_S: Final = 0.2
+"""While a region has never answered: the regions of a fleet start together, and nothing is forwarded before."""
 CLOSE_S: Final = 2.0
 SAME_SIGNAL_S: Final = 1.0
 
@@ -324,7 +326,7 @@ async def _probe_peers(peers: Peers, voids: Voids, router: Router) -> None:
     while True:
         await peers.probe(router)
         await _send_safely(voids)
-        await asyncio.sleep(PROBE_EVERY_S)
+        await asyncio.sleep(PROBE_EVERY_S if peers.all_known else PROBE_UNKNOWN_EVERY_S)
 
 
 async def _send_safely(voids: Voids) -> None:

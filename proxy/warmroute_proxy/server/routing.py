@@ -39,6 +39,8 @@ def routing(
 ) -> Routing:
     """The router and the conversations, with the drain orders from before a restart."""
     made = _made(config, slot, engines, metrics, announcements)
+    for region in config.regions:
+        made.router.set_peer_up(region.name, False)  # until its first probe tells its version
     _restore_drains(config, engines, made.router)
     return made
 
@@ -47,21 +49,21 @@ def _made(
     config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
 ) -> Routing:
     """The same, before those orders."""
-    to_regions = announcements.newest if announcements.active else None
+    others_here = announcements.other_proxies
+    announce = announcements.newest if announcements.active or others_here.active else None
     name = random.token_hex(8)
     here, loop = config.proxy.region, asyncio.get_running_loop()
     others = [Peer(r.name, r.rtt_ms / 1000) for r in config.regions if r.name != here and r.url]
     fleet = here, engines.workers(), others, config.proxy.policy
     recording = None if config.proxy.record is None else Recording(_record_of(config.proxy.record, slot), loop)
     listeners = [] if recording is None else [Recorder(recording.write, VERSION, *fleet)]
-    others_here = announcements.other_proxies
     if slot is None:
         if not others_here.active:
             router = Router(*fleet, listeners=listeners)
-            return Routing(router, recording, None, Conversations(name, to_regions))
+            return Routing(router, recording, None, Conversations(name, announce))
         alone = Replica(*fleet, send=others_here.send, listeners=listeners)
         others_here.start(alone)
-        return Routing(alone.router, recording, None, Conversations(name, to_regions))
+        return Routing(alone.router, recording, None, Conversations(name, announce))
     peer_processes = PeerProcesses(slot.shared_memory, slot.number, time.monotonic, loop)
     send = _to_both(peer_processes, others_here) if others_here.active else peer_processes.send
     replica = Replica(*fleet, send=send, receive=peer_processes.apply_updates, listeners=listeners)
@@ -69,8 +71,7 @@ def _made(
         peer_processes.on_shown = others_here.apply
         others_here.start(replica, peer_processes.show, peer_processes.apply_updates)
     announcements.processes = peer_processes
-    to_all = announcements.newest_to_all if announcements.active else peer_processes.send_newest
-    conversations = Conversations(name, to_all, peer_processes.apply_updates)
+    conversations = Conversations(name, announcements.newest, peer_processes.apply_updates)
     peer_processes.start(replica, engines, metrics, conversations)
     return Routing(replica.router, recording, peer_processes, conversations)
 

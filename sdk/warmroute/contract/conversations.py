@@ -24,7 +24,7 @@ health check, samples) does not drive out others. Of messages that may come back
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 MAX_CONVERSATIONS: Final = 20_000
@@ -80,13 +80,13 @@ class Conversations:
     def __init__(
         self,
         name: str,
-        send: Callable[[Newest], None] | None = None,
+        send: Callable[[Newest, Collection[str] | None], None] | None = None,
         receive: Callable[[], None] | None = None,
         max_conversations: int = MAX_CONVERSATIONS,
         max_total_bytes: int = MAX_TOTAL_BYTES,
     ) -> None:
-        """`name`: one that no other process has, nor an earlier start of this one. `send` takes what was noted here;
-        `receive`, called before each look-up, may call `observe`.
+        """`name`: one that no other process has, nor an earlier start of this one. `send` takes what was noted here,
+        with the regions that may know of it; `receive`, called before each look-up, may call `observe`.
         """
         self._name = name
         self._send = send
@@ -112,10 +112,18 @@ class Conversations:
         """The newest request of each, the one that was continued least lately first."""
         return [conversation.newest for conversation in self._by_key.values()]
 
-    def of(self, tenant: str, hashes: Sequence[int], asked: Asked | None, returned: Sequence[Asked]) -> Conversation:
+    def of(
+        self,
+        tenant: str,
+        hashes: Sequence[int],
+        asked: Asked | None,
+        returned: Sequence[Asked],
+        regions: Collection[str] | None = None,
+    ) -> Conversation:
         """The conversation of a request, which is its newest from now on.
 
-        `asked`: the user's message that it ends with; `returned`: those that an assistant's message follows.
+        `asked`: the user's message that it ends with; `returned`: those that an assistant's message follows; `regions`:
+        those that may know of it, None: all.
         """
         if self._receive is not None:
             self._receive()
@@ -127,7 +135,7 @@ class Conversations:
             key = found.key
         newest = _newest(key, tenant, hashes[-1], asked)
         if self._send is not None:
-            self._send(newest)
+            self._send(newest, regions)
         return self.observe(newest)
 
     def observe(self, newest: Newest) -> Conversation:

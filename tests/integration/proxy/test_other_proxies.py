@@ -1,14 +1,21 @@
 """Two proxies of one region before the same engine, which name each other: each knows what the other has sent."""
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
+import httpx
+
+from tests.machine import seconds
 from tests.subjects.launched import free_ports
-from tests.subjects.processes import ProxyProcess, answer, chat, until
+from tests.subjects.processes import PLAIN, ProxyProcess, answer, chat, until
 from tests.subjects.scripted import ScriptedEngine
+from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 
 from .test_admission import Gate
 from .test_working_set import POOL, long_text, pool_of
@@ -98,6 +105,45 @@ def test_the_end_of_a_session_is_known_whichever_proxy_hears_it(tmp_path: Path) 
             said = client.post("/v1/sessions/expect", headers={**key, "x-warmroute-expect": "end"})
         assert said.status_code == 204
         until(lambda: protected(it.first) == protected(it.second) == 0, "both know that it is over", 10.0)
+
+
+def test_a_conversation_without_a_key_is_one_at_both(tmp_path: Path) -> None:
+    """The next turn is asked again until the other proxy knows of the one before, which takes milliseconds."""
+    with pair(tmp_path) as it:
+        it.gate.open_for_all()
+
+        def session(proxy: ProxyProcess, turns: int) -> str:
+            with proxy.client() as client:
+                found = client.post("/v1/chat/completions", json=chat("unnamed", turns=turns)).json()
+            return str(found["usage"]["warmroute"]["session"])
+
+        first = session(it.first, 1)
+        until(lambda: session(it.second, 2) == first, "the other proxy continues it")
+        until(lambda: session(it.first, 3) == first, "and so does the first one")
+
+
+def test_a_row_is_voided_by_whichever_proxy_is_asked(tmp_path: Path) -> None:
+    """As where a balancer stands before both: the region that lost an answer knows not which of them has the row."""
+    with pair(tmp_path) as it:
+        it.gate.open_for_all()
+        with it.first.client() as client:
+            receipt = client.post("/v1/chat/completions", json=chat("lost")).headers["x-warmroute-receipt"]
+        assert it.first.row(receipt)["price_nanousd"] > 0
+        path = f"/v1/usage/receipts/{receipt}/void"
+        secrets = Secrets((it.first.folder.parent / "secret").read_bytes())
+        forwards = Forwards(secrets, "west", time.time, token_hex)
+
+        def voided(path: str) -> int:
+            token = forwards.sign("first", "first", path, "east", SHA256_OF_NOTHING, 10.0)
+            with httpx.Client(base_url=it.second.url, verify=PLAIN, timeout=seconds(10)) as client:
+                return client.post(path, headers={"x-warmroute-forward": token}).status_code
+
+        assert voided(path) == 200
+        assert it.first.row(f"{receipt}-void")["price_nanousd"] == -it.first.row(receipt)["price_nanousd"]
+        assert voided(path) == 200, "it is free by now"
+        assert voided("/v1/usage/receipts/wr-000000000000000000000000/void") == 404
+        it.first.kill()
+        assert voided(path) == 503, "who may have the row is away: the order is not given up"
 
 
 def test_a_proxy_that_dies_is_no_load_for_ever_and_is_known_again(tmp_path: Path) -> None:

@@ -40,8 +40,9 @@ class Process:
         replica = Replica(
             "", self.engines.workers(), send=self.peer_processes.send, receive=self.peer_processes.apply_updates
         )
-        name, send = f"process{number}", self.peer_processes.send_newest
-        self.conversations = Conversations(name, send, self.peer_processes.apply_updates)
+        name, send_newest = f"process{number}", self.peer_processes.send_newest
+        receive = self.peer_processes.apply_updates
+        self.conversations = Conversations(name, lambda newest, _regions: send_newest(newest), receive)
         self.router = replica.router
         self.peer_processes.start(replica, self.engines, self.metrics, self.conversations)
 

@@ -175,6 +175,10 @@ BUILD_INFO: Final = Metric(
     "warmroute_build_info", "Always 1. version: of this proxy; build: `compiled`, or `pure` Python."
 )
 PROCESSES: Final = Metric("warmroute_processes", "Running processes of this proxy; only where it has several.")
+REGION_UP: Final = Metric("warmroute_region_up", "Whether the last probe of another region's proxies succeeded.")
+REGION_RTT_SECONDS: Final = Metric(
+    "warmroute_region_rtt_seconds", "How long the last probe of another region took that succeeded, in seconds."
+)
 ENGINE_UP: Final = Metric("warmroute_engine_up", "Whether an engine answers.")
 ENGINE_DRAINING: Final = Metric(
     "warmroute_engine_draining", "Whether an engine drains, by an operator's order or by its own /ready."

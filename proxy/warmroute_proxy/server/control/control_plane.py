@@ -42,6 +42,7 @@ from warmroute_proxy.server.control.view_routes import Views, add_views, decisio
 from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.regions.versions import HERE
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
@@ -167,7 +168,8 @@ def _add_health(app: FastAPI, parts: PublicParts) -> None:
         status: Literal["ready", "not ready"] = "not ready" if reasons else "ready"
         region = parts.live.now.proxy.region
         return json_answer(
-            Ready(status, region, VERSION, BUILD, reasons, degraded or msgspec.UNSET), 503 if reasons else 200
+            Ready(status, region, VERSION, BUILD, reasons, list(HERE), degraded or msgspec.UNSET),
+            503 if reasons else 200,
         )
 
     made: asyncio.Task[bytes] | None = None  # it takes half a second, in a thread: once, for all that ask

@@ -77,6 +77,8 @@ class Ready(Struct):
     version: str
     build: Literal["compiled", "pure"]
     reasons: list[str]
+    forward_versions: list[int]
+    """The oldest and the newest version of what proxies send each other that this one reads."""
     degraded: list[str] | UnsetType = UNSET
 
 

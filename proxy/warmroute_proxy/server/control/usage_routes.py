@@ -31,8 +31,9 @@ from warmroute_proxy.server.control.usage_question import Question, read_questio
 from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ladder_sums import Climbed, LadderBy
-from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.ledger.ledger import Ledger, Voided
 from warmroute_proxy.server.ledger.usage_sums import Listed, Sums, Turns
+from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import PeerQuestions
 
 RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
@@ -132,11 +133,16 @@ def add_usage(app: FastAPI, asking: Asking) -> None:
             return refused(refusal)
 
 
+_STATES: Final[Mapping[int, Voided]] = {200: "voided", 409: "open"}
+"""What another proxy's status says of a row."""
+
+
 class Receipts:
     """Finds receipts: in the ledger, in the database, and in other regions."""
 
-    def __init__(self, ledger: Ledger, questions: PeerQuestions, usage: FleetUsage) -> None:
+    def __init__(self, ledger: Ledger, questions: PeerQuestions, usage: FleetUsage, proxies_here: OtherProxies) -> None:
         self.ledger = ledger
+        self.proxies_here = proxies_here
         self._questions = questions
         self._usage = usage
 
@@ -167,6 +173,13 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
         state = receipts.ledger.void(request.state.tenant.name, receipt_id, durable.set_result)
         if state == "voided" and await asyncio.shield(durable) is not None:
             return error_answer(503, "the ledger cannot be written", "ledger_unavailable")
+        if state == "unknown" and request.state.came_from != receipts.proxies_here.region:
+            # A balancer in front of the region knows not which of its proxies has the row.
+            tenant = request.state.tenant
+            status = await receipts.proxies_here.ask(request.url.path, (tenant.name, tenant.share_group))
+            if status == 503:
+                return error_answer(503, "another proxy of this region does not answer", "overloaded")
+            state = _STATES.get(status, "unknown")
         return json_answer({"state": state}, {"open": 409, "unknown": 404}.get(state, 200))
 
     @get(app, "/v1/usage/receipts/{receipt_id}")

@@ -287,7 +287,7 @@ def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversati
     last_returned = prompt.returned[-MAX_RETURNED:]
     returned = [asked for message in last_returned if (asked := _asked(message)) is not None]
     asked = _asked(prompt.asked) if prompt.asked is not None else None
-    return conversations.of(caller.tenant.name, prompt.chain.hashes, asked, returned)
+    return conversations.of(caller.tenant.name, prompt.chain.hashes, asked, returned, caller.regions)
 
 
 def _asked(message: UserPart) -> Asked | None:

@@ -55,6 +55,15 @@ class Intake(msgspec.Struct, gc=False):
     prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS
     """Compares its prompt with those before it."""
 
+    rtt_ms: float = 0.0
+    """Of a forwarded request: the way between the two regions, there and back, as it was last measured."""
+
+    def forwarded(self) -> list[bytes]:
+        """The member of its receipt that says where it came in, and what the distance cost; none where it was here."""
+        if self.forwarded_from is None:
+            return []
+        return [b'"forwarded":%b' % msgspec.json.encode({"from": self.forwarded_from, "rtt_ms": self.rtt_ms})]
+
     def look(self) -> Looked | KnownPrompt | None:
         """Compare its prompt with those before it, while its text is there."""
         return self.prefix_breaks.look(self.facts, self.messages, self.body, self.salt)

@@ -6,5 +6,6 @@ A request that another region serves is relayed by `request/forwarding.py`.
     forward_claim   the signed token of a forwarded request
     announcements   which turns each region serves, as the others are to know it
     other_proxies   what the proxies of one region tell each other
+    versions        of what proxies send each other
     voids           rows of other regions that are to be voided
 """

@@ -4,6 +4,7 @@ Those of one region send their events by the same POST (`other_proxies`).
 A proxy announces each turn that it dispatches to its engines, and again once it has settled (`RegionalTurn`: keyed
 hashes and counts), and the newest requests of conversations without a session key (`Newest`). It sends what has come
 together within `SEND_WITHIN_S` as one POST to each region, signed like a forwarded request, in the name of no tenant.
+Of a tenant, only the regions where it may be served are told anything: text of its newest request is in it, too.
 Nothing waits for an announcement: one that is lost costs at most a turn that finds no home.
 
 Limits: `MAX_WAITING` announcements wait for a region while `MAX_UNDER_WAY` posts to it have no answer; the oldest are
@@ -13,7 +14,7 @@ dropped. A region whose last probe has failed gets none. A post has at most `MAX
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 import msgspec
@@ -102,19 +103,17 @@ class Announcements:
         """How many announcements another region has not confirmed yet."""
         return self._unanswered + sum(map(len, self._waiting.values()))
 
-    def turn(self, turn: RegionalTurn) -> None:
-        """Announce a turn of this region."""
-        self._add(turn)
+    def turn(self, turn: RegionalTurn, allowed: Collection[str] | None) -> None:
+        """Announce a turn of this region to those where its tenant is `allowed`; None: all."""
+        self._add(turn, allowed)
 
-    def newest(self, newest: Newest) -> None:
-        """Announce the newest request of a conversation."""
-        self._add(Continued(newest))
-
-    def newest_to_all(self, newest: Newest) -> None:
-        """The same, and to the other processes of this proxy."""
+    def newest(self, newest: Newest, allowed: Collection[str] | None) -> None:
+        """Announce the newest request of a conversation there, and to the other proxies and processes here."""
         if self.processes is not None:
             self.processes.send_newest(newest)
-        self._add(Continued(newest))
+        self._to_proxies_here(newest)
+        if self._waiting:
+            self._add(Continued(newest), allowed)
 
     def receive(self, request: Request, exchange: Exchange, router: Router, conversations: Conversations) -> None:
         """Apply what another region announces. Raises: Refusal."""
@@ -132,15 +131,21 @@ class Announcements:
                 conversations.observe(each.newest)
                 if self.processes is not None:
                     self.processes.send_newest(each.newest)
+                if claim.region != self.region:
+                    self._to_proxies_here(each.newest)
             elif isinstance(each, Events):
                 self.other_proxies.receive(each)
             elif each.turn.region in self._waiting:
                 router.observe_turn(each, now_s)
         exchange.respond(200, (("content-type", "application/json"),), b"{}")
 
-    def _add(self, announcement: Announcement) -> None:
+    def _to_proxies_here(self, newest: Newest) -> None:
+        if self.other_proxies.active:
+            self.other_proxies.send_beside(Continued(newest))
+
+    def _add(self, announcement: Announcement, allowed: Collection[str] | None) -> None:
         for region, waiting in self._waiting.items():
-            if region in self._peers.down:
+            if region in self._peers.down or (allowed is not None and region not in allowed):
                 continue
             if len(waiting) == MAX_WAITING:
                 self._lost[0] += 1

@@ -5,8 +5,14 @@ that it is for, and a deadline. It is valid in that region alone, for 30 s and o
 process of this proxy (`shared_nonces`), are kept until they would be invalid anyway. A request with a token is not
 forwarded again, so it crosses the network between proxies at most once.
 
-Clocks may be set. Nonces are kept by a steady clock, and no token is taken that is as old as one whose nonce may have
-been dropped: where the clock is put back, forwards are refused until it is where it was, and served where they came in.
+Clocks of regions are apart. So a token counts as too old or too early only 30 s from when it was issued, and a deadline
+as past only `CLOCKS_APART_S` after it: of a short one, nothing would be left where the clock is ahead.
+
+Clocks may be set, too. Nonces are kept by a steady clock, and no token is taken that is as old as one whose nonce may
+have been dropped: where the clock is put back, forwards are refused until it is where it was, and served where they
+came in.
+
+The token names its version (`versions`); one that cannot be read is refused.
 
     token = base64url(json) "." hex(HMAC under the fleet secret, purpose "forward", of base64url(json))
 """
@@ -24,15 +30,18 @@ from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.processes.shared_nonces import SharedNonces
+from warmroute_proxy.server.regions.versions import NEWEST, OLDEST
 
 VALID_S: Final = 30.0
+CLOCKS_APART_S: Final = 10.0
 MAX_NONCES: Final = 200_000  # oldest first out once invalid; when full of valid ones, forwards are refused
 
 
 class Forward(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a forwarding proxy vouches for. `region` is its own, `audience` that of the proxy that may serve. `issued_s`
     and `deadline_s` are unix seconds. `route` is the client's, where the request was translated to chat, `changes` are
-    what was changed in it, and `key` is the id of the client's API key.
+    what was changed in it, and `key` is the id of the client's API key. `rtt_ms` is the
+    way between the two regions, there and back, as it was measured last. `v` is the version, 0 before there was one.
     """
 
     tenant: str
@@ -47,6 +56,8 @@ class Forward(msgspec.Struct, frozen=True, omit_defaults=True):
     route: str | None = None
     changes: Changes = NO_CHANGES
     key: str = ""
+    rtt_ms: float = 0.0
+    v: int = 0
 
 
 class Noted(NamedTuple):
@@ -55,6 +66,7 @@ class Noted(NamedTuple):
     route: str | None = None
     changes: Changes = NO_CHANGES
     key: str = ""
+    rtt_ms: float = 0.0
 
 
 NOTHING_NOTED: Final = Noted()
@@ -84,6 +96,8 @@ class Forwards:
         self._nonces = nonces or Nonces()
         self._steady_clock = steady_clock or unix_clock
         self._newest = _NewestTaken()
+        self.versions: dict[str, int] = {}
+        """The version to sign in for a region, where that is known."""
 
     def sign(
         self,
@@ -108,6 +122,7 @@ class Forwards:
             self._random_hex(16),
             body_sha256,
             *noted,
+            v=self.versions.get(audience, NEWEST),
         )
         payload = base64.urlsafe_b64encode(msgspec.json.encode(claim))
         return f"{payload.decode()}.{self._mac(payload)}"
@@ -122,13 +137,16 @@ class Forwards:
             claim = msgspec.json.decode(base64.urlsafe_b64decode(payload), type=Forward)
         except (ValueError, msgspec.MsgspecError):
             raise Refusal(401, "the forward token is malformed", code="invalid_forward") from None
+        if not OLDEST <= claim.v <= NEWEST:
+            problem = f"the forward token is of version {claim.v}, this proxy reads {OLDEST} to {NEWEST}: update it"
+            raise Refusal(401, problem, code="forward_version")
         if claim.audience != self._region:
             raise Refusal(401, "the forward token is for another region", code="invalid_forward")
         now = self._clock()
         if not -VALID_S <= now - claim.issued_s <= VALID_S:
             problem = "the forward token is older than 30 s, or from the future: compare the proxies' clocks"
             raise Refusal(401, problem, code="invalid_forward")
-        if now > claim.deadline_s:
+        if now > claim.deadline_s + CLOCKS_APART_S:
             raise Refusal(504, "the forwarded request is past its deadline", code="deadline_exceeded")
         return claim
 

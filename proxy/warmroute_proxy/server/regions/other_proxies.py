@@ -4,11 +4,14 @@ Each proxy names the others of its region (`[proxy] other_proxies`). Its router'
 `SEND_WITHIN_S`, as those of processes do, in the POST by which regions announce turns, signed in the same way. Where a
 proxy has several processes, the one that receives a message shows it to the others. A request waits for none of this.
 
+The newest requests of conversations without a session key go with them (`send_beside`).
+
 One message to a proxy is under way at a time. One that is not confirmed is sent again (`replicas.event_stream`).
 """
 
 import asyncio
 import hashlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,10 +25,14 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
 from warmroute_proxy.server.engines.upstream import Upstream
-from warmroute_proxy.server.regions.forward_claim import Forwards
+from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 
 SEND_WITHIN_S: Final = 0.002
 RETRY_S: Final = 1.0
+MAX_BESIDE: Final = 4_096
+"""Announcements that wait for a proxy; the oldest are dropped."""
+
+MAX_BESIDE_IN_POST: Final = 16
 NO_TENANT: Final = ""
 _REFUSED: Final = frozenset({400, 413, 500})
 """The same message would have the same answer."""
@@ -36,12 +43,13 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 class _Link:
     """One other proxy."""
 
-    __slots__ = ("busy", "outbox", "retry_at_s", "up", "upstream", "url")
+    __slots__ = ("beside", "busy", "outbox", "retry_at_s", "up", "upstream", "url")
 
     def __init__(self, url: str, upstream: Upstream, sender: int) -> None:
         self.url = url
         self.upstream = upstream
         self.outbox = Outbox(sender)
+        self.beside: deque[msgspec.Struct] = deque(maxlen=MAX_BESIDE)
         self.busy = False
         self.up = False
         self.retry_at_s = 0.0
@@ -62,7 +70,7 @@ class OtherProxies:
         sender: int,
     ) -> None:
         """`path`: where announcements are sent; `sender`: a random number of this process."""
-        self._region = region
+        self.region = region
         self._path = path
         self._forwards = forwards
         self._clock = clock
@@ -84,6 +92,21 @@ class OtherProxies:
         """Whether there are other proxies."""
         return bool(self._links)
 
+    async def ask(self, path: str, tenant: tuple[str, str]) -> int:
+        """The status of the first other proxy that knows of what a POST without a body asks for; else 404, or 503 where
+        one does not answer. `tenant`: its name and its share group.
+        """
+        found = 404
+        for link in self._links:
+            token = self._forwards.sign(*tenant, path, self.region, SHA256_OF_NOTHING, self._timeout_s)
+            header = f"{names.FORWARD}: {token}\r\n"
+            status, _ = await ask(link.upstream, path, header, self._timeout_s, method="POST")
+            if status in {200, 409}:
+                return status
+            if status != 404:
+                found = 503
+        return found
+
     def start(
         self,
         replica: Replica,
@@ -101,6 +124,15 @@ class OtherProxies:
             lost = link.outbox.lost
             link.outbox.add(event)
             self._lost[0] += link.outbox.lost - lost
+        self._send_soon()
+
+    def send_beside(self, announcement: msgspec.Struct) -> None:
+        """Send what is no event of a router to all other proxies, in the same posts; once."""
+        for link in self._links:
+            link.beside.append(announcement)
+        self._send_soon()
+
+    def _send_soon(self) -> None:
         if not self._due:
             self._due = True
             asyncio.get_running_loop().call_later(SEND_WITHIN_S, self._send_all)
@@ -143,17 +175,19 @@ class OtherProxies:
         if link.busy or now_s < link.retry_at_s:
             return
         message = link.outbox.take(now_s)
-        if message is None:
+        beside = [link.beside.popleft() for _ in range(min(len(link.beside), MAX_BESIDE_IN_POST))]
+        if message is None and not beside:
             return
-        body = _encode([message])
+        body = _encode([*([] if message is None else [message]), *beside])
         link.busy = True
-        task = asyncio.get_running_loop().create_task(self._post(link, body, len(message.events)))
+        count = 0 if message is None else len(message.events)
+        task = asyncio.get_running_loop().create_task(self._post(link, body, count))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _post(self, link: _Link, body: bytes, count: int) -> None:
         digest = hashlib.sha256(body).hexdigest()
-        token = self._forwards.sign(NO_TENANT, NO_TENANT, self._path, self._region, digest, self._timeout_s)
+        token = self._forwards.sign(NO_TENANT, NO_TENANT, self._path, self.region, digest, self._timeout_s)
         status = 0
         try:
             header = f"{names.FORWARD}: {token}\r\n"
@@ -169,5 +203,5 @@ class OtherProxies:
                 self._lost[0] += count
             else:
                 link.retry_at_s = self._clock() + RETRY_S
-        if link.outbox.waiting:
+        if link.outbox.waiting or link.beside:
             self._send_to(link)

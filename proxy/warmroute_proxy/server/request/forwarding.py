@@ -83,7 +83,8 @@ class Forwarding:
         """The token that vouches for a request's tenant, in another region."""
         tenant = intake.tenant
         timeout_s, sha256 = self.limits.first_token_timeout_s, request.body_sha256()
-        noted = Noted(intake.route if intake.route != request.path else None, intake.changes, intake.key_id)
+        rtt_ms = round(self.peers.rtt_s.get(region, 0.0) * 1000, 3)
+        noted = Noted(intake.route if intake.route != request.path else None, intake.changes, intake.key_id, rtt_ms)
         return self._forwards.sign(tenant.name, tenant.share_group, request_id, region, sha256, timeout_s, noted)
 
 

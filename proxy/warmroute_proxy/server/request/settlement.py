@@ -200,7 +200,7 @@ class Settlement:
         own = intake.receipt_fields
         if before is not None and keeps_warm(intake.facts, before):
             own = as_warm(own)
-        members = [own] if own else []
+        members = [*([own] if own else []), *intake.forwarded()]
         if "elsewhere" in loss:
             region = msgspec.json.encode(elsewhere_region(before, decision, self._region))
             members.append(b'"elsewhere_region":%b' % region)
@@ -236,7 +236,7 @@ class Settlement:
         """Raise the load of the workers that an attempt is sent to."""
         ticket = account.ticket = self._router.dispatched(facts, decision, now_s)
         if self._announcements is not None:
-            self._announcements.turn(self._router.regional_turn(ticket, facts))
+            self._announcements.turn(self._router.regional_turn(ticket, facts), facts.allowed_regions)
 
     def prefilled(self, account: RequestAccount, now_s: float) -> None:
         """The prompt of the attempt is computed: its tokens are load no more."""
@@ -311,7 +311,8 @@ class Settlement:
         )
         settled = self._router.settled(ticket, intake.facts, end.now_s, prompt, cached, completion, streamed)
         if self._announcements is not None:
-            self._announcements.turn(self._router.regional_turn(ticket, intake.facts, prompt, cached, completion))
+            turn = self._router.regional_turn(ticket, intake.facts, prompt, cached, completion)
+            self._announcements.turn(turn, intake.facts.allowed_regions)
         account.ticket = None
         self._admission.freed()
         self._engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)

@@ -1,0 +1,96 @@
+"""`python -m tests.regions`: a run by hand, as root. Exits with 1 where something does not hold."""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Final, get_args
+
+from .audit import audit, calm_turns
+from .namespaces import missing, reentered
+from .processes import REGIONS
+from .run import Findings, Run
+from .schedule import Kind, schedule
+
+_INSIDE: Final = "WARMROUTE_TEST_INSIDE_NAMESPACES"
+
+
+def main() -> int:
+    """Run, print what happened, and what does not hold."""
+    parser = argparse.ArgumentParser(prog="python -m tests.regions", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of an earlier run, to repeat its faults")
+    parser.add_argument("--faults", nargs="*", choices=get_args(Kind), default=get_args(Kind))
+    parser.add_argument("--turns", type=int, default=0, help="more turns at the end, where nothing breaks")
+    parser.add_argument("--folder", type=Path, help="where logs and ledgers are kept; else a temporary one")
+    parser.add_argument("--moves", action="store_true", help="print the turns that left home without a fault")
+    args = parser.parse_args()
+    lacking = missing()
+    if lacking:
+        print(lacking)
+        return 2
+    if _INSIDE not in os.environ:
+        command = reentered([sys.executable, "-m", "tests.regions", *sys.argv[1:]])
+        os.execvpe(command[0], command, {**os.environ, _INSIDE: "1"})
+    seed = random.randrange(10**6) if args.seed is None else args.seed
+    folder = args.folder or Path(tempfile.mkdtemp(prefix="warmroute-regions-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"seed {seed}, folder {folder}", flush=True)
+    faults = schedule(seed, REGIONS, args.faults)
+    found = asyncio.run(Run(seed, folder, _say, faults, turns=args.turns).go())
+    print(figures(found))
+    if args.moves:
+        print("\n".join(moves(found)))
+    problems = audit(found)
+    for problem in problems:
+        print(f"WRONG: {problem}")
+    print(f"seed {seed}: {f'{len(problems)} problems' if problems else 'everything holds'}")
+    return 1 if problems else 0
+
+
+def moves(found: Findings) -> list[str]:
+    """The turns that were not served where the one before was, though neither met a fault."""
+    lines = []
+    for number, before, asked in calm_turns(found):
+        if before.seen.home != asked.seen.home:
+            turn = asked.turn
+            hinted = "hinted" if turn.hints else "stock"
+            named = "named" if turn.named else "unnamed"
+            lines.append(
+                f"try {number}: turn {turn.ask.number} of {turn.tenant}, {named}, {hinted}: {before.region} ->"
+                f" {before.seen.home}, then {asked.region} -> {asked.seen.home}: {asked.seen.usage}"
+            )
+    return lines
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", flush=True)
+
+
+def figures(found: Findings) -> str:
+    """What happened, in a few lines."""
+    ends = Counter(asked.seen.end for asked in found.tried)
+    errors = Counter(f"{asked.seen.status} {asked.seen.detail}" for asked in found.tried if asked.seen.end != "whole")
+    rows = [row for rows in found.files.values() for row in rows]
+    outcomes = Counter(row["outcome"] for row in rows)
+    forwarded = sum(bool(row["forwarded_from"]) for row in rows)
+    usages = [json.loads(row["usage"]) for row in rows if row["outcome"] == "completed"]
+    cached = sum((usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0) for usage in usages)
+    prompt = sum(usage["prompt_tokens"] for usage in usages) or 1
+    return "\n".join(
+        [
+            f"clients   {dict(ends)}, {found.unreached} found nobody",
+            f"errors    {dict(errors.most_common(12))}",
+            f"rows      {dict(outcomes)}, {forwarded} forwarded",
+            f"hits      {cached / prompt:.4f} of {prompt} tokens",
+            f"time      {found.wall_s:.0f} s",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

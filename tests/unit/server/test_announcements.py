@@ -1,0 +1,80 @@
+"""Announcements go where their tenant may be served, and nowhere else."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+import msgspec
+import pytest
+from tests.subjects.proxy_messages import SECRETS
+
+from warmroute.contract.conversations import Newest
+from warmroute_proxy.core.cache.regional_turn import RegionalTurn
+from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, Announcement, Announcements, Continued
+from warmroute_proxy.server.regions.forward_claim import Forwards
+from warmroute_proxy.server.regions.other_proxies import OtherProxies
+from warmroute_proxy.server.regions.peers import Peers
+
+REGIONS: Final = ("west", "north", "south")
+TURN: Final = RegionalTurn(1, 7, None, 3, 0, SettledTurn((), "east", 900, 300, 1, 0, 1, 0, 5))
+NEWEST: Final = Newest("d-0-1", "first", 1, 2, b"a word that stays where it may be served")
+
+
+class Posts:
+    """What each other region, and another proxy of this one, was told."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, list[Announcement]] = {}
+        self.came = asyncio.Condition()
+
+    @asynccontextmanager
+    async def listening(self, name: str) -> AsyncIterator[str]:
+        self.told[name] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            body = await reader.readexactly(length)
+            writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+            writer.close()
+            async with self.came:
+                self.told[name] += msgspec.msgpack.decode(body, type=list[Announcement])
+                self.came.notify_all()
+
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def all_of(self, names: Collection[str], count: int) -> None:
+        """Wait until each of these was told so much."""
+        async with self.came:
+            await self.came.wait_for(lambda: all(len(self.told[name]) >= count for name in names))
+
+
+@pytest.mark.parametrize("allowed", [None, ("west",), ("north", "south"), ("east",)])
+async def test_a_tenant_is_announced_where_it_may_be_served(allowed: tuple[str, ...] | None) -> None:
+    posts, clock = Posts(), asyncio.get_running_loop().time
+    urls: dict[str, str] = {}
+    forwards = Forwards(SECRETS, "east", clock, lambda size: "ab" * size)
+    async with AsyncExitStack() as stack:
+        for region in REGIONS:
+            urls[region] = await stack.enter_async_context(posts.listening(region))
+        here = await stack.enter_async_context(posts.listening("here"))
+        metrics = Metrics()
+        peers = Peers(urls, 2.0, clock, forwards)
+        others = OtherProxies([here], "east", ANNOUNCEMENTS, forwards, metrics, clock, 2.0, 1)
+        announcements = Announcements("east", peers, forwards, metrics, clock, 2.0, others)
+        announcements.turn(TURN, allowed)
+        announcements.newest(NEWEST, allowed)
+        told = [region for region in REGIONS if allowed is None or region in allowed]
+        await posts.all_of(told, 2)
+        await posts.all_of(["here"], 1)
+        announcements.turn(TURN, None)  # the last that anybody is told
+        await posts.all_of([region for region in REGIONS if region not in told], 1)
+        assert all(posts.told[region][:2] == [TURN, Continued(NEWEST)] for region in told)
+        assert all(posts.told[region] == [TURN] for region in REGIONS if region not in told)
+        assert [each for each in posts.told["here"] if isinstance(each, Continued)] == [Continued(NEWEST)]
+        peers.close()
+        others.close()

@@ -1,0 +1,147 @@
+"""Proxies of different versions: each reads what the other sends, or says before any request that it cannot.
+
+`golden/proxy_messages_N.json` has what a proxy of version N has sent, byte by byte.
+"""
+
+import asyncio
+import base64
+import json
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pytest
+from tests.subjects.proxy_messages import BODY_SHA256, CHANGES, SIGNED_AT_S, announcements, forwards, tokens
+
+from warmroute.contract.changes import NO_CHANGES, Changes
+from warmroute_proxy.core.placement.fleet import Peer
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.regions import forward_claim
+from warmroute_proxy.server.regions.announcements import Announcement
+from warmroute_proxy.server.regions.peers import Peers
+from warmroute_proxy.server.regions.versions import NEWEST, OLDEST, Spoken, misunderstood, spoken_by
+
+GOLDEN: Final = Path(__file__).parent / "golden"
+VERSIONS: Final = range(OLDEST, NEWEST + 1)
+
+
+class ForwardOfVersion0(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The claim as a proxy before versions decodes it."""
+
+    tenant: str
+    share_group: str
+    request_id: str
+    region: str
+    audience: str
+    issued_s: float
+    deadline_s: float
+    nonce: str
+    body_sha256: str
+    route: str | None = None
+    changes: Changes = NO_CHANGES
+    key: str = ""
+
+
+def golden(version: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((GOLDEN / f"proxy_messages_{version}.json").read_text())
+    return found
+
+
+def test_what_is_sent_is_what_this_version_is_known_to_send() -> None:
+    """Where this fails, what proxies send each other has changed: that is another version (`versions`)."""
+    sent = {"tokens": tokens(), "announcements": msgspec.msgpack.encode(announcements()).hex()}
+    assert sent == golden(NEWEST)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_tokens_of_each_version_are_read(version: int) -> None:
+    sent = golden(version)["tokens"]
+    claims = {name: forwards("west").check(token, BODY_SHA256) for name, token in sent.items()}
+    assert {claim.v for claim in claims.values()} == {version}
+    assert claims["request"].request_id == "wr-1"
+    assert (claims["translated"].route, claims["translated"].changes) == ("/v1/messages", CHANGES)
+    assert claims["translated"].key == "key-1"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_announcements_of_each_version_are_read(version: int) -> None:
+    sent = bytes.fromhex(golden(version)["announcements"])
+    assert msgspec.msgpack.decode(sent, type=list[Announcement]) == announcements()
+
+
+def test_a_proxy_before_versions_reads_the_tokens_of_this_one() -> None:
+    for token in tokens().values():
+        claim = msgspec.json.decode(base64.urlsafe_b64decode(token.partition(".")[0]), type=ForwardOfVersion0)
+        assert claim.audience == "west"
+
+
+@pytest.mark.parametrize("version", [NEWEST + 1, 99])
+def test_a_token_of_a_version_that_is_not_read_is_refused_by_its_name(version: int) -> None:
+    newer = forwards()
+    newer.versions["west"] = version
+    token = newer.sign("first", "first", "wr-1", "west", BODY_SHA256, 60.0)
+    with pytest.raises(Refusal, match=f"version {version}, this proxy reads {OLDEST} to {NEWEST}") as refused:
+        forwards("west").check(token, BODY_SHA256)
+    assert (refused.value.status, refused.value.code) == (401, "forward_version")
+
+
+@pytest.mark.parametrize("apart_s", [-25.0, -5.0, 5.0, forward_claim.CLOCKS_APART_S])
+def test_a_token_of_a_short_deadline_is_taken_where_the_clock_is_another(apart_s: float) -> None:
+    token = forwards().sign("", "", "/v1/regions/announcements", "west", BODY_SHA256, 2.0)
+    assert forwards("west", SIGNED_AT_S + apart_s).check(token, BODY_SHA256).region == "east"
+
+
+def test_a_token_whose_deadline_is_long_past_is_refused() -> None:
+    token = forwards().sign("", "", "/v1/regions/announcements", "west", BODY_SHA256, 2.0)
+    at_s = SIGNED_AT_S + 2.1 + forward_claim.CLOCKS_APART_S
+    with pytest.raises(Refusal, match="past its deadline"):
+        forwards("west", at_s).check(token, BODY_SHA256)
+
+
+@pytest.mark.parametrize(
+    ("ready", "spoken", "common"),
+    [
+        ({}, Spoken(0, 0), 0),
+        ({"forward_versions": [0, 1]}, Spoken(0, 1), 1),
+        ({"forward_versions": [1, 7]}, Spoken(1, 7), NEWEST),
+        ({"forward_versions": [NEWEST + 1, 7]}, Spoken(NEWEST + 1, 7), None),
+        ({"forward_versions": "new"}, Spoken(0, 0), 0),
+        ({"forward_versions": [1, "2"]}, Spoken(0, 0), 0),
+    ],
+)
+def test_the_newest_version_that_both_read_is_spoken(ready: dict[str, Any], spoken: Spoken, common: int | None) -> None:
+    assert spoken_by(ready) == spoken
+    assert spoken.common() == common
+
+
+def test_who_is_behind_is_named() -> None:
+    assert misunderstood("west", Spoken(NEWEST + 1, NEWEST + 2)).endswith("update this one")
+    assert misunderstood("west", Spoken(-2, OLDEST - 1)).endswith("update that region")
+
+
+async def test_a_region_of_other_versions_is_found_out_by_its_probe(caplog: pytest.LogCaptureFixture) -> None:
+    ready = {"status": "ready", "region": "west", "forward_versions": [NEWEST + 1, NEWEST + 1]}
+    signs = forwards()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps(ready).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, signs)
+        router = Router("east", [], [Peer("west", 0.03)])
+        with caplog.at_level(logging.ERROR):
+            await peers.probe(router)
+            await peers.probe(router)
+        assert peers.down == {"west"}
+        assert [record.message for record in caplog.records] == [misunderstood("west", Spoken(NEWEST + 1, NEWEST + 1))]
+        ready["forward_versions"] = [OLDEST, OLDEST]
+        await peers.probe(router)
+        assert peers.down == set()
+        assert signs.versions == {"west": OLDEST}
+        peers.close()
