@@ -209,7 +209,8 @@ def _litellm(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
     log = place.start("litellm", [programs / "litellm", "--config", config, "--port", port])
     place.wait(f"http://127.0.0.1:{port}/health/liveliness", log)
     how = (
-        f"two deployments of one model, `session_affinity`, messages by chat completions, no database, before {behind}"
+        "two deployments of one model, `session_affinity` on (its own header is `x-litellm-session-id`), messages by chat "
+        f"completions, no database, before {behind}"
     )
     return Subject("LiteLLM", 5, f"http://127.0.0.1:{port}", version, how, apis=ALL, keys=[file], price=PRICE)
 
@@ -254,7 +255,7 @@ def vllm(place: Workplace) -> Iterator[Subject]:
         folder = place.root / "scripts/sglang_cpu"
         subprocess.run([place.root / ".venv-sglang/bin/python", "-c", code, folder, model], check=True)
     engines = [_vllm_engine(place, programs, model, number) for number in range(2)]
-    how = "one server on a CPU with `--enable-prompt-tokens-details`"
+    how = "one server on a CPU with `--enable-prompt-tokens-details` and a tool parser"
     yield Subject("vLLM", 6, engines[0], version, how, apis=("openai", "anthropic"))
     yield _vllm_router(place, engines, version)
 
@@ -275,7 +276,9 @@ def _vllm_router(place: Workplace, engines: Sequence[str], behind: str) -> Subje
     command = [programs / "vllm-router", "--worker-urls", *engines, "--port", port, "--prometheus-port", metrics]
     log = place.start("vllm-router", command)
     place.wait(f"http://127.0.0.1:{port}/health", log)
-    how = f"its default policy, before two vLLM {behind} on a CPU with `--enable-prompt-tokens-details`"
+    how = (
+        f"its default policy, before two vLLM {behind} on a CPU with `--enable-prompt-tokens-details` and a tool parser"
+    )
     return Subject("vllm-router", 7, f"http://127.0.0.1:{port}", version, how)
 
 
