@@ -13,10 +13,8 @@ _HEAD: Final = """# Results
 server ran on one machine without a GPU, with a tiny model of random weights. Its options are those that the table
 names, and its defaults else. So the page says what one version did with these options, and is no ranking. A server may
 do more with other options, and most checks are of things that no server has claimed to do. Each `no` has the request
-that shows it below; anyone can send that again. `-` means that the check does not apply, or showed nothing. A router hands on what its
-engines report: `n > 1` comes from there, for warmroute, too.
-
-llama.cpp's server is missing: `llama-cpp-python` has no wheel here, and compiling it took too long.
+that shows it below; anyone can send that again. `-` means that the check does not apply, or showed nothing. A router
+hands on what its engines report: `n > 1` comes from there, for warmroute, too.
 """
 
 
