@@ -156,6 +156,7 @@ def test_a_tenant_sees_itself_and_no_engines(visit: Opener, fleet: Regions) -> N
     assert page.page.is_disabled("#tenant")
     wanted = fleet.sums(tenant=1)
     assert page.text(".tiles").split("\n")[:2] == ["Turns", str(wanted["turns"])]
+    assert "Where cached tokens went" in page.go("ladder").text("#view")
     page.go("sessions").open_receipt()
     assert "Its cost there was" not in page.text("dialog")
     page.page.keyboard.press("Escape")
