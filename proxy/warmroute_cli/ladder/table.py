@@ -68,10 +68,10 @@ def _steps(sums: Sums, most: int) -> list[str]:
 
 def _remedies(sums: Sums, most: int) -> list[str]:
     rows = [
-        Row([f"{win.remedy.name}", f"{win.tokens:,}", _usd(win.nanousd)], [win.remedy.how])
+        Row([f"{win.remedy.name}", f"{win.tokens:,}", _usd(win.nanousd)], win.remedy.how.split())
         for win in wins(sums.by_cause())
     ]
-    return fitted(_REMEDIES, rows, "how", most) if rows else ["nothing is lost that could be won back"]
+    return fitted(_REMEDIES, rows, "how", most, "") if rows else ["nothing is lost that could be won back"]
 
 
 def _groups(ladder: Ladder, most: int, limit: int) -> list[str]:
