@@ -93,7 +93,9 @@ def _group(key: str, sums: Sums, shown: Sequence[str]) -> Row:
     levels = sums.levels()
     lost = sums.price_nanousd - levels["reachable"][1]
     shares = [_share(levels[step][0], sums) for step in shown]
-    money = [_short(sums.price_nanousd), _short(lost) if "reachable" in sums.known else UNKNOWN]
+    billed = "billed" in sums.known
+    money = [_short(sums.price_nanousd) if billed else UNKNOWN]
+    money.append(_short(lost) if billed and "reachable" in sums.known else UNKNOWN)
     return Row([key or "(none)", f"{sums.turns:,}", f"{sums.prompt_tokens:,}", *shares, *money])
 
 
