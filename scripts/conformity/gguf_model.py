@@ -39,7 +39,8 @@ def name_of(name: str) -> str:
 
 def main() -> None:
     """Write the file."""
-    folder, out = Path(sys.argv[1]), sys.argv[2]
+    _, given, out = sys.argv
+    folder = Path(given)
     config = json.loads((folder / "config.json").read_text())
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     writer = gguf.GGUFWriter(out, "qwen3")
