@@ -67,8 +67,10 @@ def at_work(name: str, out: TextIO, wait: Callable[[threading.Event, float], boo
         thread.join(1.0)
 
 
-def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int) -> list[str]:
-    """The lines of a table, none of them wider than `most` where its longest cell is not."""
+def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int, comma: str = ",") -> list[str]:
+    """The lines of a table, none of them wider than `most` where its longest cell is not. `comma`: what stands behind
+    each note; nothing where notes are the words of a sentence.
+    """
     shown = list(range(len(columns)))
     widths = [max([len(column.name), *(len(row.cells[at]) for row in rows)]) for at, column in enumerate(columns)]
     notes = max([0, *(len(", ".join(row.notes)) for row in rows)])
@@ -78,12 +80,12 @@ def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most
         shown.remove(leaves)
         left_out.insert(0, columns[leaves].name)
     if _total(widths, shown) > most:
-        return _blocks(columns, rows, notes_name, most)
+        return _blocks(columns, rows, notes_name, most, comma)
     beside = most - _total(widths, shown) - len(GAP)
     if notes and beside >= min(max(LEAST_NOTES, len(notes_name)), max(notes, len(notes_name))):
-        lines = _table(columns, rows, shown, widths, notes_name, beside)
+        lines = _table(columns, rows, shown, widths, (notes_name, comma), beside)
     else:
-        lines = _table(columns, rows, shown, widths, notes_name, 0, below=most)
+        lines = _table(columns, rows, shown, widths, (notes_name, comma), 0, below=most)
     if left_out:
         lines += [
             "",
@@ -113,10 +115,12 @@ def _table(
     rows: Sequence[Row],
     shown: Sequence[int],
     widths: Sequence[int],
-    notes_name: str,
+    notes: tuple[str, str],
     beside: int,
     below: int = 0,
 ) -> list[str]:
+    notes_name, comma = notes
+
     def line(cells: Sequence[str]) -> str:
         return GAP.join(
             [cells[at].rjust(widths[at]) if columns[at].is_number else cells[at].ljust(widths[at]) for at in shown]
@@ -128,22 +132,22 @@ def _table(
     for row in rows:
         text = line(row.cells)
         if beside:
-            first, *more = wrapped(row.notes, beside) or [""]
+            first, *more = wrapped(row.notes, beside, comma) or [""]
             lines += [f"{text}{GAP}{first}".rstrip(), *(f"{indent}{each}" for each in more)]
         else:
             lines.append(text.rstrip())
             if row.notes:
-                given = wrapped([f"{notes_name}: {row.notes[0]}", *row.notes[1:]], below - len(GAP))
+                given = wrapped([f"{notes_name}: {row.notes[0]}", *row.notes[1:]], below - len(GAP), comma)
                 lines += [f"{GAP}{each}" for each in given]
     return lines
 
 
-def _blocks(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int) -> list[str]:
+def _blocks(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int, comma: str) -> list[str]:
     lines: list[str] = []
     for row in rows:
         pairs = [f"{column.name} {cell}" for column, cell in zip(columns[1:], row.cells[1:], strict=True)]
         lines += ["", row.cells[0], *(f"{GAP}{each}" for each in wrapped(pairs, most - len(GAP), ""))]
         if row.notes:
-            given = wrapped([f"{notes_name}: {row.notes[0]}", *row.notes[1:]], most - len(GAP))
+            given = wrapped([f"{notes_name}: {row.notes[0]}", *row.notes[1:]], most - len(GAP), comma)
             lines += [f"{GAP}{each}" for each in given]
     return lines[1:]

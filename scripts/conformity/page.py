@@ -9,11 +9,12 @@ MAX_BODY_CHARS: Final = 160
 
 _HEAD: Final = """# Results
 
-What `warmroute conform` saw of servers that install from PyPI, made by `python -m scripts.conformity`. Each server ran
-on one machine without a GPU, with the options that the table names and its defaults else, and with a tiny model of
-random weights. So the page says what one version did with these options. It is no ranking: a server may do more with
-other options, and most checks are of things that it never claimed to do. A `no` has the request that shows it below;
-anyone can send it again. `-` means that the check does not apply, or showed nothing.
+`python -m scripts.conformity` makes this page: it runs `warmroute conform` against servers that install from PyPI. Each
+server ran on one machine without a GPU, with a tiny model of random weights. Its options are those that the table
+names, and its defaults else. So the page says what one version did with these options, and is no ranking. A server may
+do more with other options, and most checks are of things that no server has claimed to do. Each `no` has the request
+that shows it below; anyone can send that again. `-` means that the check does not apply, or showed nothing. A router
+hands on what its engines report: `n > 1` comes from there, for warmroute, too.
 """
 
 

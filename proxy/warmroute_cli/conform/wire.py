@@ -32,6 +32,8 @@ class Exchange(NamedTuple):
     answer: Mapping[str, Any]
     error: str = ""
     broken: str = ""
+    has_key: bool = False
+    """Whether a key was sent."""
 
     @property
     def ok(self) -> bool:
@@ -50,7 +52,7 @@ class Exchange(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """The request and what came back, without keys; for JSON."""
-        given = {**self.shape.headers, **key_headers(self.api, HIDDEN)}
+        given = {**self.shape.headers, **key_headers(self.api, HIDDEN if self.has_key else "")}
         return {
             "request": {"method": "POST", "path": self.shape.path, "headers": given, "body": self.shape.body},
             "key": "first" if self.tenant == 0 else "second",
@@ -108,22 +110,25 @@ class Endpoint:
         """Send a request, and read its answer. `cancel`: leave after the first event of the stream."""
         connection = self._kind(self._host, self._port, timeout=self._timeout_s)
         given = {**shape.headers, **key_headers(api, self._keys[tenant])}
+        has_key = bool(self._keys[tenant])
         try:
             connection.request("POST", self._base + shape.path, json.dumps(shape.body), given)
             response = connection.getresponse()
             found = {name.lower(): self._hidden(value) for name, value in response.getheaders()}
             if response.status != 200:
                 text = self._hidden(response.read(MAX_ERROR_BYTES).decode(errors="replace"))
-                return Exchange(api, shape, tenant, response.status, found, {}, {}, error=text)
+                return Exchange(api, shape, tenant, response.status, found, {}, {}, error=text, has_key=has_key)
             if "event-stream" in found.get("content-type", ""):
                 usage, last_event, broken = _streamed(api, response, cancel)
             else:
                 last_event, broken = _whole(response)
                 usage = usage_in(api, last_event)
-            return Exchange(api, shape, tenant, 200, found, usage, last_event, broken=self._hidden(broken))
+            return Exchange(
+                api, shape, tenant, 200, found, usage, last_event, broken=self._hidden(broken), has_key=has_key
+            )
         except (OSError, HTTPException, ValueError) as error:
             text = self._hidden(f"{self._host}: {error or type(error).__name__}")
-            return Exchange(api, shape, tenant, 0, {}, {}, {}, error=text)
+            return Exchange(api, shape, tenant, 0, {}, {}, {}, error=text, has_key=has_key)
         finally:
             connection.close()
 

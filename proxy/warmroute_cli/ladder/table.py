@@ -68,10 +68,10 @@ def _steps(sums: Sums, most: int) -> list[str]:
 
 def _remedies(sums: Sums, most: int) -> list[str]:
     rows = [
-        Row([f"{win.remedy.name}", f"{win.tokens:,}", _usd(win.nanousd)], [win.remedy.how])
+        Row([f"{win.remedy.name}", f"{win.tokens:,}", _usd(win.nanousd)], win.remedy.how.split())
         for win in wins(sums.by_cause())
     ]
-    return fitted(_REMEDIES, rows, "how", most) if rows else ["nothing is lost that could be won back"]
+    return fitted(_REMEDIES, rows, "how", most, "") if rows else ["nothing is lost that could be won back"]
 
 
 def _groups(ladder: Ladder, most: int, limit: int) -> list[str]:
@@ -93,7 +93,9 @@ def _group(key: str, sums: Sums, shown: Sequence[str]) -> Row:
     levels = sums.levels()
     lost = sums.price_nanousd - levels["reachable"][1]
     shares = [_share(levels[step][0], sums) for step in shown]
-    money = [_short(sums.price_nanousd), _short(lost) if "reachable" in sums.known else UNKNOWN]
+    billed = "billed" in sums.known
+    money = [_short(sums.price_nanousd) if billed else UNKNOWN]
+    money.append(_short(lost) if billed and "reachable" in sums.known else UNKNOWN)
     return Row([key or "(none)", f"{sums.turns:,}", f"{sums.prompt_tokens:,}", *shares, *money])
 
 

@@ -14,7 +14,8 @@ class Remedy(NamedTuple):
 
 REMEDIES: Final = (
     Remedy("affinity", ("moved", "elsewhere"), "send a session key, and let turns return to their home"),
-    Remedy("second replica", ("moved", "cold"), "warm hot prompts on a second worker before it is needed"),
+    Remedy("second replica", ("moved",), "warm hot prompts on a second worker before it is needed"),
+    Remedy("warm-up", ("cold",), "warm prompts that sessions share before the first one comes"),
     Remedy("working set", ("evicted",), "admit fewer sessions at once: `[limits] working_set`"),
     Remedy("host tier", ("evicted", "not_kept"), "give engines a host tier (HiCache), or a cache at the decode side"),
     Remedy("repair of a prefix", ("prefix_changed",), "`warmroute lint`, the SDK's guard, or `normalise` rules"),

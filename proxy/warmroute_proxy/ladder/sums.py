@@ -93,6 +93,7 @@ class Sums:
         return {
             "turns": self.turns,
             "prompt_tokens": self.prompt_tokens,
+            "is_billed": "billed" in self.known,
             "list_nanousd": self.list_nanousd,
             "price_nanousd": self.price_nanousd,
             "price_usd": usd(self.price_nanousd),

@@ -88,6 +88,9 @@ Claude Code sends its own from 2.1.273 on, to other addresses than Anthropic's w
 """
 
 USER_AGENT: Final = "user-agent"
+MAX_PRODUCT_CHARS: Final = 64
+"""Of `user-agent`; what follows tells nothing here."""
+
 _PRODUCT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HARNESS_BY_PRODUCT: Final[Mapping[str, str]] = {
     "claude-cli": "claude-code", "codex_cli_rs": "codex", "codex_exec": "codex", "GeminiCLI": "gemini-cli",

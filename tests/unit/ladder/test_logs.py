@@ -1,7 +1,7 @@
 """The ladder of logs that other programs have really written (tests/recordings/ladder), two sessions of four turns.
 
 LiteLLM 1.108.7 wrote its spend rows and spans in front of an embedded engine; SGLang 0.5.23 and vLLM 0.32 on a CPU
-wrote their logs, with models of random weights.
+wrote their logs, and vLLM its spans, with models of random weights.
 """
 
 import gzip
@@ -59,6 +59,13 @@ def test_litellms_spans_have_lost_the_cached_tokens_and_not_the_cost(capsys: Cap
     assert spans["price_nanousd"] == rows["price_nanousd"]
     assert levels(spans)["reported"] is None
     assert levels(spans)["billed"] == 5_056
+
+
+def test_vllms_spans_have_no_cached_tokens_at_all(capsys: Capture) -> None:
+    found = ladder(capsys, FOLDER / "otel_vllm.jsonl.gz", *PRICE)
+    assert found["turns"] == TURNS
+    assert found["is_billed"] is False
+    assert [step for step, tokens in levels(found).items() if tokens is not None] == ["prompt"]
 
 
 @pytest.mark.parametrize("name", ["sglang_json.log.gz", "sglang_text.log.gz"])

@@ -18,6 +18,8 @@ from warmroute.contract.conversations import Conversations
 from warmroute.contract.identity import (
     CLAUDE_SESSION,
     IDENTITY_HEADERS,
+    MAX_PRODUCT_CHARS,
+    USER_AGENT,
     InvalidSessionKey,
     Session,
     described,
@@ -185,7 +187,7 @@ class Callers:
         """The caller whose head this is. Raises: Refusal, where a header is no valid session key."""
         parts = [path, tenant.name, key_id, region or "", "k" if names.IDEMPOTENCY in headers else ""]
         for name in sorted(IDENTITY_HEADERS.intersection(headers)):
-            parts += name, headers[name]
+            parts += name, headers[name] if name != USER_AGENT else headers[name][:MAX_PRODUCT_CHARS]
         key = tuple(parts)
         caller = self._callers.get(key)
         if caller is None:

@@ -3,15 +3,16 @@
 import { ask } from "./api.js";
 import { count, el, part, percent, table, usd, words } from "./dom.js";
 
-const GROUPS = ["model", "harness", "session", "kind", "day"];
+const GROUPS = ["model", "harness", "session", "day"];
 
 export async function show(state, place) {
   const parameters = { since: state.since, tenant: state.tenant };
   const by = state.role === "operator" && !state.tenant ? "tenant" : "model";
-  const [all, groups] = await Promise.all([
-    ask("/admin/view/ladder", { ...parameters, by }, state.signal),
-    Promise.all(GROUPS.filter((name) => name !== by).map((name) => ask("/admin/view/ladder", { ...parameters, by: name }, state.signal))),
-  ]);
+  const all = await ask("/admin/view/ladder", { ...parameters, by }, state.signal);
+  const groups = [];
+  for (const name of GROUPS.filter((each) => each !== by)) { // one after the other: each reads the ledger
+    groups.push(await ask("/admin/view/ladder", { ...parameters, by: name }, state.signal));
+  }
   place.replaceChildren(
     el("h2", {}, "Where cached tokens went"), el("p", { class: "quiet" }, note(all)), steps(all),
     el("h2", {}, "What would win them back"), remedies(all),

@@ -1,0 +1,73 @@
+"""Requests and counts of the three APIs that `warmroute conform` tries, and what it announces."""
+
+from typing import Any
+
+import pytest
+
+from warmroute.contract.money import Rates
+from warmroute_cli.conform.arguments import APIS
+from warmroute_cli.conform.checks import checks_of, cost_of
+from warmroute_cli.conform.shapes import SIGNALS, Asked, Counts, counts_of, key_headers, shape_of
+from warmroute_cli.conform.trial import Options
+from warmroute_cli.conform.wire import Endpoint, NotReached
+
+
+@pytest.mark.parametrize(
+    ("api", "usage", "counts"),
+    [
+        ("openai", {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}, Counts(9, None, 2, 11)),
+        ("openai", {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}, Counts(9, 4, None, None)),
+        ("openai", {"prompt_tokens": 9, "prompt_tokens_details": None}, Counts(9, None, None, None)),
+        ("openai", {"prompt_tokens": "9", "completion_tokens": True}, Counts(None, None, None, None)),
+        (
+            "anthropic",
+            {"input_tokens": 2, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 1, "output_tokens": 3},
+            Counts(8, 5, 3, None),
+        ),
+        ("anthropic", {"output_tokens": 3}, Counts(None, None, 3, None)),
+        (
+            "gemini",
+            {"promptTokenCount": 8, "cachedContentTokenCount": 5, "candidatesTokenCount": 2, "thoughtsTokenCount": 1},
+            Counts(8, 5, 3, None),
+        ),
+    ],
+)
+def test_counts_are_read_in_each_apis_terms(api: str, usage: dict[str, Any], counts: Counts) -> None:
+    assert counts_of(api, usage) == counts
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_no_request_has_a_key_in_it(api: str) -> None:
+    shape = shape_of(api, "m", Asked("s", ["one", "two"], tools=True, with_call=True))
+    assert not set(key_headers(api, "secret")) & set(shape.headers)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_each_signal_puts_the_session_into_the_request(api: str) -> None:
+    for signal in SIGNALS[api]:
+        shape = shape_of(api, "m", Asked("s", ["one"], session="abc123", signal=signal))
+        assert ("abc123" in str(shape)) is bool(signal), signal
+
+
+def test_equal_prefixes_of_turns_are_equal_in_the_body() -> None:
+    one, two = (shape_of("openai", "m", Asked("s", turns)).body["messages"] for turns in (["a"], ["a", "b"]))
+    assert two[: len(one)] == one
+
+
+def test_what_is_announced_grows_with_what_is_asked_for() -> None:
+    small, large = Options(turns=1), Options(turns=3, two_tenants=True)
+    costs = [cost_of(checks_of("openai", options), options) for options in (small, large)]
+    assert costs[0].requests < costs[1].requests
+    assert costs[0].nanousd(Rates(600_000, 100_000, 3_000_000)) < costs[1].nanousd(Rates(600_000, 100_000, 3_000_000))
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "http://", "//"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(NotReached, match="is no http address"):
+        Endpoint(url, ("", ""), 1.0)
+
+
+def test_a_key_in_an_address_is_not_repeated() -> None:
+    with pytest.raises(NotReached) as refused:
+        Endpoint("ftp://wr-secret@host", ("wr-secret", ""), 1.0)
+    assert "wr-secret" not in str(refused.value)
