@@ -78,6 +78,7 @@ class Stream(Carrier):
         self._whole = False  # all of the request is here
         self._buffered = False
         self._reads_answers = True
+        self._passes = False  # the answer is the gateway's own
         self._allowed: frozenset[str] | None = None
         self._names: list[str] = []  # of the request's headers
         self._leg: Leg | None = None
@@ -212,11 +213,12 @@ class Stream(Carrier):
 
     def _take_answer_headers(self, message: Any) -> None:
         headers, leg = message.response_headers, self._leg
-        if leg is None:  # the gateway's own answer
-            self._answer_names = []
-            if not headers.end_of_stream and self._reads_answers:
-                self._reads_answers = False
+        if self._exchange is None:
+            return
+        if leg is None:  # the gateway's own answer, to a request that it has waited for too long
+            self._passes = True
             self._send(wire.UNREAD_HEADERS)
+            self._exchange.leave()
             return
         if leg.done:
             self._answer_names = []
@@ -263,7 +265,9 @@ class Stream(Carrier):
 
     def _take_answer(self, data: bytes, *, ends: bool) -> None:
         leg = self._leg
-        if leg is not None and not leg.done:
+        if self._passes:
+            self._send(wire.ANSWER_TRAILERS if self._answer_trailers else wire.answer_body(data, ends=ends))
+        elif leg is not None and not leg.done:
             if ends:
                 self.complete = True
             if data:
