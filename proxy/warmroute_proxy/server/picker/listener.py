@@ -75,6 +75,9 @@ class PickerListener:
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", gateway.limits.body_bytes + MESSAGE_BYTES),
             ("grpc.max_send_message_length", -1),
+            # By default gRPC drops some of more than a thousand streams that open at once.
+            ("grpc.server.max_pending_requests", self._max_streams),
+            ("grpc.server.max_pending_requests_hard_limit", self._max_streams),
         ]
         server = self._server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(
