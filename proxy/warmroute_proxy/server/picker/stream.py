@@ -130,12 +130,20 @@ class Stream(Carrier):
         """The gateway has ended the stream."""
         self.deadline_s = float("inf")
         self._body.drop()
-        exchange, served = self._exchange, self.served
-        if exchange is None or exchange.ended:
+        exchange, served, leg = self._exchange, self.served, self._leg
+        # They refer to the stream: no reference cycle may remain, nor memory of a body until it is collected.
+        self._exchange = self.served = self._leg = self._decision = None
+        self._wake = _nothing
+        if exchange is None:
             return
-        if self._leg is not None and not self._reads_answers and served is not None:
-            served.unread()
+        exchange.request.carrier = None
+        if served is None:
+            exchange.request.release()
+        if exchange.ended:
+            return
+        if leg is not None and not self._reads_answers and served is not None:
             exchange.ended = True
+            served.unread()
             return
         exchange.leave()
         if served is not None:
@@ -395,6 +403,10 @@ class Stream(Carrier):
         self.deadline_s = float("inf")
         self._body.drop()
         exchange.refuse(self._gateway.endpoint.in_shape(exchange.request, refusal))
+
+
+def _nothing() -> None:
+    """Nobody waits for what is to be sent."""
 
 
 def _pieces(data: bytes) -> Sequence[bytes]:
