@@ -35,6 +35,8 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
     text = page_block("warmroute.toml").replace("DIGEST", hashlib.sha256(key.encode()).hexdigest())
     for number, engine in enumerate(engines):
         text = text.replace(f"http://127.0.0.1:3000{number}", engine.url)
+    picker.state_dir = tmp_path / "state"
+    text = text.replace("[secret]", f'state_dir = "{picker.state_dir}"\n[secret]', 1)
     picker.config = tmp_path / "warmroute.toml"
     picker.config.write_text(text.replace("port = 9002", f"port = {grpc_port}"))
     check = page_block("start").splitlines()[0]
