@@ -64,7 +64,7 @@ class Bench:
     def start(self, running: Running, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until a started proxy answers a chat; the mock engines serve it meanwhile."""
         give_up_s = time.monotonic() + seconds(timeout_s)
-        self._follow(Plan())
+        self.follow(Plan())
         answered = False
         while not answered:
             if not running.process.running():
@@ -84,17 +84,18 @@ class Bench:
         self.start(running)
         if workload.fresh:  # what a first request imports and allocates is not a stream's
             self._load(running.port, replace(_WARM, connections=8, seconds=0.3), 0)
-        self._follow(workload.plan)
+        self.follow(workload.plan)
         return self._sample(
             workload, running.proxy.name, self._load(running.port, workload, number, running.process.pid)
         )
 
     def direct(self, workload: Workload, number: int) -> Sample:
         """Run it without a proxy: what the load and the mock engines can do, and how long an answer takes them."""
-        self._follow(workload.plan)
+        self.follow(workload.plan)
         return self._sample(workload, "none", self._load(self.fleet.aggregated[0].port, workload, number))
 
-    def _follow(self, plan: Plan) -> None:
+    def follow(self, plan: Plan) -> None:
+        """Have all mock engines answer by a plan."""
         for engine in self.fleet.engines:
             engine.follow(plan)
         self.fleet.prefill.follow(replace(plan, chunks=1, interval_ms=0))  # answers once, early

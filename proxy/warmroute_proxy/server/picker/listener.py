@@ -5,6 +5,7 @@ read before. Messages stay bytes here.
 """
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import Callable
@@ -61,7 +62,7 @@ class PickerListener:
             proxy.path.placing,
         )  # fmt: skip
         self._server: Any = None
-        self._max_streams = limits.connections
+        self._max_streams = proxy.config.limits.connections  # of one connection or a few: they take no descriptors
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
         """Listen and return the port. `shared`: other processes listen there too; `tls`: None for none. gRPC has its
@@ -74,6 +75,9 @@ class PickerListener:
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", gateway.limits.body_bytes + MESSAGE_BYTES),
             ("grpc.max_send_message_length", -1),
+            # By default gRPC drops some of more than a thousand streams that open at once.
+            ("grpc.server.max_pending_requests", self._max_streams),
+            ("grpc.server.max_pending_requests_hard_limit", self._max_streams),
         ]
         server = self._server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(
@@ -154,7 +158,6 @@ class _Conversation:
         self._full = len(members) >= max_streams
         self._stream = Stream(gateway, self._wake)
         self._flushing = False
-        self._reader: asyncio.Task[Any] | None = None
         self._writer: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -163,20 +166,22 @@ class _Conversation:
         if self._full:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams are open")
         self._members.add(stream)
-        self._reader = asyncio.current_task()
         try:
             while not stream.broken and (message := await context.read()) is not grpc.aio.EOF:
                 stream.take(message)
                 if stream.out:
                     await self._flush()
+            if stream.broken:
+                await self._break_off()
+        except Exception as error:
+            if not stream.broken:
+                log.debug("a stream has ended: %s", type(error).__name__)
+            raise
         finally:
             self._members.discard(stream)
             stream.lost()
             if self._writer is not None and not stream.broken:
                 self._writer.cancel()
-        if stream.broken:
-            await self._flush()
-            await context.abort(grpc.StatusCode.INTERNAL, "the answer has ended early")
 
     def _wake(self) -> None:
         """Something is to be sent though nothing was read."""
@@ -188,8 +193,14 @@ class _Conversation:
             await self._flush()
         except Exception as error:  # the gateway has left, which the reader notices, too
             log.debug("a message could not be sent: %s", type(error).__name__)
-        if self._stream.broken and self._reader is not None:
-            self._reader.cancel()
+        if self._stream.broken:
+            with contextlib.suppress(Exception):  # which is how gRPC says that it has done so
+                await self._break_off()
+
+    async def _break_off(self) -> None:
+        """End the stream with an error, behind what was to be sent."""
+        await self._flush()
+        await self._context.abort(grpc.StatusCode.INTERNAL, "the answer, or the request, has ended early")
 
     async def _flush(self) -> None:
         """Send what there is, unless another task does: gRPC takes one message at a time, and the order counts."""

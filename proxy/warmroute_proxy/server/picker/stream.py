@@ -78,6 +78,7 @@ class Stream(Carrier):
         self._whole = False  # all of the request is here
         self._buffered = False
         self._reads_answers = True
+        self._passes = False  # the answer is the gateway's own
         self._allowed: frozenset[str] | None = None
         self._names: list[str] = []  # of the request's headers
         self._leg: Leg | None = None
@@ -129,12 +130,20 @@ class Stream(Carrier):
         """The gateway has ended the stream."""
         self.deadline_s = float("inf")
         self._body.drop()
-        exchange, served = self._exchange, self.served
-        if exchange is None or exchange.ended:
+        exchange, served, leg = self._exchange, self.served, self._leg
+        # They refer to the stream: no reference cycle may remain, nor memory of a body until it is collected.
+        self._exchange = self.served = self._leg = self._decision = None
+        self._wake = _nothing
+        if exchange is None:
             return
-        if self._leg is not None and not self._reads_answers and served is not None:
-            served.unread()
+        exchange.request.carrier = None
+        if served is None:
+            exchange.request.release()
+        if exchange.ended:
+            return
+        if leg is not None and not self._reads_answers and served is not None:
             exchange.ended = True
+            served.unread()
             return
         exchange.leave()
         if served is not None:
@@ -212,11 +221,12 @@ class Stream(Carrier):
 
     def _take_answer_headers(self, message: Any) -> None:
         headers, leg = message.response_headers, self._leg
-        if leg is None:  # the gateway's own answer
-            self._answer_names = []
-            if not headers.end_of_stream and self._reads_answers:
-                self._reads_answers = False
+        if self._exchange is None:
+            return
+        if leg is None:  # the gateway's own answer, to a request that it has waited for too long
+            self._passes = True
             self._send(wire.UNREAD_HEADERS)
+            self._exchange.leave()
             return
         if leg.done:
             self._answer_names = []
@@ -263,7 +273,9 @@ class Stream(Carrier):
 
     def _take_answer(self, data: bytes, *, ends: bool) -> None:
         leg = self._leg
-        if leg is not None and not leg.done:
+        if self._passes:
+            self._send(wire.ANSWER_TRAILERS if self._answer_trailers else wire.answer_body(data, ends=ends))
+        elif leg is not None and not leg.done:
             if ends:
                 self.complete = True
             if data:
@@ -391,6 +403,10 @@ class Stream(Carrier):
         self.deadline_s = float("inf")
         self._body.drop()
         exchange.refuse(self._gateway.endpoint.in_shape(exchange.request, refusal))
+
+
+def _nothing() -> None:
+    """Nobody waits for what is to be sent."""
 
 
 def _pieces(data: bytes) -> Sequence[bytes]:
