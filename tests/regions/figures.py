@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +33,9 @@ MODES: Final[Mapping[str, tuple[str, ...]]] = {
     "one region": ("--enters", "first"),
 }
 KV_TOKENS: Final = (600_000, 1_200_000)
+AMPLE_SEEDS: Final = 5
+"""So many seeds are simulated with ample KV memory, too."""
+
 PRICES_NANOUSD: Final = 500
 """What a prompt token costs more where it is not cached."""
 
@@ -49,31 +52,35 @@ def main() -> None:
     parser.add_argument("what", choices=("live", "simulated", "peak", "page"))
     parser.add_argument("--seeds", type=int, nargs="*", default=[1])
     args = parser.parse_args()
-    made: list[dict[str, Any]] = []
+    made: Iterable[dict[str, Any]] = ()
     if args.what == "live":
         made = live(args.seeds)
     elif args.what == "simulated":
-        made = [simulated(seed) for seed in range(1, args.seeds[0] + 1)]
+        made = (simulated(seed) for seed in range(1, args.seeds[0] + 1))
     elif args.what == "peak":
         made = peak()
-    kept = json.loads(DATA.read_text()) if DATA.exists() else {}
-    if made:
-        kept[args.what] = made
-        DATA.write_text(json.dumps(kept, indent=1) + "\n")
+    found = []
+    for each in made:  # kept one by one: a run by hand may be ended early
+        found.append(each)
+        DATA.write_text(json.dumps({**_kept(), args.what: found}, indent=1) + "\n")
+    kept = _kept()
     (FOLDER / "regions.svg").write_text(drawing(kept))
     (FOLDER / "regions.md").write_text(page(kept))
 
 
-def live(seeds: Sequence[int]) -> list[dict[str, Any]]:
+def _kept() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(DATA.read_text()) if DATA.exists() else {}
+    return found
+
+
+def live(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Each mode and all faults, of each seed."""
-    found = []
     for seed in seeds:
         of_seed: dict[str, Any] = {"seed": seed}
         for mode, options in MODES.items():
             of_seed[mode] = _live(seed, "--faults", "--turns", str(CALM_TURNS), *options)
         of_seed["faults"] = _live(seed)
-        found.append(of_seed)
-    return found
+        yield of_seed
 
 
 def _live(seed: int, *options: str) -> dict[str, Any]:
@@ -89,7 +96,7 @@ def simulated(seed: int) -> dict[str, Any]:
     """Each mode with KV memory that is short and that is not, and a region that is lost and comes back cold."""
     trace = agents_trace(replace(_AGENTS, seed=seed), "agents")
     found: dict[str, Any] = {"seed": seed, "turns": len(trace.requests)}
-    for kv_tokens in KV_TOKENS:
+    for kv_tokens in KV_TOKENS if seed <= AMPLE_SEEDS else KV_TOKENS[:1]:
         several = Setup(
             prefills=_WORKERS, kv_tokens=kv_tokens, regions=_REGIONS, rtt_s=_RTT_S, each_turn=True, skip_share=0.25
         )
@@ -191,22 +198,24 @@ def _simulated_rows(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     rows = []
     for kv_tokens in KV_TOKENS:
+        of_size = [each for each in seeds if f"{kv_tokens}, ours" in each]
         for mode in MODES:
-            found = [each[f"{kv_tokens}, {mode}"] for each in seeds]
+            found = [each[f"{kv_tokens}, {mode}"] for each in of_size]
             hits = [each["hit"] for each in found]
-            below = [each[f"{kv_tokens}, one region"]["hit"] - each[f"{kv_tokens}, {mode}"]["hit"] for each in seeds]
+            below = [each[f"{kv_tokens}, one region"]["hit"] - each[f"{kv_tokens}, {mode}"]["hit"] for each in of_size]
             p50, p99 = (statistics.median(each[name] for each in found) for name in ("ttft_p50_s", "ttft_p99_s"))
             lost = "-"
             if f"{kv_tokens}, {mode}, lost" in seeds[0]:
                 more = [
                     each[f"{kv_tokens}, {mode}, lost"]["computed_tokens"]
                     - each[f"{kv_tokens}, {mode}"]["computed_tokens"]
-                    for each in seeds
+                    for each in of_size
                 ]
                 lost = f"{statistics.mean(more) * PRICES_NANOUSD / 1e9:.2f}"
+            spread = f"{statistics.mean(hits):.3f} ({min(hits):.3f} to {max(hits):.3f})"
             rows.append(
-                f"| {kv_tokens / 1e6:g} M | {mode} | {statistics.mean(hits):.3f} ({min(hits):.3f} to {max(hits):.3f}) |"
-                f" {max(below) * 100:.1f} | {p50:.3f} / {p99:.2f} | {lost} |"
+                f"| {kv_tokens / 1e6:g} M | {mode} | {len(of_size)} | {spread} | {max(below) * 100:.1f} |"
+                f" {p50:.3f} / {p99:.2f} | {lost} |"
             )
     return rows
 
@@ -244,8 +253,8 @@ Three regions with three workers each, 120 agents of up to 60 turns that enter a
 between regions, in virtual time. *Below one region* is the largest gap of a seed, in points of hit ratio. *Lost*: a
 region is lost at 300 s and comes back cold; the USD are those of the prompts that were computed again.
 
-| KV tokens a worker | mode | hit ratio, mean (range) | below one region | TTFT p50 / p99, s | USD of a lost region |
-|---|---|---|---|---|---|
+| KV a worker | mode | seeds | hit ratio, mean (range) | below one region | TTFT p50 / p99, s | USD, lost |
+|---|---|---|---|---|---|---|
 {simulated}
 
 ![Hit ratio by seed and mode](regions.svg)
