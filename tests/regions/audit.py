@@ -13,7 +13,7 @@ from .run import Asked, Findings
 Row = dict[str, Any]
 
 FREE: Final = frozenset({"engine_error", "refused", "cut_off", "interrupted"})
-AT_HOME_SHARE: Final = 0.95
+AT_HOME_SHARE: Final = 0.9
 
 
 def audit(found: Findings) -> list[str]:

@@ -17,7 +17,7 @@ from . import schedule
 from .agents import TENANTS, Agent, Turn, agents, canary, with_home
 from .namespaces import CLIENTS, Network
 from .processes import DELAY_MS, FAR_MS, PROXIES, REGIONS, Fleet, Region, RegionalProxy, open_entries
-from .schedule import CALM_TURNS, FAULT_TURNS, LOSS_PERCENT, Fault
+from .schedule import CALM_TURNS, FAULT_TURNS, LOSS_PERCENT, SETTLE_TURNS, Fault
 from .wire import Wire
 
 SPEED: Final = 50.0
@@ -236,6 +236,7 @@ class Run:
                 if await self._whole(str(fault)):
                     recovery.whole_s = time.monotonic() - healed_s
                 recovery.turns = len(self._found.tried) - before
+                await self._turns_more(SETTLE_TURNS)  # breakers close, and conversations that moved have moved
                 self._set(fault, active=False)
                 self._say(f"  whole {recovery.whole_s:.1f} s after it, {recovery.turns} turns")
             await self._turns_more(max(CALM_TURNS, self._turns))
