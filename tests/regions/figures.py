@@ -241,7 +241,8 @@ are upper bounds.
 {live}
 
 *No affinity*: round robin where a turn enters. *Rendezvous only*: a balancer sends each conversation to a region by its
-hash, whose proxies may forward all the same. *One region*: all turns enter at one region, which spills over. Hit ratios of one seed differ by what each run had time for.
+hash; its proxies may forward all the same. *One region*: all turns enter at one region, which spills over. Hit ratios
+of one seed differ by what each run had time for.
 
 Faults, in the mode *ours*. Recovery is the time from the mend until each proxy reports each region as up. The USD are
 what prompts cost more, because what was known of them was cached elsewhere or nowhere any more.
