@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw the pictures of the docs, light and dark in one file, from the tables below. `--check` only compares.
 
-scripts/pictures.py             writes docs/images/architecture.svg and turn.svg
+scripts/pictures.py             writes docs/images/architecture.svg, turn.svg and regions.svg
 """
 
 import sys
@@ -69,6 +69,25 @@ ARCHITECTURE: Final = (
     Arrow(((670, 352), (670, 312), (452, 312), (452, 284)), "scrapes", dashed=True),
     Arrow(((430, 284), (430, 334), (600, 334), (600, 352)), "spans", dashed=True),
 )  # fmt: skip
+REGIONS: Final = (
+    Box(290, 14, 160, 62, "Client", ("one name for all",)),
+    Box(16, 144, 208, 66, "east: balancer", ("two proxies",)),
+    Box(266, 144, 208, 66, "west: balancer", ("two proxies",)),
+    Box(516, 144, 208, 66, "north: balancer", ("two proxies",)),
+    Box(16, 252, 208, 62, "Engines", ("nothing of this session",)),
+    Box(266, 252, 208, 62, "Engines", ("its KV: the home",), own=True),
+    Box(516, 252, 208, 62, "Engines", ("nothing of this session",)),
+    Box(16, 348, 208, 62, "PostgreSQL", ("rows of all regions",)),
+    Box(266, 348, 208, 62, "Redis", ("limits of this region",)),
+    Box(516, 348, 208, 62, "Redis", ("limits of this region",)),
+    Arrow(((330, 76), (120, 144)), "1 DNS: near"),
+    Arrow(((224, 166), (266, 166)), "2"),
+    Arrow(((370, 210), (370, 252))),
+    Arrow(((266, 194), (224, 194)), dashed=True),
+    Arrow(((474, 178), (516, 178)), dashed=True),
+    Arrow(((440, 144), (440, 112), (600, 112), (600, 144)), "3 announce", dashed=True),
+    Arrow(((300, 314), (300, 331), (120, 331), (120, 348)), dashed=True),
+)
 LANES: Final = (("Client", 100), ("Proxy", 370), ("Engine", 640))
 TURN: Final = (
     ("Client", "Proxy", "request with a session key", ""),
@@ -134,6 +153,12 @@ def architecture() -> str:
     return drawn(740, 436, "The parts of warmroute", marks)
 
 
+def regions() -> str:
+    """A turn that enters at one region and is served in another."""
+    marks = [mark for each in REGIONS for mark in (boxed(each) if isinstance(each, Box) else lined(each))]
+    return drawn(740, 424, "A turn between regions", marks)
+
+
 def turn() -> str:
     """The life of a turn, from top to bottom."""
     step, top = 58, 78
@@ -164,7 +189,7 @@ def turn() -> str:
 def main() -> int:
     """The command line."""
     stale = False
-    for name, picture in (("architecture", architecture()), ("turn", turn())):
+    for name, picture in (("architecture", architecture()), ("turn", turn()), ("regions", regions())):
         path = IMAGES / f"{name}.svg"
         if "--check" in sys.argv[1:]:
             stale |= not path.exists() or path.read_text() != picture

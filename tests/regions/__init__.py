@@ -6,6 +6,7 @@
     schedule     what breaks, when and until when: pure
     run          one run: all of that, and what it leaves to look at
     audit        what must hold of it: pure
+    measured     the figures of a run: pure
     figures      the table and the plot of docs/benchmarks/regions.md
 
 `python -m tests.regions` runs by hand; docs/contribute/regions.md says what it can do.

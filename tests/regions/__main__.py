@@ -5,6 +5,7 @@ import asyncio
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from .audit import audit, calm_turns
+from .measured import measured
 from .namespaces import missing, reentered
 from .processes import REGIONS
 from .run import Findings, Run
@@ -27,6 +29,10 @@ def main() -> int:
     parser.add_argument("--faults", nargs="*", choices=get_args(Kind), default=get_args(Kind))
     parser.add_argument("--turns", type=int, default=0, help="more turns at the end, where nothing breaks")
     parser.add_argument("--folder", type=Path, help="where logs and ledgers are kept; else a temporary one")
+    parser.add_argument("--policy", choices=("cost", "round_robin"), default="cost")
+    parser.add_argument("--enters", choices=("anywhere", "hashed", "first"), default="anywhere")
+    parser.add_argument("--beside", metavar="COMMIT", help="the proxies of one region run this commit instead")
+    parser.add_argument("--figures", type=Path, help="a file for the figures, as JSON")
     parser.add_argument("--moves", action="store_true", help="print the turns that left home without a fault")
     args = parser.parse_args()
     lacking = missing()
@@ -41,15 +47,29 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     print(f"seed {seed}, folder {folder}", flush=True)
     faults = schedule(seed, REGIONS, args.faults)
-    found = asyncio.run(Run(seed, folder, _say, faults, turns=args.turns).go())
+    checkout = _checked_out(args.beside, folder / "beside") if args.beside else None
+    run = Run(
+        seed, folder, _say, faults, turns=args.turns, policy=args.policy, enters=args.enters, checkout=checkout
+    )  # fmt: skip
+    found = asyncio.run(run.go())
     print(figures(found))
     if args.moves:
         print("\n".join(moves(found)))
-    problems = audit(found)
+    if args.figures:
+        args.figures.write_text(json.dumps(measured(found)))
+    problems = audit(found) if args.policy == "cost" else []
     for problem in problems:
         print(f"WRONG: {problem}")
     print(f"seed {seed}: {f'{len(problems)} problems' if problems else 'everything holds'}")
     return 1 if problems else 0
+
+
+def _checked_out(commit: str, folder: Path) -> Path:
+    """The files of a commit."""
+    folder.mkdir(parents=True)
+    archive = subprocess.run(["git", "archive", commit], check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], check=True, input=archive)
+    return folder.resolve()
 
 
 def moves(found: Findings) -> list[str]:

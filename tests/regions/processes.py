@@ -96,7 +96,7 @@ class RegionalProxy:
         self._lives += 1
         command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(self.folder / "config.toml")]
         name = f"{self.name}-{self._lives}"
-        self._child = Placed(self.region.origin, name, command, self.folder, self.region.ahead_s)
+        self._child = Placed(self.region.proxy_origin, name, command, self.folder, self.region.ahead_s)
         self.life = Life(number, self.url, [self._child.pid])
 
     def listening(self) -> None:
@@ -167,8 +167,18 @@ class RegionalProxy:
 class Region:
     """All that runs in one region."""
 
-    def __init__(self, network: Network, name: str, folder: Path, keys: Mapping[str, str], ahead_s: float) -> None:
+    def __init__(
+        self,
+        network: Network,
+        name: str,
+        folder: Path,
+        keys: Mapping[str, str],
+        ahead_s: float,
+        checkout: Path | None,
+    ) -> None:
+        """`checkout`: of another commit, which its proxies run."""
         self.name = name
+        self.old = checkout is not None
         self.address = network.address(name)
         self.folder = folder / name
         self.folder.mkdir(parents=True)
@@ -176,6 +186,7 @@ class Region:
         self.ahead_s = ahead_s
         self.enter = network.enter(name)
         self.origin = Origin(self.enter)
+        self.proxy_origin = Origin(self.enter, checkout) if checkout is not None else self.origin
         self.redis = Redis(self.address, self.enter)
         self.proxies: list[RegionalProxy] = []
         self.engines: dict[str, Placed] = {}
@@ -295,6 +306,8 @@ class Region:
         stop_all(children, seconds(5.0))
         self.redis.stop()
         self.origin.stop()
+        if self.old:
+            self.proxy_origin.stop()
 
     def _engine_table(self, name: str) -> str:
         line, role = self.engine_lines[name], ENGINES[name]
@@ -315,12 +328,27 @@ class Region:
 class Fleet:
     """All regions."""
 
-    def __init__(self, network: Network, folder: Path, ahead_s: Mapping[str, float], *, policy: str = "cost") -> None:
-        """`ahead_s`: by how much the clock of a region is ahead."""
+    def __init__(
+        self,
+        network: Network,
+        folder: Path,
+        ahead_s: Mapping[str, float],
+        *,
+        policy: str = "cost",
+        checkout: Path | None = None,
+    ) -> None:
+        """`ahead_s`: by how much the clock of a region is ahead; `checkout`: of another commit, which the proxies of
+        the last region run.
+        """
         self.network = network
         self.folder = folder
         self.keys = {name: new_api_key()[0] for name in (*TENANTS, "admin")}
-        self.regions = {name: Region(network, name, folder, self.keys, ahead_s.get(name, 0.0)) for name in REGIONS}
+        self.regions = {
+            name: Region(
+                network, name, folder, self.keys, ahead_s.get(name, 0.0), checkout if name == REGIONS[-1] else None
+            )
+            for name in REGIONS
+        }
         self.in_fleet = list(REGIONS)
         self.policy = policy
         self.extra = ""

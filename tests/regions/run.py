@@ -17,7 +17,7 @@ from . import schedule
 from .agents import TENANTS, Agent, Turn, agents, canary, with_home
 from .namespaces import CLIENTS, Network
 from .processes import DELAY_MS, FAR_MS, PROXIES, REGIONS, Fleet, Region, RegionalProxy, open_entries
-from .schedule import CALM_TURNS, FAULT_TURNS, LOSS_PERCENT, Fault
+from .schedule import CALM_TURNS, FAULT_TURNS, LOSS_PERCENT, SETTLE_TURNS, Fault
 from .wire import Wire
 
 SPEED: Final = 50.0
@@ -53,6 +53,9 @@ class Recovery:
     """Below 0: it never was."""
 
     turns: int = 0
+    began_at: int = 0
+    healed_at: int = 0
+    """How many tries there were before it began, and before it was mended."""
 
 
 @dataclass(slots=True)
@@ -78,6 +81,9 @@ class Findings:
     orders_at_end: dict[str, int] = field(default_factory=dict)
     leaks: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
+    old: str = ""
+    """The region whose proxies run another commit: what is new in receipts and announcements, they do not do."""
+
     killed: set[str] = field(default_factory=set)
     """Proxies that were killed at some time: what they counted last is lost."""
 
@@ -99,9 +105,12 @@ class Run:
         enters: str = "anywhere",
         kv_tokens: int = KV_TOKENS,
         database: bool = True,
+        checkout: Path | None = None,
     ) -> None:
-        """`turns`: where nothing breaks; else as many as the faults last. `enters`: `anywhere`, or `hashed`: every turn
-        of an agent at the region that its number gives.
+        """`turns`: where nothing breaks; else as many as the faults last. `enters`: `anywhere`, `hashed`: every turn of
+        an agent at the region that its number gives, or `first`: all at one region. `checkout`: of another
+        commit, which the proxies of the last region run. Clocks are then equal, since an older proxy may allow for
+        nothing else.
         """
         self._seed = seed
         self._folder = folder
@@ -111,11 +120,11 @@ class Run:
         self._enters = enters
         self._kv_tokens = kv_tokens
         self._database = database
-        self._found = Findings(seed)
+        self._found = Findings(seed, old="" if checkout is None else REGIONS[-1])
         self._network = Network(REGIONS)
-        ahead_s = schedule.clocks_ahead_s(seed, REGIONS)
+        ahead_s = schedule.clocks_ahead_s(seed, REGIONS) if checkout is None else {}
         self._network.make()
-        self._fleet = Fleet(self._network, folder, ahead_s, policy=policy)
+        self._fleet = Fleet(self._network, folder, ahead_s, policy=policy, checkout=checkout)
         self._wire = Wire(self._network, {tenant: canary(tenant).encode() for tenant in TENANTS if TENANTS[tenant]})
         self._ended = asyncio.Condition()
         self._active: set[str] = set()
@@ -197,6 +206,8 @@ class Run:
         region = turn.entry[number % len(turn.entry)]
         if self._enters == "hashed":
             region = REGIONS[(turn.agent + number) % len(REGIONS)]
+        elif self._enters == "first":
+            region = REGIONS[number % len(REGIONS)]
         proxies = self._fleet.regions[region].proxies
         return region, proxies[(turn.proxy + number // len(turn.entry)) % len(proxies)]
 
@@ -212,7 +223,7 @@ class Run:
             for fault in self._faults:
                 await self._turns_more(CALM_TURNS)
                 self._say(f"after {len(self._found.tried)}: {fault}")
-                recovery = Recovery(str(fault))
+                recovery = Recovery(str(fault), began_at=len(self._found.tried))
                 self._found.recoveries.append(recovery)
                 self._set(fault, active=True)
                 began_s = time.monotonic()
@@ -221,10 +232,11 @@ class Run:
                 await asyncio.to_thread(self._heal, fault)
                 healed_s = time.monotonic()
                 recovery.lasted_s = healed_s - began_s
-                before = len(self._found.tried)
+                before = recovery.healed_at = len(self._found.tried)
                 if await self._whole(str(fault)):
                     recovery.whole_s = time.monotonic() - healed_s
                 recovery.turns = len(self._found.tried) - before
+                await self._turns_more(SETTLE_TURNS)  # breakers close, and conversations that moved have moved
                 self._set(fault, active=False)
                 self._say(f"  whole {recovery.whole_s:.1f} s after it, {recovery.turns} turns")
             await self._turns_more(max(CALM_TURNS, self._turns))
@@ -254,6 +266,8 @@ class Run:
 
     def _is_whole(self) -> bool:
         for proxy in self._fleet.proxies:
+            if proxy.region.old:  # it may not say
+                continue
             found = proxy.metrics()
             others = [each for each in REGIONS if each != proxy.region.name]
             if any(found.get(f'warmroute_region_up{{region="{each}"}}') != 1.0 for each in others):

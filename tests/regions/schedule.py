@@ -24,6 +24,9 @@ Kind = Literal["partition", "cut", "one_way", "loss", "slow", "gray", "lost", "d
 
 CALM_TURNS: Final = 50
 FAULT_TURNS: Final = 40
+SETTLE_TURNS: Final = 60
+"""After a fault, until turns count as calm again."""
+
 LOSS_PERCENT: Final = 30
 CLOCKS_APART_S: Final = 5.0
 

@@ -161,13 +161,23 @@ class Running:
 class Origin:
     """The process that copies are made of."""
 
-    def __init__(self, enter: Sequence[str] = ()) -> None:
-        """`enter`: what stands before its command line, where it runs in a network namespace."""
+    def __init__(self, enter: Sequence[str] = (), checkout: Path | None = None) -> None:
+        """`enter`: what stands before its command line, where it runs in a network namespace; `checkout`: whose
+        packages it imports, where those are not this one's.
+        """
+        of_checkout = {}
+        if checkout is not None:
+            packages = (checkout, *(checkout / each for each in ("sdk", "proxy", "backend")))
+            of_checkout = {"PYTHONPATH": ":".join(map(str, packages)), "PYTHONSAFEPATH": "1"}
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [*enter, sys.executable, "-m", "tests.subjects.copies", str(theirs.fileno())]
             self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], start_new_session=True, cwd=Path(__file__).parents[2]
+                command,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                cwd=checkout or Path(__file__).parents[2],
+                env={**os.environ, **of_checkout},
             )
         self._lock = threading.Lock()
         atexit.register(self.stop)

@@ -324,6 +324,7 @@ class _Places:
 def _intake(several: bool, stream: bool) -> Intake:
     facts = Facts("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
     made = SimpleNamespace(
+        forwarded=list,
         tenant=SimpleNamespace(name="t", limits=None, share_group="t"), key_id="",
         route="/v1/chat/completions", body=Body(BODY),
         model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=stream,

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 import pytest
+from tests.machine import seconds
 from tests.subjects.proxy_messages import SECRETS
 
 from warmroute.contract.conversations import Newest
@@ -49,7 +50,7 @@ class Posts:
 
     async def all_of(self, names: Collection[str], count: int) -> None:
         """Wait until each of these was told so much."""
-        async with self.came:
+        async with asyncio.timeout(seconds(10)), self.came:
             await self.came.wait_for(lambda: all(len(self.told[name]) >= count for name in names))
 
 
@@ -64,6 +65,7 @@ async def test_a_tenant_is_announced_where_it_may_be_served(allowed: tuple[str, 
         here = await stack.enter_async_context(posts.listening("here"))
         metrics = Metrics()
         peers = Peers(urls, 2.0, clock, forwards)
+        peers.down.clear()  # each has been probed
         others = OtherProxies([here], "east", ANNOUNCEMENTS, forwards, metrics, clock, 2.0, 1)
         announcements = Announcements("east", peers, forwards, metrics, clock, 2.0, others)
         announcements.turn(TURN, allowed)
