@@ -64,7 +64,7 @@ _COMPILED: Final = {
     "server/engines": "engine engine_headers engines ids leg passthrough small_get sse upstream",
     "server/http": "body_memory exchange header_lines http1 incoming_body listener open_connections request_reader"
     " request_starts",
-    "server/intake": "body body_fields body_template caller intake intakes known_body",
+    "server/intake": "body body_fields body_template caller intake request_parser known_body",
     "server/ledger": "journal ledger",
     "server/tracing": "traced_request",
     "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request placing"

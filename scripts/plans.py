@@ -18,7 +18,7 @@ from tests.unit.plan.published import CAPACITIES, SIZES, SPEEDS, Capacity, Size,
 
 from warmroute_backend.plan.cache import cell_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
-from warmroute_backend.plan.memory import Shape, memory
+from warmroute_backend.plan.memory import EngineShape, memory
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.speed import STEP_S, Load, decode_step_s, prefill_tokens_per_s
 from warmroute_cli.main import main as warmroute
@@ -101,7 +101,7 @@ def capacity_error(capacity: Capacity) -> float:
 
 
 def planned(capacity: Capacity) -> int:
-    shape = Shape("aggregated", capacity.tp, capacity.attention_dp, 8192, 512, 512, capacity.kv_type, 1)
+    shape = EngineShape("aggregated", capacity.tp, capacity.attention_dp, 8192, 512, 512, capacity.kv_type, 1)
     return memory(GPUS[capacity.gpu], known_model(capacity.model), shape, capacity.fraction).tokens
 
 
@@ -126,7 +126,9 @@ def rooflined(speed: Speed) -> float:
     """What the planner computes for a published speed, in its unit."""
     model, gpu = known_model(speed.model), GPUS[speed.gpu]
     batch = max(1, speed.batch)
-    shape = Shape("decode", speed.tp, speed.attention_dp, 8192, batch * speed.attention_dp, batch, speed.kv_type, 64)
+    shape = EngineShape(
+        "decode", speed.tp, speed.attention_dp, 8192, batch * speed.attention_dp, batch, speed.kv_type, 64
+    )
     load = Load(speed.input_tokens, speed.input_tokens, speed.output_tokens)
     if speed.batch:
         return (decode_step_s(gpu, model, shape, load, batch) + STEP_S) * 1e3

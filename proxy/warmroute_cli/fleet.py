@@ -58,7 +58,7 @@ class FleetOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class LocalEngine:
     """A running engine."""
 
     id: str
@@ -89,7 +89,7 @@ class Proxy:
 
 
 @dataclass
-class Fleet:
+class LocalFleet:
     """A fleet in `run_dir` (logs, rendered configuration, ledgers); secret and key are those of `state_dir`."""
 
     child_type: ClassVar[type[Child]] = Child
@@ -97,7 +97,7 @@ class Fleet:
     state_dir: Path
     run_dir: Path
     options: FleetOptions
-    engines: list[Engine] = field(default_factory=list)
+    engines: list[LocalEngine] = field(default_factory=list)
     proxies: dict[str, Proxy] = field(default_factory=dict)
     _children: list[Child] = field(default_factory=list)
     _proxy_children: list[Child] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Fleet:
         """The key of the tenant `demo`."""
         return state.api_key(self.state_dir)
 
-    def __enter__(self) -> "Fleet":
+    def __enter__(self) -> "LocalFleet":
         try:
             self._start()
         except BaseException:
@@ -154,7 +154,7 @@ class Fleet:
         ]
         for region, name, role, child in started:
             line = child.listening(deadline_s)
-            self.engines.append(Engine(f"{region}-{name}", region, role, line["url"], line.get("bootstrap_port")))
+            self.engines.append(LocalEngine(f"{region}-{name}", region, role, line["url"], line.get("bootstrap_port")))
         relay_urls = relay.listening(deadline_s)["urls"]
         proxies = [(region, self._spawn_proxy(region, relay_urls)) for region in REGIONS]
         for region, child in proxies:

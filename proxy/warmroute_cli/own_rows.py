@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.server.ledger.all_rows import Reading
+from warmroute_proxy.server.ledger.all_rows import RowsPass
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 
 
@@ -16,7 +16,7 @@ def rows_of(state_dir: Path, since_s: float | None) -> Iterator[Entry]:
 
     Raises: sqlite3.Error.
     """
-    reading = Reading(state_dir, state_dir / LEDGER_FILE, since_s, lambda: False, bounded=False)
+    reading = RowsPass(state_dir, state_dir / LEDGER_FILE, since_s, lambda: False, bounded=False)
     try:
         for records, values in reading.portions():
             for (record,) in reading.db.execute(f"SELECT record FROM ({records})", values):  # noqa: S608 - constants

@@ -31,7 +31,7 @@ class RecordedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordedSession:
     """A recorded session of a harness."""
 
     name: str
@@ -39,7 +39,7 @@ class Recording:
     requests: tuple[RecordedRequest, ...]
 
 
-def load_recordings(harnesses: Iterable[str] = ()) -> list[Recording]:
+def load_recordings(harnesses: Iterable[str] = ()) -> list[RecordedSession]:
     """All recordings, or those of the named harnesses, ordered by name."""
     wanted = set(harnesses)
     folder = resources.files("warmroute_cli") / "samples"
@@ -48,13 +48,13 @@ def load_recordings(harnesses: Iterable[str] = ()) -> list[Recording]:
     return [recording for recording in loaded if not wanted or recording.harness in wanted]
 
 
-def _recording(sample: dict[str, Any]) -> Recording:
+def _recording(sample: dict[str, Any]) -> RecordedSession:
     parts, headers = sample["parts"], sample["headers"]
     requests = (
         RecordedRequest(request["n"], headers[request["headers"]], _body(parts, request))
         for request in sample["requests"]
     )
-    return Recording(sample["name"], sample["harness"], tuple(requests))
+    return RecordedSession(sample["name"], sample["harness"], tuple(requests))
 
 
 def _body(parts: list[Any], request: dict[str, Any]) -> dict[str, Any]:

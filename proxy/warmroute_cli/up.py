@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from warmroute_cli import running, state
-from warmroute_cli.fleet import CONTEXT_TOKENS, REGIONS, Fleet, FleetOptions, Ports
+from warmroute_cli.fleet import CONTEXT_TOKENS, REGIONS, FleetOptions, LocalFleet, Ports
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.running import Address
 from warmroute_cli.state import locked_state
@@ -45,7 +45,7 @@ def run(arguments: Namespace) -> int:
 
 
 @contextmanager
-def started(state_dir: Path, arguments: Namespace) -> Iterator[Fleet]:
+def started(state_dir: Path, arguments: Namespace) -> Iterator[LocalFleet]:
     """A fleet in a state directory, which other commands find there as long as this lasts. Raises: FleetError."""
     with locked_state(state_dir) as held_dir:
         options = FleetOptions(
@@ -54,7 +54,7 @@ def started(state_dir: Path, arguments: Namespace) -> Iterator[Fleet]:
             record=arguments.record,
             obey_prompts=arguments.obey_prompts,
         )
-        with Fleet(held_dir, held_dir / "up", options) as fleet:
+        with LocalFleet(held_dir, held_dir / "up", options) as fleet:
             running.keep_ports(held_dir, {region: proxy.ports for region, proxy in fleet.proxies.items()})
             addresses = [Address(proxy.region, proxy.url, proxy.admin_url) for proxy in fleet.proxies.values()]
             with running.announced(held_dir, addresses):
@@ -135,7 +135,7 @@ def opencode_json(url: str) -> str:
     return json.dumps(config, indent=2)
 
 
-def greeting(fleet: Fleet) -> str:
+def greeting(fleet: LocalFleet) -> str:
     """What a person needs to send the first turn."""
     lines = ["The embedded fleet is up: a model of engines, not an engine.", ""]
     for region, proxy in fleet.proxies.items():
@@ -164,7 +164,7 @@ def greeting(fleet: Fleet) -> str:
     return "\n".join(lines)
 
 
-def watch(fleet: Fleet) -> None:
+def watch(fleet: LocalFleet) -> None:
     """Stay until a signal comes, or a process is gone that should not be."""
     while True:
         if ended := fleet.ended():

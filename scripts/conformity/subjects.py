@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from warmroute_cli.fleet import Fleet, FleetOptions
+from warmroute_cli.fleet import FleetOptions, LocalFleet
 from warmroute_cli.state import locked_state
 from warmroute_proxy.server.base.secrets import key_sha256, new_api_key
 
@@ -130,7 +130,7 @@ def embedded(place: Workplace) -> Iterator[Subject]:
     (place.logs / "run").mkdir(exist_ok=True)
     with (
         locked_state(place.logs / "state") as state,
-        Fleet(state, place.logs / "run", FleetOptions(speed=20.0)) as fleet,
+        LocalFleet(state, place.logs / "run", FleetOptions(speed=20.0)) as fleet,
     ):
         key = place.logs / "fleet.key"
         key.write_text(fleet.api_key)

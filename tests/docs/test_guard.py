@@ -16,7 +16,7 @@ from tests.subjects.copies import CopiedFleet
 
 from warmroute.guard.causes import Cause
 from warmroute.guard.repair import Rule
-from warmroute_cli.fleet import Fleet, FleetOptions
+from warmroute_cli.fleet import FleetOptions, LocalFleet
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "guard.md"
 _EXAMPLE = re.compile(
@@ -29,14 +29,14 @@ EXAMPLES = {found["name"]: found for found in _EXAMPLE.finditer(PAGE.read_text()
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     folder = tmp_path_factory.mktemp("guard")
     with CopiedFleet(folder, folder / "up", FleetOptions(speed=50)) as made:
         yield made
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_prints_what_the_page_says(name: str, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_prints_what_the_page_says(name: str, fleet: LocalFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", fleet.proxies["east"].base_url)
     monkeypatch.setenv("OPENAI_API_KEY", fleet.api_key)
     prelude = _PRELUDE.search(PAGE.read_text())

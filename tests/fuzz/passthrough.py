@@ -17,7 +17,7 @@ from tests.fuzz.sse import made_regular
 
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.server.engines.leg import Leg, in_parts
-from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.engines.upstream import Upstream, _Connection
 from warmroute_proxy.server.http.header_lines import Line
 
@@ -53,7 +53,7 @@ class Reader:
 
     def __init__(self, *, sees_all: bool = False, passes: bool = True) -> None:
         """`sees_all`: nothing goes its way unseen; not `passes`: the parser alone reads."""
-        self.scanner = Scanner(keep_sglext=False)
+        self.scanner = UsageTracker(keep_sglext=False)
         self.sees_all = sees_all
         self.passes = passes
         self.left = False

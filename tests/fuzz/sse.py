@@ -10,12 +10,12 @@ import random
 import re
 from typing import Any
 
-from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.sse import UsageTracker
 
 
 def run(pieces: list[bytes], *, keep_sglext: bool) -> tuple[bytes, dict[str, Any]]:
     """What passed, and what the scanner has noted."""
-    scanner = Scanner(keep_sglext=keep_sglext)
+    scanner = UsageTracker(keep_sglext=keep_sglext)
     passed = b"".join(bytes(scanner.feed(piece)) for piece in pieces)
     noted = ("content_events", "usage", "usage_event", "details", "error", "aborted", "done")
     return passed, {name: getattr(scanner, name) for name in noted}

@@ -11,7 +11,7 @@ from tests.machine import seconds
 from tests.subjects.gateway import Envoy, Picker
 from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute_cli.processes import stop_all
-from warmroute_cli.recordings import Recording, load_recordings
+from warmroute_cli.recordings import RecordedSession, load_recordings
 
 pytestmark = pytest.mark.timeout(180)
 HARNESSES = ("aider", "codex", "mini-swe-agent", "opencode")
@@ -28,7 +28,7 @@ def fleet(folder: Path) -> Iterator[Sequence[EngineProcess]]:
         stop_all([engine.child for engine in started], seconds(5.0))
 
 
-def played(client: httpx.Client, recordings: Sequence[Recording]) -> tuple[int, int]:
+def played(client: httpx.Client, recordings: Sequence[RecordedSession]) -> tuple[int, int]:
     """Prompt tokens and cached tokens of all turns, the sessions turn by turn."""
     prompt = cached = 0
     for turn in range(TURNS):

@@ -15,7 +15,7 @@ import httpx
 
 from tests.integrations_real.pages import AIDER, LITELLM, NODE, QUIET, ROOT
 from tests.machine import seconds
-from warmroute_cli.fleet import CONTEXT_TOKENS, Fleet, FleetOptions
+from warmroute_cli.fleet import CONTEXT_TOKENS, FleetOptions, LocalFleet
 from warmroute_cli.run.programs import PROGRAMS
 from warmroute_cli.state import admin_key
 from warmroute_proxy.server.ledger.ledger import read_rows
@@ -41,7 +41,7 @@ SMALL: Final = "m"
 SMALL_TOKENS: Final = 60_000
 
 
-class TappedFleet(Fleet):
+class TappedFleet(LocalFleet):
     """The fleet of `warmroute up`, with a relay in front of each engine, and one more model."""
 
     def __init__(self, state_dir: Path, run_dir: Path, options: FleetOptions) -> None:

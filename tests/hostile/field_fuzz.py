@@ -22,7 +22,7 @@ import httpx
 import msgspec
 
 from tests.subjects.connections import NOT_KEPT
-from warmroute_proxy.dialects.fields import Field, FieldError, Permissions, Reader
+from warmroute_proxy.dialects.fields import Field, FieldError, FieldsReader, Permissions
 from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
 
 AT_ONCE: Final = 6
@@ -145,7 +145,7 @@ class Fuzz:
             body = request(self._draw, listed, chat=chat)
             raw = msgspec.json.decode(json.dumps(body), type=dict[str, msgspec.Raw])
             try:
-                dropped = Reader(listed, raw).read(raw, self._allowed).dropped
+                dropped = FieldsReader(listed, raw).read(raw, self._allowed).dropped
             except FieldError as error:
                 self.counts[f"refused: {error.code}"] += 1
                 continue

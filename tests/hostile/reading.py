@@ -16,7 +16,7 @@ from warmroute_proxy.server.dialects.translation import translate
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intake import CHAT
-from warmroute_proxy.server.intake.intakes import Intakes
+from warmroute_proxy.server.intake.request_parser import RequestParser
 
 MESSAGES: Final = "/v1/messages"
 RESPONSES: Final = "/v1/responses"
@@ -41,9 +41,9 @@ class Reading(NamedTuple):
 def read(path: str, raw: bytes, headers: dict[str, str] | None = None) -> Reading:
     """Read a body as the endpoint does."""
     loop = asyncio.new_event_loop()
-    intakes = Intakes(CONFIG, Callers(SECRETS, Conversations("x")), loop, Metrics())
+    parser = RequestParser(CONFIG, Callers(SECRETS, Conversations("x")), loop, Metrics())
     loop.close()  # only a process that reads large bodies would use it
-    caller = intakes.callers.of(CHAT, TENANT, headers or {})
+    caller = parser.callers.of(CHAT, TENANT, headers or {})
     request = Request(0.0, "POST", path)
     request.body = raw
     became = Became.READ
@@ -53,10 +53,10 @@ def read(path: str, raw: bytes, headers: dict[str, str] | None = None) -> Readin
     began_s = time.process_time()
     try:
         if path == CHAT:
-            intakes.read(request, caller)
+            parser.read(request, caller)
         else:
-            chat, _ = translate(request, intakes.terms(TENANT))
-            intakes.read_translated(chat, caller)
+            chat, _ = translate(request, parser.terms(TENANT))
+            parser.read_translated(chat, caller)
     except Refusal:
         became = Became.REFUSED
     except TooMuch:

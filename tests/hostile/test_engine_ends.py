@@ -43,18 +43,18 @@ def test_a_request_with_a_granted_field_is_not_tried_again(make_place: MakePlace
 
 
 def test_suspects_of_two_tenants_are_not_tried_again_on_one_engine() -> None:
-    faults, intakes = _faults(), {name: _intake(name) for name in ("innocent", "hostile")}
+    faults, parser = _faults(), {name: _intake(name) for name in ("innocent", "hostile")}
     broken = Failure(Refusal(502, "broke"), ("e0",), True, cause=Cause.BROKEN)
-    for intake in intakes.values():
-        assert faults.judge(intake, broken, 0.0, had_token=False).may_retry
-    assert faults.closed_to(intakes["hostile"], 0.0) == frozenset()
+    for parsed in parser.values():
+        assert faults.judge(parsed, broken, 0.0, had_token=False).may_retry
+    assert faults.closed_to(parser["hostile"], 0.0) == frozenset()
     ticket = SimpleNamespace(open=True, computed=False, decision=SimpleNamespace(workers=["e1"]))
-    faults.dispatched(intakes["innocent"], cast("Any", ticket), 0.0)
-    assert faults.closed_to(intakes["hostile"], 0.0) == {"e1"}
-    assert faults.closed_to(intakes["innocent"], 0.0) == frozenset()
+    faults.dispatched(parser["innocent"], cast("Any", ticket), 0.0)
+    assert faults.closed_to(parser["hostile"], 0.0) == {"e1"}
+    assert faults.closed_to(parser["innocent"], 0.0) == frozenset()
     assert faults.closed_to(_intake("third"), 0.0) == frozenset()  # no suspect: it may be at risk, but is none
     ticket.computed = True
-    assert faults.closed_to(intakes["hostile"], 0.0) == frozenset()
+    assert faults.closed_to(parser["hostile"], 0.0) == frozenset()
 
 
 def _intake(tenant: str) -> Any:

@@ -161,7 +161,7 @@ class Scene:
         request.shared, request.body = shared, shared.view()
         exchange = Exchange(_Nowhere(), request)
         caller = self.callers.of(CHAT, tenant, {})
-        self.bodies.read(exchange, shared, caller, lambda intake, _: found.set_result(intake), translate)
+        self.bodies.read(exchange, shared, caller, lambda parsed, _: found.set_result(parsed), translate)
         return found, exchange
 
 

@@ -5,7 +5,7 @@ import httpx
 from tests.hostile.conftest import HOSTILE, INNOCENT, MakePlace, Place
 from tests.subjects.body_memory import NoBudget
 from tests.subjects.processes import chat
-from warmroute_proxy.core.accounting.idempotency import Call, IdempotencyKeys
+from warmroute_proxy.core.accounting.idempotency import IdempotencyKeys, IdempotentCall
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.request.idempotency import KEYS_EACH, MAX_KEYS, bounds_of
 
@@ -13,28 +13,28 @@ from warmroute_proxy.server.request.idempotency import KEYS_EACH, MAX_KEYS, boun
 def test_no_number_of_keys_pushes_out_those_of_others() -> None:
     """As many begun by one tenant as 65,536 a second for two seconds."""
     keys = IdempotencyKeys(bounds_of(Limits()))
-    first = Call(b"first", 1, NoBudget(), "innocent")
+    first = IdempotentCall(b"first", 1, NoBudget(), "innocent")
     assert keys.begin(first, 0.0)
     keys.add(first, b"an answer", 0.0)
     keys.ended(first, 0.0)
     for number in range(2 * MAX_KEYS):
-        call = Call(b"%d" % number, 1, NoBudget(), "hostile")
+        call = IdempotentCall(b"%d" % number, 1, NoBudget(), "hostile")
         assert keys.begin(call, 1.0)
         keys.add(call, b"x", 1.0)
         keys.ended(call, 1.0)
     assert keys.find(b"first", 2.0) is first
     assert first.recording is not None
     for number in range(KEYS_EACH):  # and there is room for those that come anew
-        assert keys.begin(Call(b"new %d" % number, 1, NoBudget(), "late"), 2.0)
+        assert keys.begin(IdempotentCall(b"new %d" % number, 1, NoBudget(), "late"), 2.0)
 
 
 def test_keys_under_way_leave_room_for_others() -> None:
     keys = IdempotencyKeys(bounds_of(Limits()))
     begun = 0
-    while keys.begin(Call(b"%d" % begun, 1, NoBudget(), "hostile"), 0.0):
+    while keys.begin(IdempotentCall(b"%d" % begun, 1, NoBudget(), "hostile"), 0.0):
         begun += 1
     assert begun == MAX_KEYS // 2
-    assert keys.begin(Call(b"first", 1, NoBudget(), "innocent"), 0.0)
+    assert keys.begin(IdempotentCall(b"first", 1, NoBudget(), "innocent"), 0.0)
 
 
 def ask(place: Place, tenant: int, key: str, text: str) -> httpx.Response:

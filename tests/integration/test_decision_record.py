@@ -22,12 +22,12 @@ from warmroute_cli.replay.verify import verify_records
 from warmroute_cli.state import locked_state, secret_file
 from warmroute_proxy.core.replicas.record import (
     MAGIC,
-    Call,
     Closed,
     Dispatched,
     Ended,
     Frames,
     Placed,
+    RecordedCall,
     RecordError,
     frame,
 )
@@ -70,7 +70,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def calls(path: Path) -> list[Call]:
+def calls(path: Path) -> list[RecordedCall]:
     with path.open("rb") as file:
         return [found.call for found in Frames(file.read)]
 
@@ -166,21 +166,21 @@ def test_a_record_holds_nothing_that_a_client_wrote(run: Run) -> None:
     assert {path.stat().st_mode & 0o077 for path in run.records.values()} == {0}
 
 
-def rewritten(path: Path, target: Path, change: Callable[[list[Call]], None]) -> Path:
+def rewritten(path: Path, target: Path, change: Callable[[list[RecordedCall]], None]) -> Path:
     changed = calls(path)
     change(changed)
     target.write_bytes(MAGIC + b"".join(frame(call) for call in changed))
     return target
 
 
-def double_the_prompts(changed: list[Call]) -> None:
+def double_the_prompts(changed: list[RecordedCall]) -> None:
     for at, call in enumerate(changed):
         if isinstance(call, Ended) and call.prompt_tokens:
             changed[at] = msgspec.structs.replace(call, prompt_tokens=2 * call.prompt_tokens)
 
 
 def test_a_decision_that_comes_out_otherwise_is_named_with_its_term(run: Run, tmp_path: Path) -> None:
-    def raise_a_cost(changed: list[Call]) -> None:
+    def raise_a_cost(changed: list[RecordedCall]) -> None:
         at = [index for index, call in enumerate(changed) if isinstance(call, Placed)][3]
         call = changed[at]
         assert isinstance(call, Placed)
@@ -234,10 +234,10 @@ def test_what_is_no_record_is_refused(content: bytes, tmp_path: Path) -> None:
 
 
 def test_calls_that_cannot_follow_each_other_are_refused(run: Run, tmp_path: Path) -> None:
-    def drop_dispatches(changed: list[Call]) -> None:
+    def drop_dispatches(changed: list[RecordedCall]) -> None:
         changed[:] = [call for call in changed if not isinstance(call, Dispatched)]
 
-    def end_early(changed: list[Call]) -> None:
+    def end_early(changed: list[RecordedCall]) -> None:
         changed[:] = [Closed("too early")]
 
     with pytest.raises(RecordError, match=r"cannot be played at byte \d+, frame \d+ \("):
@@ -269,7 +269,7 @@ def test_the_traffic_of_a_record_can_be_replayed_as_a_trace(run: Run) -> None:
 
 
 def test_a_record_without_a_served_turn_is_no_trace(run: Run, tmp_path: Path) -> None:
-    def keep_the_first(changed: list[Call]) -> None:
+    def keep_the_first(changed: list[RecordedCall]) -> None:
         del changed[1:]
 
     with pytest.raises(TraceError, match="no turn was served"):

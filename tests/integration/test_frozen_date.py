@@ -8,7 +8,7 @@ import pytest
 
 from tests.subjects.copies import CopiedFleet
 from warmroute import OpenAI
-from warmroute_cli.fleet import Fleet, FleetOptions
+from warmroute_cli.fleet import FleetOptions, LocalFleet
 from warmroute_cli.recordings import load_recordings
 
 MASKED = {
@@ -22,7 +22,7 @@ CHANGED = 5
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     folder = tmp_path_factory.mktemp("date")
     with CopiedFleet(folder, folder / "up", FleetOptions(speed=100)) as made:
         yield made
@@ -41,7 +41,7 @@ def bodies() -> list[tuple[int, dict[str, Any]]]:
     return found
 
 
-def cached_tokens(fleet: Fleet, session: str, repair: str | None) -> tuple[int, int]:
+def cached_tokens(fleet: LocalFleet, session: str, repair: str | None) -> tuple[int, int]:
     """Prompt and cached tokens of the request after the change."""
     client = OpenAI(
         base_url=fleet.proxies["east"].base_url, api_key=fleet.api_key, session=session, repair=repair, guard="warn"
@@ -56,6 +56,6 @@ def cached_tokens(fleet: Fleet, session: str, repair: str | None) -> tuple[int, 
         return usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens or 0
 
 
-def test_a_frozen_date_keeps_the_prompt_cached(fleet: Fleet) -> None:
+def test_a_frozen_date_keeps_the_prompt_cached(fleet: LocalFleet) -> None:
     assert cached_tokens(fleet, "plain", None) == (7819, 7424)
     assert cached_tokens(fleet, "safe", "safe") == (7819, 7744)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.launched import free_ports
-from warmroute_cli.demo.tight import Load, TightFleet, Turn, figures, pauses_of, play
+from warmroute_cli.demo.tight import ClientTurn, Load, TightFleet, figures, pauses_of, play
 from warmroute_cli.main import main
 from warmroute_cli.state import make
 from warmroute_proxy.replay.setup import WITH_QUEUE, WITH_WORKING_SET, Setup, run
@@ -19,7 +19,7 @@ PAGE = 64
 pytestmark = [pytest.mark.full, pytest.mark.timeout(seconds(600))]
 
 
-def trace_of(load: Load, turns: list[Turn]) -> Trace:
+def trace_of(load: Load, turns: list[ClientTurn]) -> Trace:
     """The same sessions for a replay, with the prompts as the engines have counted them."""
     requests: list[Request] = []
     for session in range(load.sessions):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
-from warmroute_cli.fleet import Fleet, FleetOptions
+from warmroute_cli.fleet import FleetOptions, LocalFleet
 
 from .pages import (
     FRAMEWORKS,
@@ -43,13 +43,13 @@ def installed() -> None:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     folder = tmp_path_factory.mktemp("fleet")
-    with Fleet(folder, folder / "up", FleetOptions(speed=50)) as made:
+    with LocalFleet(folder, folder / "up", FleetOptions(speed=50)) as made:
         yield made
 
 
-def variables(fleet: Fleet) -> dict[str, str]:
+def variables(fleet: LocalFleet) -> dict[str, str]:
     return {"OPENAI_BASE_URL": fleet.proxies["east"].base_url, "OPENAI_API_KEY": fleet.api_key}
 
 
@@ -60,7 +60,7 @@ def own(snippet: Snippet) -> tuple[Snippet, str]:
     return Snippet(snippet.program, snippet.kind, snippet.checks, snippet.language, text), key
 
 
-def turns(fleet: Fleet, session: str) -> list[dict[str, Any]]:
+def turns(fleet: LocalFleet, session: str) -> list[dict[str, Any]]:
     headers = {"authorization": f"Bearer {fleet.api_key}", "x-session-affinity": session}
     answer = httpx.get(f"{fleet.proxies['east'].base_url}/usage/receipts", headers=headers, timeout=seconds(30))
     rows: list[dict[str, Any]] = answer.raise_for_status().json()["data"]
@@ -68,7 +68,7 @@ def turns(fleet: Fleet, session: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("snippet", snippets(), ids=lambda snippet: f"{snippet.program}-{snippet.kind}")
-def test_a_snippet_runs_as_it_stands(snippet: Snippet, fleet: Fleet, tmp_path: Path) -> None:
+def test_a_snippet_runs_as_it_stands(snippet: Snippet, fleet: LocalFleet, tmp_path: Path) -> None:
     mine, key = own(snippet)
     done = mine.run(tmp_path, variables(fleet), seconds(TIMEOUT_S))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -101,7 +101,7 @@ def test_the_table_is_that_of_what_is_installed() -> None:
 
 @pytest.mark.parametrize(("stream_usage", "cached"), [(True, True), (False, False)])
 def test_langchain_shows_usage_of_streams_only_when_it_is_told_to(
-    stream_usage: bool, cached: bool, fleet: Fleet, tmp_path: Path
+    stream_usage: bool, cached: bool, fleet: LocalFleet, tmp_path: Path
 ) -> None:
     code = f"""
 from langchain_openai import ChatOpenAI
@@ -114,7 +114,7 @@ print([chunk.usage_metadata for chunk in llm.stream("hello") if chunk.usage_meta
 
 @pytest.mark.parametrize("given", ["root_client", "root_client client"])
 def test_langchain_makes_clients_of_its_own_for_those_that_are_missing(
-    given: str, fleet: Fleet, tmp_path: Path
+    given: str, fleet: LocalFleet, tmp_path: Path
 ) -> None:
     values = {"root_client": "client", "client": "client.chat.completions"}
     arguments = ", ".join(f"{name}={values[name]}" for name in given.split())

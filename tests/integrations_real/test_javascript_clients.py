@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.machine import seconds
-from warmroute_cli.fleet import Fleet, FleetOptions
+from warmroute_cli.fleet import FleetOptions, LocalFleet
 
 from .pages import NODE
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.timeout(seconds(100))
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     assert NODE.exists(), f"{NODE.name} is not there: run scripts/integrations install"
     folder = tmp_path_factory.mktemp("fleet")
-    with Fleet(folder, folder / "up", FleetOptions(speed=50)) as made:
+    with LocalFleet(folder, folder / "up", FleetOptions(speed=50)) as made:
         yield made
 
 
-def read_by(client: str, fleet: Fleet, folder: Path) -> dict[str, Any]:
+def read_by(client: str, fleet: LocalFleet, folder: Path) -> dict[str, Any]:
     """What the client of a dialect has read."""
     (folder / "node_modules").symlink_to(NODE / "node_modules")
     program = folder / f"{client}.mjs"
@@ -49,7 +49,7 @@ def read_by(client: str, fleet: Fleet, folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_openais_client_reads_responses(fleet: Fleet, tmp_path: Path) -> None:
+def test_openais_client_reads_responses(fleet: LocalFleet, tmp_path: Path) -> None:
     found = read_by("responses", fleet, tmp_path)
     assert found["whole"] == ["completed", ["reasoning", "message"], True]
     assert found["stream"] == ["response.created", "response.completed", True]
@@ -63,7 +63,7 @@ def test_openais_client_reads_responses(fleet: Fleet, tmp_path: Path) -> None:
     assert found["failed"] == ["response.failed", "engine_error"]
 
 
-def test_anthropics_client_reads_messages(fleet: Fleet, tmp_path: Path) -> None:
+def test_anthropics_client_reads_messages(fleet: LocalFleet, tmp_path: Path) -> None:
     found = read_by("messages", fleet, tmp_path)
     assert found["whole"] == ["end_turn", ["text"], True]
     assert found["stream"] == ["message_start", "message_stop", True]
@@ -75,7 +75,7 @@ def test_anthropics_client_reads_messages(fleet: Fleet, tmp_path: Path) -> None:
     assert found["failed"][1] == "api_error"
 
 
-def test_googles_client_reads_contents(fleet: Fleet, tmp_path: Path) -> None:
+def test_googles_client_reads_contents(fleet: LocalFleet, tmp_path: Path) -> None:
     found = read_by("gemini", fleet, tmp_path)
     assert found["whole"] == ["STOP", 1, True]
     assert found["stream"] == ["STOP", True, True]

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
-from warmroute_cli.fleet import PAGE_SIZE, Fleet, FleetOptions
+from warmroute_cli.fleet import PAGE_SIZE, FleetOptions, LocalFleet
 
 from .pages import NODE, QUIET, ROOT
 from .terminal import Terminal
@@ -51,7 +51,7 @@ class Project:
     """A folder with a home of its own, whose OpenCode has the packed plugin, or none."""
 
     folder: Path
-    fleet: Fleet
+    fleet: LocalFleet
     tarball: Path | None
     options: dict[str, Any] = field(default_factory=dict)
     compaction: dict[str, Any] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Project:
         return "".join(path.read_text() for path in self.home.rglob("opencode/log/*.log"))
 
 
-def provider_block(fleet: Fleet, command: Path) -> dict[str, Any]:
+def provider_block(fleet: LocalFleet, command: Path) -> dict[str, Any]:
     """The configuration that the package's own command prints, with one of the models."""
     environment = {**os.environ, "OPENAI_API_KEY": fleet.api_key}
     words = ["node", str(command), "--base-url", fleet.proxies["east"].base_url]
@@ -99,7 +99,7 @@ def provider_block(fleet: Fleet, command: Path) -> dict[str, Any]:
     return config
 
 
-def turns(fleet: Fleet) -> list[dict[str, Any]]:
+def turns(fleet: LocalFleet) -> list[dict[str, Any]]:
     """All turns of the tenant, oldest first."""
     headers = {"authorization": f"Bearer {fleet.api_key}"}
     url = f"{fleet.proxies['east'].base_url}/usage/receipts?limit=200"
@@ -108,9 +108,9 @@ def turns(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     folder = tmp_path_factory.mktemp("fleet")
-    with Fleet(folder, folder / "up", FleetOptions(speed=20, obey_prompts=True)) as made:
+    with LocalFleet(folder, folder / "up", FleetOptions(speed=20, obey_prompts=True)) as made:
         yield made
 
 
@@ -141,7 +141,7 @@ class Driven:
 
 
 @pytest.fixture(scope="module")
-def driven(fleet: Fleet, tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Driven:
+def driven(fleet: LocalFleet, tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Driven:
     """A turn with a tool and two sub-agents at once, an explanation, a compaction, and an edit of AGENTS.md."""
     project = Project(tmp_path_factory.mktemp("driven") / "project", fleet, tarball, compaction={"prune": True})
     with project.terminal() as terminal:
@@ -213,7 +213,7 @@ def test_the_plugin_leaves_no_error_in_the_log(driven: Driven) -> None:
 
 
 @pytest.mark.parametrize("freeze", [True, False])
-def test_the_date_is_frozen_over_midnight(freeze: bool, fleet: Fleet, tarball: Path, tmp_path: Path) -> None:
+def test_the_date_is_frozen_over_midnight(freeze: bool, fleet: LocalFleet, tarball: Path, tmp_path: Path) -> None:
     project = Project(tmp_path / "project", fleet, tarball, {"freezeDate": freeze})
     assert "One." in project.run("obey: answer One.\n").stdout
     before = {turn["id"] for turn in turns(fleet)}
@@ -224,7 +224,7 @@ def test_the_date_is_frozen_over_midnight(freeze: bool, fleet: Fleet, tarball: P
 
 
 def test_a_proxy_that_dies_leaves_opencode_its_own_error(tarball: Path, tmp_path: Path) -> None:
-    with Fleet(tmp_path, tmp_path / "up", FleetOptions(speed=1, obey_prompts=True)) as own:
+    with LocalFleet(tmp_path, tmp_path / "up", FleetOptions(speed=1, obey_prompts=True)) as own:
         project = Project(tmp_path / "project", own, tarball, {"freezeDate": True})
         with project.terminal() as terminal:
             terminal.enter("obey: run 4000\n")
@@ -238,7 +238,7 @@ def test_a_proxy_that_dies_leaves_opencode_its_own_error(tarball: Path, tmp_path
     assert "node_modules/opencode-warmroute" not in project.log()
 
 
-def hits(fleet: Fleet, project: Project) -> list[tuple[int, int]]:
+def hits(fleet: LocalFleet, project: Project) -> list[tuple[int, int]]:
     """Prompt and cached tokens of the turns of one session that continue one."""
     before = {turn["id"] for turn in turns(fleet)}
     for number in range(2):
@@ -248,7 +248,7 @@ def hits(fleet: Fleet, project: Project) -> list[tuple[int, int]]:
     return [(turn["prompt_tokens"], turn["cached_tokens"]) for turn in rows if turn["turn"] > 1]
 
 
-def test_the_hit_ratio_is_not_lower_than_without(fleet: Fleet, tarball: Path, tmp_path: Path) -> None:
+def test_the_hit_ratio_is_not_lower_than_without(fleet: LocalFleet, tarball: Path, tmp_path: Path) -> None:
     plain = hits(fleet, Project(tmp_path / "without", fleet, None))
     ours = hits(fleet, Project(tmp_path / "plugged", fleet, tarball))
     assert len(ours) == len(plain) == 3

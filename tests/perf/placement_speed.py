@@ -15,7 +15,7 @@ from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 CUTS = 52
 CUT_BYTES = 2000
@@ -34,9 +34,9 @@ def chain(conversation: int, cuts: int = CUTS) -> Chain:
     return Chain(hashes, list(range(CUT_BYTES, CUT_BYTES * (cuts + 1), CUT_BYTES)))
 
 
-def facts(conversation: int, turn: int, cuts: int = CUTS) -> Facts:
+def facts(conversation: int, turn: int, cuts: int = CUTS) -> RoutingRequest:
     """One request of a conversation that names itself."""
-    return Facts(
+    return RoutingRequest(
         model="model",
         lineage=conversation,
         session=conversation,
@@ -69,7 +69,7 @@ def decision_us(workers: int) -> tuple[float, float]:
     return _least_us(router, known, now_s), _least_us(router, new, now_s)
 
 
-def _least_us(router: Router, asked: list[Facts], now_s: float) -> float:
+def _least_us(router: Router, asked: list[RoutingRequest], now_s: float) -> float:
     rounds = []
     for _ in range(ROUNDS):
         began_s = time.process_time()

@@ -18,13 +18,13 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.admission import Waiter
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits, UsedTokens
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import Scope
-from warmroute_proxy.core.replicas.record import Call, Opened, Placed
+from warmroute_proxy.core.replicas.record import Opened, Placed, RecordedCall
 from warmroute_proxy.core.replicas.recorder import Playback
 from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
@@ -62,8 +62,8 @@ class InferenceRequest:
     ) -> None:
         blocks = max(1, tokens // 1000)
         chain = Chain([session * 1000 + n for n in range(blocks)], [4000 * (n + 1) for n in range(blocks)])
-        facts = Facts(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
-        intake: Any = SimpleNamespace(
+        facts = RoutingRequest(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
+        parsed: Any = SimpleNamespace(
             tenant=SimpleNamespace(name=tenant),
             key_id=key_id,
             model=SimpleNamespace(name=model),
@@ -72,7 +72,7 @@ class InferenceRequest:
             stream=False,
             body=SimpleNamespace(raw=b"x" * 10),
         )
-        self.intake = intake
+        self.parsed = parsed
         self.tenant = tenant
         self.number = number
         self.reservation: Reservation | None = None
@@ -84,7 +84,7 @@ class InferenceRequest:
 
     def admitted(self, decision: Decision) -> None:
         fleet = self._fleet
-        self.ticket = fleet.router.dispatched(self.intake.facts, decision, fleet.now)
+        self.ticket = fleet.router.dispatched(self.parsed.facts, decision, fleet.now)
         fleet.running.append(self)
 
     def sweep(self, now_s: float) -> None:
@@ -112,7 +112,7 @@ class Fleet:
         self.now = 0.0
         self.workers = workers
         self.peers = peers
-        self.record: list[Call] = []
+        self.record: list[RecordedCall] = []
         self.router = recorded_router(self.record.append, "test", "east", workers, peers)
         of_tenants = [
             ScopeLimits(Scope(name, (name,), kind="tenant"), limits) for name, limits in TENANTS.items() if limits
@@ -129,7 +129,7 @@ class Fleet:
 
     def arrive(self, tenant: str, model: str, tokens: int, session: int, key_id: str = "") -> None:
         turn = InferenceRequest(self, tenant, model, len(self.turns), tokens, session, key_id)
-        facts = turn.intake.facts
+        facts = turn.parsed.facts
         try:
             decision: Decision | None = self.router.place(facts, self.now)
         except NoWorker:
@@ -151,14 +151,14 @@ class Fleet:
             turn = self.running.pop(pick % len(self.running))
             assert turn.ticket is not None
             if well:
-                self.router.settled(turn.ticket, turn.intake.facts, self.now, None, None, None)
+                self.router.settled(turn.ticket, turn.parsed.facts, self.now, None, None, None)
             else:
                 self.router.failed(turn.ticket, self.now, ())
             self.admission.ended(turn, UsedTokens(100))
 
     def is_down(self, model: str) -> bool:
         """Whether nothing can serve a model now."""
-        facts = InferenceRequest(self, "free", model, 0, 1000, 99).intake.facts
+        facts = InferenceRequest(self, "free", model, 0, 1000, 99).parsed.facts
         try:
             self.router.place(facts, self.now)
         except NoWorker:
@@ -219,7 +219,7 @@ class Fleet:
         """The first of each key of each tenant in each line."""
         found: dict[tuple[str, str, str, str], Waiter[RequestToAdmit]] = {}
         for each in sorted(self.admission.queue.waiting(), key=lambda waiter: waiter.due_s):
-            found.setdefault((*each.line_key, each.tenant, each.item.intake.key_id), each)
+            found.setdefault((*each.line_key, each.tenant, each.item.parsed.key_id), each)
         return list(found.values())
 
     def check(self) -> None:
@@ -229,11 +229,11 @@ class Fleet:
             assert row["resident_tokens"] < POOL + MAX_TOKENS  # one request beyond the pool at most
         held = [turn for turn in self.running if turn.tenant == "held"]
         assert len(held) <= 1
-        of_keys = [turn.intake.key_id for turn in self.running if turn.intake.key_id]
+        of_keys = [turn.parsed.key_id for turn in self.running if turn.parsed.key_id]
         assert len(of_keys) == len(set(of_keys))
         waiting = self.admission.queue.waiting()
         held_up = {
-            each.item for each in waiting if (each.tenant == "held" and held) or each.item.intake.key_id in of_keys
+            each.item for each in waiting if (each.tenant == "held" and held) or each.item.parsed.key_id in of_keys
         }
         for waiter in self.firsts():  # nobody waits who could go
             found = self.admission._find(waiter)

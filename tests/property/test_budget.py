@@ -13,10 +13,10 @@ from warmroute_proxy.core.queue.budget import (
     LARGEST_PART,
     Amounts,
     Budget,
+    BudgetVerdict,
     Lease,
     SpendReservation,
     Taken,
-    Verdict,
     span_of,
 )
 from warmroute_proxy.core.queue.quota import UsedTokens
@@ -51,8 +51,8 @@ class Processes(RuleBasedStateMachine):
         lease = self.leases[process]
         reservation = SpendReservation((lease,), Amounts(amount))
         verdict = reservation.reserve(self.now)
-        assert (reservation.lacking is not None) == (verdict is Verdict.REFUSED)
-        if verdict is Verdict.GRANTED:
+        assert (reservation.lacking is not None) == (verdict is BudgetVerdict.REFUSED)
+        if verdict is BudgetVerdict.GRANTED:
             self.running.append((lease, reservation, amount))
             assert not amount or self.used() <= self.limit + self.excess
 
@@ -151,42 +151,42 @@ def lease_with(in_hand: int, left: int, now_s: float = BEGAN_S) -> Lease:
 def test_the_first_request_waits_until_the_store_has_answered() -> None:
     lease = Lease(budget_of(LIMIT))
     reservation = SpendReservation((lease,), Amounts(250))
-    assert reservation.reserve(BEGAN_S) is Verdict.WAITS
+    assert reservation.reserve(BEGAN_S) is BudgetVerdict.WAITS
     assert lease.wanted(BEGAN_S) == 250
     lease.asked(250, BEGAN_S)
     assert lease.wanted(BEGAN_S) == 0
     lease.answered(lease.span, Taken(250, LIMIT - 250), BEGAN_S)
-    assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+    assert reservation.reserve(BEGAN_S) is BudgetVerdict.GRANTED
 
 
 def test_where_nothing_is_left_or_the_store_is_away_it_is_refused_for_a_moment() -> None:
     for answers in (True, False):
         lease = lease_with(100, 0)
         reservation = SpendReservation((lease,), Amounts(250))
-        assert reservation.reserve(BEGAN_S) is Verdict.WAITS
+        assert reservation.reserve(BEGAN_S) is BudgetVerdict.WAITS
         lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
         if answers:
             lease.answered(lease.span, Taken(0, 0), BEGAN_S)
         else:
             lease.not_answered(BEGAN_S)
-        assert reservation.reserve(BEGAN_S) is Verdict.REFUSED
+        assert reservation.reserve(BEGAN_S) is BudgetVerdict.REFUSED
         assert reservation.lacking is lease
-        assert SpendReservation((lease,), Amounts(100)).reserve(BEGAN_S) is Verdict.GRANTED
-        assert SpendReservation((lease,), Amounts(250)).reserve(BEGAN_S + DENIED_S) is Verdict.WAITS
+        assert SpendReservation((lease,), Amounts(100)).reserve(BEGAN_S) is BudgetVerdict.GRANTED
+        assert SpendReservation((lease,), Amounts(250)).reserve(BEGAN_S + DENIED_S) is BudgetVerdict.WAITS
 
 
 def test_a_clock_that_is_set_back_does_not_stop_a_budget() -> None:
     lease = lease_with(100, 0)
     earlier = BEGAN_S - 600
     lease.not_answered(BEGAN_S)
-    assert SpendReservation((lease,), Amounts(250)).reserve(BEGAN_S) is Verdict.REFUSED
-    assert SpendReservation((lease,), Amounts(250)).reserve(earlier) is Verdict.WAITS
+    assert SpendReservation((lease,), Amounts(250)).reserve(BEGAN_S) is BudgetVerdict.REFUSED
+    assert SpendReservation((lease,), Amounts(250)).reserve(earlier) is BudgetVerdict.WAITS
     assert lease.wanted(earlier) >= 150
 
 
 def test_of_two_budgets_both_have_to_have_enough() -> None:
     poor, rich = lease_with(100, 0), lease_with(900, 0)
-    assert SpendReservation((rich, poor), Amounts(250)).reserve(BEGAN_S) is Verdict.WAITS
+    assert SpendReservation((rich, poor), Amounts(250)).reserve(BEGAN_S) is BudgetVerdict.WAITS
     assert (rich.reserved, poor.reserved) == (0, 0)
 
 
@@ -220,17 +220,17 @@ def test_what_the_store_did_not_take_back_is_in_hand_again() -> None:
     lease.not_answered(later)
     assert lease.in_hand == 400
     assert lease.wanted(later + DENIED_S) == -400
-    assert SpendReservation((lease,), Amounts(300)).reserve(later) is Verdict.GRANTED
+    assert SpendReservation((lease,), Amounts(300)).reserve(later) is BudgetVerdict.GRANTED
 
 
 def test_a_request_that_cannot_be_granted_takes_nothing_and_keeps_nothing() -> None:
     lease = lease_with(100, 60)
     later = BEGAN_S + IDLE_S + 1
-    assert SpendReservation((lease,), Amounts(250)).reserve(later) is Verdict.WAITS
+    assert SpendReservation((lease,), Amounts(250)).reserve(later) is BudgetVerdict.WAITS
     assert lease.least == 150
     lease.asked(lease.wanted(later), later)
     lease.answered(lease.span, Taken(0, 60), later)
-    assert SpendReservation((lease,), Amounts(250)).reserve(later) is Verdict.REFUSED
+    assert SpendReservation((lease,), Amounts(250)).reserve(later) is BudgetVerdict.REFUSED
     assert lease.wanted(later + DENIED_S) == -100
 
 
@@ -238,25 +238,25 @@ def test_a_request_that_cannot_be_granted_takes_nothing_and_keeps_nothing() -> N
 def test_what_may_be_above_a_changed_budget_is_given_back_and_not_reserved(changed: Budget) -> None:
     lease = lease_with(400, 600)
     running = SpendReservation((lease,), Amounts(300))
-    assert running.reserve(BEGAN_S) is Verdict.GRANTED
+    assert running.reserve(BEGAN_S) is BudgetVerdict.GRANTED
     lease.change(changed)
     waiting = SpendReservation((lease,), Amounts(50))
-    assert waiting.reserve(BEGAN_S) is Verdict.WAITS
+    assert waiting.reserve(BEGAN_S) is BudgetVerdict.WAITS
     assert lease.wanted(BEGAN_S) == -100
     lease.asked(-100, BEGAN_S)
     lease.answered(lease.span, Taken(0, -100), BEGAN_S)  # what runs has reserved more than there is now
-    assert waiting.reserve(BEGAN_S) is Verdict.REFUSED
+    assert waiting.reserve(BEGAN_S) is BudgetVerdict.REFUSED
     running.release()
     running.spend(Amounts(120), BEGAN_S)
     later = BEGAN_S + DENIED_S
-    assert waiting.reserve(later) is Verdict.WAITS
+    assert waiting.reserve(later) is BudgetVerdict.WAITS
     assert lease.wanted(later) == -180
     lease.asked(-180, later)
     lease.answered(lease.span, Taken(0, 80), later)
-    assert waiting.reserve(later) is Verdict.WAITS
+    assert waiting.reserve(later) is BudgetVerdict.WAITS
     lease.asked(lease.wanted(later), later)
     lease.answered(lease.span, Taken(80, 0), later)
-    assert waiting.reserve(later) is Verdict.GRANTED
+    assert waiting.reserve(later) is BudgetVerdict.GRANTED
 
 
 def test_an_answer_from_before_a_lower_limit_is_given_back() -> None:
@@ -265,7 +265,7 @@ def test_an_answer_from_before_a_lower_limit_is_given_back() -> None:
     lease.change(budget_of(10))
     lease.answered(lease.span, Taken(500, LIMIT - 500), BEGAN_S)
     assert lease.left is None
-    assert SpendReservation((lease,), Amounts(5)).reserve(BEGAN_S) is Verdict.WAITS
+    assert SpendReservation((lease,), Amounts(5)).reserve(BEGAN_S) is BudgetVerdict.WAITS
     assert lease.wanted(BEGAN_S) == -500
 
 
@@ -274,7 +274,7 @@ def test_what_is_above_a_lower_limit_is_not_spent_while_the_store_is_away() -> N
     lease.change(budget_of(10))
     lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
     lease.not_answered(BEGAN_S)
-    assert SpendReservation((lease,), Amounts(5)).reserve(BEGAN_S) is Verdict.REFUSED
+    assert SpendReservation((lease,), Amounts(5)).reserve(BEGAN_S) is BudgetVerdict.REFUSED
     assert lease.in_hand == 400
     assert lease.wanted(BEGAN_S + DENIED_S) == -400
 
@@ -282,7 +282,7 @@ def test_what_is_above_a_lower_limit_is_not_spent_while_the_store_is_away() -> N
 def test_what_is_leased_of_a_removed_budget_is_given_back_as_its_requests_end() -> None:
     lease = lease_with(400, 600)
     running = SpendReservation((lease,), Amounts(300))
-    assert running.reserve(BEGAN_S) is Verdict.GRANTED
+    assert running.reserve(BEGAN_S) is BudgetVerdict.GRANTED
     lease.leave()
     assert lease.wanted(BEGAN_S) == -100
     lease.asked(-100, BEGAN_S)
@@ -301,11 +301,11 @@ def test_what_is_leased_of_a_removed_budget_is_given_back_as_its_requests_end() 
 def test_a_request_that_waits_for_a_budget_passes_once_the_budget_is_removed() -> None:
     lease = lease_with(0, LIMIT)
     waiting = SpendReservation((lease,), Amounts(300))
-    assert waiting.reserve(BEGAN_S) is Verdict.WAITS
+    assert waiting.reserve(BEGAN_S) is BudgetVerdict.WAITS
     lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
     lease.leave()
     lease.answered(lease.span, Taken(300, LIMIT - 300), BEGAN_S)
-    assert waiting.reserve(BEGAN_S) is Verdict.GRANTED
+    assert waiting.reserve(BEGAN_S) is BudgetVerdict.GRANTED
     waiting.release()
     assert lease.wanted(BEGAN_S) == -300
 
@@ -317,28 +317,28 @@ def test_a_budget_that_comes_back_is_leased_from_again() -> None:
     lease.answered(lease.span, Taken(0, 1_000), BEGAN_S)
     lease.change(lease.budget)
     waiting = SpendReservation((lease,), Amounts(50))
-    assert waiting.reserve(BEGAN_S) is Verdict.WAITS
+    assert waiting.reserve(BEGAN_S) is BudgetVerdict.WAITS
     lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
     lease.answered(lease.span, Taken(100, 900), BEGAN_S)
-    assert waiting.reserve(BEGAN_S) is Verdict.GRANTED
+    assert waiting.reserve(BEGAN_S) is BudgetVerdict.GRANTED
 
 
 def test_with_a_higher_limit_what_is_leased_stays_and_a_refusal_ends_at_once() -> None:
     lease = lease_with(100, 0)
     waiting = SpendReservation((lease,), Amounts(250))
-    assert waiting.reserve(BEGAN_S) is Verdict.WAITS
+    assert waiting.reserve(BEGAN_S) is BudgetVerdict.WAITS
     lease.asked(lease.wanted(BEGAN_S), BEGAN_S)
     lease.answered(lease.span, Taken(0, 0), BEGAN_S)
-    assert waiting.reserve(BEGAN_S) is Verdict.REFUSED
+    assert waiting.reserve(BEGAN_S) is BudgetVerdict.REFUSED
     lease.change(budget_of(2 * LIMIT))
-    assert SpendReservation((lease,), Amounts(100)).reserve(BEGAN_S) is Verdict.GRANTED
-    assert waiting.reserve(BEGAN_S) is Verdict.WAITS
+    assert SpendReservation((lease,), Amounts(100)).reserve(BEGAN_S) is BudgetVerdict.GRANTED
+    assert waiting.reserve(BEGAN_S) is BudgetVerdict.WAITS
 
 
 def test_a_new_period_begins_with_nothing_in_hand_and_late_answers_do_not_count() -> None:
     lease = lease_with(400, 0)
     reservation = SpendReservation((lease,), Amounts(300))
-    assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+    assert reservation.reserve(BEGAN_S) is BudgetVerdict.GRANTED
     before, tomorrow = lease.span, BEGAN_S + 86_400
     lease.asked(100, BEGAN_S)
     lease.begin(tomorrow)
@@ -361,12 +361,12 @@ def test_a_limit_by_the_minute_counts_what_was_used_in_the_minute_that_granted_i
     minute.answered(minute.span, Taken(60, 0), BEGAN_S)
     for used, in_hand in ((5, 55), (25, 30)):
         reservation = SpendReservation((minute,), Amounts(tokens=UsedTokens(20)))
-        assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+        assert reservation.reserve(BEGAN_S) is BudgetVerdict.GRANTED
         reservation.keep(Amounts(tokens=UsedTokens(used)))
         reservation.release()
         assert (minute.in_hand, minute.reserved) == (in_hand, 0)
     late = SpendReservation((minute,), Amounts(tokens=UsedTokens(20)))
-    assert late.reserve(BEGAN_S) is Verdict.GRANTED
+    assert late.reserve(BEGAN_S) is BudgetVerdict.GRANTED
     minute.begin(BEGAN_S + 60)
     late.keep(Amounts(tokens=UsedTokens(20)))
     late.release()
@@ -376,7 +376,7 @@ def test_a_limit_by_the_minute_counts_what_was_used_in_the_minute_that_granted_i
 def test_a_request_gives_back_what_it_has_reserved_where_a_reload_has_lowered_the_limit() -> None:
     minute = Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
     reservation = SpendReservation((minute,), Amounts(tokens=UsedTokens(50)))
-    assert reservation.reserve(BEGAN_S) is Verdict.GRANTED
+    assert reservation.reserve(BEGAN_S) is BudgetVerdict.GRANTED
     minute.change(minute.budget._replace(limit=40))
     reservation.release()
     assert minute.reserved == 0
@@ -385,13 +385,13 @@ def test_a_request_gives_back_what_it_has_reserved_where_a_reload_has_lowered_th
 def test_no_request_waits_for_the_store_of_a_limit_by_the_minute() -> None:
     minute = Lease(Budget(Scope("t", ("t",)), "minute", 60, 2.0, "tokens"))
     twenty = Amounts(tokens=UsedTokens(20))
-    assert [SpendReservation((minute,), twenty).reserve(BEGAN_S) for _ in range(2)] == [Verdict.GRANTED] * 2
+    assert [SpendReservation((minute,), twenty).reserve(BEGAN_S) for _ in range(2)] == [BudgetVerdict.GRANTED] * 2
     assert minute.wanted(BEGAN_S) == 40  # what was let in is taken off the first slice
     minute.asked(40, BEGAN_S)
     minute.answered(minute.span, Taken(40, 20), BEGAN_S)
-    assert SpendReservation((minute,), twenty).reserve(BEGAN_S) is Verdict.GRANTED  # the store had it left
+    assert SpendReservation((minute,), twenty).reserve(BEGAN_S) is BudgetVerdict.GRANTED  # the store had it left
     beyond = SpendReservation((minute,), twenty)
-    assert beyond.reserve(BEGAN_S) is Verdict.REFUSED
+    assert beyond.reserve(BEGAN_S) is BudgetVerdict.REFUSED
     assert beyond.lacking is minute
     minute.asked(minute.wanted(BEGAN_S), BEGAN_S)
     minute.answered(minute.span, Taken(0, 0), BEGAN_S)  # another process was quicker
@@ -405,7 +405,7 @@ def test_a_limit_by_the_minute_does_not_hold_while_its_store_is_away() -> None:
     minute.asked(minute.wanted(BEGAN_S), BEGAN_S)
     minute.not_answered(BEGAN_S)
     for _ in range(5):
-        assert SpendReservation((minute,), Amounts(tokens=UsedTokens(20))).reserve(BEGAN_S) is Verdict.GRANTED
+        assert SpendReservation((minute,), Amounts(tokens=UsedTokens(20))).reserve(BEGAN_S) is BudgetVerdict.GRANTED
     assert minute.wanted(BEGAN_S) == 0
     assert minute.wanted(BEGAN_S + DENIED_S) > 0
 

@@ -16,9 +16,9 @@ from warmroute_proxy.core.placement.decision import Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.record import MAGIC, Call, Closed, Frames, RecordError, frame
+from warmroute_proxy.core.replicas.record import MAGIC, Closed, Frames, RecordedCall, RecordError, frame
 from warmroute_proxy.core.replicas.recorder import Recorder
 from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.replay.record import judge
@@ -41,10 +41,10 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(list[Event]).decode
 
 
-def facts(number: int, variant: int) -> Facts:
+def facts(number: int, variant: int) -> RoutingRequest:
     cuts = 1 + number % 4
     hashes = [(number % 3 << 50) + cut for cut in range(cuts)]
-    return Facts(
+    return RoutingRequest(
         model="m" if variant else "n",
         lineage=number % 5,
         session=None if variant == 3 else number % 6,
@@ -67,7 +67,7 @@ class Driver:
     def __init__(self, router: Router) -> None:
         self.router = router
         self.now_s = 0.0
-        self.open: list[tuple[Ticket, Facts]] = []
+        self.open: list[tuple[Ticket, RoutingRequest]] = []
 
     def do(self, op: str, number: int, variant: int) -> None:
         router, worker = self.router, IDS[number % len(IDS)]
@@ -117,7 +117,7 @@ class Driver:
 
 
 def recorded(done: list[tuple[str, int, int]], policy: Policy = "cost") -> bytes:
-    calls: list[Call] = []
+    calls: list[RecordedCall] = []
     driver = Driver(
         recorded_router(calls.append, "1", "east", WORKERS, [Peer("west", 0.03), Peer("north", 0.01)], policy)
     )
@@ -139,7 +139,7 @@ def test_every_decision_comes_out_the_same(done: list[tuple[str, int, int]], pol
 def test_each_of_two_routers_that_share_what_they_know_plays_back_its_own_decisions(
     done: list[tuple[int, tuple[str, int, int]]],
 ) -> None:
-    calls: list[list[Call]] = [[], []]
+    calls: list[list[RecordedCall]] = [[], []]
     replicas: list[Replica] = []
 
     def send(sender: int, event: Event, now_s: float) -> None:

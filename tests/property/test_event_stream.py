@@ -11,7 +11,7 @@ from tests.search import searched
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.replicas.event_stream import (
     ALIVE_EVERY_S,
     CUT_BYTES,
@@ -157,7 +157,7 @@ def test_the_books_are_those_of_the_sender_after_lost_messages() -> None:
     running: list[Any] = []
     for session in range(8):
         chain = Chain([session * 1000 + n for n in range(20)], [4000 * (n + 1) for n in range(20)])
-        facts = Facts("m", session, session, False, None, chain, 0, 1, 300, None, None, True)
+        facts = RoutingRequest("m", session, session, False, None, chain, 0, 1, 300, None, None, True)
         running.append((facts, router.dispatched(facts, router.place(facts, 1.0), 1.0)))
         message = outbox.take(1.0)
         assert message is not None

@@ -5,7 +5,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.search import searched
 from tests.subjects.body_memory import NoBudget
 
-from warmroute_proxy.core.accounting.idempotency import CHUNK_OVERHEAD_BYTES, Call, IdempotencyBounds, IdempotencyKeys
+from warmroute_proxy.core.accounting.idempotency import (
+    CHUNK_OVERHEAD_BYTES,
+    IdempotencyBounds,
+    IdempotencyKeys,
+    IdempotentCall,
+)
 
 BOUNDS = IdempotencyBounds(answer_bytes=1_000, total_bytes=2_500, keys=6, replay_s=60.0, remember_s=600.0)
 NAMES = st.integers(0, 9)
@@ -19,12 +24,12 @@ class Keyed(RuleBasedStateMachine):
         super().__init__()
         self.calls = IdempotencyKeys(BOUNDS)
         self.now = 0.0
-        self.under_way: dict[int, Call] = {}
+        self.under_way: dict[int, IdempotentCall] = {}
         self.written: dict[int, bytes] = {}  # of calls under way and of those that ended
-        self.ended: dict[int, tuple[Call, float]] = {}  # with a whole answer, and when
+        self.ended: dict[int, tuple[IdempotentCall, float]] = {}  # with a whole answer, and when
         self.lost: dict[int, float] = {}  # without anybody, and when
         self.was_full = [False] * TENANTS  # by tenant: others cannot make room with what is its own
-        self.reading: list[tuple[int, Call, list[bytes]]] = []
+        self.reading: list[tuple[int, IdempotentCall, list[bytes]]] = []
 
     def key(self, name: int) -> bytes:
         return b"%d" % name
@@ -48,7 +53,7 @@ class Keyed(RuleBasedStateMachine):
         own = sum(1 for other in range(tenant, 10, TENANTS) if self.calls.find(self.key(other), self.now))
         free = BOUNDS.keys - len(self.calls)
         self.was_full[tenant] |= own >= free
-        call = Call(self.key(name), name, NoBudget(), f"t{tenant}")
+        call = IdempotentCall(self.key(name), name, NoBudget(), f"t{tenant}")
         if self.calls.begin(call, self.now):
             self.under_way[name] = call
             self.written[name] = b""

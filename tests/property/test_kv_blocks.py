@@ -7,7 +7,7 @@ from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.server.engines.kv_blocks import KvBlocks
 
 BLOCK = 16
@@ -65,9 +65,9 @@ def test_predicted_tiers_are_parts_of_the_prompt(
     router = Router("east", [Worker(id_, id_, 0, "aggregated", host_cache=True, store="s") for id_ in "ab"])
     keys = list(range(100, 112))
 
-    def facts(length: int) -> Facts:
+    def facts(length: int) -> RoutingRequest:
         ends = [4000 * (n + 1) for n in range(length)]
-        return Facts("m", 1, 1, False, None, Chain(keys[:length], ends), 0, 1, 300, None, None, False)
+        return RoutingRequest("m", 1, 1, False, None, Chain(keys[:length], ends), 0, 1, 300, None, None, False)
 
     for what, worker, tier, start, stop in operations:
         if what == "place":

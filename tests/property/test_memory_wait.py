@@ -14,7 +14,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.placement.working_set import SMALL_TOKENS, need_tokens
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.memory_wait import passes
@@ -24,10 +24,10 @@ IDS = ("a", "b")
 SESSIONS = st.integers(1, 9)
 
 
-def turn_of(session: int, thousands: int, number: int = 1) -> Facts:
+def turn_of(session: int, thousands: int, number: int = 1) -> RoutingRequest:
     """A turn of a session, by 4 bytes a token."""
     chain = Chain([session * 1000 + n for n in range(thousands)], [4000 * (n + 1) for n in range(thousands)])
-    return Facts("m", session, session, False, None, chain, 0, number, 300, None, None, True)
+    return RoutingRequest("m", session, session, False, None, chain, 0, number, 300, None, None, True)
 
 
 class Front:
@@ -38,12 +38,12 @@ class Front:
         self.router = Router("east", [Worker(id_, id_, 0, "aggregated") for id_ in IDS])
         for id_ in IDS:
             self.router.observe_loads(id_, EngineLoads(max_running=slots, max_tokens=pool or 0), self.now)
-        self.queue: Queue[Facts] = Queue(1000, 10**9, 30.0, wait_s)
-        self.running: list[tuple[Facts, Ticket]] = []
+        self.queue: Queue[RoutingRequest] = Queue(1000, 10**9, 30.0, wait_s)
+        self.running: list[tuple[RoutingRequest, Ticket]] = []
         self.sent: list[tuple[int, str]] = []
         self.rounds = 0
 
-    def arrive(self, facts: Facts, tenant: str = "t") -> Waiter[Facts] | None:
+    def arrive(self, facts: RoutingRequest, tenant: str = "t") -> Waiter[RoutingRequest] | None:
         """None where it goes at once."""
         decision = self.router.place(facts, self.now)
         free = passes(self.router, self.queue, facts, decision, self.now)
@@ -59,7 +59,7 @@ class Front:
         self.round()
         return waiter if waiter in self.queue else None
 
-    def find(self, waiter: Waiter[Facts]) -> Placement:
+    def find(self, waiter: Waiter[RoutingRequest]) -> Placement:
         decision = self.router.place(waiter.item, self.now)
         return place_queued(self.router, self.queue, waiter, waiter.item, decision, frozenset(), self.now)
 
@@ -75,7 +75,7 @@ class Front:
                 self.queue.served(waiter, 1)
                 self.go(waiter.item, found.decision, checked=waited_s < limit_s)
 
-    def go(self, facts: Facts, decision: Decision, *, checked: bool = True) -> None:
+    def go(self, facts: RoutingRequest, decision: Decision, *, checked: bool = True) -> None:
         id_ = decision.cache_worker
         residents = self.router.fleet.workers[id_].load.residents
         uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
@@ -104,7 +104,7 @@ class Tight(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.front = Front()
-        self.since: dict[Waiter[Facts], float] = {}
+        self.since: dict[Waiter[RoutingRequest], float] = {}
 
     @rule(session=SESSIONS, thousands=st.integers(10, 40), tenant=st.sampled_from(["t", "u"]))
     def arrive(self, session: int, thousands: int, tenant: str) -> None:

@@ -12,7 +12,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 
@@ -34,9 +34,9 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(list[Event]).decode
 
 
-def facts(number: int) -> Facts:
+def facts(number: int) -> RoutingRequest:
     cuts = 1 + number % 4
-    return Facts(
+    return RoutingRequest(
         model="m",
         lineage=number % 5,
         session=number % 6,
@@ -62,7 +62,7 @@ class Processes:
         self.replicas = [Replica("east", WORKERS, PEERS, send=partial(self._send, number)) for number in range(COUNT)]
         self.many = [replica.router for replica in self.replicas]
         self.now_s = 0.0
-        self.open: list[tuple[int, Ticket, Ticket, Facts]] = []
+        self.open: list[tuple[int, Ticket, Ticket, RoutingRequest]] = []
 
     def _send(self, number: int, event: Event, _now_s: float) -> None:
         self.sent[number].append(event)
@@ -91,13 +91,13 @@ class Processes:
         """What each would decide now, the one first."""
         return [self._place(router, facts(number)) for router in (self.one, *self.many)]
 
-    def _place(self, router: Router, asked: Facts) -> Decision | None:
+    def _place(self, router: Router, asked: RoutingRequest) -> Decision | None:
         try:
             return router.place(asked, self.now_s)
         except NoWorker:
             return None
 
-    def _turn(self, who: int, asked: Facts) -> None:
+    def _turn(self, who: int, asked: RoutingRequest) -> None:
         decision = self._place(self.many[who], asked)
         assert self._place(self.one, asked) == decision
         self.share()

@@ -16,7 +16,7 @@ from warmroute_proxy.core.placement.decision import Candidate, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.prompt.fingerprint import fingerprint_chat
 
 ROLES = st.lists(st.sampled_from(["aggregated", "prefill", "decode"]), min_size=1, max_size=6)
@@ -30,7 +30,7 @@ EVENTS = st.lists(
 )
 
 
-def facts(session: int, blocks: int, **changed: Any) -> Facts:
+def facts(session: int, blocks: int, **changed: Any) -> RoutingRequest:
     """A prompt of which the first three blocks are the same in all sessions."""
     hashes = [n if n < 3 else (session + 1) * 1000 + n for n in range(blocks)]
     fields: dict[str, Any] = {
@@ -47,7 +47,7 @@ def facts(session: int, blocks: int, **changed: Any) -> Facts:
         "allowed_regions": None,
         "may_forward": True,
     }
-    return Facts(**{**fields, **changed})
+    return RoutingRequest(**{**fields, **changed})
 
 
 def own_s(reason: Candidate) -> float:
@@ -60,9 +60,9 @@ def fleet(roles: list[Any]) -> list[Worker]:
     return [Worker(f"{role[0]}{n}", f"e{n}", 0, role) for n, role in enumerate(roles)]
 
 
-def play(router: Router, events: list[tuple[int, int, str]]) -> list[tuple[Ticket, Facts]]:
+def play(router: Router, events: list[tuple[int, int, str]]) -> list[tuple[Ticket, RoutingRequest]]:
     """Run the events at second 0; what is still open at the end."""
-    open_: list[tuple[Ticket, Facts]] = []
+    open_: list[tuple[Ticket, RoutingRequest]] = []
     for session, blocks, end in events:
         request = facts(session, blocks)
         try:

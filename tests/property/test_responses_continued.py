@@ -10,9 +10,9 @@ from tests.property.test_responses_prefix import ANSWER, REASONING, SAYS, SEAL, 
 
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.responses.client_events import created_request
-from warmroute_proxy.dialects.responses.conversation import Continued, Conversation, continued
+from warmroute_proxy.dialects.responses.conversation import Continued, ResponsesConversation, continued
 from warmroute_proxy.dialects.responses.request import ChatRequest, OtherScope, chat_request
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 Item = dict[str, Any]
@@ -42,16 +42,18 @@ def whole(items: list[Item], more: Item) -> ChatRequest:
     return chat_request(msgspec.json.encode(asked), SEAL, texts)
 
 
-def ask(items: Any, more: Item, before: Conversation | None, *, asks: bool = True) -> tuple[ChatRequest, Continued]:
+def ask(
+    items: Any, more: Item, before: ResponsesConversation | None, *, asks: bool = True
+) -> tuple[ChatRequest, Continued]:
     event = {"type": "response.create", "stream_id": "s", "model": "m", **more, "input": items}
     members, found = created_request(msgspec.json.encode(event))
-    return continued(members, found, SEAL, texts, Work(), before, asks=asks)
+    return continued(members, found, SEAL, texts, TranslationWork(), before, asks=asks)
 
 
 @given(TURNS, st.lists(TEXTS, min_size=4, max_size=4))
 def test_each_turn_is_the_same_chat(turns: list[tuple[list[Item], list[Item], list[Item]]], words: list[str]) -> None:
     items: list[Item] = []
-    conversation: Conversation | None = None
+    conversation: ResponsesConversation | None = None
     results: list[Item] = []
     for (said, output, answers), instructions in zip(turns, words, strict=False):
         added = results + said
@@ -108,11 +110,11 @@ def test_a_conversation_that_was_read_by_other_rules_is_not_continued() -> None:
     kept = ask("hello", {}, None)[1].prepared()
     members, items = created_request(b'{"type":"response.create","model":"m","input":"x"}')
     with pytest.raises(OtherScope):
-        continued(members, items, SEAL, lambda _: Texts(frozenset({"other"})), Work(), kept, asks=True)
+        continued(members, items, SEAL, lambda _: Texts(frozenset({"other"})), TranslationWork(), kept, asks=True)
 
 
 def test_what_is_kept_is_the_conversation_once() -> None:
-    conversation: Conversation | None = None
+    conversation: ResponsesConversation | None = None
     for number in range(50):
         _, grows = ask("word " * 400 + str(number), {}, conversation)
         conversation = grows.answered([], SEAL)
@@ -128,7 +130,7 @@ def test_a_conversation_that_would_be_no_light_body_is_not_light() -> None:
     ids: Any = [{"type": "web_search_call", "call_id": f"{n:0255}"} for n in range(200)]
     large: Any = [{"role": "user", "content": "x" * 300_000}]
     for items, least, most in ((small, 4, 8), (parts, 4, 8), (ids, 20, 40), (large, 6, 7)):
-        conversation, turns = Conversation(), 0
+        conversation, turns = ResponsesConversation(), 0
         while conversation.is_light(conversation.size_bytes) and turns < 50:
             numbered = [
                 {**item, "call_id": f"{turns}{item['call_id'][3:]}"} if "call_id" in item else item for item in items

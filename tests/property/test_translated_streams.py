@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmroute_proxy.dialects.chat_stream import ChatStream
-from warmroute_proxy.dialects.gemini.answer import Asked
+from warmroute_proxy.dialects.gemini.answer import AnswerTerms
 from warmroute_proxy.dialects.gemini.answer import whole as gemini_whole
 from warmroute_proxy.dialects.gemini.events import EventTranslator as GeminiEvents
 from warmroute_proxy.dialects.responses.answer import Response
@@ -116,7 +116,7 @@ def shown(item: dict[str, Any]) -> str:
 
 @given(answers(), st.lists(st.integers(0, 10_000), max_size=6), st.booleans(), st.booleans())
 def test_contents_add_up(said: Said, places: list[int], array: bool, shows: bool) -> None:
-    stream, asked = said.stream(), Asked("r", "m", shows, SEAL.seal)
+    stream, asked = said.stream(), AnswerTerms("r", "m", shows, SEAL.seal)
     out = fed(GeminiEvents(asked, array=array), cut(stream, places))
     assert out == fed(GeminiEvents(asked, array=array), [stream])
     chunks = (

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tests.chaos.asks import Ask
-from warmroute_cli.recordings import Recording, load_recordings
+from warmroute_cli.recordings import RecordedSession, load_recordings
 
 MODEL: Final = "kimi-k2.5"
 TENANTS: Final[dict[str, tuple[str, ...]]] = {"anywhere": (), "eastern": ("east",), "western": ("west", "north")}
@@ -135,5 +135,5 @@ def with_home(ask: Ask, home: str) -> Ask:
 
 
 @lru_cache(maxsize=1)
-def _recordings() -> tuple[Recording, ...]:
+def _recordings() -> tuple[RecordedSession, ...]:
     return tuple(load_recordings())

@@ -21,7 +21,7 @@ from warmroute_proxy.replay import plot
 from warmroute_proxy.replay.agents import Agents, agents_trace
 from warmroute_proxy.replay.scenarios import regions as scenario
 from warmroute_proxy.replay.setup import Setup, run
-from warmroute_proxy.replay.simulation import Change
+from warmroute_proxy.replay.simulation import WorkerChange
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
 DATA: Final = FOLDER / "regions.json"
@@ -102,7 +102,7 @@ def simulated(seed: int) -> dict[str, Any]:
         several = Setup(
             prefills=_WORKERS, kv_tokens=kv_tokens, regions=_REGIONS, rtt_s=_RTT_S, each_turn=True, skip_share=0.25
         )
-        lost = tuple(Change(_LOST_AT_S, "restart", worker) for worker in range(_WORKERS))
+        lost = tuple(WorkerChange(_LOST_AT_S, "restart", worker) for worker in range(_WORKERS))
         runs = {
             "no affinity": ("round_robin", several),
             "rendezvous only": ("session_hash", replace(several, home_share=1.0)),

@@ -7,7 +7,7 @@ import pytest
 from warmroute_proxy.replay.agents import Agents, agents_trace
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.setup import Setup, run
-from warmroute_proxy.replay.simulation import Change
+from warmroute_proxy.replay.simulation import WorkerChange
 
 AGENTS: Final = Agents(sessions=60, starts_within_s=1200.0)
 WORKERS: Final = 3
@@ -18,7 +18,7 @@ UNTIL_S: Final = 600.0
 pytestmark = pytest.mark.full
 
 
-def played(*changes: Change, regions: int = 3) -> Result:
+def played(*changes: WorkerChange, regions: int = 3) -> Result:
     setup = Setup(
         prefills=9 // regions, kv_tokens=600_000, regions=regions, rtt_s=0.03 if regions > 1 else 0.0,
         each_turn=regions > 1, changes=changes,
@@ -44,8 +44,8 @@ def test_three_regions_hit_as_one_does(undisturbed: Result) -> None:
 
 def test_a_region_with_too_few_workers_spills_over_and_has_its_share_again(undisturbed: Result) -> None:
     lost = (1, 2)
-    gone = [Change(FROM_S, "remove", worker) for worker in lost]
-    result = played(*gone, *(Change(UNTIL_S, "add", worker) for worker in lost))
+    gone = [WorkerChange(FROM_S, "remove", worker) for worker in lost]
+    result = played(*gone, *(WorkerChange(UNTIL_S, "add", worker) for worker in lost))
     away, others = range(1, WORKERS), range(WORKERS, 9)
     assert tokens(result, away, FROM_S + 10, UNTIL_S) == 0
     assert tokens(result, others, FROM_S + 10, UNTIL_S) > tokens(undisturbed, others, FROM_S + 10, UNTIL_S)
@@ -55,7 +55,7 @@ def test_a_region_with_too_few_workers_spills_over_and_has_its_share_again(undis
 
 
 def test_a_region_that_comes_back_cold_has_turns_again(undisturbed: Result) -> None:
-    result = played(*(Change(FROM_S, "restart", worker) for worker in HOME))
+    result = played(*(WorkerChange(FROM_S, "restart", worker) for worker in HOME))
     ends_s = result.load_times_s[-1]
     assert tokens(result, HOME, FROM_S, ends_s + 1) > 0.5 * tokens(undisturbed, HOME, FROM_S, ends_s + 1)
     assert undisturbed.hit - 0.02 < result.hit < undisturbed.hit

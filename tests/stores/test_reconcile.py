@@ -13,7 +13,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.core.accounting.engine_counts import Counts
+from warmroute_proxy.core.accounting.engine_counts import EngineCounts
 from warmroute_proxy.server.engines.engine_metrics import counts_in
 from warmroute_proxy.server.ledger.counter_file import read_spans
 
@@ -118,5 +118,5 @@ sglang:cached_tokens_total{cache_source="device",model_name="m"} 40.0
 sglang:cached_tokens_total{cache_source="storage",model_name="m"} 8.0
 sglang:num_requests_total{model_name="m"} 3.0
 """
-    assert counts_in(text) == Counts(3, 100, 48, 25)
+    assert counts_in(text) == EngineCounts(3, 100, 48, 25)
     assert counts_in("sglang:num_running_reqs 1.0") is None

@@ -35,7 +35,7 @@ from typing import BinaryIO, Final, NoReturn, TextIO, cast
 
 from tests.machine import seconds
 from tests.subjects import clocks, patience
-from warmroute_cli.fleet import Fleet
+from warmroute_cli.fleet import LocalFleet
 from warmroute_cli.processes import Child
 
 MAX_MESSAGE_BYTES: Final = 100_000  # a command line and an environment
@@ -109,7 +109,7 @@ def started(command: Sequence[str], folder: Path) -> Iterator[tuple["Running", T
             running.wait(seconds(20))
 
 
-class CopiedFleet(Fleet):
+class CopiedFleet(LocalFleet):
     """The fleet of `warmroute up`, of copies."""
 
     child_type = Copy

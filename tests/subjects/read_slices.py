@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from warmroute_proxy.server.http.read_slices import Reading, ReadSlices
+from warmroute_proxy.server.http.read_slices import ReadSlices, SlicedConnection
 
 
 class Lines(ReadSlices):
@@ -10,9 +10,9 @@ class Lines(ReadSlices):
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: deque[Reading] = deque()
+        self.waiting: deque[SlicedConnection] = deque()
 
-    def wait(self, connection: Reading, tenant: str) -> None:
+    def wait(self, connection: SlicedConnection, tenant: str) -> None:
         connection.pause_reading()
         self.waiting.append(connection)
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable
 from warmroute_proxy.core.placement.decision import Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.replicas.record import Call
+from warmroute_proxy.core.replicas.record import RecordedCall
 from warmroute_proxy.core.replicas.recorder import Recorder
 
 
 def recorded_router(
-    write: Callable[[Call], None],
+    write: Callable[[RecordedCall], None],
     software: str,
     region: str,
     workers: Iterable[Worker],

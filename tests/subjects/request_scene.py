@@ -21,7 +21,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
@@ -29,7 +29,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.body import Body
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
@@ -250,7 +250,7 @@ class Scene:
         self.place = place
         request = self.request
         request.waiter = None
-        request.admitted(_Places(self).place(request.intake.facts, self.now, frozenset()))
+        request.admitted(_Places(self).place(request.parsed.facts, self.now, frozenset()))
 
     def turn_away(self) -> None:
         self.request.waiter = None
@@ -305,7 +305,7 @@ class _Places:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scene.router, name)
 
-    def place(self, facts: Facts, now_s: float, _exclude: frozenset[str]) -> Decision:
+    def place(self, facts: RoutingRequest, now_s: float, _exclude: frozenset[str]) -> Decision:
         scene = self._scene
         if scene.place == "refuse":
             raise NoWorker(facts.model, served=True)
@@ -321,8 +321,8 @@ class _Places:
         return frozenset()
 
 
-def _intake(several: bool, stream: bool) -> Intake:
-    facts = Facts("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
+def _intake(several: bool, stream: bool) -> ParsedRequest:
+    facts = RoutingRequest("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
     made = SimpleNamespace(
         forwarded=list,
         tenant=SimpleNamespace(name="t", limits=None, share_group="t"), key_id="",
@@ -333,7 +333,7 @@ def _intake(several: bool, stream: bool) -> Intake:
         dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True, left_unanswered=lambda: None,
         look=lambda: None,
     )  # fmt: skip
-    return cast("Intake", made)
+    return cast("ParsedRequest", made)
 
 
 def in_loop(steps: Callable[[], None]) -> None:

@@ -8,9 +8,9 @@ import signal
 import sys
 from collections.abc import Callable
 
-from warmroute_backend.engine.http.http1 import Exchange, HttpProtocol
+from warmroute_backend.engine.http.http1 import EngineExchange, HttpProtocol
 from warmroute_backend.engine.routes.routes import Routes
-from warmroute_backend.engine.serving.engine import Engine
+from warmroute_backend.engine.serving.engine import EmbeddedEngine
 from warmroute_backend.engine.settings import Settings
 
 DRAIN_S = 2.0
@@ -31,7 +31,7 @@ async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -
     """
     loop = asyncio.get_running_loop()
     try:
-        engine = Engine(settings)
+        engine = EmbeddedEngine(settings)
     except OSError as error:  # a port of the KV events, the directory of the storage tier
         raise StartError(str(error)) from None
     routes = Routes(engine)
@@ -56,7 +56,7 @@ async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -
         engine.feed.close()
 
 
-async def _drain(engine: Engine, connections: set[HttpProtocol]) -> None:
+async def _drain(engine: EmbeddedEngine, connections: set[HttpProtocol]) -> None:
     """Wait for live requests, abort what is left, close every connection."""
     for connection in list(connections):
         connection.close_if_idle()
@@ -72,7 +72,7 @@ async def _drain(engine: Engine, connections: set[HttpProtocol]) -> None:
 
 
 async def _listen(
-    handle: Callable[[Exchange], None], connections: set[HttpProtocol], host: str, port: int
+    handle: Callable[[EngineExchange], None], connections: set[HttpProtocol], host: str, port: int
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
     try:

@@ -49,7 +49,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StartProgress:
     """How far a start is. `percent` of the phase, where a bar says it."""
 
     phase: str
@@ -76,7 +76,7 @@ def pool(lines: Sequence[str]) -> Pool:
     return Pool(tokens, sum(whole) if whole else None)
 
 
-def progress(lines: Sequence[str]) -> Progress:
+def progress(lines: Sequence[str]) -> StartProgress:
     """The phase that the newest telling line shows."""
     shown = [line for line in lines if line.strip()]
     last_line = shown[-1].strip()[-MAX_LINE_CHARS:] if shown else ""
@@ -84,5 +84,5 @@ def progress(lines: Sequence[str]) -> Progress:
         phases = [phase for words, phase in _PHASES if words in line]
         if phases:
             bars = _PERCENT.findall(line)
-            return Progress(phases[-1], int(bars[-1]) if bars else None, last_line)
-    return Progress(STARTING, None, last_line)
+            return StartProgress(phases[-1], int(bars[-1]) if bars else None, last_line)
+    return StartProgress(STARTING, None, last_line)

@@ -20,7 +20,7 @@ from typing import Final
 from warmroute_backend.launch.engine_kinds import EngineKind
 from warmroute_backend.launch.program import Expected, Program
 from warmroute_backend.plan.argv import LAUNCH, argv, environment, mooncake_file
-from warmroute_backend.plan.deployment import Engine, Plan, Ports
+from warmroute_backend.plan.deployment import Plan, PlannedEngine, Ports
 from warmroute_backend.plan.files.proxy import MASTER_PORT
 from warmroute_backend.plan.tiers import host_tokens
 from warmroute_backend.sglang import command as cpu
@@ -85,13 +85,13 @@ def _ordered(programs: list[Program]) -> list[Program]:
     return sorted(programs, key=lambda program: program.kind == "decode")
 
 
-def expected_of(plan: Plan, engine: Engine) -> Expected:
+def expected_of(plan: Plan, engine: PlannedEngine) -> Expected:
     """What the log of an engine should say of its pool."""
     memory = plan.memory(engine)
     return Expected(memory.tokens, memory.tokens * memory.cell)
 
 
-def _ports(engine: Engine) -> tuple[tuple[str, int], ...]:
+def _ports(engine: PlannedEngine) -> tuple[tuple[str, int], ...]:
     """Those that the engine listens on."""
     found = [("http", engine.ports.http), ("distributed", engine.ports.distributed)]
     if engine.role == "prefill":
@@ -101,7 +101,7 @@ def _ports(engine: Engine) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def _sglang(plan: Plan, engine: Engine, setting: Setting) -> Program:
+def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
     """Only the first process of an engine over several nodes serves HTTP: the others are ready once they run."""
     rank = setting.node - engine.node
     command = argv(plan, engine, rank)
@@ -131,7 +131,7 @@ def _master() -> Program:
     )
 
 
-def _embedded(plan: Plan, engine: Engine, setting: Setting) -> Program:
+def _embedded(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
     expected = expected_of(plan, engine)
     page = engine.shape.page_tokens
     command = [sys.executable, "-m", "warmroute_backend.engine", "--role", engine.role, "--engine-id", engine.name]
@@ -162,7 +162,7 @@ def _embedded(plan: Plan, engine: Engine, setting: Setting) -> Program:
     )
 
 
-def _cpu(plan: Plan, engine: Engine, setting: Setting) -> Program:
+def _cpu(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
     assert setting.installation is not None
     ports = cpu.Ports(
         http=engine.ports.http,
@@ -190,7 +190,7 @@ def _cpu(plan: Plan, engine: Engine, setting: Setting) -> Program:
     )
 
 
-def _file_tier(engine: Engine, setting: Setting) -> tuple[tuple[str, str], ...]:
+def _file_tier(engine: PlannedEngine, setting: Setting) -> tuple[tuple[str, str], ...]:
     """A Mooncake store becomes a folder that all engines share; a file tier is each engine's own."""
     if engine.storage == "none":
         return ()
@@ -198,7 +198,7 @@ def _file_tier(engine: Engine, setting: Setting) -> tuple[tuple[str, str], ...]:
     return (("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR", str(folder)),)
 
 
-def _kv_events(engine: Engine) -> str:
+def _kv_events(engine: PlannedEngine) -> str:
     config: Mapping[str, object] = {
         "publisher": "zmq",
         "topic": "kv-events",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.models import names_of
 from warmroute_backend.plan.tiers import offload_gb
@@ -46,7 +46,7 @@ PARSERS: Final[Mapping[str, tuple[str, str]]] = {
 Flags = list[str]
 
 
-def argv(plan: Plan, engine: Engine, node_rank: int = 0) -> list[str]:
+def argv(plan: Plan, engine: PlannedEngine, node_rank: int = 0) -> list[str]:
     """The command of one process: an engine has one on each of its nodes."""
     command = [*LAUNCH, "--model-path", plan.site.model_path or plan.model.path]
     command += ["--served-model-name", plan.model_name, "--host", "0.0.0.0"]
@@ -56,12 +56,12 @@ def argv(plan: Plan, engine: Engine, node_rank: int = 0) -> list[str]:
     return [*command, *_tiers(engine), *_drafts(engine), *_disaggregation(plan, engine)]
 
 
-def mooncake_file(engine: Engine) -> str:
+def mooncake_file(engine: PlannedEngine) -> str:
     """The name of the store's configuration for an engine: its segment depends on the attention groups."""
     return f"mooncake-tp{engine.shape.attention_tp}.json"
 
 
-def environment(plan: Plan, engine: Engine) -> dict[str, str]:
+def environment(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
     """The variables of an engine's processes, the site's last: they win."""
     found = {"SGLANG_TIMEOUT_KEEP_ALIVE": str(KEEP_ALIVE_S)}
     if plan.is_split:
@@ -90,7 +90,7 @@ def _parsers(model: Model) -> Flags:
     return command
 
 
-def _parallel(plan: Plan, engine: Engine, node_rank: int) -> Flags:
+def _parallel(plan: Plan, engine: PlannedEngine, node_rank: int) -> Flags:
     shape = engine.shape
     command = ["--tp-size", str(shape.tp), "--attn-dp-size", str(shape.attention_dp), "--ep-size", str(engine.ep)]
     command += ["--dcp-size", str(shape.dcp)] if shape.dcp > 1 else []
@@ -102,7 +102,7 @@ def _parallel(plan: Plan, engine: Engine, node_rank: int) -> Flags:
     return [*command, "--dist-init-addr", f"127.0.0.1:{engine.ports.distributed}"]
 
 
-def _memory(model: Model, engine: Engine) -> Flags:
+def _memory(model: Model, engine: PlannedEngine) -> Flags:
     shape = engine.shape
     command = ["--context-length", str(engine.context_tokens), "--page-size", str(shape.page_tokens)]
     command += ["--mem-fraction-static", f"{engine.fraction:.3f}", "--chunked-prefill-size", str(shape.chunk_tokens)]
@@ -113,7 +113,7 @@ def _memory(model: Model, engine: Engine) -> Flags:
     return command
 
 
-def _kernels(plan: Plan, engine: Engine) -> Flags:
+def _kernels(plan: Plan, engine: PlannedEngine) -> Flags:
     """Of sparse attention, whose kernels decide how wide a row of the cache is (`overrides.py:713-726`)."""
     gpu = plan.cluster.gpu
     if plan.model.kind is not CacheKind.SPARSE or gpu.vendor != "nvidia":
@@ -125,7 +125,7 @@ def _kernels(plan: Plan, engine: Engine) -> Flags:
     return ["--dsa-prefill-backend", prefill, "--dsa-decode-backend", decode]
 
 
-def _reports(engine: Engine) -> Flags:
+def _reports(engine: PlannedEngine) -> Flags:
     """What the proxy reads: cached tokens, counters, KV events. A decode engine keeps no prefix, and has no events."""
     command = ["--enable-cache-report", "--enable-metrics"]
     if engine.role == "decode":
@@ -139,7 +139,7 @@ def _reports(engine: Engine) -> Flags:
     return [*command, "--kv-events-config", json.dumps(events)]
 
 
-def _tiers(engine: Engine) -> Flags:
+def _tiers(engine: PlannedEngine) -> Flags:
     if engine.lmcache:
         return ["--enable-lmcache"]
     command: Flags = []
@@ -153,7 +153,7 @@ def _tiers(engine: Engine) -> Flags:
     return command
 
 
-def _drafts(engine: Engine) -> Flags:
+def _drafts(engine: PlannedEngine) -> Flags:
     found = engine.speculation
     if found is None:
         return []
@@ -164,7 +164,7 @@ def _drafts(engine: Engine) -> Flags:
     return [*command, "--speculative-num-draft-tokens", str(found.draft_tokens)]
 
 
-def _disaggregation(plan: Plan, engine: Engine) -> Flags:
+def _disaggregation(plan: Plan, engine: PlannedEngine) -> Flags:
     if engine.role == "aggregated":
         return []
     command = ["--disaggregation-mode", engine.role, "--disaggregation-transfer-backend", "mooncake"]

@@ -7,7 +7,7 @@ cache no formula covers only flags are judged: what fits into memory is not know
 from collections import defaultdict
 from collections.abc import Iterator
 
-from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.layout import divides_kv
 from warmroute_backend.plan.memory import chunk_of_rank, most_fraction, reserve_mib
@@ -26,7 +26,7 @@ def problems(plan: Plan) -> list[str]:
     return [*found, *_together(plan)]
 
 
-def _engine(plan: Plan, engine: Engine) -> Iterator[str]:
+def _engine(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     yield from _places(plan, engine)
     shape_problems = list(_shape(plan, engine))
     yield from shape_problems
@@ -44,7 +44,7 @@ def _engine(plan: Plan, engine: Engine) -> Iterator[str]:
         yield f"storage {engine.storage} is a tier behind HiCache, which this engine does not have."
 
 
-def _places(plan: Plan, engine: Engine) -> Iterator[str]:
+def _places(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     """GPUs and nodes that exist."""
     cluster, shape = plan.cluster, engine.shape
     if engine.node < 0 or engine.nodes < 1 or engine.node + engine.nodes > cluster.nodes:
@@ -57,7 +57,7 @@ def _places(plan: Plan, engine: Engine) -> Iterator[str]:
         )
 
 
-def _shape(plan: Plan, engine: Engine) -> Iterator[str]:
+def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     """Divisions that come out even."""
     shape, model = engine.shape, plan.model
     if shape.tp < 1 or model.heads % shape.tp:
@@ -91,14 +91,14 @@ def _shape(plan: Plan, engine: Engine) -> Iterator[str]:
         yield f"memory_fraction {engine.fraction} is not between 0 and 1."
 
 
-def _context(plan: Plan, engine: Engine) -> Iterator[str]:
+def _context(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     if engine.context_tokens > plan.model.context_tokens:
         yield f"context_tokens {engine.context_tokens:,} is above the model's {plan.model.context_tokens:,}."
     if engine.context_tokens < 1:
         yield "context_tokens is at least 1."
 
 
-def _memory(plan: Plan, engine: Engine) -> Iterator[str]:
+def _memory(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     found = plan.memory(engine)
     reserve = reserve_mib(plan.cluster.gpu, plan.model, engine.shape) / 1024
     if found.pool <= 0:
@@ -126,7 +126,7 @@ def _memory(plan: Plan, engine: Engine) -> Iterator[str]:
         )
 
 
-def _host(plan: Plan, engine: Engine) -> Iterator[str]:
+def _host(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     if engine.hicache is None:
         return
     gpu = plan.cluster.gpu
@@ -172,7 +172,7 @@ def _host_memory(plan: Plan) -> Iterator[str]:
             )
 
 
-def _pairs(first: Engine, others: tuple[Engine, ...]) -> Iterator[str]:
+def _pairs(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Iterator[str]:
     for other in others:
         for what, ours, theirs in (
             ("page_tokens", first.shape.page_tokens, other.shape.page_tokens),
@@ -184,7 +184,7 @@ def _pairs(first: Engine, others: tuple[Engine, ...]) -> Iterator[str]:
                 yield f"{first.name} and {other.name} exchange KV and need the same {what}: {ours} and {theirs}."
 
 
-def _divisions(first: Engine, others: tuple[Engine, ...]) -> Iterator[str]:
+def _divisions(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Iterator[str]:
     """Divided KV moves from whole KV or from the same division (`disaggregation/common/conn.py:531`)."""
     for other in others:
         if first.shape.dcp not in {1, other.shape.dcp}:
@@ -192,7 +192,7 @@ def _divisions(first: Engine, others: tuple[Engine, ...]) -> Iterator[str]:
             yield f"{dcps}; set that of prefill to 1."
 
 
-def _drafting(engine: Engine) -> str:
+def _drafting(engine: PlannedEngine) -> str:
     found = engine.speculation
     return "none" if found is None else f"{found.algorithm} {found.path or 'built-in'} {found.steps}"
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan import reasons
-from warmroute_backend.plan.deployment import Choice, Engine, Plan, Ports
+from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine, Ports
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, Cluster
 from warmroute_backend.plan.layout import Layout, Wanted, default_kv_type, fitted, holds, layouts, smallest_engine
@@ -218,12 +218,12 @@ def _with_draft(request: PlanRequest, wanted: Wanted, layout: Layout, draft: Dra
     return fitted(wanted, shape)
 
 
-def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, draft: Draft | None) -> Engine:
+def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, draft: Draft | None) -> PlannedEngine:
     cluster = request.cluster
     found = None
     if draft is not None:
         found = speculation(cluster.gpu, request.model, layout.shape, average_load(request), draft)
-    return Engine(
+    return PlannedEngine(
         name=role,
         node=first_gpu // cluster.per_node,
         nodes=-(-layout.shape.tp // cluster.per_node),
@@ -238,7 +238,7 @@ def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, dr
     )
 
 
-def _on_ports(engines: Iterable[Engine]) -> Iterator[Engine]:
+def _on_ports(engines: Iterable[PlannedEngine]) -> Iterator[PlannedEngine]:
     """Engines with names and with ports that no other engine of their node has."""
     of_role: dict[str, int] = {}
     of_node: dict[int, int] = {}

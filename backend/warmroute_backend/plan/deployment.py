@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.hardware import Cluster
-from warmroute_backend.plan.memory import Memory, Shape, memory
+from warmroute_backend.plan.memory import EngineShape, Memory, memory
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.words import CACHE_DIR, RDMA_RESOURCE, Objective, Storage
 
@@ -63,14 +63,14 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class PlannedEngine:
     """One SGLang server: its GPUs and all of its settings."""
 
     name: str
     node: int
     nodes: int
     first_gpu: int
-    shape: Shape
+    shape: EngineShape
     ep: int
     fraction: float
     context_tokens: int
@@ -144,7 +144,7 @@ class Plan:
     model_name: str
     cluster: Cluster
     objective: Objective
-    engines: tuple[Engine, ...]
+    engines: tuple[PlannedEngine, ...]
     traffic: Traffic | None = None
     site: Site = field(default_factory=Site)
     choices: tuple[Choice, ...] = ()
@@ -160,9 +160,9 @@ class Plan:
         """Whether all engines are on one node."""
         return len({node for engine in self.engines for node in range(engine.node, engine.node + engine.nodes)}) == 1
 
-    def of(self, role: Role) -> tuple[Engine, ...]:
+    def of(self, role: Role) -> tuple[PlannedEngine, ...]:
         return tuple(engine for engine in self.engines if engine.role == role)
 
-    def memory(self, engine: Engine) -> Memory:
+    def memory(self, engine: PlannedEngine) -> Memory:
         """The memory of each GPU of an engine."""
         return memory(self.cluster.gpu, self.model, engine.shape, engine.fraction)

@@ -12,8 +12,8 @@ from warmroute_backend.plan.cache import WINDOW_RATIO
 from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.hardware import Gpu
 from warmroute_backend.plan.memory import (
+    EngineShape,
     Memory,
-    Shape,
     chunk_of_rank,
     default_fraction,
     memory,
@@ -53,7 +53,7 @@ _WEIGHT_BLOCK: Final = 128
 class Layout:
     """An engine that fits: its shape, the experts' division, the fraction, and what they give."""
 
-    shape: Shape
+    shape: EngineShape
     ep: int
     fraction: float
     memory: Memory
@@ -78,7 +78,7 @@ class Wanted:
     dcp: int | None = None
 
 
-def divides_kv(model: Model, shape: Shape) -> bool:
+def divides_kv(model: Model, shape: EngineShape) -> bool:
     """Whether an engine can have its `dcp`. Sparse attention could, but without HiCache and without a division into
     prefill and decode (`model_overrides/deepseek_v2.py:18`); the KV of heads is divided by tensor parallelism."""
     return model.kind is CacheKind.LATENT and shape.dcp > 0 and shape.attention_tp % shape.dcp == 0
@@ -141,7 +141,7 @@ def _sized(wanted: Wanted, gpus: int, attention_dp: int, role: Role) -> Layout:
     model = wanted.model
     chunk = wanted.chunk_tokens or default_chunk(wanted.gpu, attention_dp)
     most = MOST_RUNNING[wanted.objective]
-    shape = Shape(
+    shape = EngineShape(
         role, gpus, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, PAGE_TOKENS,
         window_ratio=wanted.window_ratio or WINDOW_RATIO,
     )  # fmt: skip
@@ -153,7 +153,7 @@ def _sized(wanted: Wanted, gpus: int, attention_dp: int, role: Role) -> Layout:
     return fitted(wanted, replace(shape, running_requests=running * attention_dp, graph_batch=running))
 
 
-def _with_window_ratio(wanted: Wanted, shape: Shape) -> Shape:
+def _with_window_ratio(wanted: Wanted, shape: EngineShape) -> EngineShape:
     """The least ratio, to a hundredth, at which the pool of windows has room for as many requests as the other pool.
     A smaller one leaves more to the other, which then holds more requests."""
     if wanted.model.kind is not CacheKind.WINDOW or wanted.window_ratio is not None:
@@ -174,7 +174,7 @@ def default_chunk(gpu: Gpu, attention_dp: int) -> int:
     return max(of_gpu, RANK_CHUNK_TOKENS * attention_dp)
 
 
-def fitted(wanted: Wanted, shape: Shape) -> Layout:
+def fitted(wanted: Wanted, shape: EngineShape) -> Layout:
     """A shape with its fraction and memory."""
     gpu, model = wanted.gpu, wanted.model
     chosen = most_fraction if wanted.most_fraction else default_fraction
@@ -187,7 +187,7 @@ def request_tokens(traffic: Traffic | None) -> int:
     return traffic.input_tokens + traffic.output_tokens if traffic else REQUEST_TOKENS
 
 
-def expert_groups(wanted: Wanted, shape: Shape) -> int:
+def expert_groups(wanted: Wanted, shape: EngineShape) -> int:
     """`--ep-size`: whole experts on each GPU with attention groups, for throughput; else as few groups as leave each
     GPU's part of an expert a multiple of the 128 columns that fp8 weights share a scale for."""
     model = wanted.model

@@ -31,7 +31,7 @@ _BASELINE_VISION: Final = 24 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class EngineShape:
     """What of an engine's settings decides its memory. `chunk_tokens` is what `--chunked-prefill-size` says: with
     attention groups each computes its share of it."""
 
@@ -80,7 +80,7 @@ class Memory:
         return self.weights / self.free_before_weights
 
 
-def reserve_mib(gpu: Gpu, model: Model, shape: Shape) -> float:
+def reserve_mib(gpu: Gpu, model: Model, shape: EngineShape) -> float:
     """What SGLang keeps out of the static memory by default."""
     if shape.role == "decode":
         activation = max(shape.running_requests * max(1, shape.draft_tokens), _LEAST_ACTIVATION_TOKENS)
@@ -90,7 +90,7 @@ def reserve_mib(gpu: Gpu, model: Model, shape: Shape) -> float:
     return max(reserve, _FLOOR_MIB) if gpu.memory_mib > _FLOOR_FROM_MIB else reserve
 
 
-def _graphs_mib(model: Model, shape: Shape) -> float:
+def _graphs_mib(model: Model, shape: EngineShape) -> float:
     """`reserve_for_graph_mb`: decode graphs by batch, more with attention groups; prefill graphs, which divided KV has
     none of (`cuda_graph_hook.py:213`)."""
     found = 0.0
@@ -110,12 +110,12 @@ def _buckets(most: int) -> int:
     return sum(size <= most for size in sizes)
 
 
-def most_fraction(gpu: Gpu, model: Model, shape: Shape) -> float:
+def most_fraction(gpu: Gpu, model: Model, shape: EngineShape) -> float:
     """The largest `--mem-fraction-static` that leaves what SGLang reserves for activations and graphs."""
     return round((gpu.memory_mib - reserve_mib(gpu, model, shape)) / gpu.memory_mib, 3)
 
 
-def default_fraction(gpu: Gpu, model: Model, shape: Shape) -> float:
+def default_fraction(gpu: Gpu, model: Model, shape: EngineShape) -> float:
     """`--mem-fraction-static` as SGLang chooses it where it is not given."""
     fraction = most_fraction(gpu, model, shape)
     if not model.is_multimodal or shape.role == "decode":
@@ -124,7 +124,7 @@ def default_fraction(gpu: Gpu, model: Model, shape: Shape) -> float:
     return fraction * 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * (complexity - 1.0)))
 
 
-def memory(gpu: Gpu, model: Model, shape: Shape, fraction: float) -> Memory:
+def memory(gpu: Gpu, model: Model, shape: EngineShape, fraction: float) -> Memory:
     """The memory of one GPU of an engine that is started with this fraction."""
     free = gpu.memory_bytes - gpu.context_mib * MIB - (GROUP_MIB * MIB if shape.tp > 1 else 0)
     weights = loaded_bytes(model, shape.tp, shape.attention_dp, with_mtp=shape.draft_is_mtp) + shape.draft_bytes
@@ -140,7 +140,7 @@ def memory(gpu: Gpu, model: Model, shape: Shape, fraction: float) -> Memory:
     return Memory(gpu.memory_bytes, free, weights, slack, pool, cell, tokens, fraction, window)
 
 
-def requests_held(found: Memory, model: Model, shape: Shape, request_tokens: int) -> int:
+def requests_held(found: Memory, model: Model, shape: EngineShape, request_tokens: int) -> int:
     """Requests of `request_tokens` that a rank keeps. The second pool holds the last window of each, and the chunk of a
     prompt that is being computed (`swa_radix_cache`: a prefix without its window is no hit)."""
     held = found.tokens // request_tokens
@@ -149,17 +149,17 @@ def requests_held(found: Memory, model: Model, shape: Shape, request_tokens: int
     return min(held, max(0, found.window_tokens - chunk_of_rank(shape)) // window_of(model, shape, request_tokens))
 
 
-def window_of(model: Model, shape: Shape, request_tokens: int) -> int:
+def window_of(model: Model, shape: EngineShape, request_tokens: int) -> int:
     """Tokens of one request in the second pool: its window, and a page that it begins in."""
     return min(request_tokens, model.window_tokens + shape.page_tokens)
 
 
-def chunk_of_rank(shape: Shape) -> int:
+def chunk_of_rank(shape: EngineShape) -> int:
     """Tokens of prompts that a rank computes at once."""
     return 0 if shape.role == "decode" else shape.chunk_tokens // shape.attention_dp
 
 
-def engine_cell(gpu: Gpu, model: Model, shape: Shape) -> float:
+def engine_cell(gpu: Gpu, model: Model, shape: EngineShape) -> float:
     """Bytes of a token on each GPU of this engine, on average: with `dcp` a token is on one GPU of so many.
 
     Sparse attention in fp8 has raw rows on Blackwell, where SGLang takes TensorRT-LLM's kernels, and scaled ones on

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from warmroute_backend.plan.deployment import (
-    Engine,
     HiCache,
     Plan,
+    PlannedEngine,
     Ports,
     Price,
     Site,
@@ -21,7 +21,7 @@ from warmroute_backend.plan.deployment import (
 )
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, gpus_with, parse_cluster
-from warmroute_backend.plan.memory import Shape
+from warmroute_backend.plan.memory import EngineShape
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.tables import known, record, table
 from warmroute_backend.plan.words import OBJECTIVES
@@ -133,7 +133,7 @@ def _site(given: object, where: str) -> Site:
     return record(Site, {**rest, "environment": list(environment.items())}, where)
 
 
-def _engine(given: object, where: str) -> Engine:
+def _engine(given: object, where: str) -> PlannedEngine:
     if not isinstance(given, dict):
         raise PlanError(f"{where} is no table.")
     known(given, (*_ENGINE_KEYS, *_SHAPE_KEYS, *_NESTED), where)
@@ -143,7 +143,9 @@ def _engine(given: object, where: str) -> Engine:
         key: record(kind, given[key], f"{where}.{key}") for key, kind in _NESTED.items() if key in given
     }
     keys = {name: key for key, name in (*_ENGINE_KEYS.items(), *_SHAPE_KEYS.items())}
-    return record(Engine, {**own, **nested, "shape": record(Shape, shape, where, keys=keys)}, where, keys=keys)
+    return record(
+        PlannedEngine, {**own, **nested, "shape": record(EngineShape, shape, where, keys=keys)}, where, keys=keys
+    )
 
 
 def _table(document: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from warmroute_backend.plan.deployment import Choice, Engine, Plan
+from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine
 from warmroute_backend.plan.layout import (
     LARGE_GPU_MIB,
     MOST_RUNNING,
@@ -78,7 +78,7 @@ def _page(plan: Plan) -> Choice:
     return Choice("page", f"{PAGE_TOKENS} tokens", why)
 
 
-def _engine(plan: Plan, request: PlanRequest, engines: tuple[Engine, ...]) -> list[Choice]:
+def _engine(plan: Plan, request: PlanRequest, engines: tuple[PlannedEngine, ...]) -> list[Choice]:
     engine = engines[0]
     role = engine.role
     return [
@@ -97,7 +97,7 @@ def _engine(plan: Plan, request: PlanRequest, engines: tuple[Engine, ...]) -> li
     ]
 
 
-def _parallel(plan: Plan, request: PlanRequest, engine: Engine) -> Choice:
+def _parallel(plan: Plan, request: PlanRequest, engine: PlannedEngine) -> Choice:
     shape, model = engine.shape, plan.model
     value = f"TP {shape.tp}, {shape.attention_dp} attention group{'s' * (shape.attention_dp > 1)}"
     if engine.nodes > 1:
@@ -125,7 +125,7 @@ def _parallel(plan: Plan, request: PlanRequest, engine: Engine) -> Choice:
     return Choice(f"{engine.role}: parallelism", value, because)
 
 
-def _experts(plan: Plan, engine: Engine) -> Choice:
+def _experts(plan: Plan, engine: PlannedEngine) -> Choice:
     topic = f"{engine.role}: expert parallelism"
     if not plan.model.experts:
         return Choice(topic, "EP 1", "the model has no experts.")
@@ -141,7 +141,7 @@ def _experts(plan: Plan, engine: Engine) -> Choice:
     return Choice(topic, f"EP {engine.ep}", because)
 
 
-def _fraction(plan: Plan, request: PlanRequest, engine: Engine) -> Choice:
+def _fraction(plan: Plan, request: PlanRequest, engine: PlannedEngine) -> Choice:
     reserve = reserve_mib(plan.cluster.gpu, plan.model, engine.shape) / 1024
     if request.fraction is not None:
         because = f"it was asked for; SGLang would keep {reserve:.1f} GiB for activations and graphs."
@@ -153,7 +153,7 @@ def _fraction(plan: Plan, request: PlanRequest, engine: Engine) -> Choice:
     return Choice(f"{engine.role}: memory fraction", f"{engine.fraction:.3f}", because)
 
 
-def _chunk(plan: Plan, engine: Engine) -> Choice:
+def _chunk(plan: Plan, engine: PlannedEngine) -> Choice:
     shape = engine.shape
     if shape.attention_dp > 1:
         because = (
@@ -165,7 +165,7 @@ def _chunk(plan: Plan, engine: Engine) -> Choice:
     return Choice(f"{engine.role}: chunk", f"{shape.chunk_tokens} tokens", because)
 
 
-def _windows(plan: Plan, request: PlanRequest, engine: Engine) -> list[Choice]:
+def _windows(plan: Plan, request: PlanRequest, engine: PlannedEngine) -> list[Choice]:
     if plan.model.kind is not CacheKind.WINDOW:
         return []
     found, tokens = plan.memory(engine), request_tokens(plan.traffic)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from warmroute_backend.plan.deployment import Speculation
 from warmroute_backend.plan.hardware import Gpu
-from warmroute_backend.plan.memory import Shape
+from warmroute_backend.plan.memory import EngineShape
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.models import names_of
 from warmroute_backend.plan.speed import Load, decode_step_s, layer_s
@@ -70,7 +70,7 @@ def draft_of(model: Model) -> Draft | None:
     return found.pop() if len(found) == 1 else None
 
 
-def speculation(gpu: Gpu, model: Model, shape: Shape, load: Load, draft: Draft) -> Speculation:
+def speculation(gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft) -> Speculation:
     """Three steps of one candidate, SGLang's default for all but Llama (`_auto_choose_speculative_params`)."""
     steps, topk = 3, 1
     return Speculation(
@@ -79,7 +79,9 @@ def speculation(gpu: Gpu, model: Model, shape: Shape, load: Load, draft: Draft) 
     )  # fmt: skip
 
 
-def speed_up(gpu: Gpu, model: Model, shape: Shape, load: Load, draft: Draft, batch: float, steps: int = 3) -> float:
+def speed_up(
+    gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, batch: float, steps: int = 3
+) -> float:
     """Tokens a second with drafts over those without."""
     plain = decode_step_s(gpu, model, shape, load, batch)
     verify = decode_step_s(gpu, model, shape, load, batch, steps + 1)
@@ -87,7 +89,7 @@ def speed_up(gpu: Gpu, model: Model, shape: Shape, load: Load, draft: Draft, bat
     return draft.accept_length * plain / (verify + drafting)
 
 
-def largest_batch(gpu: Gpu, model: Model, shape: Shape, load: Load, draft: Draft, steps: int = 3) -> int:
+def largest_batch(gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, steps: int = 3) -> int:
     """The largest number of sequences in a rank for which drafts pay; 0: never."""
     low, high = 0, LARGEST_BATCH
     while low < high:

@@ -15,7 +15,7 @@ from typing import Final
 from warmroute_backend.engine.model.work import Costs
 from warmroute_backend.plan.cache import cell_bytes
 from warmroute_backend.plan.hardware import Gpu
-from warmroute_backend.plan.memory import Shape, engine_cell
+from warmroute_backend.plan.memory import EngineShape, engine_cell
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.weights import active_parameters, weights
 
@@ -96,7 +96,7 @@ def attention_flops(model: Model, context_tokens: float) -> float:
     return width * ((model.layers - model.window_layers) * context_tokens + windows)
 
 
-def prefill_tokens_per_s(gpu: Gpu, model: Model, shape: Shape, load: Load) -> float:
+def prefill_tokens_per_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load) -> float:
     """Prompt tokens that one rank computes in a second: with attention groups, its share of the engine's. While other
     groups have nothing to do, a real one is faster: the experts of all GPUs then work for it alone."""
     context = max(0.0, load.input_tokens - load.uncached_tokens / 2)
@@ -105,7 +105,7 @@ def prefill_tokens_per_s(gpu: Gpu, model: Model, shape: Shape, load: Load) -> fl
     return engine / shape.attention_dp
 
 
-def decode_step_s(gpu: Gpu, model: Model, shape: Shape, load: Load, batch: float, tokens_each: int = 1) -> float:
+def decode_step_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load, batch: float, tokens_each: int = 1) -> float:
     """One decode step with `batch` sequences in each attention group, `tokens_each` verified for each of them."""
     found = weights(model)
     tokens = batch * shape.attention_dp * tokens_each
@@ -124,7 +124,7 @@ def layer_s(gpu: Gpu) -> float:
     return BLACKWELL_LAYER_S if gpu.is_blackwell else LAYER_S
 
 
-def nodes_layer_s(gpu: Gpu, model: Model, shape: Shape, tokens: float) -> float:
+def nodes_layer_s(gpu: Gpu, model: Model, shape: EngineShape, tokens: float) -> float:
     """What a layer of an engine over several nodes takes more, for `tokens` in a step of the whole engine. Experts of
     attention groups exchange tokens: bytes by the width of a token and its experts, overlapped with nothing."""
     if shape.tp <= gpu.per_node:
@@ -145,7 +145,7 @@ def _all_to_all_s(gpus: int) -> float:
     return (ALL_TO_ALL_US[below] + share * (ALL_TO_ALL_US[above] - ALL_TO_ALL_US[below])) * 1e-6
 
 
-def _kv_read(gpu: Gpu, model: Model, shape: Shape, context_tokens: float) -> float:
+def _kv_read(gpu: Gpu, model: Model, shape: EngineShape, context_tokens: float) -> float:
     """Bytes of one sequence's KV that a GPU reads in a step."""
     if model.kind is CacheKind.SPARSE:
         index = (model.index_dim + 4) * model.indexed_layers
@@ -158,7 +158,7 @@ def _kv_read(gpu: Gpu, model: Model, shape: Shape, context_tokens: float) -> flo
     return engine_cell(gpu, model, shape) * context_tokens
 
 
-def transfer_gb_s(gpu: Gpu, shape: Shape, *, inside_node: bool) -> float:
+def transfer_gb_s(gpu: Gpu, shape: EngineShape, *, inside_node: bool) -> float:
     """Of one rank's KV from prefill to decode: NVLink of a GPU, or the network cards beside its GPUs."""
     if inside_node:
         return gpu.link_gb_s
@@ -166,7 +166,7 @@ def transfer_gb_s(gpu: Gpu, shape: Shape, *, inside_node: bool) -> float:
 
 
 def costs(
-    gpu: Gpu, model: Model, shape: Shape, load: Load, *, transfer: float = 0.0, accept_length: float = 1.0
+    gpu: Gpu, model: Model, shape: EngineShape, load: Load, *, transfer: float = 0.0, accept_length: float = 1.0
 ) -> Costs:
     """The costs of one rank for the engine model of the replay; `transfer` in GB/s. Decode is a line through the steps
     of one sequence and of a full batch; with drafts, a step verifies all of them and brings `accept_length` tokens."""

@@ -8,7 +8,7 @@ pins a pool of its own, also where MLA ranks hold the same KV.
 from dataclasses import replace
 from typing import Final
 
-from warmroute_backend.plan.deployment import Choice, Engine, HiCache, Plan
+from warmroute_backend.plan.deployment import Choice, HiCache, Plan, PlannedEngine
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.request import PlanRequest
@@ -32,7 +32,7 @@ def host_budget_gb(plan: Plan) -> int:
     return int(usable / gpu.per_node / GB)
 
 
-def host_tokens(plan: Plan, engine: Engine) -> int:
+def host_tokens(plan: Plan, engine: PlannedEngine) -> int:
     """Tokens in the host pool of one rank."""
     if engine.hicache is None:
         return 0
@@ -45,7 +45,7 @@ def rank_segment_bytes(plan: Plan) -> int:
     return int(host_budget_gb(plan) * GB * STORE_SHARE)
 
 
-def engine_segment_bytes(plan: Plan, engine: Engine) -> int:
+def engine_segment_bytes(plan: Plan, engine: PlannedEngine) -> int:
     """`global_segment_size` of an engine.
 
     SGLang divides it by the ranks of one attention group, not by all of the engine
@@ -59,7 +59,7 @@ def offload_gb(plan: Plan) -> int:
     return int(host_budget_gb(plan) * (1 - STORE_SHARE))
 
 
-def host_bytes(plan: Plan, engine: Engine) -> int:
+def host_bytes(plan: Plan, engine: PlannedEngine) -> int:
     """Host memory that each rank of an engine pins: its pool, and its part of the shared store."""
     stores = engine.storage == "mooncake"
     offloaded = offload_gb(plan) * GB if stores and engine.role == "decode" else 0
@@ -77,7 +77,7 @@ def store_tokens(plan: Plan) -> int:
     return int(rank_segment_bytes(plan) * ranks / (plan.memory(engines[0]).cell * parts))
 
 
-def refuse_lmcache(engine: Engine) -> str | None:
+def refuse_lmcache(engine: PlannedEngine) -> str | None:
     """Why LMCache cannot run in this engine, else None."""
     against = [
         (engine.hicache is not None, "HiCache"),

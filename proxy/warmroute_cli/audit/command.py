@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from warmroute_cli.audit.isolation import Options, Relation, audit
+from warmroute_cli.audit.isolation import AuditOptions, Relation, audit
 from warmroute_cli.audit.probes import AuditError, Sender
-from warmroute_cli.audit.verdicts import Verdict, verdicts
+from warmroute_cli.audit.verdicts import IsolationVerdict, verdicts
 
 LEAST_TRIALS: Final = 8
 MAX_KEY_BYTES: Final = 4_096
@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.trials < LEAST_TRIALS:
             raise AuditError(f"--trials {arguments.trials} is too few to tell anything; give {LEAST_TRIALS} or more")
         senders = _senders(arguments)
-        options = Options(arguments.trials, arguments.prompt_bytes, arguments.filler)
+        options = AuditOptions(arguments.trials, arguments.prompt_bytes, arguments.filler)
         seen = audit(senders, options, lambda counted: _progress(counted, arguments.trials))
     except AuditError as error:
         print(f"\nwarmroute audit: {error}" if sys.stderr.isatty() else f"warmroute audit: {error}", file=sys.stderr)
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if all(each.ok for each in found) else 1
 
 
-def shown(found: list[Verdict]) -> str:
+def shown(found: list[IsolationVerdict]) -> str:
     """A table, and a line for all."""
     rows = [
         (

@@ -29,7 +29,7 @@ class Relation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class AuditOptions:
     """How to try. `filler`: new prompts that the first tenant sends in between, so that its own leaves the device."""
 
     trials: int
@@ -45,7 +45,9 @@ class Seen:
     new: list[Probe] = field(default_factory=list)
 
 
-def audit(senders: dict[Relation, Sender], options: Options, on_trial: Callable[[int], None]) -> dict[Relation, Seen]:
+def audit(
+    senders: dict[Relation, Sender], options: AuditOptions, on_trial: Callable[[int], None]
+) -> dict[Relation, Seen]:
     """Make the trials. `on_trial` is told how many have counted. Raises: AuditError."""
     seen = {relation: Seen() for relation in senders}
     made = 0
@@ -58,7 +60,7 @@ def audit(senders: dict[Relation, Sender], options: Options, on_trial: Callable[
     return seen
 
 
-def _trial(senders: dict[Relation, Sender], options: Options, seen: dict[Relation, Seen]) -> None:
+def _trial(senders: dict[Relation, Sender], options: AuditOptions, seen: dict[Relation, Seen]) -> None:
     tenant = senders[Relation.ITSELF]
     prompt = new_prompt(options.prompt_bytes)
     first = tenant.send(prompt)

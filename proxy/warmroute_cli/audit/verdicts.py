@@ -19,7 +19,7 @@ LEAST_HITS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class IsolationVerdict:
     """Of one relation. `hits`: prompts of the first tenant that were found, of `samples`; times in seconds."""
 
     relation: str
@@ -38,17 +38,17 @@ class Verdict:
         return asdict(self)
 
 
-def verdicts(seen: Mapping[Relation, Seen], trials: int, tier: str) -> list[Verdict]:
+def verdicts(seen: Mapping[Relation, Seen], trials: int, tier: str) -> list[IsolationVerdict]:
     """Judge all relations; `tier`: where the control must find its prompts, else nothing is shown about it."""
     return [_verdict(relation, found, trials, tier) for relation, found in seen.items()]
 
 
-def _verdict(relation: Relation, seen: Seen, trials: int, tier: str) -> Verdict:
+def _verdict(relation: Relation, seen: Seen, trials: int, tier: str) -> IsolationVerdict:
     baseline = max((probe.cached for probe in seen.new), default=0)  # what all prompts share, such as a template
     hits = [probe for probe in seen.again if probe.cached > baseline]
     times = compare([probe.ttft_s for probe in seen.again], [probe.ttft_s for probe in seen.new])
     ok, finding = _judged(relation, seen, hits=len(hits), times=times, trials=trials, tier=tier)
-    return Verdict(
+    return IsolationVerdict(
         relation=relation.value,
         samples=len(seen.again),
         hits=len(hits),

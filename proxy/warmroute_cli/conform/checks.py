@@ -8,7 +8,7 @@ from warmroute.contract.money import Rates, nano_from_pico
 from warmroute_cli.conform import answers, caching, fields
 from warmroute_cli.conform.answers import LONG_ANSWER
 from warmroute_cli.conform.shapes import ANSWER_TOKENS, SIGNALS
-from warmroute_cli.conform.trial import Options, Trial
+from warmroute_cli.conform.trial import Trial, TrialOptions
 from warmroute_cli.conform.verdicts import Cell
 
 LEAST_BYTES_PER_TOKEN: Final = 3
@@ -35,7 +35,7 @@ class Cost(NamedTuple):
         return nano_from_pico(self.prompt_tokens * rates.input + self.completion_tokens * rates.output)
 
 
-def checks_of(api: str, options: Options) -> list[Check]:
+def checks_of(api: str, options: TrialOptions) -> list[Check]:
     """The checks of an API, in their order; those that look at all answers come last."""
     cached = 1 + caching.REPEATS
     return [
@@ -57,12 +57,12 @@ def checks_of(api: str, options: Options) -> list[Check]:
     ]
 
 
-def _sticks(api: str, options: Options) -> Iterator[Check]:
+def _sticks(api: str, options: TrialOptions) -> Iterator[Check]:
     for signal in SIGNALS[api]:
         yield Check(partial(caching.sticks, signal=signal), caching.sticks_requests(options.turns))
 
 
-def cost_of(checks: list[Check], options: Options) -> Cost:
+def cost_of(checks: list[Check], options: TrialOptions) -> Cost:
     """What the checks may send."""
     requests = sum(check.requests for check in checks)
     prompt = options.prompt_bytes // LEAST_BYTES_PER_TOKEN + OVERHEAD_TOKENS

@@ -9,7 +9,7 @@ from typing import Final
 from warmroute.contract.money import Rates, usd
 from warmroute_cli.conform.checks import Check, Cost, checks_of, cost_of
 from warmroute_cli.conform.report import as_dict, counted, table
-from warmroute_cli.conform.trial import Options, Trial
+from warmroute_cli.conform.trial import Trial, TrialOptions
 from warmroute_cli.conform.verdicts import FAIL, Cell
 from warmroute_cli.conform.wire import Endpoint, NotReached
 from warmroute_cli.tables import width
@@ -24,7 +24,7 @@ def run(arguments: Namespace) -> int:
         rates = None if arguments.price is None else rates_of(arguments.price)
         keys = tuple(_key(file) for file in (arguments.key_file, arguments.other_key_file))
         endpoint = Endpoint(arguments.url, keys, arguments.timeout_s)
-        options = Options(arguments.prompt_bytes, arguments.turns, arguments.other_key_file is not None, rates)
+        options = TrialOptions(arguments.prompt_bytes, arguments.turns, arguments.other_key_file is not None, rates)
         plans = {api: checks_of(api, options) for api in dict.fromkeys(arguments.api)}
         cost = cost_of([check for checks in plans.values() for check in checks], options)
         print(f"warmroute conform: {_announced(cost, rates)}", file=sys.stderr)
@@ -45,7 +45,9 @@ def run(arguments: Namespace) -> int:
     return int(any(cell.state == FAIL for _, cells in results.values() for cell in cells))
 
 
-def _tried(endpoint: Endpoint, api: str, model: str, options: Options, checks: list[Check]) -> tuple[Trial, list[Cell]]:
+def _tried(
+    endpoint: Endpoint, api: str, model: str, options: TrialOptions, checks: list[Check]
+) -> tuple[Trial, list[Cell]]:
     trial, cells = Trial(endpoint, api, model, options, sum(check.requests for check in checks)), []
     for check in checks:
         cells.append(check.run(trial))

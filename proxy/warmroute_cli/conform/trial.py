@@ -15,7 +15,7 @@ HIT_SHARE: Final = 0.5
 """A prompt is found again if the cached tokens are so much of it."""
 
 
-class Options(NamedTuple):
+class TrialOptions(NamedTuple):
     """How to try. `rates`: what the caller says that the endpoint charges; None: not known."""
 
     prompt_bytes: int = 6_000
@@ -31,7 +31,7 @@ class TooMany(Exception):
 class Trial:
     """What is sent through one API, in order. `allowed`: requests, at most."""
 
-    def __init__(self, endpoint: Endpoint, api: str, model: str, options: Options, allowed: int) -> None:
+    def __init__(self, endpoint: Endpoint, api: str, model: str, options: TrialOptions, allowed: int) -> None:
         self.endpoint = endpoint
         self.api = api
         self.model = model

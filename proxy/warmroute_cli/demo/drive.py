@@ -27,7 +27,7 @@ from openai.resources.chat.completions import AsyncCompletions
 import warmroute
 from warmroute.contract import headers
 from warmroute_cli.demo.audit import ClientTurn
-from warmroute_cli.recordings import RecordedRequest, Recording
+from warmroute_cli.recordings import RecordedRequest, RecordedSession
 
 TURN_TIMEOUT_S = 60.0
 RECEIPT_TIMEOUT_S = 5.0
@@ -69,7 +69,7 @@ def ingresses(recording: str, turns: int, regions: Sequence[str], seed: int) -> 
 
 
 async def drive(
-    recordings: Sequence[Recording], target: Target, sessions: int, on_turn: Callable[[ClientTurn], None]
+    recordings: Sequence[RecordedSession], target: Target, sessions: int, on_turn: Callable[[ClientTurn], None]
 ) -> list[ClientTurn]:
     """Replay all recordings, at most `sessions` at once; the turns as the clients saw them, in order of arrival."""
     turns: list[ClientTurn] = []
@@ -89,7 +89,7 @@ async def drive(
     return sorted(turns, key=lambda turn: turn.started_at)
 
 
-def _work(recording: Recording) -> int:
+def _work(recording: RecordedSession) -> int:
     return sum(len(str(request.body)) for request in recording.requests)
 
 
@@ -116,7 +116,7 @@ def _client_options(target: Target) -> dict[str, Any]:
 
 
 async def _replay(
-    recording: Recording,
+    recording: RecordedSession,
     clients: Mapping[str, openai.AsyncOpenAI],
     target: Target,
     limit: asyncio.Semaphore,
@@ -132,7 +132,7 @@ async def _replay(
 
 
 async def _client_turn(
-    recording: Recording, request: RecordedRequest, clients: Mapping[str, openai.AsyncOpenAI], ingress: str
+    recording: RecordedSession, request: RecordedRequest, clients: Mapping[str, openai.AsyncOpenAI], ingress: str
 ) -> ClientTurn:
     receipt_id = usage = error = None
     started_at = time.time()
@@ -156,7 +156,7 @@ async def _client_turn(
     )
 
 
-def _session(recording: Recording) -> contextlib.AbstractContextManager[object]:
+def _session(recording: RecordedSession) -> contextlib.AbstractContextManager[object]:
     named = recording.name in NAMED_SESSIONS
     return warmroute.session(f"demo-{recording.name}") if named else contextlib.nullcontext()
 

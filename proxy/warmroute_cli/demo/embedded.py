@@ -20,9 +20,9 @@ from warmroute_cli.demo.audit import audit
 from warmroute_cli.demo.drive import Target, drive
 from warmroute_cli.demo.ideal import Ideal, ideals, prompt_of
 from warmroute_cli.demo.results import Pass
-from warmroute_cli.fleet import PAGE_SIZE, Fleet, FleetOptions, Policy, Proxy
+from warmroute_cli.fleet import PAGE_SIZE, FleetOptions, LocalFleet, Policy, Proxy
 from warmroute_cli.processes import FleetError, stopping_on_signals
-from warmroute_cli.recordings import Recording, load_recordings
+from warmroute_cli.recordings import RecordedSession, load_recordings
 from warmroute_cli.state import locked_state
 from warmroute_proxy.server.ledger.ledger import read_rows
 
@@ -54,7 +54,12 @@ def run(arguments: Namespace) -> int:
 
 
 def run_pass(
-    out: Console, state_dir: Path, name: str, options: FleetOptions, recordings: Sequence[Recording], sessions: int
+    out: Console,
+    state_dir: Path,
+    name: str,
+    options: FleetOptions,
+    recordings: Sequence[RecordedSession],
+    sessions: int,
 ) -> Pass:
     """One pass on a fresh fleet."""
     run_dir = state_dir / f"demo-{name}"
@@ -62,7 +67,7 @@ def run_pass(
     title = f"affinity {name}"
     total = sum(len(recording.requests) for recording in recordings)
     out.print(f"{title}: starting 2 regions, 8 engines, 2 proxies", markup=False)
-    with Fleet(state_dir, run_dir, options) as fleet:
+    with LocalFleet(state_dir, run_dir, options) as fleet:
         base_urls = {region: proxy.base_url for region, proxy in fleet.proxies.items()}
         target = Target(base_urls, fleet.api_key, options.seed, THINK_VIRTUAL_S / options.speed)
         with report.progress(out, title, total) as advance:
@@ -81,7 +86,7 @@ def ledger_rows(proxy: Proxy) -> list[dict[str, Any]]:
     return [row | {name: json.loads(row[name]) for name in JSON_COLUMNS if row[name]} for row in rows]
 
 
-def ideal_by_label(recordings: Sequence[Recording], one: Pass) -> dict[str, Ideal]:
+def ideal_by_label(recordings: Sequence[RecordedSession], one: Pass) -> dict[str, Ideal]:
     """The ideal of each turn, in the order in which the turns of a pass arrived."""
     bodies = {(recording.name, request.n): request.body for recording in recordings for request in recording.requests}
     prompts = [prompt_of(turn.recording, bodies[turn.recording, turn.n], PAGE_SIZE) for turn in one.turns]

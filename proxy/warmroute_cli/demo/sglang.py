@@ -29,7 +29,7 @@ from warmroute_cli.demo.results import Pass
 from warmroute_cli.demo.results_sglang import failures, metric_sum, summarize
 from warmroute_cli.fleet import MODELS, STOP_GRACE_S, Proxy, render, wait_ready
 from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
-from warmroute_cli.recordings import RecordedRequest, Recording, load_recordings
+from warmroute_cli.recordings import RecordedRequest, RecordedSession, load_recordings
 from warmroute_cli.state import locked_state
 from warmroute_proxy.server.base.secrets import key_sha256
 
@@ -92,7 +92,9 @@ def _run(out: Console, arguments: Namespace, state_dir: Path, run_dir: Path, pre
     return 1 if problems else 0
 
 
-def fitting(recordings: Sequence[Recording], server: Server) -> tuple[list[Recording], list[tuple[Recording, int]]]:
+def fitting(
+    recordings: Sequence[RecordedSession], server: Server
+) -> tuple[list[RecordedSession], list[tuple[RecordedSession, int]]]:
     """The recordings whose longest prompt fits, with short answers, and the others with that prompt's tokens."""
     found, others = [], []
     for recording in recordings:
@@ -105,13 +107,13 @@ def fitting(recordings: Sequence[Recording], server: Server) -> tuple[list[Recor
     return found, others
 
 
-def shortened(recording: Recording) -> Recording:
+def shortened(recording: RecordedSession) -> RecordedSession:
     """The recording with short answers."""
     requests = tuple(
         RecordedRequest(request.n, request.headers, {**request.body, "max_tokens": ANSWER_TOKENS})
         for request in recording.requests
     )
-    return Recording(recording.name, recording.harness, requests)
+    return RecordedSession(recording.name, recording.harness, requests)
 
 
 def count_tokens(server: Server, request: RecordedRequest) -> int:
@@ -139,7 +141,7 @@ def _pass(
     state_dir: Path,
     run_dir: Path,
     servers: tuple[Server, Server],
-    recordings: Sequence[Recording],
+    recordings: Sequence[RecordedSession],
 ) -> Pass:
     key = state.api_key(state_dir)
     config = run_dir / "proxy.toml"
@@ -159,7 +161,7 @@ def _pass(
 
 
 def _drive(
-    out: Console, arguments: Namespace, proxy: Proxy, key: str, recordings: Sequence[Recording]
+    out: Console, arguments: Namespace, proxy: Proxy, key: str, recordings: Sequence[RecordedSession]
 ) -> list[ClientTurn]:
     target = Target({REGION: proxy.base_url}, key, arguments.seed, think_s=0.0)
     total = sum(len(recording.requests) for recording in recordings)

@@ -51,7 +51,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ClientTurn:
     """One turn as its client saw it."""
 
     session: int
@@ -184,7 +184,7 @@ def show(out: Console, load: Load, found: dict[str, Figures]) -> None:
     out.print(f"Admission by working set computes {saved:.0%} less. Seconds are the engines'.", markup=False)
 
 
-async def play(urls: Sequence[str], api_key: str, load: Load) -> list[Turn]:
+async def play(urls: Sequence[str], api_key: str, load: Load) -> list[ClientTurn]:
     """All sessions at once; each turn goes to the next proxy in turn."""
     limits = httpx.Limits(max_connections=None)
     headers = {"authorization": f"Bearer {api_key}"}
@@ -193,11 +193,11 @@ async def play(urls: Sequence[str], api_key: str, load: Load) -> list[Turn]:
     return [turn for turns in played for turn in turns]
 
 
-async def _session(client: httpx.AsyncClient, urls: Sequence[str], load: Load, number: int) -> list[Turn]:
+async def _session(client: httpx.AsyncClient, urls: Sequence[str], load: Load, number: int) -> list[ClientTurn]:
     start_s, *pauses_s = pauses_of(load, number)
     await asyncio.sleep(start_s / load.speed)
     messages = [{"role": "user", "content": text_of(number, 0, load.first_tokens)}]
-    turns: list[Turn] = []
+    turns: list[ClientTurn] = []
     for at in range(load.turns):
         body = {
             "model": MODEL, "messages": messages, "stream": True, "max_tokens": load.output_tokens,
@@ -219,7 +219,7 @@ def pauses_of(load: Load, session: int) -> list[float]:
     return [draw.uniform(0, load.think_s[1]), *[draw.uniform(*load.think_s) for _ in range(load.turns)]]
 
 
-async def _turn(client: httpx.AsyncClient, url: str, body: dict[str, Any], number: int) -> tuple[Turn, str]:
+async def _turn(client: httpx.AsyncClient, url: str, body: dict[str, Any], number: int) -> tuple[ClientTurn, str]:
     began_s, first_s = time.monotonic(), 0.0
     usage: dict[str, Any] = {}
     texts: list[str] = []
@@ -240,7 +240,9 @@ async def _turn(client: httpx.AsyncClient, url: str, body: dict[str, Any], numbe
             texts += [text] if text else []
     now_s = time.monotonic()
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return Turn(number, usage["prompt_tokens"], cached, (first_s or now_s) - began_s, now_s - began_s), "".join(texts)
+    return ClientTurn(number, usage["prompt_tokens"], cached, (first_s or now_s) - began_s, now_s - began_s), "".join(
+        texts
+    )
 
 
 def text_of(session: int, turn: int, tokens: int) -> str:
@@ -250,7 +252,7 @@ def text_of(session: int, turn: int, tokens: int) -> str:
     return " ".join(words)
 
 
-def figures(turns: Sequence[Turn], speed: float) -> Figures:
+def figures(turns: Sequence[ClientTurn], speed: float) -> Figures:
     """The figures of a pass."""
     prompt, cached = sum(turn.prompt_tokens for turn in turns), sum(turn.cached_tokens for turn in turns)
     ttfts = sorted(turn.ttft_s * speed for turn in turns)

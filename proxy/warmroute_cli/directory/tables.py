@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from warmroute_cli.usage import console
-from warmroute_proxy.server.stores.directory.changing import Change
+from warmroute_proxy.server.stores.directory.changing import DirectoryChange
 from warmroute_proxy.server.stores.directory.key_admin import ListedKey
 from warmroute_proxy.server.stores.directory.tenant_admin import StoredTenant
 
@@ -31,7 +31,7 @@ def print_tenants(of_config: Iterable[str], stored: Iterable[StoredTenant]) -> N
     _print(("name", "where", "changed", "settings"), sorted(rows))
 
 
-def print_changes(changes: Iterable[Change]) -> None:
+def print_changes(changes: Iterable[DirectoryChange]) -> None:
     """A row for each change."""
     rows = [
         (f"{each.at:%Y-%m-%d %H:%M:%S}", each.who, each.kind, each.action, each.subject, each.tenant, _changed(each))
@@ -40,7 +40,7 @@ def print_changes(changes: Iterable[Change]) -> None:
     _print(("at (UTC)", "who", "what", "done", "which", "tenant", "from, to"), rows)
 
 
-def _changed(change: Change) -> str:
+def _changed(change: DirectoryChange) -> str:
     return " -> ".join("" if value is None else _words(value) for value in (change.old, change.new))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from warmroute.contract.money import usd
 from warmroute_cli.installed import missing
-from warmroute_cli.ladder.logs import TRACE, Source, format_of_all, rates_by_model
+from warmroute_cli.ladder.logs import TRACE, LogTurns, format_of_all, rates_by_model
 from warmroute_cli.ladder.sources import source_of
 from warmroute_cli.ladder.table import ladder_table, what_if_table
 from warmroute_cli.tables import width
@@ -38,7 +38,7 @@ def run(arguments: Namespace) -> int:
     return _shown(arguments, ladder, source)
 
 
-def _shown(arguments: Namespace, ladder: Ladder, source: Source) -> int:
+def _shown(arguments: Namespace, ladder: Ladder, source: LogTurns) -> int:
     off = 0
     if source.about["kind"] == "ledger":
         off = sum(lost[1] for (_, cause), lost in ladder.all.lost.items() if cause == UNEXPLAINED and not lost[0])

@@ -21,22 +21,22 @@ from warmroute_proxy.ladder.readers.litellm import LiteLLM, is_litellm
 from warmroute_proxy.ladder.readers.otel import Otel
 from warmroute_proxy.ladder.readers.sglang import FINISHED, SGLang
 from warmroute_proxy.ladder.readers.vllm import VLLM
-from warmroute_proxy.ladder.turn import Turn
+from warmroute_proxy.ladder.turn import LadderTurn
 
 TRACE: Final = "trace"
 LOOKED_AT: Final = 2_000
 """Lines at the beginning of a file by which its format is told."""
 
 
-class Source(NamedTuple):
+class LogTurns(NamedTuple):
     """Turns, and what they were read from. `notes`: what a reader of the figures must know; complete at the end."""
 
     about: dict[str, Any]
-    turns: Iterator[Turn]
+    turns: Iterator[LadderTurn]
     notes: list[str]
 
 
-def log_source(arguments: Namespace) -> Source:
+def log_source(arguments: Namespace) -> LogTurns:
     """The turns of logs. Raises: ValueError, OSError."""
     rates = rates_by_model(arguments.price)
     name = format_of_all(arguments)
@@ -44,7 +44,7 @@ def log_source(arguments: Namespace) -> Source:
     notes: list[str] = []
     reports = Reports(rates, arguments.kv_tokens)
     about = {"kind": name, "paths": [str(path) for path in formats], "kv_tokens": arguments.kv_tokens}
-    return Source(about, _turns(formats, name, reports, notes, bool(rates)), notes)
+    return LogTurns(about, _turns(formats, name, reports, notes, bool(rates)), notes)
 
 
 def format_of_all(arguments: Namespace) -> str:
@@ -55,7 +55,7 @@ def format_of_all(arguments: Namespace) -> str:
     return str(formats.pop())
 
 
-def _turns(paths: list[Path], name: str, reports: Reports, notes: list[str], priced: bool) -> Iterator[Turn]:
+def _turns(paths: list[Path], name: str, reports: Reports, notes: list[str], priced: bool) -> Iterator[LadderTurn]:
     readers = [_reader(name, path if len(paths) > 1 else None) for path in paths]
     logs = [reader.reports(_lines(path)) for reader, path in zip(readers, paths, strict=True)]
     for report in merge(*logs, key=attrgetter("at")):

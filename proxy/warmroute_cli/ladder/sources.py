@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from warmroute_cli.asking import since_parameter
-from warmroute_cli.ladder.logs import Source, log_source
+from warmroute_cli.ladder.logs import LogTurns, log_source
 from warmroute_cli.own_rows import folders_in, rows_of
 from warmroute_cli.past import UP
 from warmroute_proxy.ladder.of_entries import turn_of
-from warmroute_proxy.ladder.turn import Turn
+from warmroute_proxy.ladder.turn import LadderTurn
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.control.usage_question import read_question
 
 
-def source_of(arguments: Namespace) -> Source:
+def source_of(arguments: Namespace) -> LogTurns:
     """The turns that a command line asks for. Raises: ValueError, sqlite3.Error, OSError, ConfigError, Refusal."""
     since_s = _since(arguments.since)
     if arguments.paths and not all(path.is_dir() for path in arguments.paths):
@@ -24,7 +24,7 @@ def source_of(arguments: Namespace) -> Source:
         return log_source(arguments)
     folders = _folders(arguments)
     about = {"kind": "ledger", "paths": [str(folder) for folder in folders], "since": since_s}
-    return Source(about, _of_ledgers(folders, since_s), [])
+    return LogTurns(about, _of_ledgers(folders, since_s), [])
 
 
 def _folders(arguments: Namespace) -> list[Path]:
@@ -35,7 +35,7 @@ def _folders(arguments: Namespace) -> list[Path]:
     return folders_in(arguments.state_dir / UP)
 
 
-def _of_ledgers(folders: list[Path], since_s: float | None) -> Iterator[Turn]:
+def _of_ledgers(folders: list[Path], since_s: float | None) -> Iterator[LadderTurn]:
     for folder in folders:
         for entry in rows_of(folder, since_s):
             if since_s is None or entry.settled_at >= since_s:

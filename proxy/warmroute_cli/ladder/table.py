@@ -7,7 +7,7 @@ from warmroute.contract.money import usd
 from warmroute_cli.tables import Column, Row, fitted
 from warmroute_proxy.ladder.remedies import wins
 from warmroute_proxy.ladder.steps import PROMPT, STEPS
-from warmroute_proxy.ladder.sums import Ladder, Sums
+from warmroute_proxy.ladder.sums import Ladder, LadderSums
 
 if TYPE_CHECKING:
     from warmroute_cli.ladder.what_if import Difference
@@ -49,7 +49,7 @@ def _signed(nanousd: int) -> str:
     return f"{'+' if nanousd > 0 else ''}{usd(nanousd)}"
 
 
-def _steps(sums: Sums, most: int) -> list[str]:
+def _steps(sums: LadderSums, most: int) -> list[str]:
     levels, rows = sums.levels(), []
     before_tokens, before_nanousd = levels[PROMPT]
     for step in (PROMPT, *STEPS):
@@ -66,7 +66,7 @@ def _steps(sums: Sums, most: int) -> list[str]:
     return fitted(_STEPS, rows, "why", most)
 
 
-def _remedies(sums: Sums, most: int) -> list[str]:
+def _remedies(sums: LadderSums, most: int) -> list[str]:
     rows = [
         Row([f"{win.remedy.name}", f"{win.tokens:,}", _usd(win.nanousd)], win.remedy.how.split())
         for win in wins(sums.by_cause())
@@ -89,7 +89,7 @@ def _groups(ladder: Ladder, most: int, limit: int) -> list[str]:
     return lines
 
 
-def _group(key: str, sums: Sums, shown: Sequence[str]) -> Row:
+def _group(key: str, sums: LadderSums, shown: Sequence[str]) -> Row:
     levels = sums.levels()
     lost = sums.price_nanousd - levels["reachable"][1]
     shares = [_share(levels[step][0], sums) for step in shown]
@@ -99,7 +99,7 @@ def _group(key: str, sums: Sums, shown: Sequence[str]) -> Row:
     return Row([key or "(none)", f"{sums.turns:,}", f"{sums.prompt_tokens:,}", *shares, *money])
 
 
-def _share(tokens: int, sums: Sums) -> str:
+def _share(tokens: int, sums: LadderSums) -> str:
     return f"{tokens / sums.prompt_tokens:.1%}" if sums.prompt_tokens else UNKNOWN
 
 

@@ -17,7 +17,7 @@ from warmroute_cli.usd_rates import rates_of
 from warmroute_proxy.core.replicas.record import Frames, Opened
 from warmroute_proxy.ladder.of_reports import Report, Reports
 from warmroute_proxy.ladder.sums import Ladder
-from warmroute_proxy.ladder.turn import Turn
+from warmroute_proxy.ladder.turn import LadderTurn
 from warmroute_proxy.replay.loaders import load_all
 from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run_watched
 from warmroute_proxy.replay.trace import Trace
@@ -126,7 +126,7 @@ def ladder_of(trace: Trace, case: Case, rates: Rates | None, by: str | None = No
     return ladder
 
 
-def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[Turn]:
+def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[LadderTurn]:
     _, played = run_watched(trace, case.setup, case.policy)
     reachable = _reachable(trace)
     for turn in played:

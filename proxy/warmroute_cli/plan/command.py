@@ -22,7 +22,7 @@ from warmroute_backend.plan.request import PlanRequest
 from warmroute_cli.plan.inputs import find_model, load_gpus, load_plan
 
 if TYPE_CHECKING:
-    from warmroute_cli.plan.costs import Prices
+    from warmroute_cli.plan.costs import TokenPrices
     from warmroute_cli.plan.goodput import Goodput
     from warmroute_cli.plan.search import Search
     from warmroute_cli.plan.targets import Targets
@@ -134,7 +134,7 @@ class Made:
     search: "Search | None" = None
     targets: "Targets | None" = None
     goodput: "Sequence[Goodput]" = ()
-    prices: "Prices | None" = None
+    prices: "TokenPrices | None" = None
 
     @property
     def sections(self) -> list[str]:

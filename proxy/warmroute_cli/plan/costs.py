@@ -22,7 +22,7 @@ _DIGITS: Final = Decimal("0.0001")
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class TokenPrices:
     """USD per million tokens, and what they are at. `usd_per_s`: what all GPUs cost."""
 
     input_usd: Decimal
@@ -51,7 +51,7 @@ class Prices:
         return Price(str(self.input_usd), str(self.cached_usd), str(self.output_usd), why)
 
 
-def prices(plan: Plan, request: PlanRequest, sizing: Sizing, gpu_hour_usd: float, margin: float) -> Prices:
+def prices(plan: Plan, request: PlanRequest, sizing: Sizing, gpu_hour_usd: float, margin: float) -> TokenPrices:
     """The prices at which a plan's traffic pays for its GPUs. `margin`: a share that is added. Raises PlanError where
     the GPUs do not serve the traffic: its tokens would then be sold and not made."""
     traffic = request.traffic
@@ -78,7 +78,7 @@ def prices(plan: Plan, request: PlanRequest, sizing: Sizing, gpu_hour_usd: float
     input_usd, cached_usd, output_usd = (
         Decimal(unit * weight * _MILLION).quantize(_DIGITS, rounding=ROUND_UP) for weight in weights
     )
-    return Prices(input_usd, cached_usd, output_usd, usd_per_s, margin, sum(rates) / plan.cluster.gpus)
+    return TokenPrices(input_usd, cached_usd, output_usd, usd_per_s, margin, sum(rates) / plan.cluster.gpus)
 
 
 def _rates(traffic: Traffic, sizing: Sizing) -> tuple[float, float, float]:
@@ -87,7 +87,7 @@ def _rates(traffic: Traffic, sizing: Sizing) -> tuple[float, float, float]:
     return tokens * (1 - sizing.hit), tokens * sizing.hit, traffic.requests_per_s * traffic.output_tokens
 
 
-def section(found: Prices) -> str:
+def section(found: TokenPrices) -> str:
     """The section of the page."""
     more = f" and {found.margin:.0%} more" if found.margin else ""
     return "\n".join(

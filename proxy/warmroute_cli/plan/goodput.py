@@ -13,7 +13,7 @@ from msgspec.structs import replace as sooner
 
 from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.errors import PlanError
-from warmroute_cli.plan.search import Found, Search
+from warmroute_cli.plan.search import PlayedPlan, Search
 from warmroute_cli.plan.sized_page import front
 from warmroute_cli.plan.sizing import simulate
 from warmroute_cli.plan.targets import Targets
@@ -53,7 +53,7 @@ def by_goodput(search: Search, traffic: Traffic, trace: Trace, targets: Targets)
     return [each for each, _ in found]
 
 
-def goodput(found: Found, traffic: Traffic, trace: Trace, targets: Targets) -> Goodput:
+def goodput(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets) -> Goodput:
     """The goodput of a plan that was played with the traffic itself."""
     good, bad, beyond = (0.0, 1.0, found.missed) if found.missed else (1.0, 0.0, ())
     for _ in range(MOST_PLAYS):
@@ -70,7 +70,7 @@ def goodput(found: Found, traffic: Traffic, trace: Trace, targets: Targets) -> G
     return Goodput(found.sizing.division, rate, tokens, ", ".join(beyond))
 
 
-def _missed(found: Found, traffic: Traffic, trace: Trace, targets: Targets, times: float) -> tuple[str, ...]:
+def _missed(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets, times: float) -> tuple[str, ...]:
     """What a plan does not reach with so many times the traffic."""
     try:
         return tuple(targets.missed(simulate(found.plan, found.request, faster(trace, traffic, times))))

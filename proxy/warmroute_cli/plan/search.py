@@ -37,7 +37,7 @@ LEAST_CHUNK_TOKENS: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlayedPlan:
     """A plan with the figures of its traffic, and what it does not reach."""
 
     request: PlanRequest
@@ -56,11 +56,11 @@ class _Hopeful(NamedTuple):
 class Search:
     """The plans that were played, the best first, and why others were not."""
 
-    played: list[Found] = field(default_factory=list)
+    played: list[PlayedPlan] = field(default_factory=list)
     ruled_out: Counter[str] = field(default_factory=Counter)
 
     @property
-    def best(self) -> Found:
+    def best(self) -> PlayedPlan:
         return self.played[0]
 
 
@@ -128,7 +128,7 @@ def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, b
 
 def _add(found: Search, step: PlanRequest, candidate: PlanRequest, plan: Plan, trace: Trace, targets: Targets) -> None:
     sizing = simulate(plan, candidate, trace)
-    found.played.append(Found(candidate, plan, sizing, tuple(targets.missed(sizing))))
+    found.played.append(PlayedPlan(candidate, plan, sizing, tuple(targets.missed(sizing))))
     found.played.sort(key=lambda each: _score(step, each))
 
 
@@ -176,13 +176,13 @@ def _bound(step: PlanRequest, least: Speeds) -> float:
     return max(least.prefill_utilisation, least.decode_utilisation, least.kv_utilisation)
 
 
-def _score(step: PlanRequest, found: Found) -> tuple[bool, float, float, int, str]:
+def _score(step: PlanRequest, found: PlayedPlan) -> tuple[bool, float, float, int, str]:
     """The smaller the better; of equal ones, the one with the fewest words."""
     sizing = found.sizing
     return bool(found.missed), -sizing.played, _goal(step, found), len(sizing.division), sizing.division
 
 
-def _goal(step: PlanRequest, found: Found) -> float:
+def _goal(step: PlanRequest, found: PlayedPlan) -> float:
     return found.sizing.answer_p90_s if step.objective == "latency" else found.sizing.busiest
 
 

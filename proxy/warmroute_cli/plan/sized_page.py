@@ -3,7 +3,7 @@
 from typing import Final
 
 from warmroute_backend.plan.page import table
-from warmroute_cli.plan.search import Found, Search
+from warmroute_cli.plan.search import PlayedPlan, Search
 from warmroute_cli.plan.sizing import Sizing
 from warmroute_cli.plan.targets import Targets
 
@@ -35,7 +35,7 @@ def section(search: Search, targets: Targets) -> str:
     return "\n".join(lines)
 
 
-def front(search: Search) -> list[Found]:
+def front(search: Search) -> list[PlayedPlan]:
     """The played plans that keep up and that no other beats in both tokens a second and GPU and time per token."""
     able = [each for each in search.played if not each.sizing.saturated]
     return [each for each in able if not any(_beats(other.sizing, each.sizing) for other in able)]
@@ -46,7 +46,7 @@ def _beats(one: Sizing, other: Sizing) -> bool:
     return more >= 0 and faster >= 0 and (more > 0 or faster > 0)
 
 
-def _row(found: Found, targets: Targets, *, marked: bool) -> tuple[str, ...]:
+def _row(found: PlayedPlan, targets: Targets, *, marked: bool) -> tuple[str, ...]:
     each = found.sizing
     return (
         each.division + " *" * marked,

@@ -12,7 +12,7 @@ from typing import Any, Final
 from warmroute_backend.engine.model.tiers import HostTier
 from warmroute_backend.engine.model.work import Costs, Role
 from warmroute_backend.plan.choose import average_load
-from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.layout import default_chunk, default_kv_type
 from warmroute_backend.plan.memory import default_fraction, requests_held
@@ -21,7 +21,7 @@ from warmroute_backend.plan.speculation import draft_of
 from warmroute_backend.plan.speed import Load, costs, decode_step_s, prefill_tokens_per_s, transfer_gb_s
 from warmroute_backend.plan.tiers import host_tokens
 from warmroute_cli.plan.traffic import warm_up_share
-from warmroute_proxy.replay.fleet import Fleet, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, Worker
 from warmroute_proxy.replay.production import Production, Proxies
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.simulation import Simulation, make_scheduler
@@ -109,13 +109,13 @@ def _played(plan: Plan, request: PlanRequest, trace: Trace, *, to_its_end: bool 
     largest = max(each.input_tokens + each.output_tokens for each in trace.requests)
     if largest + trace.block_tokens > least:
         raise PlanError(f"{trace.name}: a request of {largest:,} tokens does not fit a rank's {least:,}.")
-    fleet = Fleet(workers)
+    fleet = ReplayFleet(workers)
     tiers = any(engine.hicache is not None for engine in plan.engines)
     policy = Production(fleet, trace, Proxies(host_cache=tiers, queue=True, memory_wait_s=MEMORY_WAIT_S), [])
     kind = SplitSimulation if plan.is_split else Simulation
     share = warm_up_share(trace)
     simulation = kind(trace, fleet, policy, skip_share=share)
-    work = Work(workers)
+    work = WorkersDone(workers)
     starts = sorted(each.at_s for each in trace.requests if each.after is None)
     simulation.at(starts[int(len(starts) * share)], work.begin)
     counted = starts[int(len(starts) * share) :]
@@ -135,7 +135,7 @@ def _check_queue(workers: list[Worker], policy: Production, now_s: float) -> Non
         raise QueueError(now_s)
 
 
-def engine_costs(plan: Plan, engine: Engine, load: Load) -> Costs:
+def engine_costs(plan: Plan, engine: PlannedEngine, load: Load) -> Costs:
     """Of a rank, for the engine model."""
     gpu = plan.cluster.gpu
     return costs(
@@ -166,7 +166,7 @@ def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
             index += 1
 
 
-def _tokens(plan: Plan, engine: Engine, load: Load) -> int:
+def _tokens(plan: Plan, engine: PlannedEngine, load: Load) -> int:
     """What a rank's pools hold of such requests: less than the first, where windows have less room in the other."""
     found, each = plan.memory(engine), max(1, int(load.input_tokens + load.output_tokens))
     held = requests_held(found, plan.model, engine.shape, each)
@@ -177,7 +177,7 @@ def _pool(worker: Worker) -> int:
     return worker.scheduler.capacity_pages * worker.scheduler.page_size
 
 
-class Work:
+class WorkersDone:
     """What workers have done since the warm-up."""
 
     def __init__(self, workers: list[Worker]) -> None:
@@ -220,7 +220,7 @@ class Work:
         return sum(worker.scheduler.totals.generated_tokens for worker in self.answers)
 
 
-def _sizing(plan: Plan, load: Load, work: Work, result: Result) -> Sizing:
+def _sizing(plan: Plan, load: Load, work: WorkersDone, result: Result) -> Sizing:
     prefill, decode = work.shares(result.simulated_s, _decode_rate(plan, load))
     held = work.held(result.load_tokens)
     used = {"computing prompts": prefill, "decoding": decode, "memory for KV": held}
@@ -283,7 +283,7 @@ def _decode_rate(plan: Plan, load: Load) -> float:
     return sum(_engine_rate(plan, engine, load) for engine in plan.engines if engine.role != "prefill")
 
 
-def _engine_rate(plan: Plan, engine: Engine, load: Load) -> float:
+def _engine_rate(plan: Plan, engine: PlannedEngine, load: Load) -> float:
     shape = engine.shape
     batch = max(1, shape.running_requests // engine.ranks)
     step_s = decode_step_s(plan.cluster.gpu, plan.model, shape, load, batch, max(1, shape.draft_tokens))

@@ -23,7 +23,7 @@ from warmroute_proxy.replay.loaders import load_all
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
 from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run
-from warmroute_proxy.replay.simulation import Change, Progress
+from warmroute_proxy.replay.simulation import Progress, WorkerChange
 from warmroute_proxy.replay.trace import Trace, TraceError
 
 SWEEP_LOADS = (1.0, 2.0, 4.0)
@@ -64,7 +64,9 @@ def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]
     chosen = [bool(arguments.traces), arguments.recorded, *(name is not None for name in named)]
     if sum(chosen) != 1:
         raise TraceError("what to play? name trace files, or --recorded, or --made-up, or a --scenario")
-    source = Source(tuple(arguments.traces), arguments.recorded, arguments.scenario, arguments.made_up, arguments.seed)
+    source = TraceSource(
+        tuple(arguments.traces), arguments.recorded, arguments.scenario, arguments.made_up, arguments.seed
+    )
     if source.scenario is not None:
         if given := fleet_options(arguments):
             raise TraceError(f"--scenario has a fleet of its own: leave out {', '.join(given)}")
@@ -107,7 +109,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
         share_lag_s=None if arguments.share_lag_ms is None else arguments.share_lag_ms / 1000,
         share_loss=arguments.share_loss,
         event_lag_s=arguments.event_lag_ms / 1000,
-        changes=tuple(Change(*change) for change in arguments.change),
+        changes=tuple(WorkerChange(*change) for change in arguments.change),
         kinds=kinds,
     )
 
@@ -139,7 +141,7 @@ def _chosen(arguments: argparse.Namespace) -> tuple[list[str], list[float]]:
     return policies, list(dict.fromkeys(loads))
 
 
-class Source(NamedTuple):
+class TraceSource(NamedTuple):
     """Where the trace comes from: small enough to be sent to another process."""
 
     paths: tuple[Path, ...] = ()
@@ -162,7 +164,7 @@ class Source(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _ready_made(source: Source) -> Scenario:
+def _ready_made(source: TraceSource) -> Scenario:
     from warmroute_proxy.replay.scenarios.by_name import scenario
 
     assert source.scenario is not None
@@ -170,7 +172,7 @@ def _ready_made(source: Source) -> Scenario:
 
 
 @lru_cache(maxsize=1)
-def _trace(source: Source) -> Trace:
+def _trace(source: TraceSource) -> Trace:
     if source.scenario is not None:
         return source.ready_made().trace
     if source.made_up is not None:
@@ -188,13 +190,13 @@ def _trace(source: Source) -> Trace:
     return load_all(source.paths, source.seed)
 
 
-def _one(source: Source, chosen: Run, progress: Progress | None = None) -> Result:
+def _one(source: TraceSource, chosen: Run, progress: Progress | None = None) -> Result:
     result = run(source.trace(), chosen.setup, chosen.policy, chosen.speed_up, progress)
     result.policy = chosen.label
     return result
 
 
-def _played(source: Source, runs: Sequence[Run]) -> list[Result]:
+def _played(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
     """One run after the other, in this process."""
     requests = len(source.trace().requests)
     gc.freeze()  # the trace stays: the collector need not walk it again and again
@@ -206,7 +208,7 @@ def _played(source: Source, runs: Sequence[Run]) -> list[Result]:
     return results
 
 
-def _swept(source: Source, runs: Sequence[Run]) -> list[Result]:
+def _swept(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
     """All runs on all cores."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import active_children, get_context

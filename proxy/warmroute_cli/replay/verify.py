@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from warmroute_proxy.core.replicas.record import RecordError
-from warmroute_proxy.replay.record import Verdict, verify
+from warmroute_proxy.replay.record import ReplayVerdict, verify
 
 
 def verify_records(paths: Iterable[Path]) -> int:
@@ -32,7 +32,7 @@ def _verified(path: Path) -> int:
     return 1 if verdict.differing else 0
 
 
-def _ending(verdict: Verdict) -> str:
+def _ending(verdict: ReplayVerdict) -> str:
     if verdict.cut_off is not None:
         return f"the record is cut off {verdict.cut_off}"
     return f"the record ends with: {verdict.closed}"

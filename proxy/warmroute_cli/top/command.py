@@ -13,7 +13,7 @@ from warmroute_cli.api import Api, ApiError
 from warmroute_cli.asking import admin_apis
 from warmroute_cli.tables import width
 from warmroute_cli.top.rates import Counters, Rates, Window
-from warmroute_cli.top.reading import Reading, read
+from warmroute_cli.top.reading import FleetReading, read
 from warmroute_cli.top.screen import Choice, lines, pressed
 from warmroute_cli.top.terminal import Terminal, opened
 from warmroute_proxy.server.base.config_file import ConfigError
@@ -65,7 +65,7 @@ class Readings:
         self.paused = threading.Event()
         self._admins = admins
         self._every_s = every_s
-        self._found: queue.SimpleQueue[Reading] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[FleetReading] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._ask, daemon=True)
 
@@ -76,7 +76,7 @@ class Readings:
     def __exit__(self, *_error: object) -> None:
         self._ended.set()
 
-    def newest(self) -> Reading | None:
+    def newest(self) -> FleetReading | None:
         """The newest reading, once; None where there is no new one."""
         found = None
         while not self._found.empty():
@@ -92,7 +92,7 @@ class Readings:
 
 def _follow(terminal: Terminal, readings: Readings) -> int:
     choice, window = Choice(), Window()
-    reading, rates = Reading(("asking",)), Rates(Counters(), 0.0)
+    reading, rates = FleetReading(("asking",)), Rates(Counters(), 0.0)
     with readings:
         drawn: object = None
         while True:

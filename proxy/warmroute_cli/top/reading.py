@@ -41,7 +41,7 @@ class Loss(NamedTuple):
     model: str
 
 
-class Reading(NamedTuple):
+class FleetReading(NamedTuple):
     """All of it. `problems`: of regions that do not answer, whose numbers are missing. `without_losses`: regions that
     do, but are too busy to say what turns have lost.
     """
@@ -56,7 +56,7 @@ class Reading(NamedTuple):
     without_losses: tuple[str, ...] = ()
 
 
-def read(admins: Mapping[str, Api]) -> Reading:
+def read(admins: Mapping[str, Api]) -> FleetReading:
     """Ask all regions, one after another."""
     engines: list[EngineRow] = []
     rows: list[Row] = []
@@ -80,7 +80,7 @@ def read(admins: Mapping[str, Api]) -> Reading:
         losses += [loss for turn in listed or () for loss in _losses(turn)]
     # Proxies that share a database know each other's turns.
     newest = sorted(set(losses), key=lambda loss: (-loss.ended_s, -loss.tokens))[:MAX_LOSSES]
-    return Reading(
+    return FleetReading(
         tuple(admins),
         tuple(engines),
         queued,

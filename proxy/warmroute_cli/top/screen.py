@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from warmroute.contract.money import usd
 from warmroute.contract.receipt import TIERS
 from warmroute_cli.top.rates import Rates
-from warmroute_cli.top.reading import EngineRow, Loss, Reading
+from warmroute_cli.top.reading import EngineRow, FleetReading, Loss
 
 MAX_LOSSES: Final = 5
 LEAST_COLUMNS: Final = 40
@@ -75,7 +75,7 @@ def pressed(choice: Choice, key: str, engines: int) -> Choice:
     return choice._replace(helps=not choice.helps) if key in {"?", "h"} else choice
 
 
-def lines(reading: Reading, rates: Rates, choice: Choice, clock: str, size: tuple[int, int]) -> list[Line]:
+def lines(reading: FleetReading, rates: Rates, choice: Choice, clock: str, size: tuple[int, int]) -> list[Line]:
     """At most as many lines as the terminal has, none wider than it. `size`: columns and lines."""
     columns, height = size
     if columns < LEAST_COLUMNS or height < LEAST_LINES:
@@ -93,7 +93,7 @@ def lines(reading: Reading, rates: Rates, choice: Choice, clock: str, size: tupl
     return [Line(_shown(line.text)[:columns].rstrip(), line.style) for line in made[:height]]
 
 
-def _head(reading: Reading, rates: Rates, choice: Choice, clock: str, columns: int) -> Iterator[Line]:
+def _head(reading: FleetReading, rates: Rates, choice: Choice, clock: str, columns: int) -> Iterator[Line]:
     left = f"warmroute top  {', '.join(reading.regions)}  {clock}{'  paused' if choice.paused else ''}"
     right = "q quit  ? help"
     yield Line(left.ljust(columns - len(right) - 1) + f" {right}", "bold")

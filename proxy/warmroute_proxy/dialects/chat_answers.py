@@ -27,7 +27,7 @@ class Function(msgspec.Struct):
         return str(_encode(given), "utf-8", "replace")
 
 
-class Call(msgspec.Struct):
+class ToolCall(msgspec.Struct):
     """A tool call; in a stream some of it."""
 
     index: int | None = None
@@ -50,7 +50,7 @@ class Output(msgspec.Struct):
     content: str | list[_Piece] | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[ToolCall] | None = None
 
     def __post_init__(self) -> None:
         """Take the parts of a list apart."""
@@ -143,7 +143,7 @@ class Choice(msgspec.Struct):
     matched_stop: Any = None
 
 
-class Answer(msgspec.Struct):
+class ChatAnswer(msgspec.Struct):
     """A whole answer."""
 
     choices: list[Choice]
@@ -162,7 +162,7 @@ class _ErrorBody(msgspec.Struct):
     error: ChatError
 
 
-_decode_answer: Final = msgspec.json.Decoder(Answer)
+_decode_answer: Final = msgspec.json.Decoder(ChatAnswer)
 _decode_error: Final = msgspec.json.Decoder(_ErrorBody).decode
 _decode_chunk: Final = msgspec.json.Decoder(Chunk)
 _decode_usage: Final = msgspec.json.Decoder(Usage | None)

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.chat_answers import Call, Function
+from warmroute_proxy.dialects.chat_answers import Function, ToolCall
 
 WENT_BACK: Final = "it went back to a tool call that it had ended"
 
@@ -27,7 +27,7 @@ class Piece(msgspec.Struct):
     arguments: str
 
 
-def whole_calls(calls: Iterable[Call]) -> list[Piece]:
+def whole_calls(calls: Iterable[ToolCall]) -> list[Piece]:
     """The calls of a whole answer."""
     found = []
     for number, call in enumerate(calls):
@@ -61,7 +61,7 @@ class CallPieces:
         self._open = -1  # the call that is given out as it comes
         self._waits = False  # the calls behind it wait
 
-    def take(self, call: Call) -> Piece | None:
+    def take(self, call: ToolCall) -> Piece | None:
         """A piece that came; None where it has to wait. Raises: ValueError, where it is of a call that has ended."""
         function = call.function or Function()
         number = self._number(call, function.name or "")
@@ -93,7 +93,7 @@ class CallPieces:
             for number, begun in enumerate(self._calls)
         ]
 
-    def _number(self, call: Call, name: str) -> int:
+    def _number(self, call: ToolCall, name: str) -> int:
         call_id, index = call.id, call.index
         if call_id and call_id in self._by_id:
             return self._by_id[call_id]

@@ -155,7 +155,7 @@ class Members(NamedTuple):
     bounded: bool
 
 
-class Reader:
+class FieldsReader:
     """Reads the bodies that have the same names of members: which fields they are follows from the names alone."""
 
     __slots__ = ("_fields", "_grants", "_unlisted")

@@ -2,8 +2,8 @@
 
 A body costs what its values cost, not its bytes: 2 MB of `{}` take a translator a second and a chat of long texts 3 ms.
 Two counts bound that. `is_dense` looks at the bytes alone: brackets, colons and commas are at least as many as values,
-and few in what agents send (a bracket in 230 bytes, a comma in 67, in the recorded sessions). `Work` counts the steps
-of a translator, each a message, a block or a tool that it makes, which is 10 to 20 us.
+and few in what agents send (a bracket in 230 bytes, a comma in 67, in the recorded sessions). `TranslationWork` counts
+the steps of a translator, each a message, a block or a tool that it makes, which is 10 to 20 us.
 
 Where both are small a body is read in the event loop. Any other goes to the process that reads large bodies, whose
 limits are `check_values` and `MAX_STEPS`; beyond these it is refused.
@@ -58,7 +58,7 @@ class TooMuch(Exception):
     """More than may be made where a body is read: another process may."""
 
 
-class Work:
+class TranslationWork:
     """The steps that are left to a translator."""
 
     __slots__ = ("_in_loop", "_left")
@@ -68,7 +68,7 @@ class Work:
         self._in_loop = in_loop
 
     @classmethod
-    def in_loop(cls, size_bytes: int) -> "Work":
+    def in_loop(cls, size_bytes: int) -> "TranslationWork":
         """For a body of this size, in the event loop."""
         return cls(STEPS_IN_LOOP + size_bytes // BYTES_PER_STEP, in_loop=True)
 

@@ -20,7 +20,7 @@ from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.entry_steps import CREDIT_SUFFIX, turns_in
 from warmroute_proxy.ladder.steps import CAUSES, UNEXPLAINED
-from warmroute_proxy.ladder.turn import Bill, Cost, Loss, Turn, priced
+from warmroute_proxy.ladder.turn import Bill, Cost, LadderTurn, Loss, priced
 
 BY: Final = ("session", "tenant", "model", "harness", "day", "kind")
 """How turns can be grouped."""
@@ -47,7 +47,7 @@ class _Usage(msgspec.Struct):
 _usage: Final = msgspec.json.Decoder(_Usage | None).decode
 
 
-def turn_of(entry: Entry) -> Turn:
+def turn_of(entry: Entry) -> LadderTurn:
     """An ended entry as a turn."""
     usage = _usage(entry.usage)
     receipt = _Receipt() if usage is None else usage.warmroute
@@ -55,7 +55,7 @@ def turn_of(entry: Entry) -> Turn:
     counts = turns_in(entry.id)
     if entry.id.endswith(CREDIT_SUFFIX):
         given = (Cost("billed", "credit", 0, entry.price_nanousd),)
-        return Turn(0, 0, 0, entry.price_nanousd, given, keys)
+        return LadderTurn(0, 0, 0, entry.price_nanousd, given, keys)
     sign = -1 if counts < 0 else 1
     bill = _bill(entry, receipt, sign)
     losses = tuple(_losses(entry, receipt, sign))
@@ -64,7 +64,7 @@ def turn_of(entry: Entry) -> Turn:
     rest = entry.price_nanousd - sign * bill.price(bill.prompt_tokens) - sum(cost.nanousd for cost in costs)
     if rest:
         costs = (*costs, Cost("billed", "voided" if sign < 0 else UNEXPLAINED, 0, rest))
-    return Turn(counts, entry.prompt_tokens, entry.list_nanousd, entry.price_nanousd, costs, keys)
+    return LadderTurn(counts, entry.prompt_tokens, entry.list_nanousd, entry.price_nanousd, costs, keys)
 
 
 def _keys(entry: Entry, receipt: _Receipt) -> dict[str, str]:

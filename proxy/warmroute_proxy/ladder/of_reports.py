@@ -12,7 +12,7 @@ from typing import Final
 from warmroute.contract.money import Rates
 from warmroute_proxy.ladder.prefixes import Prefixes
 from warmroute_proxy.ladder.steps import CAUSES, STEPS, UNEXPLAINED
-from warmroute_proxy.ladder.turn import Bill, Cost, Loss, Turn, priced
+from warmroute_proxy.ladder.turn import Bill, Cost, LadderTurn, Loss, priced
 
 FREE: Final = Rates(0, 0, 0)
 TOKENS_OF_PIECE: Final = 16
@@ -55,7 +55,7 @@ class Reports:
         self._tokens = Prefixes(kv_tokens, page_tokens)
         self._pieces = Prefixes(None if kv_tokens is None else kv_tokens // TOKENS_OF_PIECE, 1)
 
-    def turn_of(self, report: Report) -> Turn:
+    def turn_of(self, report: Report) -> LadderTurn:
         """The turn of a report."""
         prompt = max(0, report.prompt_tokens)
         rates = self._rates.get(report.keys.get("model", ""), self._rates.get("", FREE))
@@ -67,7 +67,7 @@ class Reports:
         rest = price - bill.price(prompt) - sum(cost.nanousd for cost in costs)
         if rest:
             costs = (*costs, Cost("billed", UNEXPLAINED, 0, rest))
-        return Turn(1, prompt, bill.price(0), price, costs, report.keys, frozenset(levels))
+        return LadderTurn(1, prompt, bill.price(0), price, costs, report.keys, frozenset(levels))
 
     def _levels(self, report: Report, prompt: int, bill: Bill) -> dict[str, int]:
         """Step -> cached tokens, of the steps that are known."""

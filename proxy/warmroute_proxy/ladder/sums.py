@@ -9,13 +9,13 @@ from typing import Any, Final
 from warmroute.contract.money import usd
 from warmroute_proxy.ladder.remedies import wins
 from warmroute_proxy.ladder.steps import MEANINGS, PROMPT, STEPS
-from warmroute_proxy.ladder.turn import Turn
+from warmroute_proxy.ladder.turn import LadderTurn
 
 MAX_GROUPS: Final = 100_000
 REST: Final = "(all others)"
 
 
-class Sums:
+class LadderSums:
     """What some turns add up to."""
 
     __slots__ = ("known", "list_nanousd", "lost", "price_nanousd", "prompt_tokens", "turns", "whole_nanousd")
@@ -31,7 +31,7 @@ class Sums:
         """Step and cause -> tokens and nanodollars."""
         self.known = frozenset(STEPS)
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: LadderTurn) -> None:
         """Add a turn."""
         self.turns += turn.counts
         self.prompt_tokens += turn.prompt_tokens
@@ -108,10 +108,10 @@ class Ladder:
     def __init__(self, by: str | None = None) -> None:
         """`by`: the key that turns are grouped by; None: not at all."""
         self.by = by
-        self.all = Sums()
-        self.groups: dict[str, Sums] = {}
+        self.all = LadderSums()
+        self.groups: dict[str, LadderSums] = {}
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: LadderTurn) -> None:
         """Add a turn."""
         self.all.add(turn)
         if self.by is None:
@@ -119,9 +119,9 @@ class Ladder:
         key = turn.keys.get(self.by, "")
         if key not in self.groups and len(self.groups) >= MAX_GROUPS:
             key = REST
-        self.groups.setdefault(key, Sums()).add(turn)
+        self.groups.setdefault(key, LadderSums()).add(turn)
 
-    def dearest(self) -> list[tuple[str, Sums]]:
+    def dearest(self) -> list[tuple[str, LadderSums]]:
         """The groups, the dearest first."""
         return sorted(self.groups.items(), key=lambda each: (-each[1].price_nanousd, -each[1].prompt_tokens, each[0]))
 

@@ -53,7 +53,7 @@ class Bill(NamedTuple):
         )[1]
 
 
-class Turn(NamedTuple):
+class LadderTurn(NamedTuple):
     """One turn. `counts`: 1; -1 where it takes another one back, 0 where it is none. `costs` are in the order of the
     steps. `keys`: how it is grouped, such as `model`. `known`: the steps that its source knows.
     """

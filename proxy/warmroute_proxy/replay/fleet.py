@@ -14,7 +14,7 @@ from warmroute_backend.engine.model.model import Role, Scheduler, Work
 from warmroute_proxy.replay.trace import Request
 
 
-class Turn(msgspec.Struct, eq=False):
+class ReplayTurn(msgspec.Struct, eq=False):
     """One request in the simulation: where and when it was sent, and its outcome. Times are virtual seconds."""
 
     request: Request
@@ -107,7 +107,7 @@ class Worker:
         self._waiting_estimate += uncached_tokens
 
 
-class Fleet:
+class ReplayFleet:
     """All workers, and those that may be given work now. Policies ask; the simulation changes."""
 
     def __init__(self, workers: list[Worker]) -> None:

@@ -23,7 +23,7 @@ and is listed by name in `baselines/__init__.py`.
 
 from collections.abc import Callable
 
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 
 
 class Policy:
@@ -35,28 +35,28 @@ class Policy:
     report_every_s = 0.0
     """How often `report` is called; 0: never."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplayFleet) -> None:
         self.fleet = fleet
-        self.send: Callable[[Turn, Worker, float], None] = _cannot_send
+        self.send: Callable[[ReplayTurn, Worker, float], None] = _cannot_send
         """`send(turn, worker, now_s)`: send a turn that has waited. Set by the simulation."""
         self.later: Callable[[float, Callable[[float], None]], None] = _cannot_call
         """`later(when_s, call)`: have something called at a time of the virtual clock. Set by the simulation."""
 
-    def choose(self, turn: Turn, now_s: float) -> Worker | None:
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
         """The worker that computes this turn's prompt, None if it waits."""
         raise NotImplementedError
 
-    def choose_decode(self, turn: Turn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - for subclasses
+    def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - for subclasses
         """The worker of the decode side for this turn."""
         return min(self.fleet.decodes, key=lambda worker: worker.tokens)
 
-    def started(self, turn: Turn, now_s: float) -> None:
+    def started(self, turn: ReplayTurn, now_s: float) -> None:
         """The turn's first token has come."""
 
-    def ended(self, turn: Turn, now_s: float) -> None:
+    def ended(self, turn: ReplayTurn, now_s: float) -> None:
         """The turn's last token has come."""
 
-    def lost(self, turn: Turn, now_s: float) -> None:
+    def lost(self, turn: ReplayTurn, now_s: float) -> None:
         """The turn's worker went away before the end."""
 
     def changed(self, now_s: float) -> None:
@@ -73,5 +73,5 @@ def _cannot_call(when_s: float, call: Callable[[float], None]) -> None:
     raise RuntimeError(f"no simulation runs: {call} at {when_s} s")
 
 
-def _cannot_send(turn: Turn, worker: Worker, now_s: float) -> None:
+def _cannot_send(turn: ReplayTurn, worker: Worker, now_s: float) -> None:
     raise RuntimeError(f"no simulation runs: {turn} to {worker} at {now_s} s")

@@ -35,11 +35,11 @@ from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.fleet import Worker as CoreWorker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.replicas.event_stream import Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.hints import Hints
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.trace import Request, Trace, mixed
@@ -80,7 +80,7 @@ class _Leg(msgspec.Struct, frozen=True, gc=False):
     """A turn at one proxy; a forwarded one has two."""
 
     router: Router
-    facts: Facts
+    facts: RoutingRequest
     ticket: Any
 
 
@@ -156,7 +156,9 @@ class Production(Policy):
     exact = False
     report_every_s = REPORT_EVERY_S
 
-    def __init__(self, fleet: Fleet, trace: Trace, proxies: Proxies | None = None, feeds: Sequence[Feed] = ()) -> None:
+    def __init__(
+        self, fleet: ReplayFleet, trace: Trace, proxies: Proxies | None = None, feeds: Sequence[Feed] = ()
+    ) -> None:
         super().__init__(fleet)
         self._proxies = proxies or Proxies()
         self._by_name = {worker.name: worker for worker in fleet.workers}
@@ -191,7 +193,7 @@ class Production(Policy):
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
-    def choose(self, turn: Turn, now_s: float) -> Worker | None:
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
         facts = self._facts(turn.request)
         origin = turn.origin if turn.origin in self._routers else self._regions[0]
         router = self._router(origin, turn.request)
@@ -203,7 +205,9 @@ class Production(Policy):
             decision = found
         return self._dispatch(turn, router, facts, decision, now_s)
 
-    def _dispatch(self, turn: Turn, router: Router, facts: Facts, decision: Decision, now_s: float) -> Worker:
+    def _dispatch(
+        self, turn: ReplayTurn, router: Router, facts: RoutingRequest, decision: Decision, now_s: float
+    ) -> Worker:
         turn.state = [_Leg(router, facts, router.dispatched(facts, decision, now_s))]
         if decision.kind == "forward":
             facts, router = _forwarded(facts), self._router(decision.region, turn.request)
@@ -211,17 +215,19 @@ class Production(Policy):
             turn.state.append(_Leg(router, facts, router.dispatched(facts, decision, now_s)))
         return self._by_name[decision.cache_worker]
 
-    def _waited(self, router: Router, turn: Turn, facts: Facts, decision: Decision, now_s: float) -> None:
+    def _waited(
+        self, router: Router, turn: ReplayTurn, facts: RoutingRequest, decision: Decision, now_s: float
+    ) -> None:
         self.send(turn, self._dispatch(turn, router, facts, decision, now_s), now_s)
 
-    def choose_decode(self, turn: Turn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - decided with it
+    def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - decided with it
         return self._by_name[turn.state[-1].ticket.decision.decode.id]
 
     def _router(self, region: str, request: Request) -> Router:
         routers = self._routers[region]
         return routers[request.number % len(routers)]
 
-    def _facts(self, request: Request) -> Facts:
+    def _facts(self, request: Request) -> RoutingRequest:
         full = request.input_tokens // self._block_tokens
         hashes, ends, tail = request.blocks, self._ends[:full], request.tail
         if tail is None:
@@ -238,7 +244,7 @@ class Production(Policy):
         self._sent[request.session] = request
         key = self._keys[request.session]
         named = key < self._named_below
-        return Facts(
+        return RoutingRequest(
             "model", key, key, self._derived or not named, None, Chain(hashes, ends),
             request.continued_tokens * BYTES_PER_TOKEN, request.turn, EXPECTED_OUTPUT_TOKENS,
             self._homes.get(request.session), None, may_forward=named and len(self._regions) > 1,
@@ -246,12 +252,12 @@ class Production(Policy):
 
     # --- what comes of them --------------------------------------------------------------------------------------
 
-    def started(self, turn: Turn, now_s: float) -> None:
+    def started(self, turn: ReplayTurn, now_s: float) -> None:
         for leg in turn.state:
             leg.router.first_token(leg.ticket, now_s)
         self._freed(now_s)
 
-    def ended(self, turn: Turn, now_s: float) -> None:
+    def ended(self, turn: ReplayTurn, now_s: float) -> None:
         request, work = turn.request, turn.work
         assert work is not None
         assert turn.worker is not None
@@ -274,7 +280,7 @@ class Production(Policy):
         if turn.state[0].facts.may_forward:
             self._homes[request.session] = turn.worker.region
 
-    def lost(self, turn: Turn, now_s: float) -> None:
+    def lost(self, turn: ReplayTurn, now_s: float) -> None:
         for leg in turn.state:
             leg.router.failed(leg.ticket, now_s, ())
         self._freed(now_s)
@@ -365,9 +371,9 @@ def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:
     return 0, in_use, scheduler.max_running, scheduler.capacity_pages * scheduler.page_size
 
 
-def _forwarded(facts: Facts) -> Facts:
+def _forwarded(facts: RoutingRequest) -> RoutingRequest:
     """The same request at the peer that it was forwarded to, which must serve it."""
-    return Facts(
+    return RoutingRequest(
         facts.model, facts.lineage, facts.session, facts.derived, facts.parent, facts.chain, facts.structural_bytes,
         facts.turn, facts.expected_output_tokens, facts.home_hint, None, may_forward=False,
     )  # fmt: skip

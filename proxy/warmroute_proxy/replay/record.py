@@ -8,7 +8,7 @@ from warmroute_proxy.core.replicas.record import Closed, Frame, Frames, Opened, 
 from warmroute_proxy.core.replicas.recorder import Playback
 
 
-class Verdict(NamedTuple):
+class ReplayVerdict(NamedTuple):
     """The result of replaying a record.
 
     `first_difference` is where and in what; None where all are the same. `cut_off` is where a record without an
@@ -23,7 +23,7 @@ class Verdict(NamedTuple):
     closed: str | None
 
 
-def verify(path: Path) -> Verdict:
+def verify(path: Path) -> ReplayVerdict:
     """Make every decision of a record again. `RecordError` where it cannot be read, `OSError` where there is none."""
     with path.open("rb") as file:
         try:
@@ -32,7 +32,7 @@ def verify(path: Path) -> Verdict:
             raise RecordError(f"{path} {error}") from None
 
 
-def judge(frames: Frames) -> Verdict:
+def judge(frames: Frames) -> ReplayVerdict:
     """Make every decision of these frames again; `RecordError` where they cannot be read or do not follow."""
     opened = playback = first = closed = None
     decisions = differing = 0
@@ -52,7 +52,7 @@ def judge(frames: Frames) -> Verdict:
             _apply(playback, found)
     if opened is None:
         raise RecordError(f"is empty: cut off {frames.cut_off}")
-    return Verdict(opened.software, decisions, differing, first, frames.cut_off, closed)
+    return ReplayVerdict(opened.software, decisions, differing, first, frames.cut_off, closed)
 
 
 def _apply(playback: Playback, found: Frame) -> None:

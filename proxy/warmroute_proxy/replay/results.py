@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from warmroute_proxy.replay.fleet import Turn
+from warmroute_proxy.replay.fleet import ReplayTurn
 
 SAMPLES = 240
 """Points of the load series of a run."""
@@ -100,7 +100,7 @@ def _percentile(ordered: Sequence[float], quantile: float) -> float:
     return upper - (upper - lower) * (1 - share)
 
 
-def summary(turns: Sequence[Turn]) -> dict[str, Any]:
+def summary(turns: Sequence[ReplayTurn]) -> dict[str, Any]:
     """Hit ratio and latencies of turns that have ended."""
     ttfts = [turn.first_token_s - turn.arrived_s for turn in turns]
     p50, p90, p99 = percentiles(ttfts, 50, 90, 99)

@@ -9,7 +9,7 @@ from warmroute_backend.engine.model.tiers import HostTier, Storage
 from warmroute_backend.engine.model.work import Costs
 from warmroute_proxy.core.cache.index import MAX_SLOTS
 from warmroute_proxy.replay.baselines import BASELINES
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.fleet_file import WorkerKind
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.production import Feed, Production, Proxies
@@ -17,11 +17,11 @@ from warmroute_proxy.replay.regions import InRegion
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.simulation import (
     MAX_RUNNING,
-    Change,
     Changes,
     Ingress,
     Progress,
     Simulation,
+    WorkerChange,
     make_scheduler,
 )
 from warmroute_proxy.replay.split import SplitSimulation
@@ -66,7 +66,7 @@ class Setup:
     share_lag_s: float | None = None
     share_loss: float = 0.0
     event_lag_s: float = 0.1
-    changes: tuple[Change, ...] = ()
+    changes: tuple[WorkerChange, ...] = ()
     skip_share: float = 0.0
     home_share: float = 0.0
     working_set_wait_s: float = 120.0
@@ -91,14 +91,14 @@ def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress
     return _played(trace, setup, policy, speed_up, progress, watch_caches=False)[0]
 
 
-def run_watched(trace: Trace, setup: Setup, policy: str) -> tuple[Result, list[Turn]]:
+def run_watched(trace: Trace, setup: Setup, policy: str) -> tuple[Result, list[ReplayTurn]]:
     """The same, with the turns, which know what caches held when they were sent. Raises: as `run`."""
     return _played(trace, setup, policy, 1.0, None, watch_caches=True)
 
 
 def _played(
     trace: Trace, setup: Setup, policy: str, speed_up: float, progress: Progress | None, *, watch_caches: bool
-) -> tuple[Result, list[Turn]]:
+) -> tuple[Result, list[ReplayTurn]]:
     _check(trace, setup)
     _check_time(trace, setup, speed_up)
     built = _Built(trace, setup, with_events=policy == WITH_EVENTS)
@@ -132,7 +132,7 @@ class _Built:
             Worker(index, region, role, self._scheduler(index, region, role))
             for index, (region, role) in enumerate(slots)
         ]
-        self.fleet = Fleet(workers)
+        self.fleet = ReplayFleet(workers)
         later = {change.worker for change in setup.changes if change.kind == "add"}
         self.fleet.set_up({worker.index for worker in workers} - later)
 

@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from warmroute_backend.engine.model.model import Role, Scheduler, Work
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.results import SAMPLES, LoadSamples, Result, summary
 from warmroute_proxy.replay.trace import Request, Trace, mixed
@@ -45,7 +45,7 @@ def make_scheduler(
     )
 
 
-class Change(NamedTuple):
+class WorkerChange(NamedTuple):
     """Something that happens to a worker: it is lost with all it does (`remove`), is lost and comes back empty at
     once (`restart`), or is there for new work from now on (`add`)."""
 
@@ -57,7 +57,7 @@ class Change(NamedTuple):
 class Changes(NamedTuple):
     """What happens to workers during a run. `renew` makes the empty scheduler of a worker that restarts."""
 
-    changes: Iterable[Change]
+    changes: Iterable[WorkerChange]
     renew: Callable[[Worker], Scheduler]
 
 
@@ -81,7 +81,7 @@ class Simulation:
     def __init__(
         self,
         trace: Trace,
-        fleet: Fleet,
+        fleet: ReplayFleet,
         policy: Policy,
         speed_up: float = 1.0,
         progress: Progress | None = None,
@@ -97,7 +97,7 @@ class Simulation:
         policy.later = self.at
         policy.send = self._send
         self.speed_up = speed_up
-        self.turns: list[Turn] = []
+        self.turns: list[ReplayTurn] = []
         self._ingress = ingress or Ingress()
         self._changes = changes
         self._skip_share = skip_share
@@ -108,7 +108,7 @@ class Simulation:
         self._done = 0
         self._ahead = 0  # starts that are still to come
         self._followers: dict[int, list[Request]] = {}
-        self._heap: list[tuple[float, int, Worker | Turn | Callable[[float], None]]] = []
+        self._heap: list[tuple[float, int, Worker | ReplayTurn | Callable[[float], None]]] = []
         self._count = 0
         self._samples = LoadSamples()
 
@@ -142,19 +142,19 @@ class Simulation:
             load_tokens=self._samples.tokens,
         )
 
-    def at(self, when_s: float, what: Turn | Callable[[float], None]) -> None:
+    def at(self, when_s: float, what: ReplayTurn | Callable[[float], None]) -> None:
         """Let a turn arrive, or something be called, at a time."""
         self._count += 1
         heappush(self._heap, (when_s, self._count, what))
 
     # --- arrivals ------------------------------------------------------------------------------------------------
 
-    def _starts(self) -> list[Turn]:
+    def _starts(self) -> list[ReplayTurn]:
         """Turns with a time of their own, in order; the others start after the turn that they follow."""
         starts = []
         for request in self.trace.requests:
             if request.after is None:
-                starts.append(Turn(request, request.at_s / self.speed_up, self._origin(request)))
+                starts.append(ReplayTurn(request, request.at_s / self.speed_up, self._origin(request)))
             else:
                 self._followers.setdefault(request.after, []).append(request)
         starts.sort(key=lambda turn: turn.arrived_s)
@@ -183,23 +183,23 @@ class Simulation:
             if isinstance(what, Worker):
                 if what.next_s == now_s:  # else it was looked at since, or will be later
                     self._observe(what, now_s)
-            elif isinstance(what, Turn):
+            elif isinstance(what, ReplayTurn):
                 self._arrive(what)
             else:
                 what(now_s)
 
-    def _arrive(self, turn: Turn) -> None:
+    def _arrive(self, turn: ReplayTurn) -> None:
         self.turns.append(turn)
         self._place(turn, turn.arrived_s)
         self._samples.add(list(map(_tokens, self.fleet.workers)), turn.arrived_s)
 
-    def _place(self, turn: Turn, now_s: float) -> None:
+    def _place(self, turn: ReplayTurn, now_s: float) -> None:
         """Place a turn, and send it, unless the policy lets it wait."""
         chosen = self.policy.choose(turn, now_s)
         if chosen is not None:
             self._send(turn, chosen, now_s)
 
-    def _send(self, turn: Turn, chosen: Worker, now_s: float) -> None:
+    def _send(self, turn: ReplayTurn, chosen: Worker, now_s: float) -> None:
         turn.worker = chosen
         request = turn.request
         if self.watch_caches:
@@ -215,7 +215,7 @@ class Simulation:
         else:
             self._land(turn, turn.work, now_s)
 
-    def _land(self, turn: Turn, work: Work, now_s: float) -> None:
+    def _land(self, turn: ReplayTurn, work: Work, now_s: float) -> None:
         """A turn has arrived at its worker, if that worker was not lost meanwhile."""
         if turn.work is work:
             assert turn.worker is not None
@@ -248,11 +248,11 @@ class Simulation:
                 self._started(work.owner, at_s)
         self._schedule(worker)
 
-    def _started(self, turn: Turn, now_s: float) -> None:
+    def _started(self, turn: ReplayTurn, now_s: float) -> None:
         turn.first_token_s = now_s + turn.network_s
         self.policy.started(turn, now_s)
 
-    def _ended(self, turn: Turn, now_s: float) -> None:
+    def _ended(self, turn: ReplayTurn, now_s: float) -> None:
         work = turn.work
         assert work is not None
         turn.ended_s = ended_s = now_s + turn.network_s
@@ -264,9 +264,9 @@ class Simulation:
         if self._progress is not None and self._done % self._progress_step == 0:
             self._progress(self._done, len(self.trace.requests))
         for request in self._followers.get(turn.request.number, ()):
-            self.at(ended_s + request.at_s, Turn(request, ended_s + request.at_s, self._origin(request)))
+            self.at(ended_s + request.at_s, ReplayTurn(request, ended_s + request.at_s, self._origin(request)))
 
-    def _release(self, turn: Turn) -> None:
+    def _release(self, turn: ReplayTurn) -> None:
         """The turn no longer counts as load of its worker."""
         worker = turn.worker
         assert worker is not None
@@ -281,10 +281,10 @@ class Simulation:
         if self._heap or self._ahead:
             self.at(now_s + self.policy.report_every_s, self._report)
 
-    def _change(self, change: Change, renew: Callable[[Worker], Scheduler], now_s: float) -> None:
+    def _change(self, change: WorkerChange, renew: Callable[[Worker], Scheduler], now_s: float) -> None:
         worker = self.fleet.workers[change.worker]
         up = self.fleet.up - {worker.index} if change.kind == "remove" else self.fleet.up | {worker.index}
-        lost: list[Turn] = []
+        lost: list[ReplayTurn] = []
         if change.kind != "add":
             lost = [turn for turn in self.turns if turn.worker is worker and turn.work is not None]
             worker.restart(renew(worker))

@@ -10,14 +10,14 @@ from functools import partial
 from math import inf
 
 from warmroute_backend.engine.model.model import Work
-from warmroute_proxy.replay.fleet import Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayTurn, Worker
 from warmroute_proxy.replay.simulation import Simulation
 
 
 class SplitSimulation(Simulation):
     """As `Simulation`, for prefill and decode workers."""
 
-    def _land(self, turn: Turn, work: Work, now_s: float) -> None:
+    def _land(self, turn: ReplayTurn, work: Work, now_s: float) -> None:
         """Ask the decode worker for pages."""
         assert turn.worker is not None
         turn.decode = decode = self.policy.choose_decode(turn, turn.worker, now_s)
@@ -31,7 +31,7 @@ class SplitSimulation(Simulation):
     def _grant(self, decode: Worker, now_s: float) -> None:
         """Start the prefill of turns that have their pages on the decode worker."""
         for granted in decode.scheduler.allocate(now_s):
-            turn: Turn = granted.owner
+            turn: ReplayTurn = granted.owner
             assert turn.worker is not None
             assert turn.work is not None
             self._add(turn.worker, turn.work, now_s)
@@ -52,7 +52,7 @@ class SplitSimulation(Simulation):
             self._grant(worker, now_s)
         self._schedule(worker)
 
-    def _hand_over(self, turn: Turn, now_s: float) -> None:
+    def _hand_over(self, turn: ReplayTurn, now_s: float) -> None:
         """The KV has come to the decode worker."""
         prefill, decode = turn.worker, turn.decode
         assert prefill is not None
@@ -68,7 +68,7 @@ class SplitSimulation(Simulation):
         decode.scheduler.deliver(turn.decode_work, turn.work.cached_tokens, now_s)
         self._schedule(decode)
 
-    def _release(self, turn: Turn) -> None:
+    def _release(self, turn: ReplayTurn) -> None:
         assert turn.decode is not None
         turn.decode.requests -= 1
         turn.decode.tokens -= turn.request.input_tokens

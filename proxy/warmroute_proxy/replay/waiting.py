@@ -12,11 +12,11 @@ from typing import Final, NamedTuple
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.memory_wait import passes
-from warmroute_proxy.replay.fleet import Turn
+from warmroute_proxy.replay.fleet import ReplayTurn
 from warmroute_proxy.replay.policy import Policy
 
 SWEEP_EVERY_S: Final = 0.25
@@ -28,8 +28,8 @@ TIMEOUT_S: Final = 30.0
 class Waiting(NamedTuple):
     """A turn that waits."""
 
-    turn: Turn
-    facts: Facts
+    turn: ReplayTurn
+    facts: RoutingRequest
 
 
 class ProxyQueue:
@@ -39,7 +39,7 @@ class ProxyQueue:
         self,
         policy: Policy,
         router: Router,
-        go: Callable[[Turn, Facts, Decision, float], None],
+        go: Callable[[ReplayTurn, RoutingRequest, Decision, float], None],
         memory_wait_s: float = 0.0,
     ) -> None:
         """`go` is to dispatch a turn that has waited."""
@@ -55,7 +55,7 @@ class ProxyQueue:
         """How many wait."""
         return self._queue.requests
 
-    def enter(self, turn: Turn, facts: Facts, decision: Decision, now_s: float) -> Decision | None:
+    def enter(self, turn: ReplayTurn, facts: RoutingRequest, decision: Decision, now_s: float) -> Decision | None:
         """Where a turn goes now, None if it waits."""
         router, queue = self._router, self._queue
         passes_memory = passes(router, queue, facts, decision, now_s)

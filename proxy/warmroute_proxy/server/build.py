@@ -28,8 +28,8 @@ from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intakes import Intakes
 from warmroute_proxy.server.intake.prefix_breaks import PrefixBreaks
+from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.ledger.counter_file import CounterFile
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
@@ -41,7 +41,7 @@ from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, Announce
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import PeerQuestions, Peers
-from warmroute_proxy.server.regions.voids import Voids
+from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.reload.reloads import Applier, Reloads
@@ -75,7 +75,7 @@ class Proxy:
 
     live: LiveConfig
     authentication: Authentication
-    intakes: Intakes
+    parser: RequestParser
     metrics: Metrics
     loop_lag: LoopLag
     body_memory: BodyMemory
@@ -86,7 +86,7 @@ class Proxy:
     """The other processes of this proxy; None where it is one."""
     router: Router
     engines: Engines
-    voids: Voids
+    voids: ReceiptVoider
     announcements: Announcements
     open_requests: OpenRequests
     admission: Admission
@@ -119,7 +119,7 @@ class Proxy:
     def public_endpoint(self, control_plane: Bridge) -> PublicEndpoint:
         """What clients and other proxies reach."""
         made = PublicEndpoint(
-            self.intakes,
+            self.parser,
             self.authentication,
             self.ledger,
             self.idempotent_calls,
@@ -142,12 +142,12 @@ class Proxy:
         self.live.replace(config)
         self.stores.replace(config)
         self.authentication.replace(config)
-        self.intakes.callers.forget()
+        self.parser.callers.forget()
         self.admission.replace(config)
 
     def admin_endpoint(self, control_plane: Bridge) -> AdminEndpoint:
         """What operators reach."""
-        digest = self.config.proxy.admin_key_sha256 or key_sha256(self.intakes.callers.secrets.admin_key())
+        digest = self.config.proxy.admin_key_sha256 or key_sha256(self.parser.callers.secrets.admin_key())
         return AdminEndpoint.with_key(digest, self.authentication, control_plane)
 
     def sweep_steps(self, listeners: Sequence[Swept]) -> list[Callable[[], None]]:
@@ -172,11 +172,11 @@ class Proxy:
             self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, state_dir, self.clock
         )
         discovery = Discovery(state_dir)
-        self.metrics_page.more_gauges += [discovery.gauges, self.intakes.large_bodies.gauges, self.peers.gauges]
+        self.metrics_page.more_gauges += [discovery.gauges, self.parser.large_bodies.gauges, self.peers.gauges]
         appliers: list[Applier] = [
             self.stores.replace,
             self.authentication.replace,
-            self.intakes.replace,
+            self.parser.replace,
             self.admission.replace,
             self.path.deadlines.replace,
             self.path.forwarding.replace,
@@ -194,7 +194,7 @@ class Proxy:
         self.engines.close()
         self.peers.close()
         self.announcements.other_proxies.close()
-        self.intakes.large_bodies.shut_down()
+        self.parser.large_bodies.shut_down()
         if self.recording is not None:
             self.recording.close()
         self.ledger.close()
@@ -228,7 +228,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     return Proxy(
         live=LiveConfig(config),
         authentication=_authentication(config, stores, voids),
-        intakes=Intakes(config, _callers(config, secrets, conversations), asyncio.get_running_loop(), metrics),
+        parser=RequestParser(config, _callers(config, secrets, conversations), asyncio.get_running_loop(), metrics),
         metrics=metrics,
         loop_lag=loop_lag,
         body_memory=memory,
@@ -264,7 +264,7 @@ def _admission(
     return made
 
 
-def _authentication(config: Config, stores: Stores, voids: Voids) -> Authentication:
+def _authentication(config: Config, stores: Stores, voids: ReceiptVoider) -> Authentication:
     """Keys are those of the config, and of the database where there is one."""
     access = stores.access
     if access is None:
@@ -334,14 +334,14 @@ def _peers(config: Config, clock: Callable[[], float], forwards: Forwards) -> Pe
 
 def _links(
     config: Config, slot: ProcessSlot | None, secrets: Secrets, metrics: Metrics, clock: Callable[[], float]
-) -> tuple[Voids, Announcements]:
+) -> tuple[ReceiptVoider, Announcements]:
     """The links to other regions, with what is to be voided there and what is announced."""
     nonces = slot.nonces if slot is not None else None
     forwards = Forwards(secrets, config.proxy.region, time.time, random.token_hex, nonces, clock)
     number, processes = (0, 1) if slot is None else (slot.number, config.proxy.processes)
     orders = VoidOrders(config.proxy.state_dir, number, processes)
     timeout_s = config.limits.connect_timeout_s
-    voids = Voids(_peers(config, clock, forwards), forwards, orders, metrics, time.time, timeout_s)
+    voids = ReceiptVoider(_peers(config, clock, forwards), forwards, orders, metrics, time.time, timeout_s)
     here = config.proxy.region
     urls = config.proxy.others_than(socket.gethostname())
     others = OtherProxies(urls, here, ANNOUNCEMENTS, forwards, metrics, clock, timeout_s, random.randbits(62))
@@ -361,7 +361,7 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     from warmroute_proxy.server.control.view_routes import Views
 
     config, clock = proxy.config, proxy.clock
-    degraded = [proxy.stores.problems, orders.problems, proxy.intakes.large_bodies.problems]
+    degraded = [proxy.stores.problems, orders.problems, proxy.parser.large_bodies.problems]
     readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, degraded)
     proxy.metrics_page.troubles = readiness.troubles
     proxy.ready = lambda: not readiness.problems()
@@ -383,9 +383,9 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
         from warmroute_proxy.server.control.shared_usage import SharedUsage
 
         usage = SharedUsage(*read_by, shared)
-    asking = Asking(usage, proxy.intakes.callers.secrets, proxy.live)
+    asking = Asking(usage, proxy.parser.callers.secrets, proxy.live)
     receipts = Receipts(proxy.ledger, questions, usage, proxy.announcements.other_proxies)
-    sessions = SessionWords(proxy.router, proxy.intakes.callers.secrets, clock)
+    sessions = SessionWords(proxy.router, proxy.parser.callers.secrets, clock)
     public = public_app(PublicParts(proxy.live, proxy.stores.prices, readiness, receipts, asking, sessions))
     access = proxy.stores.access
     directory = None if access is None else DirectoryAdmin(access, proxy.stores.ask, config.proxy.region)

@@ -27,7 +27,7 @@ PROBE_TIMEOUT_S: Final = 5.0
 _NO_KEY: Final = "0" * 64  # of the examples
 
 
-class Answer(NamedTuple):
+class ServerAnswer(NamedTuple):
     """What a server of the config answered, in words."""
 
     who: str
@@ -90,66 +90,68 @@ def zero_digests(config: Config) -> list[str]:
     return [f"{field}: is all zeros, as in examples: no key matches; `warmroute key` makes a key" for field in fields]
 
 
-def probe(config: Config) -> list[Answer]:
+def probe(config: Config) -> list[ServerAnswer]:
     """What the certificate file, the engines of this region and the other regions' proxies say."""
     return [*_certificate(config), *asyncio.run(_probe(config))]
 
 
-def _certificate(config: Config) -> Iterator[Answer]:
+def _certificate(config: Config) -> Iterator[ServerAnswer]:
     cert, key = config.proxy.tls_cert, config.proxy.tls_key
     if cert is not None and key is not None:
         try:
-            yield Answer(f"certificate {cert}", f"valid until {Tls(cert, key).valid_until}", ok=True)
+            yield ServerAnswer(f"certificate {cert}", f"valid until {Tls(cert, key).valid_until}", ok=True)
         except TlsError as error:
-            yield Answer(f"certificate {cert}", str(error), ok=False)
+            yield ServerAnswer(f"certificate {cert}", str(error), ok=False)
 
 
-async def _probe(config: Config) -> list[Answer]:
+async def _probe(config: Config) -> list[ServerAnswer]:
     engines = [_probe_engine(engine) for engine in _own_engines(config)]
     regions = [_probe_region(region) for region in config.regions if region.url and region.name != config.proxy.region]
     return await asyncio.gather(*engines, *regions)
 
 
-async def _probe_engine(engine: EngineConfig) -> Answer:
+async def _probe_engine(engine: EngineConfig) -> ServerAnswer:
     who = f"engine {engine.id}, {engine.url}"
     path = "/server_info" if engine.kind == "sglang" else "/v1/models"
     try:
         status, body, until = await _get(engine.url, path, bearer(engine.key_file))
     except (OSError, SecretError) as error:
-        return Answer(who, _reason(error), ok=False)
+        return ServerAnswer(who, _reason(error), ok=False)
     if status in {401, 403}:
-        return Answer(who, f"answered {status} at {path}: its key_file is missing or wrong", ok=False)
+        return ServerAnswer(who, f"answered {status} at {path}: its key_file is missing or wrong", ok=False)
     if engine.kind == "openai":
         ok = status == 200 and json_object(body) is not None
-        return Answer(who, f"answered {status or 'nothing'} at {path}{until}", ok=ok)
+        return ServerAnswer(who, f"answered {status or 'nothing'} at {path}{until}", ok=ok)
     info, report = read_server_info(body, engine, ""), json_object(body) or {}
     if status != 200 or info is None:
-        return Answer(who, f"answered {status or 'nothing'} at {path}, {NO_ENGINE}", ok=False)
+        return ServerAnswer(who, f"answered {status or 'nothing'} at {path}, {NO_ENGINE}", ok=False)
     mode = {None: "aggregated", "null": "aggregated"}.get(found := report.get("disaggregation_mode"), str(found))
     ranks = f"{info.dp_size} rank{'s' * (info.dp_size != 1)}"
     version = report.get("version", "unknown")
     text = f"{mode} engine, version {version}, {ranks}, pages of {info.page_tokens} tokens{until}"
     if mode != engine.role:
-        return Answer(who, f"{text}; the config says role {engine.role}", ok=False)
-    return Answer(who, text, ok=True)
+        return ServerAnswer(who, f"{text}; the config says role {engine.role}", ok=False)
+    return ServerAnswer(who, text, ok=True)
 
 
-async def _probe_region(region: RegionConfig) -> Answer:
+async def _probe_region(region: RegionConfig) -> ServerAnswer:
     who = f"region {region.name}, {region.url}"
     try:
         status, body, until = await _get(region.url, "/ready", "")
     except OSError as error:
-        return Answer(who, _reason(error), ok=False)
+        return ServerAnswer(who, _reason(error), ok=False)
     found = json_object(body) or {}
     if "region" not in found:
-        return Answer(who, f"answered {status or 'nothing'} at /ready, which is no proxy of ours", ok=False)
+        return ServerAnswer(who, f"answered {status or 'nothing'} at /ready, which is no proxy of ours", ok=False)
     if found["region"] != region.name:
-        return Answer(who, f"is the proxy of region {found['region']}", ok=False)
+        return ServerAnswer(who, f"is the proxy of region {found['region']}", ok=False)
     spoken = spoken_by(found)
     if spoken.common() is None:
-        return Answer(who, misunderstood(region.name, spoken), ok=False)
+        return ServerAnswer(who, misunderstood(region.name, spoken), ok=False)
     reasons = found.get("reasons") or []
-    return Answer(who, f"{found.get('status')}{until}{''.join(f'; {reason}' for reason in reasons)}", status == 200)
+    return ServerAnswer(
+        who, f"{found.get('status')}{until}{''.join(f'; {reason}' for reason in reasons)}", status == 200
+    )
 
 
 async def _get(url: str, path: str, headers: str) -> tuple[int, bytes, str]:
@@ -179,7 +181,7 @@ def _own_engines(config: Config) -> list[EngineConfig]:
     return [engine for engine in config.engines if engine.region == config.proxy.region]
 
 
-def shown(path: Path | str, answers: list[Answer]) -> str:
+def shown(path: Path | str, answers: list[ServerAnswer]) -> str:
     """A line for each answer, and one for all."""
     lines = [f"{answer.who}: {answer.text}" for answer in answers]
     bad = sum(not answer.ok for answer in answers)

@@ -39,8 +39,8 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.intake import CHAT, ROUTES
-from warmroute_proxy.server.intake.intakes import Intakes
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES, Announcements
 from warmroute_proxy.server.regions.forward_claim import Forward
@@ -62,7 +62,7 @@ class PublicEndpoint:
 
     def __init__(
         self,
-        intakes: Intakes,
+        parser: RequestParser,
         authentication: Authentication,
         ledger: Ledger,
         idempotent_calls: IdempotentCalls,
@@ -72,7 +72,7 @@ class PublicEndpoint:
         control_plane: Bridge,
     ) -> None:
         """`path` is what each inference request uses."""
-        self._intakes = intakes
+        self._parser = parser
         self._authentication = authentication
         self._ledger = ledger
         self._idempotent_calls = idempotent_calls
@@ -83,8 +83,8 @@ class PublicEndpoint:
         self.new_request: NewRequest = InferenceRequest
         """What makes a request."""
 
-        self._token_counts = TokenCounts(path.engines, path.placing.router, intakes.counted_tokens_per_minute)
-        self._sockets = ResponsesSockets(intakes.terms)
+        self._token_counts = TokenCounts(path.engines, path.placing.router, parser.counted_tokens_per_minute)
+        self._sockets = ResponsesSockets(parser.terms)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
@@ -134,7 +134,7 @@ class PublicEndpoint:
                 raise Refusal(404, no_route(path), code="not_found")
         key = self._check_key(request)
         if key is not None and path in ROUTES:
-            request.caller = self._intakes.callers.of(path, key.tenant, request.headers, key.key_id)
+            request.caller = self._parser.callers.of(path, key.tenant, request.headers, key.key_id)
 
     def _check_key(self, request: Request) -> KnownKey | None:
         """Note whose request it is. Raises: Refusal."""
@@ -145,7 +145,7 @@ class PublicEndpoint:
 
     def _is_offer(self, request: Request) -> bool:
         """Whether it offers a WebSocket where one is served."""
-        serves = request.path == RESPONSES and self._intakes.serves_websockets()
+        serves = request.path == RESPONSES and self._parser.serves_websockets()
         return serves and request.method == "GET" and is_websocket(request.headers)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
@@ -205,12 +205,12 @@ class PublicEndpoint:
         elif caller.idempotent:
             self._begin_idempotent_request(request, exchange, caller)
         else:
-            intake = self._intakes.read(request, caller)
-            self.new_request(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
+            parsed = self._parser.read(request, caller)
+            self.new_request(self._path, exchange, parsed, self._path.engines.ids.receipt()).begin()
 
     def _receive_announcements(self, request: Request, exchange: Exchange) -> None:
         """Apply what another region announces."""
-        router, conversations = self._path.placing.router, self._intakes.callers.conversations
+        router, conversations = self._path.placing.router, self._parser.callers.conversations
         self._announcements.receive(request, exchange, router, conversations)
 
     def _begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
@@ -222,24 +222,24 @@ class PublicEndpoint:
             try:
                 if request.shared is not None:
                     raise TooMuch
-                chat, found = translate(request, self._intakes.terms(caller.tenant))
+                chat, found = translate(request, self._parser.terms(caller.tenant))
             except TooMuch:
                 on_read = partial(self._begin_large_translated, request, exchange, dialect, caller)
                 read_by = translated_elsewhere(request)
-                self._intakes.large_bodies.read(exchange, _shared(request), caller, on_read, read_by)
+                self._parser.large_bodies.read(exchange, _shared(request), caller, on_read, read_by)
                 return
             if isinstance(found, TranslatedTurn) and isinstance(exchange, TurnExchange) and not exchange.dialect.asks:
                 self._check_open()
-                self._intakes.check_model(found.model, caller)
+                self._parser.check_model(found.model, caller)
                 exchange.prepare()
                 return
             if dialect.counts(request.path):
-                self._count_tokens(self._intakes.unserved(chat, caller), exchange, dialect)
+                self._count_tokens(self._parser.unserved(chat, caller), exchange, dialect)
                 return
-            intake = noted(self._intakes.read_translated(chat, caller), dialect, found.changes)
+            parsed = noted(self._parser.read_translated(chat, caller), dialect, found.changes)
         except Refusal as refusal:
             raise DialectRefusal(dialect, refusal) from None
-        self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, intake)
+        self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, parsed)
 
     def _begin_large_translated(
         self,
@@ -247,25 +247,25 @@ class PublicEndpoint:
         exchange: Exchange,
         dialect: Dialect,
         caller: Caller,
-        intake: Intake | Refusal,
+        parsed: ParsedRequest | Refusal,
         found: Any,
     ) -> None:
         """The same, of a request that another process has translated and read, unless its client has left."""
         if exchange.ended:
             return
-        if isinstance(intake, Refusal):
-            exchange.refuse(DialectRefusal(dialect, intake))
+        if isinstance(parsed, Refusal):
+            exchange.refuse(DialectRefusal(dialect, parsed))
         elif dialect.counts(request.path):
-            self._count_tokens(intake, exchange, dialect)
+            self._count_tokens(parsed, exchange, dialect)
         else:
             chat = chat_request_of(request)
-            intake = noted(intake, dialect, found.changes)
+            parsed = noted(parsed, dialect, found.changes)
             if isinstance(dialect, TurnDialect):
                 dialect.translated(found)
-            self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, intake)
+            self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, parsed)
 
-    def _count_tokens(self, intake: Intake, exchange: Exchange, dialect: Dialect) -> None:
-        self._token_counts.count(intake, partial(_answer_count, exchange, dialect))
+    def _count_tokens(self, parsed: ParsedRequest, exchange: Exchange, dialect: Dialect) -> None:
+        self._token_counts.count(parsed, partial(_answer_count, exchange, dialect))
 
     def _check_open(self) -> None:
         """Raises: Refusal, where no request may begin."""
@@ -278,55 +278,55 @@ class PublicEndpoint:
         shared, caller = _shared(request), request.caller
         if not isinstance(caller, Caller):
             tenant, claim = self._authentication.of_forwarded_head(request)
-            caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
+            caller = self._parser.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
         on_read = partial(self._begin_read_request, exchange, caller)
-        self._intakes.large_bodies.read(exchange, shared, caller, on_read)
+        self._parser.large_bodies.read(exchange, shared, caller, on_read)
 
     def _begin_read_request(
-        self, exchange: Exchange, caller: Caller, intake: Intake | Refusal, _translated: object = None
+        self, exchange: Exchange, caller: Caller, parsed: ParsedRequest | Refusal, _translated: object = None
     ) -> None:
         """Begin a request that was read before, unless its client has left."""
         request = exchange.request
         if exchange.ended:
             return
         try:
-            if isinstance(intake, Refusal):
-                raise intake
+            if isinstance(parsed, Refusal):
+                raise parsed
             self._check_open()
             if caller.region is not None:
                 claim = self._authentication.of_forwarded(request)[1]
-                self.new_request(self._path, exchange, _as_claimed(intake, claim), claim.request_id).begin()
+                self.new_request(self._path, exchange, _as_claimed(parsed, claim), claim.request_id).begin()
             elif caller.idempotent:
-                self._begin_idempotent_request(request, exchange, caller, intake)
+                self._begin_idempotent_request(request, exchange, caller, parsed)
             else:
-                self.new_request(self._path, exchange, intake, self._path.engines.ids.receipt()).begin()
+                self.new_request(self._path, exchange, parsed, self._path.engines.ids.receipt()).begin()
         except Exception as error:
             _answer_error(request, exchange, error)
 
     def _begin_forwarded_request(self, request: Request, exchange: Exchange) -> None:
         """Begin a request that another proxy forwards. Its receipt has the id that the other proxy has given it."""
         tenant, claim = self._authentication.of_forwarded(request)
-        caller = self._intakes.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
-        intake = _as_claimed(self._intakes.read(request, caller), claim)
-        self.new_request(self._path, exchange, intake, claim.request_id).begin()
+        caller = self._parser.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
+        parsed = _as_claimed(self._parser.read(request, caller), claim)
+        self.new_request(self._path, exchange, parsed, claim.request_id).begin()
 
     def _begin_idempotent_request(
-        self, request: Request, exchange: Exchange, caller: Caller, intake: Intake | None = None
+        self, request: Request, exchange: Exchange, caller: Caller, parsed: ParsedRequest | None = None
     ) -> None:
-        """Join the request that the key stands for, or begin it. `intake`: where it was read already."""
+        """Join the request that the key stands for, or begin it. `parsed`: where it was read already."""
         call = self._idempotent_calls.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
         if call is None:
             return
-        if intake is None:
-            intake = self._intakes.read(request, caller)
+        if parsed is None:
+            parsed = self._parser.read(request, caller)
         shared = self._idempotent_calls.share(call, exchange)
-        self._idempotent_calls.begin(shared, partial(self._begin_shared_request, request, shared, intake))
+        self._idempotent_calls.begin(shared, partial(self._begin_shared_request, request, shared, parsed))
 
-    def _begin_shared_request(self, request: Request, shared: SharedExchange, intake: Intake) -> None:
+    def _begin_shared_request(self, request: Request, shared: SharedExchange, parsed: ParsedRequest) -> None:
         """Begin a request that no other process has, maybe a moment after it came."""
         try:
             self._check_open()
-            inference = self.new_request(self._path, shared, intake, self._path.engines.ids.receipt())
+            inference = self.new_request(self._path, shared, parsed, self._path.engines.ids.receipt())
             shared.served = inference
             inference.begin()
         except Exception as error:
@@ -350,11 +350,11 @@ def _route_of(path: str) -> str:
     return "other" if dialect is None else dialect.route
 
 
-def _as_claimed(intake: Intake, claim: Forward) -> Intake:
+def _as_claimed(parsed: ParsedRequest, claim: Forward) -> ParsedRequest:
     """The intake of a forwarded request, with what the proxy that its client has reached knows of it."""
     if claim.route is None and claim.changes == NO_CHANGES:
-        return replace(intake, rtt_ms=claim.rtt_ms)
-    return replace(intake, route=claim.route or intake.route, changes=claim.changes, rtt_ms=claim.rtt_ms)
+        return replace(parsed, rtt_ms=claim.rtt_ms)
+    return replace(parsed, route=claim.route or parsed.route, changes=claim.changes, rtt_ms=claim.rtt_ms)
 
 
 def _answer_count(exchange: Exchange, dialect: Dialect, tokens: int, estimated: bool) -> None:

@@ -39,7 +39,7 @@ from warmroute_proxy.server.intake.conversation_file import ConversationFile
 from warmroute_proxy.server.ledger.ledger import LedgerError
 from warmroute_proxy.server.processes.supervisor import ProcessSlot, Supervisor
 from warmroute_proxy.server.regions.peers import Peers
-from warmroute_proxy.server.regions.voids import Voids
+from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
 from warmroute_proxy.server.reload.checks import problems_for_processes
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.open_requests import OpenRequests
@@ -220,7 +220,7 @@ def _always(proxy: Proxy, steps: list[Callable[[], None]]) -> list[Coroutine[Any
 def _conversations(config: Config, proxy: Proxy, slot: ProcessSlot | None) -> ConversationFile:
     """The file of conversations, read into the proxy. The first process writes it."""
     writes = slot is None or slot.number == 0
-    found = ConversationFile(config.proxy.state_dir, proxy.intakes.callers.conversations, writes=writes)
+    found = ConversationFile(config.proxy.state_dir, proxy.parser.callers.conversations, writes=writes)
     found.restore()
     return found
 
@@ -321,7 +321,7 @@ async def _probe_engines(engines: Engines, router: Router) -> None:
         await asyncio.sleep(PROBE_EVERY_S)
 
 
-async def _probe_peers(peers: Peers, voids: Voids, router: Router) -> None:
+async def _probe_peers(peers: Peers, voids: ReceiptVoider, router: Router) -> None:
     """Beside the probes of engines: a region that does not answer must not delay those."""
     while True:
         await peers.probe(router)
@@ -329,7 +329,7 @@ async def _probe_peers(peers: Peers, voids: Voids, router: Router) -> None:
         await asyncio.sleep(PROBE_EVERY_S if peers.all_known else PROBE_UNKNOWN_EVERY_S)
 
 
-async def _send_safely(voids: Voids) -> None:
+async def _send_safely(voids: ReceiptVoider) -> None:
     """Have the rows voided that wait for it. An error of ours must not end the probes."""
     try:
         await voids.send()
@@ -344,7 +344,7 @@ async def _shut_down(
     open_requests, admission = proxy.open_requests, proxy.admission
     open_requests.closed = True
     proxy.idempotent_calls.shut_down()
-    proxy.intakes.large_bodies.shut_down()
+    proxy.parser.large_bodies.shut_down()
     admission.shut_down()
     grace_s = proxy.config.limits.shutdown_grace_s
     live = len(open_requests.live)

@@ -24,7 +24,7 @@ from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events
 from warmroute.contract.money import Rates
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.accounting.entry import Entry
-from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.request.client_answer import usage_event
 
@@ -116,7 +116,7 @@ def test_recorded_answers_of_sglang(name: str) -> None:
         body = Answer(json.dumps(recorded, separators=(",", ":")).encode()).settled(SUM, keep_sglext=True)
         check(ChatCompletion if name.startswith("chat") else Completion, _unmasked(json.loads(body)))
         return
-    scanner = Scanner(keep_sglext=True)
+    scanner = UsageTracker(keep_sglext=True)
     for event in recorded:
         relayed = scanner.feed(b"data: %b\n\n" % json.dumps(event, separators=(",", ":")).encode())
         for chunk in events(relayed.decode()):
@@ -134,5 +134,5 @@ def _unmasked(answer: dict[str, Any]) -> dict[str, Any]:
 def test_the_usage_of_an_engine_that_writes_no_usage_chunk() -> None:
     for route, model in ((CHAT, ChatCompletionChunk), (COMPLETIONS, Completion)):
         entry = Entry("wr-1", "t", None, "0", 1, "east", "m", route, True, Rates(1, 1, 1), 5.5, usage=msgspec.Raw(SUM))
-        (chunk,) = events(usage_event(Scanner(keep_sglext=False), entry, keep_sglext=False).decode())
+        (chunk,) = events(usage_event(UsageTracker(keep_sglext=False), entry, keep_sglext=False).decode())
         check(model, chunk)

@@ -25,8 +25,8 @@ from warmroute_cli.demo import drive
 from warmroute_cli.demo.audit import ClientTurn
 from warmroute_cli.demo.embedded import ideal_by_label
 from warmroute_cli.demo.results import Pass
-from warmroute_cli.fleet import MODELS, Fleet, FleetOptions
-from warmroute_cli.recordings import RecordedRequest, Recording, load_recordings
+from warmroute_cli.fleet import MODELS, FleetOptions, LocalFleet
+from warmroute_cli.recordings import RecordedRequest, RecordedSession, load_recordings
 
 FULL = pytest.mark.full
 ALLOWED_GAP = 0.01
@@ -36,14 +36,14 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     folder = tmp_path_factory.mktemp("roaming").resolve()
     options = FleetOptions(speed=100.0, delay_ms=5.0)
     with state.locked_state(folder / "state") as kept, CopiedFleet(kept, folder / "run", options) as found:
         yield found
 
 
-def of_seed(recording: Recording, seed: int) -> Recording:
+def of_seed(recording: RecordedSession, seed: int) -> RecordedSession:
     """The recording for a model and with sessions of its own."""
     headers = ("session", "affinity", "thread", "agent-id")
 
@@ -61,20 +61,20 @@ def of_seed(recording: Recording, seed: int) -> Recording:
     return replace(recording, requests=tuple(map(own, recording.requests)))
 
 
-def metrics(fleet: Fleet, operator: httpx.Client, region: str) -> str:
+def metrics(fleet: LocalFleet, operator: httpx.Client, region: str) -> str:
     """The page of a region's proxy."""
     headers = {"authorization": f"Bearer {state.admin_key(fleet.state_dir)}"}
     return operator.get(f"{fleet.proxies[region].admin_url}/metrics", headers=headers).text
 
 
-def all_confirmed(fleet: Fleet, operator: httpx.Client, turn: ClientTurn) -> bool:
+def all_confirmed(fleet: LocalFleet, operator: httpx.Client, turn: ClientTurn) -> bool:
     """Whether the other region knows all that has been announced where a turn came in and where it was served."""
     served = {turn.usage["warmroute"]["region"]} if turn.usage is not None else set()
     pages = [metrics(fleet, operator, region) for region in served | {turn.ingress}]
     return all("\nwarmroute_announcements_waiting 0\n" in page for page in pages)
 
 
-def gaps(fleet: Fleet, recordings: Sequence[Recording], seed: int) -> dict[str, float]:
+def gaps(fleet: LocalFleet, recordings: Sequence[RecordedSession], seed: int) -> dict[str, float]:
     """How far the hit ratio of each harness stays below its ideal."""
     recordings = [of_seed(recording, seed) for recording in recordings]
     base_urls = {region: proxy.base_url for region, proxy in fleet.proxies.items()}
@@ -105,12 +105,12 @@ def too_wide(gaps_of: dict[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=FULL) for seed in (2, 3, 4, 5))])
-def test_recorded_sessions_that_roam_reach_their_ideal(fleet: Fleet, seed: int) -> None:
+def test_recorded_sessions_that_roam_reach_their_ideal(fleet: LocalFleet, seed: int) -> None:
     assert too_wide(gaps(fleet, load_recordings(), seed)) == {}
     assert_announcements_crossed(fleet)
 
 
-def assert_announcements_crossed(fleet: Fleet) -> None:
+def assert_announcements_crossed(fleet: LocalFleet) -> None:
     with httpx.Client(verify=PLAIN, timeout=seconds(10)) as operator:
         for region in fleet.proxies:
             lines = [line.rsplit(" ", 1) for line in metrics(fleet, operator, region).splitlines()]
@@ -137,7 +137,7 @@ def words(name: str, count: int) -> str:
     return " ".join(f"{name}{number}" for number in range(count))
 
 
-def sub_agent(recording: Recording, name: str) -> list[RecordedRequest]:
+def sub_agent(recording: RecordedSession, name: str) -> list[RecordedRequest]:
     """Three turns of an agent that the main one starts, with tools and a session or a thread of its own."""
     first = recording.requests[0]
     session = next((value for key, value in first.headers.items() if key.lower() == "x-session-affinity"), None)
@@ -152,7 +152,7 @@ def sub_agent(recording: Recording, name: str) -> list[RecordedRequest]:
     return found
 
 
-def with_side_lineages(recording: Recording) -> Recording:
+def with_side_lineages(recording: RecordedSession) -> RecordedSession:
     """The recording with sub-agents, a compaction, a resume and a fork between its turns."""
     turns = list(recording.requests)
     agents = [sub_agent(recording, f"{recording.name}-agent{number}") for number in range(2)]
@@ -178,7 +178,7 @@ def with_side_lineages(recording: Recording) -> Recording:
 
 @FULL
 @pytest.mark.parametrize("seed", [1, 2])
-def test_side_lineages_between_the_turns_take_nobody_along(fleet: Fleet, seed: int) -> None:
+def test_side_lineages_between_the_turns_take_nobody_along(fleet: LocalFleet, seed: int) -> None:
     names = ("aider", "codex", "oc_main", "oc_prune")
     recordings = [with_side_lineages(each) for each in load_recordings() if each.name in names]
     assert too_wide(gaps(fleet, recordings, seed + 10)) == {}

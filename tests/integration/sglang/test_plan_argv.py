@@ -12,7 +12,7 @@ import pytest
 from tests.machine import seconds
 from warmroute_backend.plan.argv import LAUNCH, argv, environment
 from warmroute_backend.plan.choose import make_plan
-from warmroute_backend.plan.deployment import Engine, Plan, Site
+from warmroute_backend.plan.deployment import Plan, PlannedEngine, Site
 from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.memory import default_fraction
 from warmroute_backend.plan.models import MODELS, known_model
@@ -76,7 +76,7 @@ class Case(NamedTuple):
 
     name: str
     plan: Plan
-    engine: Engine
+    engine: PlannedEngine
     argv: list[str]
 
 

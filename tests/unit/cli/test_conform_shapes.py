@@ -8,7 +8,7 @@ from warmroute.contract.money import Rates
 from warmroute_cli.conform.arguments import APIS
 from warmroute_cli.conform.checks import checks_of, cost_of
 from warmroute_cli.conform.shapes import SIGNALS, Asked, Counts, counts_of, key_headers, shape_of
-from warmroute_cli.conform.trial import Options
+from warmroute_cli.conform.trial import TrialOptions
 from warmroute_cli.conform.wire import Endpoint, NotReached
 
 
@@ -55,7 +55,7 @@ def test_equal_prefixes_of_turns_are_equal_in_the_body() -> None:
 
 
 def test_what_is_announced_grows_with_what_is_asked_for() -> None:
-    small, large = Options(turns=1), Options(turns=3, two_tenants=True)
+    small, large = TrialOptions(turns=1), TrialOptions(turns=3, two_tenants=True)
     costs = [cost_of(checks_of("openai", options), options) for options in (small, large)]
     assert costs[0].requests < costs[1].requests
     assert costs[0].nanousd(Rates(600_000, 100_000, 3_000_000)) < costs[1].nanousd(Rates(600_000, 100_000, 3_000_000))

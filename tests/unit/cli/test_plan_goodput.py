@@ -13,7 +13,7 @@ from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.request import PlanRequest
 from warmroute_cli.main import main
 from warmroute_cli.plan.goodput import CLOSE, by_goodput, faster, section
-from warmroute_cli.plan.search import Found, Search
+from warmroute_cli.plan.search import PlayedPlan, Search
 from warmroute_cli.plan.sizing import simulate
 from warmroute_cli.plan.targets import Targets
 from warmroute_cli.plan.traffic import average_trace
@@ -23,12 +23,12 @@ ASKED = PlanRequest(known_model("gpt-oss-120b"), parse_cluster("2xH100"), split=
 TARGETS = Targets(ttft_p90_s=1.0, token_p90_s=0.02)
 
 
-def found_of(traffic: Traffic, tp: int) -> Found:
+def found_of(traffic: Traffic, tp: int) -> PlayedPlan:
     """One plan under its traffic."""
     asked = replace(ASKED, traffic=traffic, tp=tp)
     plan = make_plan(asked)
     sizing = simulate(plan, asked, average_trace(traffic))
-    return Found(asked, plan, sizing, tuple(TARGETS.missed(sizing)))
+    return PlayedPlan(asked, plan, sizing, tuple(TARGETS.missed(sizing)))
 
 
 @pytest.mark.parametrize("requests_per_s", [2.0, 16.0], ids=["below it", "above it"])

@@ -6,7 +6,7 @@ import pytest
 
 from warmroute.contract.identity import session_of
 from warmroute_backend.engine.model.prompt import ANSWER_HEAD, render
-from warmroute_cli.recordings import RecordedRequest, Recording, load_recordings
+from warmroute_cli.recordings import RecordedRequest, RecordedSession, load_recordings
 
 RECORDINGS = load_recordings()
 
@@ -26,7 +26,7 @@ def lineage(request: RecordedRequest) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
-def test_prompts_grow_by_appending_but_for_the_known_breaks(recording: Recording) -> None:
+def test_prompts_grow_by_appending_but_for_the_known_breaks(recording: RecordedSession) -> None:
     newest: dict[tuple[object, ...], bytes] = {}
     breaks = []
     for request in recording.requests:
@@ -62,7 +62,7 @@ def test_harnesses_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
-def test_bodies_are_chat_completions_in_template_order(recording: Recording) -> None:
+def test_bodies_are_chat_completions_in_template_order(recording: RecordedSession) -> None:
     for request in recording.requests:
         fields = list(request.body)
         expected = ["model", "tools", "messages"] if "tools" in request.body else ["model", "messages"]
@@ -76,7 +76,7 @@ def test_bodies_are_chat_completions_in_template_order(recording: Recording) -> 
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: recording.name)
-def test_every_tool_message_answers_a_call_before_it(recording: Recording) -> None:
+def test_every_tool_message_answers_a_call_before_it(recording: RecordedSession) -> None:
     for request in recording.requests:
         called = set()
         for message in request.body["messages"]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.top.command import _once
 from warmroute_cli.top.rates import Counters, Rates, Window, counters_of, rows_of
-from warmroute_cli.top.reading import EngineRow, Loss, Reading, read
+from warmroute_cli.top.reading import EngineRow, FleetReading, Loss, read
 from warmroute_cli.top.screen import HELP, SORTS, Choice, lines, pressed
 
 METRICS = """
@@ -31,14 +31,16 @@ def engine(number: int, running: int = 0, state: str = "up") -> EngineRow:
 
 
 LOSS = Loss(1.0, "east", "prefix_changed", 2_459, "wr-6b0783cf418407a588987dc1", "kimi-k2.5")
-READING = Reading(("east", "west"), tuple(engine(number) for number in range(3)), 2, 1.5, Counters(turns=4), (LOSS,))
+READING = FleetReading(
+    ("east", "west"), tuple(engine(number) for number in range(3)), 2, 1.5, Counters(turns=4), (LOSS,)
+)
 NONE = Rates(Counters(), 0.0)
 
 
 FRESH = Choice()
 
 
-def screen(reading: Reading = READING, rates: Rates = NONE, choice: Choice = FRESH) -> str:
+def screen(reading: FleetReading = READING, rates: Rates = NONE, choice: Choice = FRESH) -> str:
     return "\n".join(line.text for line in lines(reading, rates, choice, "12:00:00", (80, 24)))
 
 
@@ -186,9 +188,9 @@ engines = st.builds(
 losses = st.builds(Loss, st.floats(0, 4e9), names, names, st.integers(0, 10**9), names, names)
 amounts = st.floats(0, 1e15)
 readings = st.builds(
-    Reading, st.lists(names, max_size=9).map(tuple), st.lists(engines, max_size=40).map(tuple), st.integers(0, 10**9),
-    st.floats(0, 1e6), st.builds(Counters, *[amounts] * 7), st.lists(losses, max_size=9).map(tuple),
-    st.lists(names, max_size=3).map(tuple),
+    FleetReading, st.lists(names, max_size=9).map(tuple), st.lists(engines, max_size=40).map(tuple),
+    st.integers(0, 10**9), st.floats(0, 1e6), st.builds(Counters, *[amounts] * 7),
+    st.lists(losses, max_size=9).map(tuple), st.lists(names, max_size=3).map(tuple),
 )  # fmt: skip
 choices = st.builds(
     Choice, st.sampled_from(list(SORTS)), st.booleans(), st.integers(0, 50), st.booleans(), st.booleans()
@@ -197,7 +199,7 @@ choices = st.builds(
 
 @given(readings, choices, st.integers(1, 200), st.integers(1, 60))
 def test_nothing_is_wider_or_longer_than_the_terminal_and_nothing_steers_it(
-    reading: Reading, choice: Choice, columns: int, height: int
+    reading: FleetReading, choice: Choice, columns: int, height: int
 ) -> None:
     made = lines(reading, Rates(reading.counters, 30.0), choice, "12:00:00", (columns, height))
     assert len(made) <= height

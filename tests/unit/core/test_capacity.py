@@ -11,14 +11,14 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import MAX_RECHECKED, Placement, next_dispatches, place_queued
 
 SLOTS, STAY_S = 4, 8.0
 
 
-def facts(name: int, thousands: int, **changed: Any) -> Facts:
+def facts(name: int, thousands: int, **changed: Any) -> RoutingRequest:
     """A turn of session `name`, by 4 bytes a token."""
     chain = Chain([name * 1000 + n for n in range(thousands)], [4000 * (n + 1) for n in range(thousands)])
     fields: dict[str, Any] = {
@@ -26,7 +26,7 @@ def facts(name: int, thousands: int, **changed: Any) -> Facts:
         "structural_bytes": 0, "turn": 1, "expected_output_tokens": 300, "home_hint": None, "allowed_regions": None,
         "may_forward": True,
     }  # fmt: skip
-    return Facts(**{**fields, **changed})
+    return RoutingRequest(**{**fields, **changed})
 
 
 class Scene:
@@ -36,18 +36,18 @@ class Scene:
         self.router = Router("east", [Worker(id_, id_, 0, (roles or {}).get(id_, "aggregated")) for id_ in ids], peers)
         for id_ in ids:
             self.router.observe_loads(id_, EngineLoads(max_running=SLOTS, max_tokens=10**7), 0.0)
-        self.queue: Queue[Facts] = Queue(100, 10**6, 30.0)
+        self.queue: Queue[RoutingRequest] = Queue(100, 10**6, 30.0)
         self.tickets: list[Ticket] = []
         self.now = 0.0
 
-    def send(self, turn: Facts, to: str) -> Ticket:
+    def send(self, turn: RoutingRequest, to: str) -> Ticket:
         """Sent to one engine, and computed."""
         others = frozenset({worker.id for worker in self.router.fleet.workers.values() if worker.caches_prompts} - {to})
         ticket = self.router.dispatched(turn, self.router.place(turn, self.now, others), self.now)
         self.router.first_token(ticket, self.now)
         return ticket
 
-    def serve(self, turn: Facts, to: str, stay_s: float = STAY_S) -> None:
+    def serve(self, turn: RoutingRequest, to: str, stay_s: float = STAY_S) -> None:
         """A whole turn at one engine."""
         ticket = self.send(turn, to)
         self.now += stay_s
@@ -62,7 +62,7 @@ class Scene:
         ticket = self.tickets.pop(0)
         self.router.failed(ticket, self.now, ())
 
-    def wait(self, turn: Facts, tenant: str = "tenant") -> Waiter[Facts]:
+    def wait(self, turn: RoutingRequest, tenant: str = "tenant") -> Waiter[RoutingRequest]:
         """A turn that comes, and has to wait."""
         waiter = Waiter(turn, tenant, "m", 0, self.now)
         found = self.find(waiter)
@@ -70,22 +70,22 @@ class Scene:
         self.queue.join(waiter, found.decision.cache_worker, found.compute_s)
         return waiter
 
-    def find(self, waiter: Waiter[Facts]) -> Placement:
+    def find(self, waiter: Waiter[RoutingRequest]) -> Placement:
         decision = self.router.place(waiter.item, self.now)
         return place_queued(self.router, self.queue, waiter, waiter.item, decision, frozenset(), self.now)
 
-    def asked(self) -> list[Waiter[Facts]]:
+    def asked(self) -> list[Waiter[RoutingRequest]]:
         """Whom one sweep asks where they want to go. All want to stay."""
-        asked: list[Waiter[Facts]] = []
+        asked: list[Waiter[RoutingRequest]] = []
         assert list(next_dispatches(self.queue, self.router, asked.append, self.now, again=True)) == []
         return asked
 
-    def goes(self, turn: Facts, tenant: str = "tenant") -> str | None:
+    def goes(self, turn: RoutingRequest, tenant: str = "tenant") -> str | None:
         """Where one that comes now goes, None if it waits."""
         found = self.find(Waiter(turn, tenant, "m", 0, self.now))
         return found.decision.cache_worker if found.goes else None
 
-    def next(self, *, again: bool = False) -> list[tuple[Facts, str]]:
+    def next(self, *, again: bool = False) -> list[tuple[RoutingRequest, str]]:
         """Who goes now, and where."""
         gone = []
         for waiter, found in next_dispatches(self.queue, self.router, self.find, self.now, again=again):

@@ -12,15 +12,15 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 HASHES, ENDS = list(range(1, 11)), [4_000 * n for n in range(1, 11)]
 BEFORE = SettledTurn(("a",), "east", 32_000, 8_000, 10, 0, 1, 0, 8)
 REPORTED = {"prompt_tokens": 10_000, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
 
 
-def facts(**changed: Any) -> Facts:
-    made = Facts("m", 1, 1, False, None, Chain(HASHES, ENDS), 32_000, 2, 100, None, None, False)
+def facts(**changed: Any) -> RoutingRequest:
+    made = RoutingRequest("m", 1, 1, False, None, Chain(HASHES, ENDS), 32_000, 2, 100, None, None, False)
     return msgspec.structs.replace(made, **changed)
 
 

@@ -11,7 +11,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.histories import Histories
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 TOKENS = 10_000
 CONVERSATIONS = 60
@@ -25,10 +25,10 @@ class Engine:
         self._held = held
         self._tokens: OrderedDict[int, int] = OrderedDict()
 
-    def has(self, request: Facts) -> bool:
+    def has(self, request: RoutingRequest) -> bool:
         return request.lineage in self._tokens
 
-    def serve(self, request: Facts) -> int:
+    def serve(self, request: RoutingRequest) -> int:
         cached = self._tokens.pop(request.lineage, 0)
         self._tokens[request.lineage] = TOKENS
         while len(self._tokens) > self._held:
@@ -36,7 +36,7 @@ class Engine:
         return cached
 
 
-def turn(router: Router, engine: Engine, request: Facts, now_s: float) -> None:
+def turn(router: Router, engine: Engine, request: RoutingRequest, now_s: float) -> None:
     ticket = send(router, request, now_s)
     router.first_token(ticket, now_s)
     router.settled(ticket, request, now_s, TOKENS, engine.serve(request), 0)

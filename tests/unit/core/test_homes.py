@@ -6,7 +6,7 @@ from typing import Any
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 REGIONS = ("east", "west")
 BLOCK = 4000
@@ -17,7 +17,7 @@ def chain(name: int, blocks: int) -> Chain:
     return Chain([name * 1000 + n for n in range(blocks)], [BLOCK * (n + 1) for n in range(blocks)])
 
 
-def facts(lineage: int = 1, blocks: int = 5, turn: int = 1, **changed: Any) -> Facts:
+def facts(lineage: int = 1, blocks: int = 5, turn: int = 1, **changed: Any) -> RoutingRequest:
     """A turn of a lineage. Each adds a block, and a client has sent all but the last before."""
     fields: dict[str, Any] = {
         "model": "m",
@@ -33,7 +33,7 @@ def facts(lineage: int = 1, blocks: int = 5, turn: int = 1, **changed: Any) -> F
         "allowed_regions": None,
         "may_forward": True,
     }
-    return Facts(**{**fields, **changed})
+    return RoutingRequest(**{**fields, **changed})
 
 
 def _router(region: str) -> Router:
@@ -46,15 +46,17 @@ class Regions:
     routers: dict[str, Router] = field(default_factory=lambda: {region: _router(region) for region in REGIONS})
     announced: bool = True
 
-    def serve(self, ingress: str, request: Facts, now_s: float = 0.0) -> str:
+    def serve(self, ingress: str, request: RoutingRequest, now_s: float = 0.0) -> str:
         """Serve a request that enters there; the region that has served it."""
         region = self.routers[ingress].place(request, now_s).region
         self.serve_at(region, request, now_s)
         return region
 
-    def serve_at(self, region: str, request: Facts, now_s: float = 0.0) -> None:
+    def serve_at(self, region: str, request: RoutingRequest, now_s: float = 0.0) -> None:
         router = self.routers[region]
-        here = Facts(**{name: getattr(request, name) for name in Facts.__struct_fields__} | {"may_forward": False})
+        here = RoutingRequest(
+            **{name: getattr(request, name) for name in RoutingRequest.__struct_fields__} | {"may_forward": False}
+        )
         ticket = router.dispatched(here, router.place(here, now_s), now_s)
         turn = router.regional_turn(ticket, here)
         tokens = here.chain.total_bytes // 4

@@ -3,7 +3,12 @@
 import pytest
 from tests.subjects.body_memory import NoBudget
 
-from warmroute_proxy.core.accounting.idempotency import CHUNK_OVERHEAD_BYTES, Call, IdempotencyBounds, IdempotencyKeys
+from warmroute_proxy.core.accounting.idempotency import (
+    CHUNK_OVERHEAD_BYTES,
+    IdempotencyBounds,
+    IdempotencyKeys,
+    IdempotentCall,
+)
 
 PART = b"x" * (100 - CHUNK_OVERHEAD_BYTES)  # costs 100
 
@@ -15,21 +20,21 @@ def calls(keys: int = 10) -> IdempotencyKeys:
     )
 
 
-def begun(memory: IdempotencyKeys, name: str, parts: int = 1, now: float = 0.0) -> Call:
-    call = Call(name.encode(), 1, NoBudget())
+def begun(memory: IdempotencyKeys, name: str, parts: int = 1, now: float = 0.0) -> IdempotentCall:
+    call = IdempotentCall(name.encode(), 1, NoBudget())
     assert memory.begin(call, now)
     for _ in range(parts):
         assert memory.add(call, PART, now)
     return call
 
 
-def answered(memory: IdempotencyKeys, name: str, parts: int = 1, now: float = 0.0) -> Call:
+def answered(memory: IdempotencyKeys, name: str, parts: int = 1, now: float = 0.0) -> IdempotentCall:
     call = begun(memory, name, parts, now)
     memory.ended(call, now)
     return call
 
 
-def kept(call: Call) -> bool:
+def kept(call: IdempotentCall) -> bool:
     """Whether its whole answer can be had."""
     return call.recording is not None and call.recording.whole
 
@@ -104,13 +109,13 @@ def test_a_key_whose_answer_went_first_makes_room() -> None:
     assert memory.find(b"answered", 0.0) is not None
     begun(memory, "and one")
     assert memory.find(b"answered", 0.0) is None
-    assert not memory.begin(Call(b"too many", 1, NoBudget()), 0.0)
+    assert not memory.begin(IdempotentCall(b"too many", 1, NoBudget()), 0.0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 10_000])
 def test_parts_are_kept_by_reference(size: int) -> None:
     memory = IdempotencyKeys(IdempotencyBounds(100_000, 100_000, 10, 60.0, 600.0))
-    call = Call(b"a", 1, NoBudget())
+    call = IdempotentCall(b"a", 1, NoBudget())
     memory.begin(call, 0.0)
     part = bytes(size)
     memory.add(call, part, 0.0)

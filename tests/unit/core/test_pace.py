@@ -14,7 +14,7 @@ from warmroute_proxy.core.load.pace import FORGET_S, MIN_STREAMS, MIN_TOKENS, Pa
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.replicas.peer_events import Event
-from warmroute_proxy.core.replicas.record import MAGIC, Call, Frames, Opened, Placed, frame
+from warmroute_proxy.core.replicas.record import MAGIC, Frames, Opened, Placed, RecordedCall, frame
 from warmroute_proxy.core.replicas.recorder import Playback
 from warmroute_proxy.core.replicas.replica import Replica
 
@@ -246,7 +246,7 @@ def test_a_peer_process_knows_how_fast_streams_flow() -> None:
 
 
 def test_decisions_by_pace_come_out_of_a_record_again() -> None:
-    calls: list[Call] = []
+    calls: list[RecordedCall] = []
     router = recorded_router(calls.append, "1", "east", aggregated("a", "b"))
     now_s = after_streams(router, {"a": BASE_S, "b": 5 * BASE_S}, rounds=MIN_STREAMS + 1)
     for at_s in (now_s, now_s + FORGET_S, now_s + 2 * FORGET_S):

@@ -11,7 +11,7 @@ from warmroute_proxy.core.placement.decision import MAX_REASONS
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Decision, Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 TOKENS = 10_000
 BLOCK = 4000  # bytes, 1,000 tokens by the prior of 4 bytes a token
@@ -21,7 +21,7 @@ def prompt(name: int, blocks: int = 10) -> Chain:
     return Chain([name * 1000 + n for n in range(blocks)], [BLOCK * (n + 1) for n in range(blocks)])
 
 
-def facts(chain: Chain, **changed: Any) -> Facts:
+def facts(chain: Chain, **changed: Any) -> RoutingRequest:
     fields: dict[str, Any] = {
         "model": "m",
         "lineage": 1,
@@ -36,7 +36,7 @@ def facts(chain: Chain, **changed: Any) -> Facts:
         "allowed_regions": None,
         "may_forward": True,
     }
-    return Facts(**{**fields, **changed})
+    return RoutingRequest(**{**fields, **changed})
 
 
 def aggregated(*ids: str) -> list[Worker]:
@@ -49,14 +49,14 @@ def disaggregated(prefills: int, decodes: int) -> list[Worker]:
     ]
 
 
-def serve(router: Router, request: Facts, exclude: frozenset[str] = frozenset()) -> Decision:
+def serve(router: Router, request: RoutingRequest, exclude: frozenset[str] = frozenset()) -> Decision:
     decision = router.place(request, 0.0, exclude)
     ticket = router.dispatched(request, decision, 0.0)
     router.settled(ticket, request, 0.0, None, None, None)
     return decision
 
 
-def busy(router: Router, request: Facts, only: str, ids: list[str]) -> Ticket:
+def busy(router: Router, request: RoutingRequest, only: str, ids: list[str]) -> Ticket:
     """One request in prefill on the worker `only`."""
     decision = router.place(request, 0.0, frozenset(ids) - {only})
     return router.dispatched(request, decision, 0.0)
@@ -66,7 +66,7 @@ def test_a_shared_prefix_gets_its_second_copy_from_new_conversations_and_not_fro
     router = Router("east", aggregated("a", "b"))
     shared = list(range(60))
 
-    def turn(session: int, private: int) -> Facts:
+    def turn(session: int, private: int) -> RoutingRequest:
         hashes = shared + [session * 1000 + n for n in range(private)]
         chain = Chain(hashes, [BLOCK * (n + 1) for n in range(len(hashes))])
         return facts(chain, session=session, lineage=session, turn=private)

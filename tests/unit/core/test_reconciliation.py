@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.core.accounting.engine_counts import Counts, Reading, Span, advance
+from warmroute_proxy.core.accounting.engine_counts import CounterReading, EngineCounts, Span, advance
 from warmroute_proxy.core.accounting.reconciliation import Line, Reconciliation, SettledTurn
 from warmroute_proxy.core.base.role import Role
 
 HOUR = 1_790_000_000 // 3600 * 3600.0
 
 
-def reading(at_s: float, tokens: int, role: Role = "aggregated") -> Reading:
-    return Reading("a0", role, HOUR + at_s, Counts(tokens // 10, tokens, tokens // 2, tokens))
+def reading(at_s: float, tokens: int, role: Role = "aggregated") -> CounterReading:
+    return CounterReading("a0", role, HOUR + at_s, EngineCounts(tokens // 10, tokens, tokens // 2, tokens))
 
 
-def spans_of(readings: list[Reading]) -> list[Span]:
+def spans_of(readings: list[CounterReading]) -> list[Span]:
     """The spans of some readings, in their order."""
     found: dict[float, Span] = {}
     open_span, before = None, None
@@ -31,7 +31,7 @@ def spans_of(readings: list[Reading]) -> list[Span]:
 
 
 def turn(opened: float, settled: float, *, exact: bool = True, engine: str = "a0") -> SettledTurn:
-    return SettledTurn(engine, HOUR + opened, HOUR + settled, Counts(1, 100, 50, 100), exact, 1, failed=False)
+    return SettledTurn(engine, HOUR + opened, HOUR + settled, EngineCounts(1, 100, 50, 100), exact, 1, failed=False)
 
 
 def test_a_span_ends_with_the_first_reading_after_its_hour() -> None:
@@ -54,7 +54,7 @@ def test_what_was_counted_while_the_proxy_was_stopped_is_in_one_span() -> None:
 
 
 @pytest.mark.parametrize("third", [reading(-3600, 200), reading(10, 200, "decode")])
-def test_a_clock_that_goes_back_and_a_change_of_role_begin_a_span(third: Reading) -> None:
+def test_a_clock_that_goes_back_and_a_change_of_role_begin_a_span(third: CounterReading) -> None:
     found = spans_of([reading(0, 50), reading(5, 100), third])
     assert [span.counts.prompt_tokens for span in found] == [50, 0]
 
@@ -70,7 +70,9 @@ def test_spans_follow_each_other_and_have_all_that_was_counted(steps: list[tuple
     assert all(one.ended_s == two.began_s for one, two in pairwise(found))
 
 
-def lines(counted: Counts, turns: list[SettledTurn], *, role: Role = "aggregated", restarts: int = 0) -> list[Line]:
+def lines(
+    counted: EngineCounts, turns: list[SettledTurn], *, role: Role = "aggregated", restarts: int = 0
+) -> list[Line]:
     """The lines of one hour, and of the next one, in which the engine counted nothing."""
     hour = Span("a0", role, HOUR, HOUR + 3600, counted, restarts)
     found = Reconciliation([hour, Span("a0", role, HOUR + 3600, HOUR + 7200)])
@@ -80,25 +82,25 @@ def lines(counted: Counts, turns: list[SettledTurn], *, role: Role = "aggregated
 
 
 def test_receipts_that_say_what_the_engine_counted_differ_in_nothing() -> None:
-    (line,) = lines(Counts(2, 200, 100, 200), [turn(10, 20), turn(30, 40)])
+    (line,) = lines(EngineCounts(2, 200, 100, 200), [turn(10, 20), turn(30, 40)])
     assert not line.difference("prompt_tokens")
     assert not line.is_beyond(0.0)
 
 
 def test_what_others_send_to_the_engine_is_a_difference() -> None:
-    (line,) = lines(Counts(3, 300, 100, 200), [turn(10, 20), turn(30, 40)])
+    (line,) = lines(EngineCounts(3, 300, 100, 200), [turn(10, 20), turn(30, 40)])
     assert line.unexplained("prompt_tokens") == 100
     assert line.share("prompt_tokens") == pytest.approx(1 / 3)
     assert (line.is_beyond(0.3), line.is_beyond(0.34)) == (True, False)
 
 
 def test_a_receipt_that_says_more_than_the_engine_counted_is_below_zero() -> None:
-    (line,) = lines(Counts(1, 100, 40, 100), [turn(10, 20)])
+    (line,) = lines(EngineCounts(1, 100, 40, 100), [turn(10, 20)])
     assert line.unexplained("cached_tokens") == -10
 
 
 def test_a_turn_over_an_edge_may_be_counted_on_either_side() -> None:
-    first, second = lines(Counts(1, 100, 50, 100), [turn(3590, 3610)])
+    first, second = lines(EngineCounts(1, 100, 50, 100), [turn(3590, 3610)])
     assert (first.difference("prompt_tokens"), second.difference("prompt_tokens")) == (100, -100)
     assert not first.is_beyond(0.0)
     assert not second.is_beyond(0.0)
@@ -106,21 +108,21 @@ def test_a_turn_over_an_edge_may_be_counted_on_either_side() -> None:
 
 
 def test_an_estimate_explains_as_much_as_it_says() -> None:
-    (line,) = lines(Counts(2, 350, 100, 200), [turn(10, 20), turn(30, 40, exact=False)])
+    (line,) = lines(EngineCounts(2, 350, 100, 200), [turn(10, 20), turn(30, 40, exact=False)])
     assert line.unexplained("prompt_tokens") == 50
     assert line.turns.estimated == 1
 
 
 def test_before_a_restart_the_engine_may_have_counted_more_than_is_known() -> None:
-    (line,) = lines(Counts(1, 100, 50, 100), [turn(10, 20), turn(30, 40)], restarts=1)
+    (line,) = lines(EngineCounts(1, 100, 50, 100), [turn(10, 20), turn(30, 40)], restarts=1)
     assert line.difference("prompt_tokens") == -100
     assert not line.is_beyond(0.0)
-    (line,) = lines(Counts(3, 300, 100, 200), [turn(10, 20), turn(30, 40)], restarts=1)
+    (line,) = lines(EngineCounts(3, 300, 100, 200), [turn(10, 20), turn(30, 40)], restarts=1)
     assert line.unexplained("prompt_tokens") == 100
 
 
 def test_of_a_decode_engine_only_answers_are_compared() -> None:
-    (line,) = lines(Counts(1, 700, 0, 100), [turn(10, 20)], role="decode")
+    (line,) = lines(EngineCounts(1, 700, 0, 100), [turn(10, 20)], role="decode")
     assert not line.is_beyond(0.0)
     assert not line.compares("prompt_tokens")
 

@@ -11,13 +11,13 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 TOKENS = 10_000
 PD = [Worker("p", "p", 0, "prefill"), Worker("d", "d", 0, "decode")]
 
 
-def facts(name: int = 1, tokens: int = TOKENS, **changed: Any) -> Facts:
+def facts(name: int = 1, tokens: int = TOKENS, **changed: Any) -> RoutingRequest:
     blocks = tokens // 1000  # of 4,000 bytes, by the prior of 4 bytes a token
     fields: dict[str, Any] = {
         "model": "m",
@@ -33,14 +33,14 @@ def facts(name: int = 1, tokens: int = TOKENS, **changed: Any) -> Facts:
         "allowed_regions": None,
         "may_forward": True,
     }
-    return Facts(**{**fields, **changed})
+    return RoutingRequest(**{**fields, **changed})
 
 
 def aggregated(*ids: str) -> list[Worker]:
     return [Worker(id_, id_, 0, "aggregated") for id_ in ids]
 
 
-def send(router: Router, request: Facts, now_s: float = 0.0) -> Ticket:
+def send(router: Router, request: RoutingRequest, now_s: float = 0.0) -> Ticket:
     return router.dispatched(request, router.place(request, now_s), now_s)
 
 

@@ -8,13 +8,13 @@ from warmroute_proxy.core.cache.tiers import FETCH_S_PER_TOKEN_PRIOR, LOAD_S_PER
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 TOKENS = 10_000
 KEYS = [5000 + n for n in range(10)]
 
 
-def facts(tokens: int = TOKENS, **changed: Any) -> Facts:
+def facts(tokens: int = TOKENS, **changed: Any) -> RoutingRequest:
     blocks = tokens // 1000  # of 4,000 bytes, by the prior of 4 bytes a token
     fields: dict[str, Any] = {
         "model": "m",
@@ -30,14 +30,14 @@ def facts(tokens: int = TOKENS, **changed: Any) -> Facts:
         "allowed_regions": None,
         "may_forward": True,
     }
-    return Facts(**{**fields, **changed})
+    return RoutingRequest(**{**fields, **changed})
 
 
 def tiered(*ids: str, store: str | None = "shared") -> Router:
     return Router("east", [Worker(id_, id_, 0, "aggregated", host_cache=True, store=store) for id_ in ids])
 
 
-def serve(router: Router, request: Facts, on: str | None = None, tokens: int = TOKENS) -> str:
+def serve(router: Router, request: RoutingRequest, on: str | None = None, tokens: int = TOKENS) -> str:
     others = frozenset(router.snapshot(0.0)["workers"]) - {on} if on else frozenset()
     decision = router.place(request, 0.0, frozenset(others))
     router.settled(router.dispatched(request, decision, 0.0), request, 0.0, tokens, 0, 5)

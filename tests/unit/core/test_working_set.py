@@ -12,7 +12,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.placement.working_set import FITS, FREE, LACKS, MAX_HOMES, MAX_OF_SESSION
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
@@ -21,10 +21,10 @@ POOL = 100_000
 IDS = ("a", "b")
 
 
-def turn_of(session: int, thousands: int) -> Facts:
+def turn_of(session: int, thousands: int) -> RoutingRequest:
     """A turn of a session, by 4 bytes a token."""
     chain = Chain([session * 1000 + n for n in range(thousands)], [4000 * (n + 1) for n in range(thousands)])
-    return Facts("m", session, session, False, None, chain, 0, 1, 300, None, None, True)
+    return RoutingRequest("m", session, session, False, None, chain, 0, 1, 300, None, None, True)
 
 
 def report(router: Router, **more: Any) -> None:
@@ -39,17 +39,17 @@ def router() -> Router:
     return router
 
 
-def send(router: Router, facts: Facts, to: str, now_s: float = 0.0) -> Ticket:
+def send(router: Router, facts: RoutingRequest, to: str, now_s: float = 0.0) -> Ticket:
     decision = router.place(facts, now_s, frozenset(IDS) - {to})
     return router.dispatched(facts, decision, now_s)
 
 
-def end(router: Router, ticket: Ticket, facts: Facts, now_s: float) -> None:
+def end(router: Router, ticket: Ticket, facts: RoutingRequest, now_s: float) -> None:
     router.first_token(ticket, now_s)
     router.settled(ticket, facts, now_s, facts.chain.total_bytes // 4, 0, 100)
 
 
-def memory_at(router: Router, facts: Facts, to: str, now_s: float = 0.0) -> int:
+def memory_at(router: Router, facts: RoutingRequest, to: str, now_s: float = 0.0) -> int:
     return router.working_set.memory_for(facts, router.place(facts, now_s, frozenset(IDS) - {to}), now_s)
 
 
@@ -143,12 +143,12 @@ def test_a_session_that_is_over_protects_nothing_and_each_kind_of_end_has_its_wi
     assert books.tokens_of(3) == 20_100  # it is there, and the first that may be evicted
 
 
-def of_session(session: int, lineage: int, thousands: int = 10, *, derived: bool = False) -> Facts:
+def of_session(session: int, lineage: int, thousands: int = 10, *, derived: bool = False) -> RoutingRequest:
     """A turn of one of a session's conversations."""
     return msgspec.structs.replace(turn_of(lineage, thousands), session=session, derived=derived)
 
 
-def serve(router: Router, facts: Facts, now_s: float = 1.0, kind: int = TOOLS) -> None:
+def serve(router: Router, facts: RoutingRequest, now_s: float = 1.0, kind: int = TOOLS) -> None:
     ticket = send(router, facts, "a")
     router.working_set.expect(ticket, kind)
     end(router, ticket, facts, now_s)

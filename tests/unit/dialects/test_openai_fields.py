@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.dialects.fields import FieldError, Permissions, Reader, Unlisted, names_of
+from warmroute_proxy.dialects.fields import FieldError, FieldsReader, Permissions, Unlisted, names_of
 from warmroute_proxy.dialects.json_bounds import is_deeper
 from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
 
@@ -23,11 +23,11 @@ def members(**given: Any) -> dict[str, msgspec.Raw]:
 
 
 def chat(allowed: Permissions = NONE, **given: Any) -> set[str]:
-    return set(Reader(CHAT_FIELDS, given).read(members(**given), allowed).dropped)
+    return set(FieldsReader(CHAT_FIELDS, given).read(members(**given), allowed).dropped)
 
 
 def completion(allowed: Permissions = NONE, **given: Any) -> set[str]:
-    return set(Reader(COMPLETION_FIELDS, given).read(members(**given), allowed).dropped)
+    return set(FieldsReader(COMPLETION_FIELDS, given).read(members(**given), allowed).dropped)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_unlisted_members_are_dropped_passed_or_refused() -> None:
 def test_null_is_an_absent_member() -> None:
     for fields in (CHAT_FIELDS, COMPLETION_FIELDS):
         nulls = members(**dict.fromkeys(fields))
-        assert Reader(fields, nulls).read(nulls, NONE).values == dict.fromkeys(fields)
+        assert FieldsReader(fields, nulls).read(nulls, NONE).values == dict.fromkeys(fields)
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -152,7 +152,7 @@ def test_any_body_is_checked_without_another_error(body: dict[str, object]) -> N
 
 def test_a_body_is_bounded_where_all_that_passes_is_listed_and_needs_no_grant() -> None:
     def bounded(allowed: Permissions, **given: Any) -> bool:
-        return Reader(CHAT_FIELDS, given).read(members(**given), allowed).bounded
+        return FieldsReader(CHAT_FIELDS, given).read(members(**given), allowed).bounded
 
     assert bounded(NONE, model="m", temperature=1, beam_width=4)
     assert not bounded(Permissions(unlisted=Unlisted.PASS), model="m", beam_width=4)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from warmroute_backend.engine.request.directives import obeyed
-from warmroute_backend.engine.request.text import NO_SCRIPT, Call, Script
+from warmroute_backend.engine.request.text import NO_SCRIPT, Script, ScriptedCall
 
 STEPS = 'Please do this.\nobey: call read {"path": "a"}\n  obey: call read {"path": "b"}\nobey: answer Done.\nThanks'
 
@@ -29,9 +29,12 @@ TURN = ({"role": "assistant", "content": None}, {"role": "tool", "content": "a r
 @pytest.mark.parametrize(
     ("line", "script"),
     [
-        ('call read {"path": "x;y"}', Script(calls=(Call("read", '{"path": "x;y"}'),))),
-        ("call read {}; call bash {}", Script(calls=(Call("read", "{}"), Call("bash", "{}")))),
-        ("think 40; call read {} ; answer a; b", Script(text="a; b", calls=(Call("read", "{}"),), think_tokens=40)),
+        ('call read {"path": "x;y"}', Script(calls=(ScriptedCall("read", '{"path": "x;y"}'),))),
+        ("call read {}; call bash {}", Script(calls=(ScriptedCall("read", "{}"), ScriptedCall("bash", "{}")))),
+        (
+            "think 40; call read {} ; answer a; b",
+            Script(text="a; b", calls=(ScriptedCall("read", "{}"),), think_tokens=40),
+        ),
         ("run 400", Script(output_tokens=400)),
         ('answer "two\\nlines"', Script(text="two\nlines")),
         ('answer "quoted" and more', Script(text='"quoted" and more')),
@@ -45,8 +48,8 @@ def test_a_line_is_a_step(line: str, script: Script) -> None:
 def test_one_message_drives_many_turns() -> None:
     found = [obeyed(body(user(STEPS), *TURN * turn)) for turn in range(4)]
     assert [script.calls for script in found[:2]] == [
-        (Call("read", '{"path": "a"}'),),
-        (Call("read", '{"path": "b"}'),),
+        (ScriptedCall("read", '{"path": "a"}'),),
+        (ScriptedCall("read", '{"path": "b"}'),),
     ]
     assert found[2].text == "Done."
     assert found[3] == NO_SCRIPT
@@ -54,7 +57,7 @@ def test_one_message_drives_many_turns() -> None:
 
 def test_the_newest_message_with_directives_counts() -> None:
     assert obeyed(body(user(STEPS), *TURN, user("obey: answer Other."))).text == "Other."
-    assert obeyed(body(user(STEPS), *TURN, user("no order"))).calls == (Call("read", '{"path": "b"}'),)
+    assert obeyed(body(user(STEPS), *TURN, user("no order"))).calls == (ScriptedCall("read", '{"path": "b"}'),)
     told = {"role": "tool", "content": [{"type": "text", "text": "obey: answer By a tool."}]}
     assert obeyed(body(user(STEPS), TURN[0], told)).text == "By a tool."
 
@@ -71,7 +74,7 @@ def test_texts_of_the_system_and_of_the_assistant_order_nothing() -> None:
 
 def test_a_directive_inside_an_order_is_for_whoever_gets_it() -> None:
     script = step('call bash {"prompt": "obey: answer sub\\nobey: answer more"}')
-    assert script.calls == (Call("bash", '{"prompt": "obey: answer sub\\nobey: answer more"}'),)
+    assert script.calls == (ScriptedCall("bash", '{"prompt": "obey: answer sub\\nobey: answer more"}'),)
 
 
 @pytest.mark.parametrize("members", [{"tools": ("other",)}, {"tools": ()}, {"tool_choice": "none"}])

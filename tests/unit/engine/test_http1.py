@@ -7,18 +7,18 @@ from contextlib import asynccontextmanager
 import pytest
 
 from warmroute_backend.engine.http import http1
-from warmroute_backend.engine.http.http1 import Exchange, HttpProtocol
+from warmroute_backend.engine.http.http1 import EngineExchange, HttpProtocol
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 GET = b"GET /hi HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
-def echo(exchange: Exchange) -> None:
+def echo(exchange: EngineExchange) -> None:
     exchange.respond(200, exchange.path.encode() + exchange.body)
 
 
 @asynccontextmanager
-async def connected(handle: Callable[[Exchange], None]) -> AsyncIterator[Connection]:
+async def connected(handle: Callable[[EngineExchange], None]) -> AsyncIterator[Connection]:
     connections: set[HttpProtocol] = set()
     server = await asyncio.get_running_loop().create_server(lambda: HttpProtocol(handle, connections), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -57,7 +57,7 @@ async def test_a_request_that_stops_half_way_is_dropped(monkeypatch: pytest.Monk
 async def test_a_slow_answer_is_not_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.5)
 
-    def later(exchange: Exchange) -> None:
+    def later(exchange: EngineExchange) -> None:
         asyncio.get_running_loop().call_later(0.8, echo, exchange)
 
     async with connected(later) as (reader, writer):
@@ -91,7 +91,7 @@ async def test_a_body_over_the_limit_is_a_413(monkeypatch: pytest.MonkeyPatch) -
 async def test_too_many_pipelined_requests_close_the_connection() -> None:
     left = asyncio.Event()
 
-    def never(exchange: Exchange) -> None:
+    def never(exchange: EngineExchange) -> None:
         exchange.on_leave = left.set
 
     async with connected(never) as (_, writer):
@@ -107,7 +107,7 @@ async def test_an_upgrade_is_ignored_and_the_request_answered() -> None:
 
 
 async def test_a_client_that_leaves_is_told_once_and_later_writes_are_harmless() -> None:
-    exchanges: asyncio.Queue[Exchange] = asyncio.Queue()
+    exchanges: asyncio.Queue[EngineExchange] = asyncio.Queue()
     async with connected(exchanges.put_nowait) as (_, writer):
         writer.write(GET)
         exchange = await exchanges.get()
@@ -124,7 +124,7 @@ async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.Monkey
     monkeypatch.setattr(http1, "MAX_UNSENT_BYTES", 100_000)
     left = asyncio.Event()
 
-    def flood(exchange: Exchange) -> None:
+    def flood(exchange: EngineExchange) -> None:
         exchange.on_leave = left.set
         exchange.start_stream()
         for _ in range(400):

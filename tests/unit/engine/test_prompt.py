@@ -65,7 +65,7 @@ def test_the_id_of_a_tool_call_is_not_part_of_the_prompt() -> None:
 
 
 def test_an_answer_that_comes_back_verbatim_continues_the_prompt() -> None:
-    script = text.Script(text="a reply", calls=(text.Call("read", '{"path":"x"}'),))
+    script = text.Script(text="a reply", calls=(text.ScriptedCall("read", '{"path":"x"}'),))
     answer = text.answer(b"0" * 16, limit=99, script=script, stops=(), thinking=False, ignore_eos=False)
     first = chat(user("hi"))
     call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": '{"path":"x"}'}}

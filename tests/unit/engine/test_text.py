@@ -11,7 +11,7 @@ from warmroute_backend.engine.request.text import CONTENT, REASONING, Script
 SEED = text.seed_digest(1, b"a prompt", 0)
 
 
-def plan(seed: bytes = SEED, **options: Any) -> text.Answer:
+def plan(seed: bytes = SEED, **options: Any) -> text.ScriptedAnswer:
     defaults: dict[str, Any] = {"limit": 10_000, "script": Script(), "stops": (), "thinking": False}
     return text.answer(seed, **{**defaults, "ignore_eos": False, **options})
 
@@ -63,7 +63,7 @@ def test_reasoning_comes_first_and_is_part_of_the_length() -> None:
 
 
 def test_scripted_tool_calls_come_back_whole_and_end_so() -> None:
-    calls = (text.Call("read", '{"path":"x"}'), text.Call("list", "{}"))
+    calls = (text.ScriptedCall("read", '{"path":"x"}'), text.ScriptedCall("list", "{}"))
     answer = plan(script=Script(text="ok", calls=calls))
     assert answer.calls(999) == list(calls)
     assert answer.text(CONTENT, 999) == "ok"
@@ -87,7 +87,7 @@ def test_a_list_of_steps_is_indexed_by_the_assistant_messages() -> None:
 
 def test_values_may_be_json_strings_as_openai_metadata_are() -> None:
     script = script_of('{"tool_calls":[{"name":"read","arguments":{"path":"x"}}],"output_tokens":"7"}')
-    assert script.calls == (text.Call("read", '{"path":"x"}'),)
+    assert script.calls == (text.ScriptedCall("read", '{"path":"x"}'),)
     assert script.output_tokens == 7
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from warmroute.guard.causes import Cause
 from warmroute.guard.memory import Memory
-from warmroute_cli.recordings import Recording, load_recordings
+from warmroute_cli.recordings import RecordedSession, load_recordings
 
 BREAKS: dict[str, list[tuple[int, Cause]]] = {
     "aider": [(number, Cause.HISTORY_EDITED) for number in (2, 4, 5, 6)],
@@ -17,7 +17,7 @@ BREAKS: dict[str, list[tuple[int, Cause]]] = {
 SESSION_HEADERS = ("x-session-affinity", "x-claude-code-session-id", "session-id")
 
 
-def found_in(recording: Recording) -> list[tuple[int, Cause]]:
+def found_in(recording: RecordedSession) -> list[tuple[int, Cause]]:
     memory, found = Memory(), []
     for request in recording.requests:
         headers = {name.lower(): value for name, value in request.headers.items()}
@@ -30,5 +30,5 @@ def found_in(recording: Recording) -> list[tuple[int, Cause]]:
 
 
 @pytest.mark.parametrize("recording", load_recordings(), ids=lambda recording: recording.name)
-def test_breaks_are_found_and_nothing_else(recording: Recording) -> None:
+def test_breaks_are_found_and_nothing_else(recording: RecordedSession) -> None:
     assert found_in(recording) == BREAKS.get(recording.name, [])

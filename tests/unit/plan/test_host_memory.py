@@ -11,7 +11,7 @@ from tests.unit.plan.plans import request
 from warmroute_backend.plan.argv import mooncake_file
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import make_plan
-from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.files.bundle import deployment_files
 from warmroute_backend.plan.models import MODELS, known_model, names_of
@@ -29,7 +29,7 @@ CLUSTERS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def pinned_bytes(made: Plan, files: dict[str, str], engine: Engine) -> float:
+def pinned_bytes(made: Plan, files: dict[str, str], engine: PlannedEngine) -> float:
     """Of each rank: `--hicache-size` in 1e9 bytes, twice the GPU's pool where decode offload has no size, and its part
     of the engine's segment (`mooncake_store.py:446`)."""
     name = engine.name if engine.nodes == 1 else f"{engine.name}-node0"

@@ -9,7 +9,7 @@ from tests.unit.plan.published import CAPACITIES, LLAMA_8B, SIZES, SPEEDS, Capac
 
 from warmroute_backend.plan.cache import cell_bytes, value_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
-from warmroute_backend.plan.memory import Shape, default_fraction, memory
+from warmroute_backend.plan.memory import EngineShape, default_fraction, memory
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.models import MODELS, known_model
 from warmroute_backend.plan.weights import loaded_bytes, weights
@@ -27,7 +27,7 @@ def gib(size: Size) -> float:
 
 
 def error(capacity: Capacity) -> float:
-    shape = Shape("aggregated", capacity.tp, capacity.attention_dp, 8192, 512, 512, capacity.kv_type, 1)
+    shape = EngineShape("aggregated", capacity.tp, capacity.attention_dp, 8192, 512, 512, capacity.kv_type, 1)
     found = memory(GPUS[capacity.gpu], known_model(capacity.model), shape, capacity.fraction)
     return found.tokens / capacity.tokens - 1
 
@@ -58,7 +58,7 @@ def test_a_published_speed_is_near_the_rooflines(speed: Speed) -> None:
 @pytest.mark.parametrize(("draft_gib", "least"), [(0.0, 0.9113), (3.07, 0.9335)])
 def test_the_least_fraction_is_that_of_sglangs_error(draft_gib: float, least: float) -> None:
     """DeepSeek-V4-Pro on 8 H200: 12.25 GiB are free after 125.65 GiB of weights (SemiAnalysisAI/InferenceX#2128)."""
-    shape = Shape("aggregated", 8, 1, 8192, 512, 512, "bf16", 1)
+    shape = EngineShape("aggregated", 8, 1, 8192, 512, 512, "bf16", 1)
     found = replace(memory(GPUS["H200"], LLAMA_8B, shape, 0.88), weights=int((125.65 + draft_gib) * GIB))
     assert found.free_before_weights / GIB == pytest.approx(137.9, abs=0.05)
     assert found.least_fraction == pytest.approx(least, abs=0.0004)
@@ -66,7 +66,7 @@ def test_the_least_fraction_is_that_of_sglangs_error(draft_gib: float, least: fl
 
 def test_a_pool_is_what_is_left_of_free_memory_after_the_slack() -> None:
     """Qwen3-30B-A3B on one AMD GPU: 230.20 GiB are free after 56.98 of weights, 204.63 for KV (sglang#18263)."""
-    shape = Shape("aggregated", 1, 1, 8192, 512, 512, "bf16", 1)
+    shape = EngineShape("aggregated", 1, 1, 8192, 512, 512, "bf16", 1)
     own = loaded_bytes(LLAMA_8B, 1, 1)
     gpu = replace(GPUS["MI355X"], memory_mib=int((230.20 + 56.98) * 1024), context_mib=0)
     found = memory(gpu, LLAMA_8B, replace(shape, draft_bytes=int(56.98 * GIB) - own), 0.911)
@@ -102,7 +102,7 @@ def test_cloudflares_kimi_fits_a_lean_engine_and_not_sglangs_defaults() -> None:
     left = 8 * gpu.memory_bytes - weights(model).total
     assert left / GIB == pytest.approx(83, abs=1)
     assert left - 8 * 6.6 * GIB >= 30 * GIB
-    shape = Shape("aggregated", 8, 1, 8192, 64, 64, "bf16", 64)
+    shape = EngineShape("aggregated", 8, 1, 8192, 64, 64, "bf16", 64)
     assert memory(gpu, model, shape, default_fraction(gpu, model, shape)).pool < 0
 
 

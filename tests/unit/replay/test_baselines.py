@@ -16,10 +16,10 @@ from warmroute_proxy.replay.baselines.load import LeastRequests, LeastTokens, Po
 from warmroute_proxy.replay.baselines.preble import REBALANCE_FROM, WINDOW_S, PrebleE2
 from warmroute_proxy.replay.baselines.skylb import SkyLb
 from warmroute_proxy.replay.baselines.smg_tree import CLI, FIRST, RoutedTree, SmgApprox
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.setup import Setup, run
-from warmroute_proxy.replay.simulation import Change, Simulation, make_scheduler
+from warmroute_proxy.replay.simulation import Simulation, WorkerChange, make_scheduler
 from warmroute_proxy.replay.trace import Request, Trace, mixed
 
 BLOCK = 512
@@ -53,8 +53,8 @@ def views(count: int, **values: Sequence[int]) -> list[View]:
     return found
 
 
-def fleet(found: Sequence[View]) -> Fleet:
-    return Fleet(list(found))
+def fleet(found: Sequence[View]) -> ReplayFleet:
+    return ReplayFleet(list(found))
 
 
 def turn(
@@ -64,12 +64,12 @@ def turn(
     tail: int | None = None,
     tail_tokens: int = 0,
     output: int = 10,
-) -> Turn:
+) -> ReplayTurn:
     tokens = BLOCK * len(blocks) + tail_tokens
-    return Turn(Request(0, 0.0, None, session, 1, tokens, output, list(blocks), tail), 0.0, "")
+    return ReplayTurn(Request(0, 0.0, None, session, 1, tokens, output, list(blocks), tail), 0.0, "")
 
 
-def chosen(policy: Policy, made: Turn, now_s: float = 0.0) -> int:
+def chosen(policy: Policy, made: ReplayTurn, now_s: float = 0.0) -> int:
     worker = policy.choose(made, now_s)
     assert worker is not None
     return worker.index
@@ -91,7 +91,7 @@ def test_ties_go_to_any_of_the_best(policy: Any) -> None:
     assert set(seen) >= {0, 1}
 
 
-def _ended(policy: Policy, index: int, made: Turn) -> int:
+def _ended(policy: Policy, index: int, made: ReplayTurn) -> int:
     """Ends a turn at once, so that the policy's own counts stay as they were."""
     policy.ended(made, 0.0)
     return index
@@ -334,7 +334,7 @@ def queue(view: View) -> None:
     view.scheduler.waiting.append(Work(100, 1, []))
 
 
-def from_east(blocks: Sequence[int]) -> Turn:
+def from_east(blocks: Sequence[int]) -> ReplayTurn:
     made = turn(blocks)
     made.origin = "east"
     return made
@@ -389,7 +389,9 @@ def trace() -> Trace:
 
 
 def replayed(name: str) -> Any:
-    found = Fleet([Worker(index, "", "aggregated", make_scheduler("aggregated", 200_000, BLOCK)) for index in range(4)])
+    found = ReplayFleet(
+        [Worker(index, "", "aggregated", make_scheduler("aggregated", 200_000, BLOCK)) for index in range(4)]
+    )
     simulation = Simulation(trace(), found, BASELINES[name](found))
     result = simulation.run()
     return result, [made.worker.index if made.worker else None for made in simulation.turns]
@@ -409,7 +411,12 @@ FLEETS = {
     "workers that go, come and begin anew": Setup(
         4,
         kv_tokens=200_000,
-        changes=(Change(1.0, "remove", 0), Change(2.0, "restart", 1), Change(4.0, "add", 0), Change(5.0, "remove", 3)),
+        changes=(
+            WorkerChange(1.0, "remove", 0),
+            WorkerChange(2.0, "restart", 1),
+            WorkerChange(4.0, "add", 0),
+            WorkerChange(5.0, "remove", 3),
+        ),
     ),
     "prefill and decode apart": Setup(2, 2, kv_tokens=200_000),
     "regions": Setup(2, kv_tokens=200_000, regions=3, rtt_s=0.05, each_turn=True),

@@ -6,7 +6,7 @@ import pytest
 
 from warmroute_proxy.replay.agents import Agents, agents_trace
 from warmroute_proxy.replay.setup import POLICIES, Setup, run
-from warmroute_proxy.replay.simulation import Change
+from warmroute_proxy.replay.simulation import WorkerChange
 from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Request, Trace, TraceError
 
@@ -170,26 +170,26 @@ class TestQueue:
 class TestChanges:
     @pytest.mark.parametrize("policy", POLICIES)
     def test_all_turns_are_served_whoever_comes_or_goes(self, agents: Trace, policy: str) -> None:
-        changes = (Change(60.0, "restart", 0), Change(90.0, "remove", 1), Change(120.0, "add", 3))
+        changes = (WorkerChange(60.0, "restart", 0), WorkerChange(90.0, "remove", 1), WorkerChange(120.0, "add", 3))
         result = run(agents, Setup(4, changes=changes), policy)
         assert result.requests == len(agents.requests)
 
     def test_a_worker_that_restarts_has_lost_its_cache(self) -> None:
         trace = repeated(4, 20)
         steady = run(trace, Setup(1), "round_robin")
-        restarted = run(trace, Setup(1, changes=(Change(30.0, "restart", 0),)), "round_robin")
+        restarted = run(trace, Setup(1, changes=(WorkerChange(30.0, "restart", 0),)), "round_robin")
         assert steady.hit == pytest.approx(3 * 19 / 80)
         assert restarted.hit == pytest.approx(2 * 19 / 80)
 
     def test_what_was_under_way_is_sent_again_and_its_time_counts_from_the_first_arrival(self) -> None:
         trace = one(20 * BLOCK, 5)
-        result = run(trace, Setup(2, changes=(Change(0.3, "remove", 0),)), "round_robin")
+        result = run(trace, Setup(2, changes=(WorkerChange(0.3, "remove", 0),)), "round_robin")
         assert result.retries == 1
         alone_s = 8192 * PREFILL_S + STEP_S + (20 * BLOCK - 8192) * PREFILL_S + STEP_S
         assert result.ttft_mean_s == pytest.approx(0.3 + alone_s)
 
     def test_an_added_worker_takes_its_share(self, agents: Trace) -> None:
-        result = run(agents, Setup(2, changes=(Change(30.0, "add", 1),)), "least_tokens")
+        result = run(agents, Setup(2, changes=(WorkerChange(30.0, "add", 1),)), "least_tokens")
         early = [row for at, row in zip(result.load_times_s, result.load_tokens, strict=True) if at < 30]
         late = [row for at, row in zip(result.load_times_s, result.load_tokens, strict=True) if at > 60]
         assert early
@@ -199,12 +199,17 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ((Change(1.0, "remove", 7),), "there is no worker 7: they are 0 to 1"),
-            ((Change(1e12, "restart", 1),), r"1e\+12 s from the first arrival to the last event: at most 1e\+07 s"),
-            ((Change(1.0, "remove", 0), Change(2.0, "remove", 1)), "without any worker"),
+            ((WorkerChange(1.0, "remove", 7),), "there is no worker 7: they are 0 to 1"),
+            (
+                (WorkerChange(1e12, "restart", 1),),
+                r"1e\+12 s from the first arrival to the last event: at most 1e\+07 s",
+            ),
+            ((WorkerChange(1.0, "remove", 0), WorkerChange(2.0, "remove", 1)), "without any worker"),
         ],
     )
-    def test_impossible_changes_are_refused(self, agents: Trace, changes: tuple[Change, ...], reason: str) -> None:
+    def test_impossible_changes_are_refused(
+        self, agents: Trace, changes: tuple[WorkerChange, ...], reason: str
+    ) -> None:
         with pytest.raises(TraceError, match=reason):
             run(agents, Setup(2, changes=changes), "random")
 

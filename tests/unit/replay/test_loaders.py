@@ -14,8 +14,8 @@ from msgspec.structs import asdict
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
-from warmroute_proxy.core.replicas.record import MAGIC, Call, Dispatched, Ended, Opened, Placed, frame
+from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.replicas.record import MAGIC, Dispatched, Ended, Opened, Placed, RecordedCall, frame
 from warmroute_proxy.replay.loaders import load, load_all, prompts
 from warmroute_proxy.replay.trace import TraceError, concatenated
 
@@ -199,17 +199,19 @@ def test_a_record_has_the_arrivals_that_were_whatever_the_seed(tmp_path: Path) -
         load(path, seed=2)
 
 
-def turn_of(session: int, turn: int) -> Facts:
+def turn_of(session: int, turn: int) -> RoutingRequest:
     """A turn whose prompt begins with 5,000 tokens that all sessions share, and grows by 1,000 tokens a turn."""
     ends = [20_000, *(20_000 + 4_000 * (n + 1) for n in range(turn))]
     hashes = [Random(name).getrandbits(64) for name in ("shared", *(f"{session}.{n}" for n in range(turn)))]
-    return Facts("m", session, session, False, None, Chain(hashes, ends), ends[-2], turn, 100, None, None, False)
+    return RoutingRequest(
+        "m", session, session, False, None, Chain(hashes, ends), ends[-2], turn, 100, None, None, False
+    )
 
 
-def record_of(path: Path, turns: Sequence[tuple[float, Facts]]) -> Path:
+def record_of(path: Path, turns: Sequence[tuple[float, RoutingRequest]]) -> Path:
     """A record in which a process serves turns, each for half a second."""
     router = Router("east", [Worker("a", "a", 0, "aggregated")])
-    calls: list[Call] = [Opened("1", "east", "cost", [], [])]
+    calls: list[RecordedCall] = [Opened("1", "east", "cost", [], [])]
     for ticket, (at_s, facts) in enumerate(turns):
         calls += [Placed(at_s, facts, frozenset(), router.place(facts, at_s)), Dispatched(at_s)]
         calls.append(Ended(ticket, at_s + 0.5, facts.chain.total_bytes // 4, 0, 100))

@@ -14,10 +14,10 @@ from warmroute_proxy.core.accounting.receipt import usage_object
 from warmroute_proxy.core.accounting.usage import merge_usage
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.intake import CHAT, COMPLETIONS
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request import continuation
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation, Rest
@@ -27,12 +27,12 @@ DIED = Failure(Refusal(502, "the connection to the engine broke", code="engine_e
 MESSAGES = [{"role": "system", "content": "s"}, {"role": "user", "content": "tell [me]"}]
 
 
-def intake(route: str = CHAT, *, stream: bool = True, several: bool = False, **members: Any) -> Intake:
+def parsed(route: str = CHAT, *, stream: bool = True, several: bool = False, **members: Any) -> ParsedRequest:
     given = {"model": "m", "messages": MESSAGES} if route == CHAT else {"model": "m", "prompt": "Once"}
     body = Body(json.dumps({**given, "stream": stream, **members}).encode())
     options = members.get("stream_options") or {}
     made = SimpleNamespace(route=route, body=body, stream=stream, several=several, stream_options=options)
-    return cast("Intake", made)
+    return cast("ParsedRequest", made)
 
 
 def attempt(prefill: dict[str, Any] | None = None) -> Attempt:
@@ -48,7 +48,7 @@ def event(delta: dict[str, Any] | None = None, finish: str | None = None, *, id_
 ROLE = {"role": "assistant", "content": ""}
 
 
-def asked(of: Intake, *told: bytes, failure: Failure = DIED) -> dict[str, Any] | None:
+def asked(of: ParsedRequest, *told: bytes, failure: Failure = DIED) -> dict[str, Any] | None:
     """The body of the other half; None where there is none."""
     begun = Continuation.of(of)
     if begun is None:
@@ -65,7 +65,7 @@ WORDS = event(ROLE) + event({"content": "It was "}), event({"content": 'the "bes
 
 
 def test_a_chat_is_asked_to_go_on_with_what_was_said() -> None:
-    found = asked(intake(temperature=0.5, max_tokens=10, max_completion_tokens=9, min_tokens=1), *WORDS)
+    found = asked(parsed(temperature=0.5, max_tokens=10, max_completion_tokens=9, min_tokens=1), *WORDS)
     assert found == {
         "model": "m",
         "stream": True,
@@ -80,13 +80,13 @@ def test_a_chat_is_asked_to_go_on_with_what_was_said() -> None:
 
 def test_a_completion_has_it_behind_its_prompt() -> None:
     told = event(text=' upon a "'), event(text="time")
-    assert asked(intake(COMPLETIONS, max_tokens=5), *told) == {
+    assert asked(parsed(COMPLETIONS, max_tokens=5), *told) == {
         "model": "m",
         "stream": True,
         "prompt": 'Once upon a "time',
         "max_tokens": 3,
     }
-    found = asked(intake(COMPLETIONS), *told)
+    found = asked(parsed(COMPLETIONS), *told)
     assert found is not None
     assert found["max_tokens"] == 14, "of the 16 that a completion has which names no limit"
 
@@ -119,7 +119,7 @@ def test_a_completion_has_it_behind_its_prompt() -> None:
 )
 def test_what_depends_on_more_than_the_text_is_not_continued(members: dict[str, Any]) -> None:
     told = event({"content": "It was "}), event({"content": "the best"})
-    assert asked(intake(**members), *told) is None
+    assert asked(parsed(**members), *told) is None
 
 
 @pytest.mark.parametrize(
@@ -131,18 +131,18 @@ def test_what_depends_on_more_than_the_text_is_not_continued(members: dict[str, 
     ],
 )
 def test_what_says_nothing_of_the_kind_is(members: dict[str, Any]) -> None:
-    assert asked(intake(**members), *WORDS) is not None
+    assert asked(parsed(**members), *WORDS) is not None
 
 
 @pytest.mark.parametrize("raw", [b'"regex":"\xff"', b'"messages":[{"role":"\xff"}]', b'"messages":[1]'])
 def test_what_cannot_be_read_is_not_continued(raw: bytes) -> None:
-    of = intake()
+    of = parsed()
     of.body = Body(b'{"stream":true,%b}' % raw)
     assert asked(of, event({"content": "a"})) is None
 
 
 def test_token_ids_as_a_prompt_are_not_continued() -> None:
-    assert asked(intake(COMPLETIONS, prompt=[1, 2, 3]), event(text="a")) is None
+    assert asked(parsed(COMPLETIONS, prompt=[1, 2, 3]), event(text="a")) is None
 
 
 @pytest.mark.parametrize(
@@ -159,15 +159,15 @@ def test_token_ids_as_a_prompt_are_not_continued() -> None:
     ],
 )
 def test_what_is_no_text_ends_it_for_good(ending: bytes) -> None:
-    of = intake()
+    of = parsed()
     assert asked(of, *WORDS, ending, event({"content": "more"})) is None
     assert len(of.body.raw) < 3, "nor is the body kept"
 
 
 def test_no_more_text_is_kept_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(continuation, "MAX_TEXT_CHARS", 20)
-    assert asked(intake(), event({"content": "x" * 20})) is not None
-    assert asked(intake(), event({"content": "x" * 20}), event({"content": "y"})) is None
+    assert asked(parsed(), event({"content": "x" * 20})) is not None
+    assert asked(parsed(), event({"content": "x" * 20}), event({"content": "y"})) is None
 
 
 @pytest.mark.parametrize(
@@ -175,21 +175,21 @@ def test_no_more_text_is_kept_than_the_bound(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_only_an_engines_own_fault_is_made_good(status: int, at_fault: tuple[str, ...], continued: bool) -> None:
     failure = Failure(Refusal(status, "x"), at_fault, False)
-    assert (asked(intake(), *WORDS, failure=failure) is not None) == continued
+    assert (asked(parsed(), *WORDS, failure=failure) is not None) == continued
 
 
 @pytest.mark.parametrize(("counted", "prompt"), [(100, 100), (None, 139), ("100", 139), (0, 139)])
 def test_what_prefill_has_counted_is_the_prompt(counted: Any, prompt: int) -> None:
-    begun = Continuation.of(intake())
+    begun = Continuation.of(parsed())
     assert begun is not None
     begun.take(WORDS[0])
     rest = begun.rest(DIED, attempt({"prompt_tokens": counted}))
     assert rest is not None
-    assert rest.settled(reported(140, 96, 10), Scanner(keep_sglext=False)).prompt_tokens == prompt
+    assert rest.settled(reported(140, 96, 10), UsageTracker(keep_sglext=False)).prompt_tokens == prompt
 
 
 def test_an_answer_is_continued_once_and_a_second_refusal_is_no_fault_of_the_client() -> None:
-    begun = Continuation.of(intake())
+    begun = Continuation.of(parsed())
     assert begun is not None
     refused = Failure(Refusal(400, "too long", code="context_length_exceeded"), (), False)
     assert begun.refusal(refused).status == 400
@@ -241,7 +241,7 @@ def checked(usage: Usage) -> dict[str, Any]:
 
 
 def test_one_account_of_both_halves() -> None:
-    scanner = Scanner(keep_sglext=False)
+    scanner = UsageTracker(keep_sglext=False)
     scanner.usage_event = {"id": "new", "choices": []}
     usage = checked(Rest("old", 40, None).settled(reported(140, 96, 10, device=96), scanner))
     assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (100, 50, 150)
@@ -253,7 +253,7 @@ def test_one_account_of_both_halves() -> None:
 
 def test_a_prompt_that_was_counted_is_exact() -> None:
     """With speculation an event is several tokens."""
-    usage = checked(Rest("old", 12, 100).settled(reported(140, 96, 10, device=96), Scanner(keep_sglext=False)))
+    usage = checked(Rest("old", 12, 100).settled(reported(140, 96, 10, device=96), UsageTracker(keep_sglext=False)))
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (100, 50)
     assert usage["warmroute"]["estimated"] == ["completion_tokens"]
     assert usage["warmroute"]["continued"]["after_tokens"] == 40
@@ -261,7 +261,7 @@ def test_a_prompt_that_was_counted_is_exact() -> None:
 
 def test_what_was_said_may_be_cached_but_is_no_prompt() -> None:
     settled = Rest("old", 40, None).settled(
-        reported(140, 128, 10, device=90, host=30, storage=8), Scanner(keep_sglext=False)
+        reported(140, 128, 10, device=90, host=30, storage=8), UsageTracker(keep_sglext=False)
     )
     usage = checked(settled)
     assert usage["warmroute"]["cached"] == {"device": 90, "host": 10, "storage": 0}
@@ -269,6 +269,6 @@ def test_what_was_said_may_be_cached_but_is_no_prompt() -> None:
 
 
 def test_a_rest_of_which_nothing_was_reported() -> None:
-    usage = checked(Rest("old", 40, 100).settled(merge_usage(None, None, None, 3), Scanner(keep_sglext=False)))
+    usage = checked(Rest("old", 40, 100).settled(merge_usage(None, None, None, 3), UsageTracker(keep_sglext=False)))
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (0, 43)
     assert set(usage["warmroute"]["estimated"]) == set(contract.ESTIMATED_FIELDS)

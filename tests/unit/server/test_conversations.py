@@ -16,7 +16,7 @@ from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intake import CHAT, read
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 
 CONFIG: Final = parse_config(
     {
@@ -56,7 +56,7 @@ class Reader:
     def __init__(self) -> None:
         self.callers = Callers(SECRETS, Conversations("x"))
 
-    def read(self, body: dict[str, Any], tenant: int = 0) -> Intake:
+    def read(self, body: dict[str, Any], tenant: int = 0) -> ParsedRequest:
         callers, request = self.callers, Request(0.0, "POST", CHAT)
         request.body = json.dumps(body).encode()
         caller = callers.of(CHAT, CONFIG.tenants[tenant], {})
@@ -91,9 +91,9 @@ def test_each_recorded_conversation_is_one_session_without_its_headers(seed: int
     reader = Reader()
     sessions: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for name, n, body in in_turns(seed):
-        intake = reader.read(body)
-        assert intake.facts.derived
-        sessions[str(intake.session)].add((name, n))
+        parsed = reader.read(body)
+        assert parsed.facts.derived
+        sessions[str(parsed.session)].add((name, n))
     expected = [{(name, n) for n in numbers} for name, groups in SESSIONS.items() for numbers in groups]
     assert sorted(map(sorted, sessions.values())) == sorted(map(sorted, expected))
 

@@ -4,17 +4,19 @@ import pytest
 from tests.property.test_responses_prefix import SEAL
 
 from warmroute_proxy.dialects.responses.client_events import created_request
-from warmroute_proxy.dialects.responses.conversation import Conversation, continued
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.responses.conversation import ResponsesConversation, continued
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.dialects.kept_conversations import KeptConversations
 from warmroute_proxy.server.http.body_memory import BodyMemory
 
 
-def conversation(size: int, before: Conversation | None = None) -> Conversation:
+def conversation(size: int, before: ResponsesConversation | None = None) -> ResponsesConversation:
     members, items = created_request(b'{"type":"response.create","model":"m","input":"%b"}' % (b"x" * size))
-    return continued(members, items, SEAL, lambda _: Texts(frozenset()), Work(), before, asks=True)[1].prepared()
+    return continued(members, items, SEAL, lambda _: Texts(frozenset()), TranslationWork(), before, asks=True)[
+        1
+    ].prepared()
 
 
 def test_a_conversation_counts_once_and_what_it_grows_by() -> None:

@@ -14,7 +14,7 @@ from warmroute_proxy.server.base.config import DiscoveryConfig
 from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.discovery.kubernetes import Pool, Slices
-from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
+from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, SourceError
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices"
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/prod/inferencepools"
@@ -75,15 +75,15 @@ def pool(server: KubeServer) -> Pool:
     return found
 
 
-async def read(source: Slices | Pool) -> Found:
+async def read(source: Slices | Pool) -> DiscoveredEngines:
     return await asyncio.wait_for(source.read(), seconds(20))
 
 
-def urls(found: Found) -> dict[str, str]:
+def urls(found: DiscoveredEngines) -> dict[str, str]:
     return {each["id"]: each["url"] for each in found.engines}
 
 
-async def watching(server: KubeServer, source: Slices | Pool, number: int = 1) -> "asyncio.Task[Found]":
+async def watching(server: KubeServer, source: Slices | Pool, number: int = 1) -> "asyncio.Task[DiscoveredEngines]":
     """Read on, until the server was asked for so many watches."""
     task = asyncio.ensure_future(read(source))
     while len(server.watches()) < number and not task.done():
@@ -194,7 +194,7 @@ async def test_a_version_that_is_gone_is_listed_again(server: KubeServer, as_eve
     assert server.lists() == 2
 
 
-async def watched_in_vain(server: KubeServer, source: Slices, watches: int) -> Found:
+async def watched_in_vain(server: KubeServer, source: Slices, watches: int) -> DiscoveredEngines:
     """Read until there were so many watches; what was known last."""
     found = await read(source)
     while len(server.watches()) < watches:

@@ -8,13 +8,13 @@ import pytest
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.kv_feed import MAX_WAITING, KvFeed
 
 CHAIN = Chain([11, 12, 13, 14], [64, 128, 192, 256])  # a cut ends with each block of 16 tokens
-FACTS = Facts("m", 1, 1, False, None, CHAIN, 0, 1, 300, None, None, False)
+FACTS = RoutingRequest("m", 1, 1, False, None, CHAIN, 0, 1, 300, None, None, False)
 BLOCKS = [-900, 901, 2**63 - 1, -(2**63)]
 
 

@@ -6,7 +6,7 @@ such as Mooncake, are written by hand after `observability/metrics_collector.py`
 
 import pytest
 
-from warmroute_proxy.server.engines.kv_move_costs import Totals, totals_by_rank
+from warmroute_proxy.server.engines.kv_move_costs import MoveTotals, totals_by_rank
 
 TEXT = """\
 # HELP sglang:load_back_tokens_total The number of tokens loaded back from local host DRAM (L2) to GPU.
@@ -29,8 +29,8 @@ sglang:prefetch_bandwidth_count{dp_rank="0",storage_backend="mooncake",tp_rank="
 
 def test_tp_ranks_work_at_the_same_time_on_shards() -> None:
     found = totals_by_rank(TEXT)
-    assert found[0] == Totals(16512.0, 0.05, 2000.0, 28.0, 2.0, 1000.0, 7e7)
-    assert found[1] == Totals(load_tokens=100.0)
+    assert found[0] == MoveTotals(16512.0, 0.05, 2000.0, 28.0, 2.0, 1000.0, 7e7)
+    assert found[1] == MoveTotals(load_tokens=100.0)
 
 
 def test_moves_are_what_was_added_since() -> None:
@@ -38,7 +38,7 @@ def test_moves_are_what_was_added_since() -> None:
     tokens, seconds = now.load_since(now._replace(load_tokens=6512.0, load_s=0.03))
     assert tokens == 10_000
     assert seconds == pytest.approx(0.02)
-    tokens, seconds = now.fetch_since(Totals())  # 70 KB a token at 14 GB/s
+    tokens, seconds = now.fetch_since(MoveTotals())  # 70 KB a token at 14 GB/s
     assert tokens == 2000
     assert seconds == pytest.approx(2000 * 70_000 / 14e9)
 
@@ -46,9 +46,9 @@ def test_moves_are_what_was_added_since() -> None:
 def test_without_a_bandwidth_or_a_size_nothing_is_known_of_fetches() -> None:
     now = totals_by_rank(TEXT)[0]
     assert now.fetch_since(now) == (0, 0.0)
-    assert now._replace(bandwidth_count=0.0).fetch_since(Totals()) == (0, 0.0)
-    assert now._replace(backup_tokens=0.0).fetch_since(Totals()) == (0, 0.0)
-    assert now._replace(bandwidth_sum_gb_s=0.0).fetch_since(Totals()) == (2000, 0.0)
+    assert now._replace(bandwidth_count=0.0).fetch_since(MoveTotals()) == (0, 0.0)
+    assert now._replace(backup_tokens=0.0).fetch_since(MoveTotals()) == (0, 0.0)
+    assert now._replace(bandwidth_sum_gb_s=0.0).fetch_since(MoveTotals()) == (2000, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_other_texts_say_nothing(text: str) -> None:
 
 def test_a_rank_that_is_no_number_is_the_first() -> None:
     text = 'sglang:load_back_tokens_total{dp_rank="' + "9" * 5000 + '"} 7\n'
-    assert totals_by_rank(text) == {0: Totals(load_tokens=7.0)}
+    assert totals_by_rank(text) == {0: MoveTotals(load_tokens=7.0)}

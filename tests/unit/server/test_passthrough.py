@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.fuzz.passthrough import HEAD, Reader
 
 from warmroute_proxy.server.engines.passthrough import MAX_REST_BYTES
-from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.sse import UsageTracker
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
 TEXTS = [
@@ -98,7 +98,7 @@ def test_the_client_reads_the_same_whatever_the_framing_and_the_cuts(
     chance: Any,
 ) -> None:
     events = [each.replace(b"\n", line_end) for each in (ROLE, *told, FINISH, *ends)]
-    expected = Scanner(keep_sglext=False)
+    expected = UsageTracker(keep_sglext=False)
     through = expected.feed(b"".join(events))
     chunks = [frame % (len(chunk), chunk) for chunk in packed(events, lambda n: chance.randint(0, n)) if chunk]
     reader = Reader(sees_all=sees_all)

@@ -10,7 +10,7 @@ from tests.machine import seconds
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import EngineConfig
@@ -24,7 +24,7 @@ ENGINES = [
     EngineConfig(f"e{number}", f"http://127.0.0.1:{9 + number}", "", "aggregated", "sglang", frozenset("*"), None, None)
     for number in range(2)
 ]
-FACTS = Facts("m", 1, 2, False, None, Chain([11, 12, 13], [3000, 6000, 9000]), 0, 1, 100, None, None, False)
+FACTS = RoutingRequest("m", 1, 2, False, None, Chain([11, 12, 13], [3000, 6000, 9000]), 0, 1, 100, None, None, False)
 NOTHING = Gauges(0, 0, 0, 0, 0, 0, 0, 0)
 
 

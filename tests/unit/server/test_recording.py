@@ -18,9 +18,17 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.replicas import recorder as recorded
-from warmroute_proxy.core.replicas.record import Call, Closed, Dispatched, Ended, Frames, Placed, Progress
+from warmroute_proxy.core.replicas.record import (
+    Closed,
+    Dispatched,
+    Ended,
+    Frames,
+    Placed,
+    RecordedCall,
+    RecordedProgress,
+)
 from warmroute_proxy.replay.record import verify
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config
 from warmroute_proxy.server.ledger import recording
@@ -47,9 +55,9 @@ READ_ONLY = frozenset(
 )
 
 
-def facts(number: int, *, model: str = "m", home: str | None = None, cuts: int = 4) -> Facts:
+def facts(number: int, *, model: str = "m", home: str | None = None, cuts: int = 4) -> RoutingRequest:
     chain = Chain([(number << 40) + cut for cut in range(cuts)], [2048 * (cut + 1) for cut in range(cuts)])
-    return Facts(
+    return RoutingRequest(
         model=model,
         lineage=number,
         session=2**64 - 1 - number,
@@ -72,7 +80,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     found.close()
 
 
-def calls(path: Path) -> list[Call]:
+def calls(path: Path) -> list[RecordedCall]:
     with path.open("rb") as file:
         return [found.call for found in Frames(file.read)]
 
@@ -144,7 +152,7 @@ def test_calls_that_a_router_makes_to_itself_are_not_written(tmp_path: Path, loo
     kept.close()
     names = [type(call) for call in calls(tmp_path / "record")]
     assert names[1:] == [Placed, Dispatched, Ended, Closed]
-    assert Progress not in names
+    assert RecordedProgress not in names
 
 
 OF_ATTEMPTS = {"place", "dispatched", "first_token", "progress", "settled", "failed"}

@@ -10,7 +10,7 @@ from tests.subjects.body_memory import plenty
 from tests.subjects.read_slices import Lines
 
 from warmroute.contract import headers as names
-from warmroute_proxy.dialects.responses.conversation import Conversation
+from warmroute_proxy.dialects.responses.conversation import ResponsesConversation
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.kept_conversations import KeptConversations
@@ -112,7 +112,7 @@ class Scene:
 def kept_bytes() -> int:
     """Of all conversations that there are."""
     gc.collect()
-    return sum(found.size_bytes for found in gc.get_objects() if isinstance(found, Conversation))
+    return sum(found.size_bytes for found in gc.get_objects() if isinstance(found, ResponsesConversation))
 
 
 @pytest.mark.parametrize("kind", ["messages", "ids"])

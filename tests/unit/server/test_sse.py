@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.sse import UsageTracker
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11, "prompt_tokens_details": {"cached_tokens": 4}}
 
@@ -41,8 +41,8 @@ LAST = event({"id": "r", "object": "chat.completion.chunk", "choices": [], "usag
 DONE = event("[DONE]")
 
 
-def run(stream: bytes, cuts: list[int], *, keep_sglext: bool = False) -> tuple[Scanner, bytes]:
-    scanner = Scanner(keep_sglext=keep_sglext)
+def run(stream: bytes, cuts: list[int], *, keep_sglext: bool = False) -> tuple[UsageTracker, bytes]:
+    scanner = UsageTracker(keep_sglext=keep_sglext)
     out = b""
     edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     for start, end in itertools.pairwise(edges):
@@ -71,7 +71,7 @@ def test_one_byte_at_a_time() -> None:
 
 
 def test_nothing_has_started_while_only_roles_were_said() -> None:
-    scanner = Scanner(keep_sglext=False)
+    scanner = UsageTracker(keep_sglext=False)
     assert scanner.feed(ROLE + ROLE) == ROLE + ROLE
     assert not scanner.started
     scanner.feed(CONTENT[4])
@@ -133,7 +133,7 @@ def test_events_with_carriage_returns_pass_as_they_are() -> None:
 
 
 def test_an_event_that_never_ends_is_an_error() -> None:
-    scanner = Scanner(keep_sglext=False)
+    scanner = UsageTracker(keep_sglext=False)
     with pytest.raises(ValueError, match="exceeds"):
         for _ in range(20):
             scanner.feed(b"x" * 1_000_000)

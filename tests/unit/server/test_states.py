@@ -255,14 +255,14 @@ class Tried:
 
     def __init__(self) -> None:
         self.scene = scene = Scene(("prefill", "decode"))
-        intake = scene.request.intake
-        decision: Decision = scene.router.place(intake.facts, scene.now)
+        parsed = scene.request.parsed
+        decision: Decision = scene.router.place(parsed.facts, scene.now)
         engines: Any = scene.engines
         self.owner = Owner()
-        self.attempt = Attempt(self.owner, engines, decision, "rid", intake, 1 << 20, None)
+        self.attempt = Attempt(self.owner, engines, decision, "rid", parsed, 1 << 20, None)
 
     def start(self) -> None:
-        self.attempt.start(self.scene.request.intake, "", "/v1/chat/completions", tagged=False)
+        self.attempt.start(self.scene.request.parsed, "", "/v1/chat/completions", tagged=False)
 
     def event(self, data: bytes) -> None:
         leg = self.scene.leg()

@@ -10,7 +10,7 @@ from websockets.frames import Frame, Opcode
 
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.http.body_memory import BodyMemory, Reservation
+from warmroute_proxy.server.http.body_memory import BodyMemory, BodyReservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.frames import MAX_FRAMES, MAX_LATE_BYTES, text_frame
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
@@ -85,7 +85,7 @@ class Application:
         self.messages: list[bytes] = []
         self.told: list[Any] = []
 
-    def message(self, raw: bytes, began_s: float, reservation: Reservation) -> None:
+    def message(self, raw: bytes, began_s: float, reservation: BodyReservation) -> None:
         assert reservation.body_bytes >= len(raw)
         assert raw != b"an error of ours"
         self.messages.append(raw)

@@ -1,8 +1,8 @@
 """A lean HTTP/1.1 server protocol: httptools parses, a callback answers, and `on_leave` reports a disconnect.
 
-One `Exchange` is one request and its answer. Answers go out in the order of the requests; a pipelined request waits.
-An answer is either whole (`respond`) or a stream (`start_stream`, `send`, `end`). A connection that closes while an
-answer is due calls `on_leave`, at once, also while the head is still held back.
+One `EngineExchange` is one request and its answer. Answers go out in the order of the requests; a pipelined request
+waits. An answer is either whole (`respond`) or a stream (`start_stream`, `send`, `end`). A connection that closes while
+an answer is due calls `on_leave`, at once, also while the head is still held back.
 
 Limits: `MAX_BODY_BYTES` (413), `MAX_HEADER_BYTES` (431); a connection is closed beyond `MAX_CONNECTIONS`,
 `MAX_PIPELINED` requests or `MAX_UNSENT_BYTES` of answer, and after `KEEP_ALIVE_S` without traffic, as the engines of
@@ -31,7 +31,7 @@ _STREAM_HEAD = (
 )
 
 
-class Exchange:
+class EngineExchange:
     """One request, and the methods to answer it."""
 
     __slots__ = ("_protocol", "body", "closed", "headers", "method", "on_leave", "path", "query")
@@ -112,13 +112,13 @@ class HttpProtocol(asyncio.Protocol):
         "_transport",
     )
 
-    def __init__(self, handle: Callable[[Exchange], None], connections: set["HttpProtocol"]) -> None:
+    def __init__(self, handle: Callable[[EngineExchange], None], connections: set["HttpProtocol"]) -> None:
         self._handle = handle
         self._connections = connections
         self._parser = httptools.HttpRequestParser(self)
-        self._queue: deque[tuple[Exchange, bool]] = deque()
-        self._current: Exchange | None = None
-        self._exchange: Exchange | None = None
+        self._queue: deque[tuple[EngineExchange, bool]] = deque()
+        self._current: EngineExchange | None = None
+        self._exchange: EngineExchange | None = None
         self._keep = True
         self._idle: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -195,7 +195,7 @@ class HttpProtocol(asyncio.Protocol):
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_headers_complete(self) -> None:
-        self._exchange = Exchange(self, self._parser.get_method(), self._target, self._headers)
+        self._exchange = EngineExchange(self, self._parser.get_method(), self._target, self._headers)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)

@@ -29,10 +29,10 @@ from warmroute_backend.engine.model.batch import DecodeBatch
 from warmroute_backend.engine.model.pool import KvPool
 from warmroute_backend.engine.model.prefill import Prefill
 from warmroute_backend.engine.model.radix import RadixCache
-from warmroute_backend.engine.model.tiers import HostTier, Listener, LowerTiers
-from warmroute_backend.engine.model.work import Costs, Event, Phase, Role, Step, Totals, Work
+from warmroute_backend.engine.model.tiers import HostTier, LowerTiers, TierListener
+from warmroute_backend.engine.model.work import Costs, Event, Phase, Role, Step, Work, WorkTotals
 
-__all__ = ["Costs", "Event", "Phase", "Role", "Scheduler", "Step", "Totals", "Work"]
+__all__ = ["Costs", "Event", "Phase", "Role", "Scheduler", "Step", "Work", "WorkTotals"]
 
 _WAITING, _PREFILL, _DECODE, _DONE = Phase.WAITING, Phase.PREFILL, Phase.DECODE, Phase.DONE
 """Looked up once: a member of an enum costs more than the rest of the line that needs it."""
@@ -51,7 +51,7 @@ class Scheduler:
         costs: Costs | None = None,
         pin_waiting: bool = False,
         host: HostTier | None = None,
-        listener: Listener | None = None,
+        listener: TierListener | None = None,
     ) -> None:
         """`kv_tokens` is the capacity of the device."""
         self.role = role
@@ -63,7 +63,7 @@ class Scheduler:
         self.pool = KvPool(kv_tokens // page_size, page_size, tiers, listener)
         self.clock_s = 0.0
         """The end of the last step that was applied."""
-        self.totals = Totals()
+        self.totals = WorkTotals()
         self.waiting: deque[Work] = deque()
         self.delivered: deque[Work] = deque()
         self.allocated: set[Work] = set()

@@ -11,7 +11,7 @@ page of a prompt is never a hit, and the answer is one only where `keys` cover i
 from collections.abc import Sequence
 
 from warmroute_backend.engine.model.radix import RadixCache
-from warmroute_backend.engine.model.tiers import Listener, LowerTiers, report_stored
+from warmroute_backend.engine.model.tiers import LowerTiers, TierListener, report_stored
 from warmroute_backend.engine.model.work import Work
 
 
@@ -19,7 +19,7 @@ class KvPool:
     """Pages of `page_size` tokens on the device; `tiers` where there is a host tier."""
 
     def __init__(
-        self, capacity_pages: int, page_size: int, tiers: LowerTiers | None, listener: Listener | None
+        self, capacity_pages: int, page_size: int, tiers: LowerTiers | None, listener: TierListener | None
     ) -> None:
         self.capacity_pages = capacity_pages
         self.page_size = page_size

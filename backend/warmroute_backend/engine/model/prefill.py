@@ -16,7 +16,7 @@ the computation layer by layer; the fetch from storage by what is left of it, si
 from collections import deque
 
 from warmroute_backend.engine.model.pool import KvPool
-from warmroute_backend.engine.model.work import Costs, Phase, Totals, Work
+from warmroute_backend.engine.model.work import Costs, Phase, Work, WorkTotals
 
 _PREFILL = Phase.PREFILL
 
@@ -30,7 +30,7 @@ class Prefill:
         self,
         costs: Costs,
         pool: KvPool,
-        totals: Totals,
+        totals: WorkTotals,
         waiting: deque[Work],
         running: dict[Work, None],
         max_running: int,

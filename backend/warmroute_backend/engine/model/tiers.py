@@ -23,7 +23,7 @@ Tier = Literal["device", "host", "storage"]
 PREFETCH_THRESHOLD_TOKENS: Final = 256
 
 
-class Listener(Protocol):
+class TierListener(Protocol):
     """Receives each change of host and, after it, device. Changes of storage are not reported, as in SGLang."""
 
     def stored(self, work: Work, start: int, stop: int, tier: Tier, *, computed: bool) -> None:
@@ -54,7 +54,7 @@ class HostTier(NamedTuple):
 class LowerTiers:
     """The host tier of one rank, and the storage behind it. `storage` may be attached and detached when idle."""
 
-    def __init__(self, host: HostTier, page_size: int, listener: Listener | None) -> None:
+    def __init__(self, host: HostTier, page_size: int, listener: TierListener | None) -> None:
         self.host_pages = host.tokens // page_size
         self.page_size = page_size
         self.storage = host.storage
@@ -101,7 +101,7 @@ class LowerTiers:
                     self.storage_written_pages += 1
 
 
-def report_stored(listener: Listener, work: Work, start: int, stop: int, tier: Tier, computed_from: int) -> None:
+def report_stored(listener: TierListener, work: Work, start: int, stop: int, tier: Tier, computed_from: int) -> None:
     """Report new pages: those loaded from another tier apart from those that `work` computed."""
     if start < min(stop, computed_from):
         listener.stored(work, start, min(stop, computed_from), tier, computed=False)

@@ -111,7 +111,7 @@ Event = tuple[float, Work, bool]
 
 
 @dataclass(slots=True)
-class Totals:
+class WorkTotals:
     """Counts since the start, for load and metrics."""
 
     prompt_tokens: int = 0

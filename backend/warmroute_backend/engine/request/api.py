@@ -10,8 +10,8 @@ from zlib import crc32
 import msgspec
 
 from warmroute_backend.engine.model.prompt import TOKEN_BYTES
-from warmroute_backend.engine.request.job import Counts, Job
-from warmroute_backend.engine.request.text import CONTENT, EOS_TOKEN_ID, REASONING, Answer, Piece
+from warmroute_backend.engine.request.job import Job, JobTokens
+from warmroute_backend.engine.request.text import CONTENT, EOS_TOKEN_ID, REASONING, Piece, ScriptedAnswer
 
 encode = msgspec.json.Encoder().encode
 Json = dict[str, Any]
@@ -138,7 +138,7 @@ def _chat_choice(job: Job, index: int, *, aborted: bool) -> Json:
     return {"index": index, "message": message, "logprobs": logprobs, **ending(answer, aborted=aborted)}
 
 
-def ending(answer: Answer, *, aborted: bool) -> Json:
+def ending(answer: ScriptedAnswer, *, aborted: bool) -> Json:
     if aborted:
         return {"finish_reason": "abort", "matched_stop": None}
     return {"finish_reason": answer.finish_reason, "matched_stop": answer.matched_stop}
@@ -184,7 +184,7 @@ def generate_item(job: Job, index: int, ended: str | None) -> Json:
     }
 
 
-def _scheduled(job: Job, counts: Counts) -> Json:
+def _scheduled(job: Job, counts: JobTokens) -> Json:
     """The members of `/generate` for a request that was scheduled."""
     return {
         "prompt_tokens": counts.prompt,
@@ -215,7 +215,7 @@ def _generate_logprobs(job: Job, pieces: list[Piece]) -> Json:
     return found
 
 
-def _generate_ending(answer: Answer, completion_tokens: int, ended: str | None) -> Json | None:
+def _generate_ending(answer: ScriptedAnswer, completion_tokens: int, ended: str | None) -> Json | None:
     if ended is None:
         return None
     if ended == "abort":

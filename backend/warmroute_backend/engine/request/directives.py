@@ -22,7 +22,7 @@ from dataclasses import replace
 from json import JSONDecodeError, JSONDecoder
 from typing import Any, Final
 
-from warmroute_backend.engine.request.text import MAX_SCRIPT_STEPS, NO_SCRIPT, Call, Script
+from warmroute_backend.engine.request.text import MAX_SCRIPT_STEPS, NO_SCRIPT, Script, ScriptedCall
 
 MAX_RUN_TOKENS: Final = 100_000
 MAX_CALLS: Final = 64
@@ -77,7 +77,7 @@ def _read(line: str) -> Script:
             arguments, at = _arguments(line, at)
             if len(script.calls) == MAX_CALLS:
                 raise BadDirective(f"it has more than {MAX_CALLS} calls")
-            script = replace(script, calls=(*script.calls, Call(name, arguments)))
+            script = replace(script, calls=(*script.calls, ScriptedCall(name, arguments)))
         elif order == "think":
             count, at = _word(line, at)
             script = replace(script, think_tokens=_tokens(order, count))

@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 from warmroute_backend.engine.http.errors import Refusal
 from warmroute_backend.engine.model.model import Phase, Work
 from warmroute_backend.engine.request.prompt_request import PromptRequest
-from warmroute_backend.engine.request.text import Answer
+from warmroute_backend.engine.request.text import ScriptedAnswer
 
 
-class Call(Protocol):
+class PartnerCall(Protocol):
     """The open connection of a job to its partner."""
 
     def close(self) -> None:
@@ -34,7 +34,7 @@ class Reply(Protocol):
         """The engine could not go on."""
 
 
-class Counts(NamedTuple):
+class JobTokens(NamedTuple):
     """The tokens of a job, as its client gets them."""
 
     prompt: int
@@ -51,7 +51,7 @@ class Job:
     model: str
     dp_rank: int
     page_size: int
-    answers: list[Answer]
+    answers: list[ScriptedAnswer]
     work: Work
     created: int = field(default_factory=lambda: int(time.time()))
     reply: Reply = field(init=False)
@@ -61,7 +61,7 @@ class Job:
     """Whether it ended before it was scheduled."""
     prefill_ttft_s: float = 0.0
     """Decode role: queue, compute and transfer as the prefill engine modelled them, in virtual seconds."""
-    link: Call | None = None
+    link: PartnerCall | None = None
     """Decode role: the call to the prefill engine's rendezvous while it is open."""
     storage_backend: str | None = None
     """The name of the storage tier's backend, where one is attached."""
@@ -87,7 +87,7 @@ class Job:
         generated = self.work.generated
         return sum(answer.count(generated) for answer in self.answers)
 
-    def counts(self) -> Counts:
+    def counts(self) -> JobTokens:
         """The prompt counts once, the choices are summed.
 
         Several choices are reported as SGLang does: it computes their prompt once before it starts them, so each of
@@ -95,13 +95,13 @@ class Job:
         """
         work = self.work
         if self.dropped:
-            return Counts(0, 0, 0, 0)
+            return JobTokens(0, 0, 0, 0)
         cached = (
             work.cached_tokens if self.request.n == 1 else (work.prompt_tokens - 1) // self.page_size * self.page_size
         )
         generated = work.generated
         reasoning = sum(answer.reasoning_tokens(generated) for answer in self.answers) if self.request.thinking else 0
-        return Counts(work.prompt_tokens, cached, self.completion_tokens(), reasoning)
+        return JobTokens(work.prompt_tokens, cached, self.completion_tokens(), reasoning)
 
     def drop(self) -> None:
         """Note that it ends now; one that was never scheduled reports no tokens at all."""

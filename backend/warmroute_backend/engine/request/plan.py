@@ -51,7 +51,7 @@ def _job(settings: Settings, request: PromptRequest, rank: int, prompt_tokens: i
     return job
 
 
-def _answer(settings: Settings, request: PromptRequest, choice: int, limit: int) -> text.Answer:
+def _answer(settings: Settings, request: PromptRequest, choice: int, limit: int) -> text.ScriptedAnswer:
     asked = request.rendered[: len(request.rendered) - len(request.begun)]
     return text.answer(
         text.seed_digest(settings.seed, asked, choice),

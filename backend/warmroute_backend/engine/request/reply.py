@@ -14,7 +14,7 @@ encoded per token.
 from collections.abc import Sequence
 
 from warmroute_backend.engine.http.errors import Refusal
-from warmroute_backend.engine.http.http1 import Exchange
+from warmroute_backend.engine.http.http1 import EngineExchange
 from warmroute_backend.engine.request import api
 from warmroute_backend.engine.request.api import Json, encode
 from warmroute_backend.engine.request.job import Job, Reply
@@ -24,7 +24,7 @@ DONE = b"data: [DONE]\n\n"
 _WHOLE = {"chat": api.chat_body, "completion": api.completion_body, "generate": api.generate_body}
 
 
-def reply_to(jobs: Sequence[Job], exchange: Exchange) -> Reply:
+def reply_to(jobs: Sequence[Job], exchange: EngineExchange) -> Reply:
     """The reply that the request asked for."""
     request = jobs[0].request
     if not request.stream:
@@ -39,7 +39,7 @@ class WholeReply:
 
     __slots__ = ("_aborted", "_exchange", "_jobs", "_open")
 
-    def __init__(self, jobs: Sequence[Job], exchange: Exchange) -> None:
+    def __init__(self, jobs: Sequence[Job], exchange: EngineExchange) -> None:
         self._jobs = jobs
         self._exchange = exchange
         self._open = len(jobs)
@@ -68,7 +68,7 @@ class _Stream:
     __slots__ = ("_exchange", "_first", "_jobs", "_open", "_started")
     _OBJECT = ""
 
-    def __init__(self, jobs: Sequence[Job], exchange: Exchange) -> None:
+    def __init__(self, jobs: Sequence[Job], exchange: EngineExchange) -> None:
         self._jobs = jobs
         self._exchange = exchange
         self._started = False
@@ -143,7 +143,7 @@ class ChatStream(_Stream):
     __slots__ = ("_calls", "_fast", "_job", "_plain")
     _OBJECT = "chat.completion.chunk"
 
-    def __init__(self, jobs: Sequence[Job], exchange: Exchange) -> None:
+    def __init__(self, jobs: Sequence[Job], exchange: EngineExchange) -> None:
         super().__init__(jobs, exchange)
         self._job = jobs[0]
         request = self._job.request
@@ -224,7 +224,7 @@ class CompletionStream(_Stream):
     __slots__ = ("_ended",)
     _OBJECT = "text_completion"
 
-    def __init__(self, jobs: Sequence[Job], exchange: Exchange) -> None:
+    def __init__(self, jobs: Sequence[Job], exchange: EngineExchange) -> None:
         super().__init__(jobs, exchange)
         self._ended: set[tuple[Job, int]] = set()
 
@@ -261,7 +261,7 @@ class GenerateStream(_Stream):
 
     __slots__ = ()
 
-    def __init__(self, jobs: Sequence[Job], exchange: Exchange) -> None:
+    def __init__(self, jobs: Sequence[Job], exchange: EngineExchange) -> None:
         super().__init__(jobs, exchange)
         self._start()
 

@@ -43,7 +43,7 @@ class Piece(NamedTuple):
     text: str
 
 
-class Call(NamedTuple):
+class ScriptedCall(NamedTuple):
     """One scripted tool call; `arguments` is JSON text."""
 
     name: str
@@ -55,7 +55,7 @@ class Script:
     """One step of a script."""
 
     text: str | None = None
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
     output_tokens: int | None = None
     error_after_tokens: int | None = None
     think_tokens: int | None = None
@@ -65,7 +65,7 @@ NO_SCRIPT: Final = Script()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptedAnswer:
     """One choice, planned whole before its first token: what each token adds, and how it ends."""
 
     pieces: list[Piece]
@@ -82,14 +82,14 @@ class Answer:
     def reasoning_tokens(self, generated: int) -> int:
         return sum(1 for piece in self.pieces[:generated] if piece.kind == REASONING)
 
-    def calls(self, generated: int) -> list[Call]:
+    def calls(self, generated: int) -> list[ScriptedCall]:
         """The tool calls in the first `generated` tokens; the last may be cut."""
-        calls: list[Call] = []
+        calls: list[ScriptedCall] = []
         for piece in self.pieces[:generated]:
             if piece.kind == CALL_HEAD:
-                calls.append(Call(piece.text, ""))
+                calls.append(ScriptedCall(piece.text, ""))
             elif piece.kind == CALL_ARGUMENTS:
-                calls[-1] = Call(calls[-1].name, calls[-1].arguments + piece.text)
+                calls[-1] = ScriptedCall(calls[-1].name, calls[-1].arguments + piece.text)
         return calls
 
     def rendered(self) -> bytes:
@@ -112,7 +112,7 @@ def answer(
     thinking: bool,
     ignore_eos: bool,
     begun: str = "",
-) -> Answer:
+) -> ScriptedAnswer:
     """Plan one choice of at most `limit` tokens.
 
     An answer that has `begun` goes on as it would have gone on, where it began as it would have begun; else it is
@@ -123,7 +123,7 @@ def answer(
         whole = answer(seed_digest, limit=longer, script=script, stops=stops, thinking=thinking, ignore_eos=ignore_eos)
         rest = _rest(whole.pieces, begun)
         if rest is not None:
-            return Answer(rest, whole.finish_reason, whole.matched_stop)
+            return ScriptedAnswer(rest, whole.finish_reason, whole.matched_stop)
     total = script.output_tokens or DEFAULT_TOKENS_MIN + seed_digest[0] % DEFAULT_TOKENS_SPREAD
     most = limit + 1  # whatever a script orders: one token over the limit shows that it was reached
     pieces: list[Piece] = []
@@ -140,12 +140,12 @@ def answer(
         pieces += _pieces(CONTENT, words(seed_digest + b"on", limit - len(pieces)))
     stopped = _stop_at(pieces, stops) if stops else None
     if stopped is not None and stopped[0] <= limit:
-        return Answer(pieces[: stopped[0]], "stop", stopped[1])
+        return ScriptedAnswer(pieces[: stopped[0]], "stop", stopped[1])
     if len(pieces) > limit or ignore_eos:
-        return Answer(pieces[:limit], "length", None)
+        return ScriptedAnswer(pieces[:limit], "length", None)
     if not pieces:
         pieces.append(Piece(SILENT, ""))  # an empty scripted text still costs the token that ends it
-    return Answer(pieces, "tool_calls" if script.calls else "stop", None if script.calls else EOS_TOKEN_ID)
+    return ScriptedAnswer(pieces, "tool_calls" if script.calls else "stop", None if script.calls else EOS_TOKEN_ID)
 
 
 def words(seed: bytes, count: int) -> str:
@@ -185,7 +185,7 @@ def _script(step: dict[str, Any]) -> Script:
         arguments = call.get("arguments", {})
         if not isinstance(arguments, str):
             arguments = msgspec.json.encode(arguments).decode()
-        calls.append(Call(str(call["name"]), arguments))
+        calls.append(ScriptedCall(str(call["name"]), arguments))
     output_tokens = step.get("output_tokens")
     error_after = step.get("error_after_tokens")
     return Script(
@@ -229,7 +229,7 @@ def _rest(pieces: list[Piece], begun: str) -> list[Piece] | None:
     return None
 
 
-def _call_pieces(call: Call) -> list[Piece]:
+def _call_pieces(call: ScriptedCall) -> list[Piece]:
     head, _ = prompt.render_call(call.name, "")
     silent = prompt.tokens(head) - 1
     arguments = _pieces(CALL_ARGUMENTS, call.arguments)

@@ -13,9 +13,9 @@ import msgspec
 
 from warmroute_backend.engine.http import fields
 from warmroute_backend.engine.http.errors import Refusal
-from warmroute_backend.engine.http.http1 import Exchange
+from warmroute_backend.engine.http.http1 import EngineExchange
 from warmroute_backend.engine.request.prompt_request import parse
-from warmroute_backend.engine.serving.engine import Engine
+from warmroute_backend.engine.serving.engine import EmbeddedEngine
 
 BACKEND: Final = "/hicache/storage-backend"
 PATHS: Final = frozenset({"/flush_cache", "/abort_request", "/pd_role_switch", BACKEND, f"{BACKEND}/clear"})
@@ -39,16 +39,16 @@ _encode = msgspec.json.Encoder().encode
 class Admin:
     """The guard of all paths, and the handlers of the storage backend by method and path."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EmbeddedEngine) -> None:
         self._engine = engine
-        self.handlers: dict[str, dict[str, Callable[[Exchange], None]]] = {
+        self.handlers: dict[str, dict[str, Callable[[EngineExchange], None]]] = {
             "GET": {BACKEND: self._status},
             "PUT": {BACKEND: self._attach},
             "DELETE": {BACKEND: self._detach},
             "POST": {f"{BACKEND}/clear": self._clear},
         }
 
-    def refuses(self, exchange: Exchange) -> bool:
+    def refuses(self, exchange: EngineExchange) -> bool:
         """Whether the request lacks the key for its path; it has been answered then."""
         settings = self._engine.settings
         if exchange.path.startswith(OPEN):
@@ -64,11 +64,11 @@ class Admin:
             return True
         return False
 
-    def _status(self, exchange: Exchange) -> None:
+    def _status(self, exchange: EngineExchange) -> None:
         storage = self._engine.storage
         exchange.respond(200, _encode(dict.fromkeys(_FIELDS) if storage is None else storage.status()))
 
-    def _attach(self, exchange: Exchange) -> None:
+    def _attach(self, exchange: EngineExchange) -> None:
         body = parse(exchange.body)
         changes = {name: fields.string(body, name) for name in _FIELDS}
         if changes[_FIELDS[0]] is None:
@@ -83,7 +83,7 @@ class Admin:
         head = "HiCache storage backend attached." if done else "Failed to attach HiCache storage backend."
         exchange.respond(200 if done else 400, f"{head}\n{message}\n".encode(), _TEXT)
 
-    def _detach(self, exchange: Exchange) -> None:
+    def _detach(self, exchange: EngineExchange) -> None:
         storage = self._engine.storage
         if storage is None or self._engine.idle():
             message = "HiCache storage backend is detached." if storage is None else storage.detach()
@@ -92,7 +92,7 @@ class Admin:
             message = "Reject detach: scheduler is not idle."
             exchange.respond(400, f"Failed to detach HiCache storage backend.\n{message}\n".encode(), _TEXT)
 
-    def _clear(self, exchange: Exchange) -> None:
+    def _clear(self, exchange: EngineExchange) -> None:
         storage = self._engine.storage
         if storage is not None and storage.store is not None:
             storage.store.clear()
@@ -100,6 +100,6 @@ class Admin:
         exchange.respond(status, b"Hierarchical cache storage backend cleared.\n", _TEXT)
 
 
-def _shows(exchange: Exchange, key: str) -> bool:
+def _shows(exchange: EngineExchange, key: str) -> bool:
     scheme, _, given = exchange.headers.get(b"authorization", b"").partition(b" ")
     return scheme.lower() == b"bearer" and secrets.compare_digest(given, key.encode())

@@ -33,7 +33,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from warmroute_backend.engine.http.errors import Refusal
-from warmroute_backend.engine.http.http1 import Exchange
+from warmroute_backend.engine.http.http1 import EngineExchange
 
 MAX_ARMED: Final = 64
 MAX_COUNT: Final = 1_000_000
@@ -80,7 +80,7 @@ class Faults:
             raise Refusal(400, f"{MAX_ARMED} faults are armed already")
         self._armed.append(fault)
 
-    def struck(self, exchange: Exchange) -> Exchange:
+    def struck(self, exchange: EngineExchange) -> EngineExchange:
         """The exchange for the next inference request: itself, or one that misbehaves as ordered."""
         if self.hides_hits:
             return FaultyExchange(exchange, Fault("no_hits"))
@@ -95,12 +95,12 @@ class Faults:
         return FaultyExchange(exchange, fault)
 
 
-class FaultyExchange(Exchange):
+class FaultyExchange(EngineExchange):
     """An exchange that answers as its fault orders."""
 
     __slots__ = ("_behind", "_events", "_fault", "_last_s")
 
-    def __init__(self, behind: Exchange, fault: Fault) -> None:
+    def __init__(self, behind: EngineExchange, fault: Fault) -> None:
         super().__init__(behind._protocol, behind.method.encode(), behind.path.encode(), behind.headers)
         self.body = behind.body
         self._behind = behind

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from warmroute.contract.version import VERSION
-from warmroute_backend.engine.model.model import Phase, Scheduler, Totals
+from warmroute_backend.engine.model.model import Phase, Scheduler, WorkTotals
 from warmroute_backend.engine.model.tiers import LowerTiers
 from warmroute_backend.engine.routes.shown import ACCEPT_LENGTH, Shown
-from warmroute_backend.engine.serving.engine import Engine
+from warmroute_backend.engine.serving.engine import EmbeddedEngine
 
 ENGINE_NAME = "warmroute-embedded"
 SECTIONS = frozenset({"core", "memory", "spec", "lora", "disagg", "queues", "all"})
@@ -26,11 +26,11 @@ def version() -> str:
     return VERSION
 
 
-def disaggregation_mode(engine: Engine) -> str:
+def disaggregation_mode(engine: EmbeddedEngine) -> str:
     return _MODES[engine.settings.role]
 
 
-def loads(engine: Engine, dp_rank: int | None, sections: Set[str] = frozenset({"all"})) -> dict[str, Any]:
+def loads(engine: EmbeddedEngine, dp_rank: int | None, sections: Set[str] = frozenset({"all"})) -> dict[str, Any]:
     """`/v1/loads`: one element per data-parallel rank, with the core facts and the `sections` asked for."""
     named = {"memory": "memory", "disaggregation": "disagg", "queues": "queues"}
     left_out = {key for key, name in named.items() if not sections & {"all", name}}
@@ -48,7 +48,7 @@ def loads(engine: Engine, dp_rank: int | None, sections: Set[str] = frozenset({"
     }
 
 
-def _load(engine: Engine, rank: int, scheduler: Scheduler) -> dict[str, Any]:
+def _load(engine: EmbeddedEngine, rank: int, scheduler: Scheduler) -> dict[str, Any]:
     totals = scheduler.totals
     capacity = scheduler.capacity_pages * scheduler.page_size
     running = scheduler.running
@@ -100,7 +100,7 @@ def _gen_throughput(scheduler: Scheduler) -> float:
     return sequences / (scheduler.costs.step_overhead_s + scheduler.costs.decode_s(sequences)) if sequences else 0.0
 
 
-def server_info(engine: Engine, bootstrap_port: int | None) -> dict[str, Any]:
+def server_info(engine: EmbeddedEngine, bootstrap_port: int | None) -> dict[str, Any]:
     """`/server_info`."""
     settings = engine.settings
     return {
@@ -146,7 +146,7 @@ def server_info(engine: Engine, bootstrap_port: int | None) -> dict[str, Any]:
     }
 
 
-def _hicache(engine: Engine) -> dict[str, Any]:
+def _hicache(engine: EmbeddedEngine) -> dict[str, Any]:
     config, storage = engine.settings.hicache, engine.storage
     if config is None or storage is None:
         return {"enable_hierarchical_cache": False}
@@ -154,7 +154,7 @@ def _hicache(engine: Engine) -> dict[str, Any]:
     return {"enable_hierarchical_cache": True, **sizes, **storage.status()}
 
 
-def model_info(engine: Engine) -> dict[str, Any]:
+def model_info(engine: EmbeddedEngine) -> dict[str, Any]:
     """`/model_info`."""
     name = engine.settings.models[0]
     return {
@@ -175,7 +175,7 @@ def model_info(engine: Engine) -> dict[str, Any]:
     }
 
 
-def models(engine: Engine) -> dict[str, Any]:
+def models(engine: EmbeddedEngine) -> dict[str, Any]:
     """`/v1/models`."""
     return {
         "object": "list",
@@ -194,7 +194,7 @@ def models(engine: Engine) -> dict[str, Any]:
     }
 
 
-def prometheus(engine: Engine, shown: Shown) -> str:
+def prometheus(engine: EmbeddedEngine, shown: Shown) -> str:
     """`/metrics`, as the conditions that are shown change it."""
     shown.read()
     out: list[str] = []
@@ -240,7 +240,7 @@ def prometheus(engine: Engine, shown: Shown) -> str:
     return "\n".join(out) + "\n"
 
 
-_BY_TIER: dict[str, dict[str, Callable[[Totals], int]]] = {
+_BY_TIER: dict[str, dict[str, Callable[[WorkTotals], int]]] = {
     "cached_tokens_total": {
         "device": lambda totals: totals.cached_tokens - totals.cached_host_tokens - totals.cached_storage_tokens,
         "host": lambda totals: totals.cached_host_tokens,

@@ -6,12 +6,12 @@ from typing import Any, cast
 from warmroute_backend.engine.http import fields
 from warmroute_backend.engine.http.fields import Body
 from warmroute_backend.engine.model.work import Role
-from warmroute_backend.engine.serving.engine import Engine
+from warmroute_backend.engine.serving.engine import EmbeddedEngine
 
 _ROLES = ("prefill", "decode")
 
 
-def role_switch(engine: Engine, body: Body) -> tuple[int, dict[str, Any]]:
+def role_switch(engine: EmbeddedEngine, body: Body) -> tuple[int, dict[str, Any]]:
     """Status and answer."""
     old, new = engine.settings.role, (fields.string(body, "new_role") or "").lower()
     reason = _reason(engine, new)
@@ -22,7 +22,7 @@ def role_switch(engine: Engine, body: Body) -> tuple[int, dict[str, Any]]:
     return 400 if reason else 200, {**answer, "safe_to_restore": reason is not None}
 
 
-def _reason(engine: Engine, new: str) -> str | None:
+def _reason(engine: EmbeddedEngine, new: str) -> str | None:
     if not engine.settings.role_switch:
         return "--enable-pd-role-switch is not set on this server"
     if new not in _ROLES:

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from warmroute_backend.engine.http import fields
 from warmroute_backend.engine.http.errors import Refusal
 from warmroute_backend.engine.http.fields import Body
-from warmroute_backend.engine.http.http1 import Exchange
+from warmroute_backend.engine.http.http1 import EngineExchange
 from warmroute_backend.engine.model import prompt
 from warmroute_backend.engine.request.api import encode
 from warmroute_backend.engine.request.prompt_request import Kind, overridden, parse, read
@@ -20,20 +20,20 @@ from warmroute_backend.engine.routes.faults import Faults
 from warmroute_backend.engine.routes.role_switch import role_switch
 from warmroute_backend.engine.routes.shown import HIDDEN_HITS, Shown
 from warmroute_backend.engine.serving.bootstrap import route
-from warmroute_backend.engine.serving.engine import Engine
+from warmroute_backend.engine.serving.engine import EmbeddedEngine
 
 _log = logging.getLogger(__name__)
 _TEXT = b"text/plain; charset=utf-8"
 BOOTSTRAP_ROOM = re.compile(r"[0-9]{1,20}")
 """The number of a bootstrap room in a path: 64 bits."""
 
-Handler = Callable[[Exchange], None]
+Handler = Callable[[EngineExchange], None]
 
 
 class Routes:
     """The HTTP surface of an engine. `bootstrap_port` is set by the server once it listens."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EmbeddedEngine) -> None:
         self._engine = engine
         self._faults = Faults()
         self._shown = Shown()
@@ -71,7 +71,7 @@ class Routes:
         self._table["GET"] = {**gets, **self._admin.handlers["GET"]}
         self._table["POST"] = {**posts, **self._admin.handlers["POST"]}
 
-    def handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: EngineExchange) -> None:
         """Answer one request of the engine's port."""
         handler = self._table.get(exchange.method, {}).get(exchange.path)
         if exchange.method == "GET" and exchange.path.startswith("/v1/models/"):
@@ -92,7 +92,7 @@ class Routes:
             _log.error("%s while answering %s", type(error).__name__, exchange.path)
             exchange.respond(500, Refusal(500, "internal error").body(native=exchange.path == "/generate"))
 
-    def handle_bootstrap(self, exchange: Exchange) -> None:
+    def handle_bootstrap(self, exchange: EngineExchange) -> None:
         """Answer one request of a prefill engine's bootstrap port."""
         settings = self._engine.settings
         number = exchange.path.removeprefix("/room/")
@@ -109,7 +109,7 @@ class Routes:
     # --- inference -----------------------------------------------------------------------------------------------
 
     def _inference(self, kind: Kind) -> Handler:
-        def handler(exchange: Exchange) -> None:
+        def handler(exchange: EngineExchange) -> None:
             body: Body = _json_body(exchange)
             if self._engine.settings.header_overrides and kind != "completion":
                 body = overridden(body, exchange.headers)
@@ -125,7 +125,7 @@ class Routes:
 
         return handler
 
-    def _tokenize(self, exchange: Exchange) -> None:
+    def _tokenize(self, exchange: EngineExchange) -> None:
         """Token ids of a chat, of a prompt, or of each of several prompts."""
         body = _json_body(exchange)
         if (body.get("prompt") is None) == (body.get("messages") is None):
@@ -143,22 +143,22 @@ class Routes:
 
     # --- control -------------------------------------------------------------------------------------------------
 
-    def _health(self, exchange: Exchange) -> None:
+    def _health(self, exchange: EngineExchange) -> None:
         """Active: answers when the first rank's scheduler has come to the end of its step."""
         if self._engine.draining:
             exchange.respond(503, b"", _TEXT)
         else:
             self._engine.pacers[0].probe(lambda: exchange.respond(200, b"", _TEXT))
 
-    def _ready(self, exchange: Exchange) -> None:
+    def _ready(self, exchange: EngineExchange) -> None:
         exchange.respond(503 if self._engine.draining else 200, b"", _TEXT)
 
-    def _abort(self, exchange: Exchange) -> None:
+    def _abort(self, exchange: EngineExchange) -> None:
         body = parse(exchange.body)
         self._engine.abort(fields.string(body, "rid") or "", everything=fields.flag(body, "abort_all"))
         exchange.respond(200, b"", _TEXT)
 
-    def _flush(self, exchange: Exchange) -> None:
+    def _flush(self, exchange: EngineExchange) -> None:
         if self._engine.flush():
             exchange.respond(200, b"Cache flushed.\n", _TEXT)
         else:
@@ -166,20 +166,20 @@ class Routes:
 
     # --- information ---------------------------------------------------------------------------------------------
 
-    def _json(self, make: Callable[[Engine], Any]) -> Handler:
+    def _json(self, make: Callable[[EmbeddedEngine], Any]) -> Handler:
         return lambda exchange: exchange.respond(200, encode(make(self._engine)))
 
-    def _server_info(self, exchange: Exchange) -> None:
+    def _server_info(self, exchange: EngineExchange) -> None:
         exchange.respond(200, encode(metrics.server_info(self._engine, self.bootstrap_port)))
 
-    def _loads(self, exchange: Exchange) -> None:
+    def _loads(self, exchange: EngineExchange) -> None:
         query = {name: values[-1] for name, values in parse_qs(exchange.query).items()}
         sections = {name.strip() for name in query["include"].split(",")} if query.get("include") else {"all"}
         if not sections <= metrics.SECTIONS:
             raise Refusal.http(400, f"Invalid include sections: {sections - metrics.SECTIONS}")
         exchange.respond(200, encode(metrics.loads(self._engine, fields.integer(query, "dp_rank"), sections)))
 
-    def _model(self, exchange: Exchange) -> None:
+    def _model(self, exchange: EngineExchange) -> None:
         """`/v1/models/<id>`."""
         name = exchange.path.removeprefix("/v1/models/")
         cards = [card for card in metrics.models(self._engine)["data"] if card["id"] == name]
@@ -189,40 +189,40 @@ class Routes:
         error = {"message": f"The model '{name}' does not exist", "type": "invalid_request_error", "param": "model"}
         exchange.respond(404, encode({"error": {**error, "code": "model_not_found"}}))
 
-    def _metrics(self, exchange: Exchange) -> None:
+    def _metrics(self, exchange: EngineExchange) -> None:
         exchange.respond(
             200, metrics.prometheus(self._engine, self._shown).encode(), b"text/plain; version=0.0.4; charset=utf-8"
         )
 
-    def _arm(self, exchange: Exchange) -> None:
+    def _arm(self, exchange: EngineExchange) -> None:
         """The embedded engine's own: break the next requests as ordered."""
         self._faults.arm(exchange.body)
         exchange.respond(200, b"{}")
 
-    def _show(self, exchange: Exchange) -> None:
+    def _show(self, exchange: EngineExchange) -> None:
         """The embedded engine's own: report as an engine in trouble does."""
         self._shown.order(exchange.body)
         self._faults.hides_hits = HIDDEN_HITS in self._shown.names
         exchange.respond(200, b"{}")
 
-    def _flip(self, exchange: Exchange) -> None:
+    def _flip(self, exchange: EngineExchange) -> None:
         """Switch between prefill and decode, as SGLang's `/pd_role_switch`."""
         status, answer = role_switch(self._engine, parse(exchange.body))
         exchange.respond(status, encode(answer))
 
-    def _set_draining(self, exchange: Exchange) -> None:
+    def _set_draining(self, exchange: EngineExchange) -> None:
         """The embedded engine's own: be as SGLang after SIGTERM, `/ready` and `/health` 503 while it serves, or not."""
         self._engine.draining = fields.flag(parse(exchange.body), "draining")
         exchange.respond(200, b"{}")
 
-    def _finished(self, exchange: Exchange) -> None:
+    def _finished(self, exchange: EngineExchange) -> None:
         """The embedded engine's own log of ended requests, for audits. SGLang has no such path."""
         engine = self._engine
         body = {"running": len(engine.jobs), "total": engine.finished_total, "finished": list(engine.finished)}
         exchange.respond(200, encode(body))
 
 
-def _json_body(exchange: Exchange) -> dict[str, Any]:
+def _json_body(exchange: EngineExchange) -> dict[str, Any]:
     kind = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         raise Refusal.schema("Unsupported Media Type: Only 'application/json' is allowed")

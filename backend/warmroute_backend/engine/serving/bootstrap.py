@@ -26,7 +26,7 @@ import httptools
 import msgspec
 
 from warmroute_backend.engine.http.errors import Refusal
-from warmroute_backend.engine.http.http1 import Exchange
+from warmroute_backend.engine.http.http1 import EngineExchange
 from warmroute_backend.engine.request.job import Job
 
 _TEXT = b"text/plain; charset=utf-8"
@@ -62,7 +62,7 @@ class BootstrapRoom:
 
     timer: asyncio.TimerHandle
     job: Job | None = None
-    call: Exchange | None = None
+    call: EngineExchange | None = None
     meet: Meet | None = None
 
 
@@ -108,7 +108,7 @@ class BootstrapRooms:
             room.timer.cancel()
             self._on_meet(job, room.meet)
 
-    def call(self, number: int, exchange: Exchange) -> None:
+    def call(self, number: int, exchange: EngineExchange) -> None:
         """Decode calls for this room."""
         try:
             meet = msgspec.json.decode(exchange.body, type=Meet)
@@ -190,7 +190,7 @@ def route(query: str, dp_size: int, page_size: int, kv_cache_dtype: str) -> tupl
     return 404, _TEXT, ("Bootstrap info not found for " + " ".join(f"{name}={rank}" for name, rank in found)).encode()
 
 
-class Call(asyncio.Protocol):
+class BootstrapCall(asyncio.Protocol):
     """Decode's call to a prefill engine: one request, one answer, one connection."""
 
     def __init__(

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from warmroute_backend.engine.http.errors import Refusal
-from warmroute_backend.engine.http.http1 import Exchange
+from warmroute_backend.engine.http.http1 import EngineExchange
 from warmroute_backend.engine.model.hicache import BACKEND_NAME, FileStore, StorageBackend
 from warmroute_backend.engine.model.model import Phase, Role, Scheduler, Work
 from warmroute_backend.engine.model.tiers import HostTier
@@ -29,7 +29,7 @@ from warmroute_backend.engine.request.plan import jobs_of
 from warmroute_backend.engine.request.prompt_request import PromptRequest
 from warmroute_backend.engine.request.reply import reply_to
 from warmroute_backend.engine.serving import legs
-from warmroute_backend.engine.serving.bootstrap import BootstrapRooms, Call, Handover, Meet
+from warmroute_backend.engine.serving.bootstrap import BootstrapCall, BootstrapRooms, Handover, Meet
 from warmroute_backend.engine.serving.kv_feed import KvFeed, path_of
 from warmroute_backend.engine.serving.pace import Pacer, VirtualClock
 from warmroute_backend.engine.serving.request_log import RequestLog
@@ -39,7 +39,7 @@ FINISHED_MAX = 20_000
 DEFAULT_BOOTSTRAP_PORT = 8998
 
 
-class Engine:
+class EmbeddedEngine:
     """All ranks of one engine process."""
 
     def __init__(self, settings: Settings) -> None:
@@ -100,7 +100,7 @@ class Engine:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def submit(self, requests: Sequence[PromptRequest], exchange: Exchange) -> None:
+    def submit(self, requests: Sequence[PromptRequest], exchange: EngineExchange) -> None:
         """Accept the prompts of one request, or raise `Refusal`."""
         for request in requests:
             if request.rid in self.jobs:
@@ -254,7 +254,7 @@ class Engine:
         for work in pacer.scheduler.allocate(now_s):
             job: Job = work.owner
             request = job.request
-            job.link = Call(
+            job.link = BootstrapCall(
                 request.bootstrap_host or "",
                 request.bootstrap_port or DEFAULT_BOOTSTRAP_PORT,
                 job.bootstrap_room,

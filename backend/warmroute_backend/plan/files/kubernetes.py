@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.argv import CONFIG_FOLDER, argv, environment
-from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.files.proxy import MASTER, MASTER_PORT, mooncake_configs, pod_host
 
 Manifest = dict[str, Any]
@@ -60,7 +60,7 @@ def _metadata(plan: Plan, name: str, role: str) -> Manifest:
     return {"name": name, "namespace": plan.site.namespace, "labels": _labels(role)}
 
 
-def _set(plan: Plan, engines: tuple[Engine, ...]) -> Manifest:
+def _set(plan: Plan, engines: tuple[PlannedEngine, ...]) -> Manifest:
     engine = engines[0]
     template: Manifest = {"size": engine.nodes, "restartPolicy": "RecreateGroupOnPodRestart"}
     template["leaderTemplate"] = _pod(plan, engine, leads=True)
@@ -81,7 +81,7 @@ def _set(plan: Plan, engines: tuple[Engine, ...]) -> Manifest:
     }
 
 
-def _pod(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
+def _pod(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
     return {
         "metadata": {"labels": _labels(engine.role)},
         "spec": {
@@ -99,7 +99,7 @@ def _pod(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
     }
 
 
-def _folders(plan: Plan, engine: Engine) -> dict[str, str]:
+def _folders(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
     """Volume name -> folder of the node, which the pod sees at the same path."""
     site = plan.site
     found = {"cache": site.cache_dir}
@@ -117,12 +117,12 @@ def _folder(name: str, path: str) -> Manifest:
     return {"name": name, "hostPath": {"path": path, "type": kind}}
 
 
-def _needs_rdma(plan: Plan, engine: Engine) -> bool:
+def _needs_rdma(plan: Plan, engine: PlannedEngine) -> bool:
     """KV goes to another pod or to the store, or an engine's GPUs are in several nodes."""
     return plan.is_split or engine.nodes > 1 or engine.storage == "mooncake"
 
 
-def _waits(plan: Plan, engine: Engine, *, leads: bool) -> list[Manifest]:
+def _waits(plan: Plan, engine: PlannedEngine, *, leads: bool) -> list[Manifest]:
     """What must answer before an engine starts: the store's master, which SGLang asks once and then gives up, and for
     decode the engines that it gets KV from. The others of a group follow their leader."""
     wanted = []
@@ -143,13 +143,13 @@ def _waits(plan: Plan, engine: Engine, *, leads: bool) -> list[Manifest]:
     ]
 
 
-def _network(plan: Plan, engine: Engine) -> Manifest:
+def _network(plan: Plan, engine: PlannedEngine) -> Manifest:
     """The node's network, for RDMA; the pods' own where engines of a role share a node, and would share its ports."""
     beside = [each for each in plan.of(engine.role) if each.node == engine.node]
     return {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if len(beside) == 1 else {}
 
 
-def _container(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
+def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
     gpus = str(engine.shape.tp // engine.nodes)
     resource = "amd.com/gpu" if plan.cluster.gpu.vendor == "amd" else "nvidia.com/gpu"
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108
@@ -178,7 +178,7 @@ def _container(plan: Plan, engine: Engine, *, leads: bool) -> Manifest:
     return container
 
 
-def _in_pod(plan: Plan, engine: Engine) -> list[str]:
+def _in_pod(plan: Plan, engine: PlannedEngine) -> list[str]:
     """The engine's command with GPUs from 0 on, and the group's own addresses; the kubelet puts in `$(NAME)`."""
     command = argv(plan, replace(engine, first_gpu=0))
     if engine.nodes > 1:
@@ -191,7 +191,7 @@ def _in_pod(plan: Plan, engine: Engine) -> list[str]:
     return command
 
 
-def _env(plan: Plan, engine: Engine) -> list[Manifest]:
+def _env(plan: Plan, engine: PlannedEngine) -> list[Manifest]:
     skipped = {"SGLANG_MOONCAKE_CUSTOM_MEM_POOL", "MC_INTRANODE_NVLINK", "MOONCAKE_LOCAL_HOSTNAME"}
     found: list[Manifest] = [
         {"name": name, "value": value} for name, value in environment(plan, engine).items() if name not in skipped
@@ -205,7 +205,7 @@ def _env(plan: Plan, engine: Engine) -> list[Manifest]:
     return found
 
 
-def _probes(engine: Engine) -> Manifest:
+def _probes(engine: PlannedEngine) -> Manifest:
     ready = {"httpGet": {"path": "/ready", "port": engine.ports.http}, "periodSeconds": PROBE_S, "timeoutSeconds": 5}
     health = {"path": "/health", "port": engine.ports.http}
     return {
@@ -220,7 +220,7 @@ def _probes(engine: Engine) -> Manifest:
     }
 
 
-def _service(plan: Plan, engine: Engine) -> Manifest:
+def _service(plan: Plan, engine: PlannedEngine) -> Manifest:
     """Of the leaders, which alone serve HTTP. It is for people; the proxy asks each engine by its own name."""
     ports = [{"name": "http", "port": engine.ports.http, "targetPort": engine.ports.http}]
     if engine.role == "prefill":

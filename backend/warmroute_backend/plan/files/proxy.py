@@ -8,7 +8,7 @@ from typing import Any, Final
 import tomli_w
 
 from warmroute_backend.plan.argv import mooncake_file
-from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.tables import table, value
 from warmroute_backend.plan.tiers import engine_segment_bytes
 
@@ -77,7 +77,7 @@ def _rates(plan: Plan) -> str:
     return f"{comment}{tomli_w.dumps(rates)}"
 
 
-def pod_host(plan: Plan, engine: Engine, number: int) -> str:
+def pod_host(plan: Plan, engine: PlannedEngine, number: int) -> str:
     """The name of an engine's leader: LeaderWorkerSet makes a headless service of the set's name, in which pod
     `<set>-<group>` has its name (`SubdomainShared`, kubernetes-sigs/lws, api/leaderworkerset/v1)."""
     first = next(at for at, each in enumerate(plan.engines) if each.role == engine.role)
@@ -93,7 +93,7 @@ def mooncake_configs(plan: Plan, *, in_pods: bool = False) -> dict[str, dict[str
     return {mooncake_file(engine): _mooncake(plan, engine, master) for engine in stored}
 
 
-def _mooncake(plan: Plan, engine: Engine, master: str) -> dict[str, Any]:
+def _mooncake(plan: Plan, engine: PlannedEngine, master: str) -> dict[str, Any]:
     return {
         "master_server_address": f"{master}:{MASTER_PORT}",
         "metadata_server": "P2PHANDSHAKE",

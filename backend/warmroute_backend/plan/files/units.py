@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from warmroute_backend.plan.argv import argv, environment
-from warmroute_backend.plan.deployment import Engine, Plan
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.files.proxy import MASTER_PORT, STATE_DIR
 
 START_S: Final = 3600
@@ -86,7 +86,7 @@ def units(plan: Plan) -> dict[str, str]:
     return found
 
 
-def _engine(plan: Plan, engine: Engine, rank: int) -> str:
+def _engine(plan: Plan, engine: PlannedEngine, rank: int) -> str:
     host = plan.site.host(engine.node + rank)
     lines = ["[Unit]", f"Description=SGLang {engine.name} on {host}", "After=network-online.target"]
     lines += ["Wants=network-online.target", "", "[Service]", "Type=exec", f"User={plan.site.user}"]

@@ -18,7 +18,7 @@ from warmroute_proxy.core.base.role import Role
 HOUR_S: Final = 3_600
 
 
-class Counts(NamedTuple):
+class EngineCounts(NamedTuple):
     """Requests that have ended, and tokens: of prompts, of prompts found in the cache, of answers."""
 
     requests: int = 0
@@ -26,18 +26,18 @@ class Counts(NamedTuple):
     cached_tokens: int = 0
     completion_tokens: int = 0
 
-    def plus(self, other: "Counts") -> "Counts":
+    def plus(self, other: "EngineCounts") -> "EngineCounts":
         """The sum of both."""
-        return Counts(*[one + two for one, two in zip(self, other, strict=True)])
+        return EngineCounts(*[one + two for one, two in zip(self, other, strict=True)])
 
 
-class Reading(NamedTuple):
+class CounterReading(NamedTuple):
     """The counters of an engine, summed over its ranks, at a time in unix seconds."""
 
     engine: str
     role: Role
     at_s: float
-    counts: Counts
+    counts: EngineCounts
 
 
 class Span(NamedTuple):
@@ -47,7 +47,7 @@ class Span(NamedTuple):
     role: Role
     began_s: float
     ended_s: float
-    counts: Counts = Counts()
+    counts: EngineCounts = EngineCounts()
     restarts: int = 0
 
     @property
@@ -56,14 +56,14 @@ class Span(NamedTuple):
         return int(self.began_s) // HOUR_S * HOUR_S
 
 
-def increase(before: Counts, now: Counts) -> tuple[Counts, bool]:
+def increase(before: EngineCounts, now: EngineCounts) -> tuple[EngineCounts, bool]:
     """What was counted between two readings, and whether the engine was started again between them."""
     if any(new < old for old, new in zip(before, now, strict=True)):
         return now, True
-    return Counts(*[new - old for old, new in zip(before, now, strict=True)]), False
+    return EngineCounts(*[new - old for old, new in zip(before, now, strict=True)]), False
 
 
-def advance(open_span: Span | None, before: Reading | None, now: Reading) -> tuple[Span | None, Span]:
+def advance(open_span: Span | None, before: CounterReading | None, now: CounterReading) -> tuple[Span | None, Span]:
     """Take in a reading: the span that is open with what was counted, and the one that is open from now on.
 
     The first is None where the reading begins the first span, or cannot be compared with the one before.

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from warmroute_proxy.core.accounting.engine_counts import Counts
+from warmroute_proxy.core.accounting.engine_counts import EngineCounts
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.entry_steps import turns_in
 from warmroute_proxy.core.accounting.reconciliation import KINDS, SettledTurn
@@ -48,7 +48,7 @@ def turns_of(entry: Entry, engines: Container[str]) -> Iterator[SettledTurn]:
     for worker in _workers(entry.workers):
         engine = worker.id if worker.id in engines else worker.id.removesuffix(f":{worker.dp_rank}")
         prompt = worker.role not in _WITHOUT_PROMPT
-        counts = Counts(
+        counts = EngineCounts(
             1,
             entry.prompt_tokens if prompt else 0,
             entry.cached_tokens if prompt else 0,

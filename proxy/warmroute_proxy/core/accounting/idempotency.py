@@ -53,7 +53,7 @@ class AnswerMemory(Protocol):
         """Reserve more bytes. Returns whether there were any."""
 
 
-class Recording:
+class AnswerCopy:
     """An answer from its first byte: its head, and its chunks by reference. `status` is 0 while there is no head;
     `streamed`: the chunks came one by one; `whole`: no chunk follows.
     """
@@ -70,7 +70,7 @@ class Recording:
         self.whole = False
 
 
-class Call:
+class IdempotentCall:
     """The call of one key. `body` is a hash of the request's body; `recording` is None once it was dropped."""
 
     __slots__ = ("body", "key", "queued", "readers", "recording", "tenant", "under_way", "until_s")
@@ -79,7 +79,7 @@ class Call:
         self.key = key
         self.tenant = tenant
         self.body = body
-        self.recording: Recording | None = Recording(memory)
+        self.recording: AnswerCopy | None = AnswerCopy(memory)
         self.under_way = True
         self.queued = False
         self.readers = 0  # of the answer of a call that ended
@@ -94,8 +94,8 @@ class _OfTenant:
     def __init__(self) -> None:
         self.keys = 0
         self.recorded_bytes = 0
-        self.answers: deque[Call] = deque()  # ended and recorded
-        self.spent: deque[Call] = deque()  # ended and not recorded
+        self.answers: deque[IdempotentCall] = deque()  # ended and recorded
+        self.spent: deque[IdempotentCall] = deque()  # ended and not recorded
 
 
 class IdempotencyKeys:
@@ -104,13 +104,13 @@ class IdempotencyKeys:
     def __init__(self, bounds: IdempotencyBounds) -> None:
         self.bounds = bounds
         self.recorded_bytes = 0
-        self._calls: dict[bytes, Call] = {}
+        self._calls: dict[bytes, IdempotentCall] = {}
         self._tenants: dict[str, _OfTenant] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def find(self, key: bytes, now: float) -> Call | None:
+    def find(self, key: bytes, now: float) -> IdempotentCall | None:
         """The call of a key."""
         call = self._calls.get(key)
         if call is None:
@@ -118,7 +118,7 @@ class IdempotencyKeys:
         self._expire(self._tenants[call.tenant], now)
         return self._calls.get(key)
 
-    def begin(self, call: Call, now: float) -> bool:
+    def begin(self, call: IdempotentCall, now: float) -> bool:
         """A call that is not known yet is under way from now on; False where its tenant has as many as it may."""
         assert call.key not in self._calls
         own = self._tenants.setdefault(call.tenant, _OfTenant())
@@ -134,7 +134,7 @@ class IdempotencyKeys:
         own.keys += 1
         return True
 
-    def add(self, call: Call, chunk: bytes, now: float) -> bool:
+    def add(self, call: IdempotentCall, chunk: bytes, now: float) -> bool:
         """Record a chunk of a call under way; False if the recording is dropped by that, or was before."""
         recording = call.recording
         if recording is None:
@@ -154,7 +154,7 @@ class IdempotencyKeys:
         self._forget_recording(call)
         return False
 
-    def ended(self, call: Call, now: float) -> None:
+    def ended(self, call: IdempotentCall, now: float) -> None:
         """A call has its whole answer, which can be replayed for `replay_s` if it was recorded."""
         assert call.under_way
         call.under_way = False
@@ -166,25 +166,25 @@ class IdempotencyKeys:
         call.queued = True
         self._tenants[call.tenant].answers.append(call)
 
-    def lost(self, call: Call, now: float) -> None:
+    def lost(self, call: IdempotentCall, now: float) -> None:
         """A call ended without any client, and may be charged: only its key is remembered."""
         assert call.under_way
         call.under_way = False
         self._forget_recording(call)
         self._remember(call, now)
 
-    def failed(self, call: Call) -> None:
+    def failed(self, call: IdempotentCall) -> None:
         """A call failed and is charged nothing: it is forgotten."""
         assert call.under_way
         call.under_way = False
         self._forget_recording(call)
         self._forget(self._tenants[call.tenant], call)
 
-    def acquire(self, call: Call) -> None:
+    def acquire(self, call: IdempotentCall) -> None:
         """A client begins to read the answer of a call that ended: the answer stays until `release`."""
         call.readers += 1
 
-    def release(self, call: Call, now: float) -> None:
+    def release(self, call: IdempotentCall, now: float) -> None:
         """The client has read it; an answer that was due to be dropped meanwhile is dropped now."""
         call.readers -= 1
         if not call.readers and not call.queued:
@@ -202,7 +202,7 @@ class IdempotencyKeys:
         while own.spent and own.spent[0].until_s <= now:
             self._forget(own, own.spent.popleft())
 
-    def _forget(self, own: _OfTenant, call: Call) -> None:
+    def _forget(self, own: _OfTenant, call: IdempotentCall) -> None:
         del self._calls[call.key]
         own.keys -= 1
 
@@ -210,19 +210,19 @@ class IdempotencyKeys:
         if not own.keys:
             del self._tenants[tenant]
 
-    def _drop(self, call: Call, now: float) -> None:
+    def _drop(self, call: IdempotentCall, now: float) -> None:
         """Drop the answer of a call that ended and that is in no queue any more."""
         call.queued = False
         if not call.readers:
             self._forget_recording(call)
             self._remember(call, now)
 
-    def _forget_recording(self, call: Call) -> None:
+    def _forget_recording(self, call: IdempotentCall) -> None:
         if call.recording is not None:
             self.recorded_bytes -= call.recording.size
             self._tenants[call.tenant].recorded_bytes -= call.recording.size
             call.recording = None
 
-    def _remember(self, call: Call, now: float) -> None:
+    def _remember(self, call: IdempotentCall, now: float) -> None:
         call.until_s = now + self.bounds.remember_s
         self._tenants[call.tenant].spent.append(call)

@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from warmroute_proxy.core.accounting.engine_counts import Counts, Span
+from warmroute_proxy.core.accounting.engine_counts import EngineCounts, Span
 from warmroute_proxy.core.base.role import Role
 
 EDGE_S: Final = 1.0
@@ -33,7 +33,7 @@ _COMPARED: Final[Mapping[Role, frozenset[Kind]]] = {
     "prefill": frozenset({"prompt_tokens", "cached_tokens"}),
     "decode": frozenset({"completion_tokens"}),
 }
-_NONE: Final = Counts()
+_NONE: Final = EngineCounts()
 
 
 class SettledTurn(NamedTuple):
@@ -45,7 +45,7 @@ class SettledTurn(NamedTuple):
     engine: str
     opened_s: float
     settled_s: float
-    counts: Counts
+    counts: EngineCounts
     is_exact: bool
     attempts: int
     failed: bool
@@ -156,7 +156,7 @@ class Reconciliation:
         return [line for line in every if line.turns.all or line.span.counts != _NONE]
 
 
-def _of(counts: Counts, kind: Kind) -> int:
+def _of(counts: EngineCounts, kind: Kind) -> int:
     found: int = getattr(counts, kind)
     return found
 

@@ -49,7 +49,7 @@ TABLE: Final[Mapping[tuple[Phase, bool], tuple[Phase, Phase]]] = {
 ENOUGH: Final[Mapping[bool, int]] = {True: RAISE_AFTER, False: CLEAR_AFTER}
 
 
-class Change(NamedTuple):
+class ConditionChange(NamedTuple):
     """A condition was raised, or cleared."""
 
     condition: Condition
@@ -76,7 +76,7 @@ class Watched:
     def is_raised(self) -> bool:
         return self.phase in {Phase.RAISED, Phase.EASING}
 
-    def observe(self, bad: bool | None, detail: str, now_s: float) -> Change | None:
+    def observe(self, bad: bool | None, detail: str, now_s: float) -> ConditionChange | None:
         """Take in the sign of one observation; None says nothing. The change where it is raised or cleared by it."""
         if bad is None:
             return None
@@ -90,4 +90,4 @@ class Watched:
         if self.is_raised is before:
             return None
         self.since_s = now_s
-        return Change(self.condition, self.subject, self.is_raised, self.detail)
+        return ConditionChange(self.condition, self.subject, self.is_raised, self.detail)

@@ -10,7 +10,7 @@ from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.core.load.availability import Changes
 from warmroute_proxy.core.load.load import WorkerLoad
 from warmroute_proxy.core.placement.fleet import Peer, Worker
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 NO_SLOT: Final = -1
 """The slot of a tier that a worker lacks."""
@@ -160,7 +160,7 @@ class Choices:
             self._numbers_by_mask[mask] = found
         return found
 
-    def usable(self, facts: Facts, now_s: float, exclude: frozenset[str]) -> "Choices":
+    def usable(self, facts: RoutingRequest, now_s: float, exclude: frozenset[str]) -> "Choices":
         """Those that this request may use. A prefill worker needs a decode worker, and the reverse."""
         if self._refreshed_count != self._changes.count:
             self.refresh()
@@ -170,7 +170,7 @@ class Choices:
         found.refresh()
         return found
 
-    def _usable(self, facts: Facts, now_s: float, exclude: frozenset[str]) -> "Choices":
+    def _usable(self, facts: RoutingRequest, now_s: float, exclude: frozenset[str]) -> "Choices":
         allowed = facts.allowed_regions
         cache_workers: tuple[WorkerState, ...] = ()
         decode_workers: tuple[WorkerState, ...] = ()

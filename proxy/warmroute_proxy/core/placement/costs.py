@@ -27,7 +27,7 @@ from warmroute_proxy.core.placement.decision import Candidate
 from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.homes import Home
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
-from warmroute_proxy.core.placement.prices import Prices
+from warmroute_proxy.core.placement.prices import PromptPrices
 
 TRANSFER_S_PER_TOKEN: Final = 2e-7
 """KV from prefill to decode: 70 KB a token (MLA) over eight 400 Gb/s links."""
@@ -82,14 +82,14 @@ def costs_s(
     return found
 
 
-def groups_of(choices: Choices, prompt: MatchedPrompt, prices: Prices) -> list[Group]:
+def groups_of(choices: Choices, prompt: MatchedPrompt, prices: PromptPrices) -> list[Group]:
     """All cache workers, in groups; those that have most of the prompt come first where that is known."""
     if choices.plain:
         return _groups_by_match(choices, prompt, prices)
     return _groups_of_one(choices.cache_workers, prompt, prices)
 
 
-def _groups_by_match(choices: Choices, prompt: MatchedPrompt, prices: Prices) -> list[Group]:
+def _groups_by_match(choices: Choices, prompt: MatchedPrompt, prices: PromptPrices) -> list[Group]:
     """Equally fast workers with one tier each that need no transfer: a group for each length that is cached."""
     groups: list[Group] = []
     s_per_token, other_slots = choices.s_per_token, choices.mask
@@ -105,7 +105,7 @@ def _groups_by_match(choices: Choices, prompt: MatchedPrompt, prices: Prices) ->
     return groups
 
 
-def _groups_of_one(cache_workers: Sequence[WorkerState], prompt: MatchedPrompt, prices: Prices) -> list[Group]:
+def _groups_of_one(cache_workers: Sequence[WorkerState], prompt: MatchedPrompt, prices: PromptPrices) -> list[Group]:
     """Each worker by itself, whatever its role, rate and tiers."""
     bytes_by_slot = prompt.match.bytes_by_slot
     groups: list[Group] = []
@@ -121,7 +121,7 @@ def _groups_of_one(cache_workers: Sequence[WorkerState], prompt: MatchedPrompt, 
 def _group(
     numbers: tuple[int, ...],
     prompt: MatchedPrompt,
-    prices: Prices,
+    prices: PromptPrices,
     s_per_token: float,
     matched: int,
     held: Held,
@@ -138,7 +138,7 @@ def _group(
 
 
 def peer_costs(
-    choices: Choices, prompt: MatchedPrompt, prices: Prices, churn: float, home: Home | None, now_s: float
+    choices: Choices, prompt: MatchedPrompt, prices: PromptPrices, churn: float, home: Home | None, now_s: float
 ) -> list[PeerCost]:
     """The peer regions. `churn`: what a token of a new conversation costs there, 0 for a known one, and at its home:
     what a session writes is better together than balanced.

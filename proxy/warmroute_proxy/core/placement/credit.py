@@ -22,7 +22,7 @@ from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import repeats
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 MAX_GRANTED: Final = 20_000
 _COUNTED: Final = frozenset({"prompt_tokens", "cached_tokens"})
@@ -31,7 +31,7 @@ _COUNTED: Final = frozenset({"prompt_tokens", "cached_tokens"})
 class MovedTurn(Frozen, frozen=True):
     """A turn, and how many of its tokens are lost as `moved`. `answers`: of all its prompts."""
 
-    facts: Facts
+    facts: RoutingRequest
     decision: Decision
     usage: Usage
     tokens: int

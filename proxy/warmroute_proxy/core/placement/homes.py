@@ -22,7 +22,7 @@ from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 
 class Home(Frozen, frozen=True):
@@ -33,13 +33,13 @@ class Home(Frozen, frozen=True):
     certain: bool
 
 
-def home_key(facts: Facts) -> int | None:
+def home_key(facts: RoutingRequest) -> int | None:
     """The session whose home is remembered: none that is derived, which is a guess."""
     return None if facts.derived else facts.session
 
 
 def home_of(
-    facts: Facts, last_turn: SettledTurn | None, affinity: Affinity, here: str, peers: Collection[str]
+    facts: RoutingRequest, last_turn: SettledTurn | None, affinity: Affinity, here: str, peers: Collection[str]
 ) -> Home | None:
     """The home of a request, None where it is `here` or unknown. `peers`: the other regions that can be used."""
     is_repeated = last_turn is not None and repeats(facts.chain, last_turn)
@@ -63,7 +63,7 @@ def home_of(
     return None
 
 
-def regional(facts: Facts, session: int | None, turn: SettledTurn, before: SettledTurn | None) -> RegionalTurn:
+def regional(facts: RoutingRequest, session: int | None, turn: SettledTurn, before: SettledTurn | None) -> RegionalTurn:
     """A turn as other regions are to know it. `before` is the one that it continues; `session` as in `RegionalTurn`."""
     chain = facts.chain
     follows, known = 0, 0
@@ -81,7 +81,7 @@ def repeats(chain: Chain, turn: SettledTurn) -> bool:
     return at < len(chain.hashes) and chain.hashes[at] == turn.tip
 
 
-def last_prompt_tokens(last_settled: SettledTurn, facts: Facts, prompt_tokens: int) -> int:
+def last_prompt_tokens(last_settled: SettledTurn, facts: RoutingRequest, prompt_tokens: int) -> int:
     """The prompt of the turn before: as counted, or in proportion to this one where only another region counted it."""
     if last_settled.prompt_tokens is not None:
         return last_settled.prompt_tokens
@@ -94,6 +94,6 @@ def elsewhere_region(before: SettledTurn | None, decision: Decision, here: str) 
     return before.region if before is not None and before.region != here else decision.other_region
 
 
-def keeps_warm(facts: Facts, before: SettledTurn) -> bool:
+def keeps_warm(facts: RoutingRequest, before: SettledTurn) -> bool:
     """Whether a request is a keep-alive: the turn before again, with an answer of one token."""
     return facts.expected_output_tokens == 1 and before.tip == facts.chain.hashes[-1]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from warmroute_proxy.core.load.traffic import MEMORY_S
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 MIN_BYTES: Final = 16_384
 MAX_AGE_S: Final = 600.0
@@ -26,7 +26,7 @@ class HotPrompt:
 
     def __init__(
         self,
-        facts: Facts,
+        facts: RoutingRequest,
         body: bytes,
         path: str,
         salt: str,

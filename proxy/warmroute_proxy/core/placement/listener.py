@@ -10,7 +10,7 @@ from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.ticket import Ticket
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -21,11 +21,11 @@ class Listener:
         """A decision or a page is about to be made of what the router knows."""
 
     def placed(
-        self, facts: Facts, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
+        self, facts: RoutingRequest, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
     ) -> None:
         """A decision; None where there was no worker, and then whether one is `served` by the model."""
 
-    def dispatched(self, ticket: Ticket, facts: Facts, begins: bool, now_s: float) -> None:
+    def dispatched(self, ticket: Ticket, facts: RoutingRequest, begins: bool, now_s: float) -> None:
         """A request was sent. `begins`: a conversation begins with it."""
 
     def first_token(self, ticket: Ticket, is_first: bool, now_s: float) -> None:
@@ -38,7 +38,13 @@ class Listener:
         """It is about to end well."""
 
     def settled(
-        self, ticket: Ticket, facts: Facts, turn: SettledTurn, streamed_tokens: int | None, expected: int, now_s: float
+        self,
+        ticket: Ticket,
+        facts: RoutingRequest,
+        turn: SettledTurn,
+        streamed_tokens: int | None,
+        expected: int,
+        now_s: float,
     ) -> None:
         """It ended well. `expected`: how soon its session returns (`cache.return_times`)."""
 

@@ -34,9 +34,9 @@ from warmroute_proxy.core.placement.costs import Group, PeerCost, costs_s, group
 from warmroute_proxy.core.placement.decision import MAX_REASONS, Candidate, Decision, Reasons
 from warmroute_proxy.core.placement.homes import Home
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
-from warmroute_proxy.core.placement.prices import CHURN, Prices, churn_s
+from warmroute_proxy.core.placement.prices import CHURN, PromptPrices, churn_s
 from warmroute_proxy.core.placement.warm import NOWHERE, has_capacity, home_number, is_known, own_s
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 _MASK_64: Final = (1 << 64) - 1
 
@@ -99,7 +99,7 @@ class Weighed(Frozen, frozen=True):
 
 
 def place_by_cost(
-    facts: Facts, choices: Choices, prompt: MatchedPrompt, home: Home | None, traffic: Traffic, now_s: float
+    facts: RoutingRequest, choices: Choices, prompt: MatchedPrompt, home: Home | None, traffic: Traffic, now_s: float
 ) -> Decision:
     """Choose the cheapest. `choices` are usable ones, not empty; `home` is that of `homes`."""
     match = prompt.match
@@ -115,7 +115,7 @@ def place_by_cost(
     if best_bytes <= (match.shared[-1][0] if match.shared else 0):
         churn = churn_s(sum([load.inserted for load in choices.loads]), len(ahead), s_per_token)
     busy, returning_per_s = traffic.of_each(count, now_s)
-    prices = Prices(prompt.bytes_per_token, s_per_token, match.shared, best_bytes, count, busy, returning_per_s)
+    prices = PromptPrices(prompt.bytes_per_token, s_per_token, match.shared, best_bytes, count, busy, returning_per_s)
     peers: list[PeerCost] = []
     if choices.peers:
         if facts.derived and match.drops and home is not None and not home.certain:
@@ -192,7 +192,9 @@ def rendezvous(session: int, id_: str) -> int:
     return xxh3_64_intdigest(id_.encode(), session & _MASK_64)
 
 
-def _best_decode(facts: Facts, decode_workers: Sequence[WorkerState], now_s: float) -> tuple[WorkerState, float]:
+def _best_decode(
+    facts: RoutingRequest, decode_workers: Sequence[WorkerState], now_s: float
+) -> tuple[WorkerState, float]:
     """The decode worker that is slowed least, and by how much a token."""
     slowed = [worker.load.decode_slowdown_s(now_s) for worker in decode_workers]
     least = min(slowed)
@@ -216,7 +218,7 @@ def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], sl
     return found
 
 
-def _break_tie(tied: Sequence[int], facts: Facts, choices: Choices, home: Home | None) -> int:
+def _break_tie(tied: Sequence[int], facts: RoutingRequest, choices: Choices, home: Home | None) -> int:
     """The winner among the cheapest: the home region, then this region, then by rendezvous."""
     all_ = (*choices.cache_workers, *choices.peers)
     homes = [number for number in tied if home is not None and all_[number].region == home.region]
@@ -293,5 +295,5 @@ def _other_region(chosen: WorkerState, choices: Choices, match: Match) -> tuple[
     return region, most
 
 
-def _rendezvous_key(facts: Facts) -> int:
+def _rendezvous_key(facts: RoutingRequest) -> int:
     return facts.lineage if facts.session is None else facts.session

@@ -42,7 +42,7 @@ MAX_BUSY: Final = 0.9
 """Beyond it the queue is not stationary, and `others` grows instead."""
 
 
-class Prices:
+class PromptPrices:
     """The prices of one prompt at all workers of a fleet."""
 
     __slots__ = ("_busy", "_bytes_per_token", "_shared", "_workers", "best_bytes", "delayed_per_s", "s_per_token")

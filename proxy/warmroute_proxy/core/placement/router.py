@@ -38,7 +38,7 @@ from warmroute_proxy.core.placement.placement import place_by_cost, place_round_
 from warmroute_proxy.core.placement.ticket import Ticket
 from warmroute_proxy.core.prompt.bytes_per_token import BytesPerToken, bounded_bytes_per_token
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 __all__ = ["Decision", "NoWorker", "Router", "Settled", "SettledTurn", "Ticket"]
 
@@ -84,7 +84,7 @@ class Router:
 
     # Decisions
 
-    def place(self, facts: Facts, now_s: float, exclude: frozenset[str] = frozenset()) -> Decision:
+    def place(self, facts: RoutingRequest, now_s: float, exclude: frozenset[str] = frozenset()) -> Decision:
         """Choose where the request goes, or raise `NoWorker`. `exclude`: ids of workers and regions that failed."""
         if not self.listeners:
             return self._place(facts, now_s, exclude)
@@ -100,7 +100,7 @@ class Router:
             each.placed(facts, exclude, decision, True, now_s)
         return decision
 
-    def _place(self, facts: Facts, now_s: float, exclude: frozenset[str]) -> Decision:
+    def _place(self, facts: RoutingRequest, now_s: float, exclude: frozenset[str]) -> Decision:
         fleet = self.fleet
         fleet.refresh_rates(now_s)
         choices = fleet.choices(facts.model)
@@ -172,7 +172,7 @@ class Router:
 
     # Attempts
 
-    def dispatched(self, facts: Facts, decision: Decision, now_s: float) -> Ticket:
+    def dispatched(self, facts: RoutingRequest, decision: Decision, now_s: float) -> Ticket:
         """The request was sent as decided: add its load, and count its prefix as cached where it will be."""
         workers = self.fleet.workers
         cache_worker = workers[decision.cache_worker]
@@ -208,7 +208,7 @@ class Router:
     def settled(
         self,
         ticket: Ticket,
-        facts: Facts,
+        facts: RoutingRequest,
         now_s: float,
         prompt_tokens: int | None,
         cached_tokens: int | None,
@@ -337,7 +337,7 @@ class Router:
     def regional_turn(
         self,
         ticket: Ticket,
-        facts: Facts,
+        facts: RoutingRequest,
         prompt_tokens: int | None = None,
         cached_tokens: int | None = None,
         completion_tokens: int | None = None,
@@ -349,7 +349,7 @@ class Router:
 
     # What is known
 
-    def last_settled(self, facts: Facts) -> SettledTurn | None:
+    def last_settled(self, facts: RoutingRequest) -> SettledTurn | None:
         """The last settled turn of the request's lineage, or of the lineage that a new system prompt cut off.
 
         Only a conversation under way (turn 2 or later) can have been cut off: titles and compactions begin at turn 1.
@@ -386,13 +386,13 @@ class Router:
             "prediction": self._accuracy.as_dict(),
         }
 
-    def estimated_tokens(self, facts: Facts) -> int:
+    def estimated_tokens(self, facts: RoutingRequest) -> int:
         """How many tokens a prompt has, by the learned bytes per token of its model."""
         return math.ceil(facts.chain.total_bytes / self._bytes_per_token.of(facts.model)) or 1
 
     # Inside
 
-    def _match(self, facts: Facts, mask: int, turn: SettledTurn | None, now_s: float) -> MatchedPrompt:
+    def _match(self, facts: RoutingRequest, mask: int, turn: SettledTurn | None, now_s: float) -> MatchedPrompt:
         """The prompt in tokens: by the ratio of its own lineage's last turn, else by the learned one of the model."""
         chain = facts.chain
         if turn is not None and turn.prompt_tokens:
@@ -410,7 +410,7 @@ class Router:
         match = self.fleet.index.walk(chain, mask)
         return MatchedPrompt(tokens, ratio, match, turn, self.fleet.index.lost_to_restarts(chain, match))
 
-    def _begins(self, facts: Facts) -> bool:
+    def _begins(self, facts: RoutingRequest) -> bool:
         """Whether a conversation begins with this request."""
         return facts.turn == 1 and self._affinity.last_settled(facts.lineage, facts.chain, 1) is None
 
@@ -442,7 +442,7 @@ class Router:
     def _settled_turn(
         self,
         ticket: Ticket,
-        facts: Facts,
+        facts: RoutingRequest,
         prompt_tokens: int | None,
         cached_tokens: int | None,
         completion_tokens: int | None,

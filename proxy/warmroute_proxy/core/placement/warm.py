@@ -18,12 +18,12 @@ from warmroute_proxy.core.load.ahead import Ahead, waits_s
 from warmroute_proxy.core.placement.choices import Choices
 from warmroute_proxy.core.placement.costs import Group, PeerCost
 from warmroute_proxy.core.placement.homes import Home, repeats
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 NOWHERE: Final = -1
 
 
-def is_known(facts: Facts, last_turn: SettledTurn | None) -> bool:
+def is_known(facts: RoutingRequest, last_turn: SettledTurn | None) -> bool:
     """Whether a request is the next turn of a conversation whose previous turn is known."""
     if last_turn is None:
         return False

@@ -24,7 +24,7 @@ from warmroute_proxy.core.cache.return_times import KINDS, OVER, PERSON, UNKNOWN
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.ticket import Ticket
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 
 FREE: Final = 0
 FITS: Final = 1
@@ -139,7 +139,7 @@ class WorkingSet:
 
     # What may be sent
 
-    def memory_for(self, facts: Facts, decision: Decision, now_s: float) -> int:
+    def memory_for(self, facts: RoutingRequest, decision: Decision, now_s: float) -> int:
         """FREE, FITS or LACKS, for a turn at the worker that was decided."""
         uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         if uncached < SMALL_TOKENS or 2 * uncached < decision.prompt_tokens_est:
@@ -265,7 +265,7 @@ class WorkingSet:
         return times
 
 
-def need_tokens(facts: Facts, decision: Decision) -> int:
+def need_tokens(facts: RoutingRequest, decision: Decision) -> int:
     """Tokens that a turn takes of a pool: of its prompt those that no other conversation has."""
     tokens = decision.prompt_tokens_est
     if not decision.shared_bytes:

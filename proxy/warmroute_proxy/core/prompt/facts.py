@@ -5,7 +5,7 @@ import msgspec
 from warmroute_proxy.core.prompt.chain import Chain
 
 
-class Facts(msgspec.Struct, frozen=True, gc=False):
+class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     """One request, as the server has parsed it.
 
     `lineage` and `session` are 64-bit keys made under the tenant's key: equal keys of two tenants differ.

@@ -100,7 +100,7 @@ class Span(NamedTuple):
     ends_s: int
 
 
-class Verdict(Enum):
+class BudgetVerdict(Enum):
     """What becomes of a reservation now."""
 
     GRANTED = "granted"
@@ -314,10 +314,10 @@ class SpendReservation:
         self.lacking: Lease | None = None
         """Where it is refused: the lease that has not enough."""
 
-    def reserve(self, now_s: float) -> Verdict:
+    def reserve(self, now_s: float) -> BudgetVerdict:
         """Reserve of all, or of none."""
         if self._reserved:
-            return Verdict.GRANTED
+            return BudgetVerdict.GRANTED
         self.lacking, waits = None, False
         parts: list[tuple[Lease, Span, int]] = []
         for lease in self.leases:
@@ -331,14 +331,14 @@ class SpendReservation:
                 lease.needed = max(lease.needed, amount)
             if denied or not lease.budget.is_money:
                 self.lacking = lease
-                return Verdict.REFUSED
+                return BudgetVerdict.REFUSED
             waits = True
         if waits:
-            return Verdict.WAITS
+            return BudgetVerdict.WAITS
         for lease, _, amount in parts:
             lease.reserve(amount, now_s)
         self._reserved = parts
-        return Verdict.GRANTED
+        return BudgetVerdict.GRANTED
 
     def release(self) -> None:
         """Give back what is reserved: the request has ended."""

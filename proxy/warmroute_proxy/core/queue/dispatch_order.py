@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeVar
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, LineKey, Queue, Waiter
 from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, is_overdue, lacking_elsewhere
 
@@ -60,7 +60,7 @@ def place_queued(
     router: Router,
     queue: Queue[T],
     waiter: Waiter[T],
-    facts: Facts,
+    facts: RoutingRequest,
     decision: Decision,
     excluded: frozenset[str],
     now_s: float,

@@ -20,7 +20,7 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.placement.working_set import FREE, LACKS, need_tokens
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 
 MAX_LOOKED_AT: Final = 16
@@ -40,7 +40,7 @@ class MemoryVerdict(NamedTuple):
     waits: bool = False
 
 
-def passes(router: Router, queue: Queue[T], facts: Facts, decision: Decision, now_s: float) -> bool:
+def passes(router: Router, queue: Queue[T], facts: RoutingRequest, decision: Decision, now_s: float) -> bool:
     """Whether a request that has just come may go where it was decided, as far as memory is concerned."""
     if not queue.memory_wait_s:
         return True
@@ -59,7 +59,7 @@ def in_memory(
     router: Router,
     queue: Queue[T],
     waiter: Waiter[T],
-    facts: Facts,
+    facts: RoutingRequest,
     decision: Decision,
     excluded: frozenset[str],
     now_s: float,
@@ -97,7 +97,7 @@ def _where_it_fits(
     router: Router,
     queue: Queue[T],
     waiter: Waiter[T],
-    facts: Facts,
+    facts: RoutingRequest,
     decision: Decision,
     excluded: frozenset[str],
     now_s: float,
@@ -117,7 +117,7 @@ def _where_it_fits(
 
 
 def lacking_elsewhere(
-    router: Router, queue: Queue[T], waiter: Waiter[T], facts: Facts, decision: Decision, now_s: float
+    router: Router, queue: Queue[T], waiter: Waiter[T], facts: RoutingRequest, decision: Decision, now_s: float
 ) -> frozenset[str]:
     """The workers where a request may not go although the one that was decided has no capacity."""
     if not queue.memory_wait_s or now_s - waiter.since_s >= queue.max_patience_s:
@@ -125,7 +125,7 @@ def lacking_elsewhere(
     return router.working_set.lacking(facts.model, facts.lineage, need_tokens(facts, decision), now_s)
 
 
-def _at(router: Router, facts: Facts, home: str, excluded: frozenset[str], now_s: float) -> Decision | None:
+def _at(router: Router, facts: RoutingRequest, home: str, excluded: frozenset[str], now_s: float) -> Decision | None:
     """The decision for one worker; None where it is not usable."""
     try:
         found = router.place(facts, now_s, excluded | router.working_set.others_than(home))

@@ -20,7 +20,7 @@ from xxhash import xxh32_intdigest
 
 from warmroute_proxy.core.placement.decision import Candidate, Decision, Policy, Reasons
 from warmroute_proxy.core.placement.fleet import Peer, Worker
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Event
 
 VERSION: Final = 2
@@ -46,7 +46,7 @@ class Placed(msgspec.Struct, tag="placed", frozen=True):
     """A call of `place` and its decision; None where there was no worker."""
 
     now_s: float
-    facts: Facts
+    facts: RoutingRequest
     exclude: frozenset[str]
     decision: Decision | None
     served: bool = True
@@ -57,7 +57,7 @@ class Dispatched(msgspec.Struct, tag="dispatched", frozen=True, omit_defaults=Tr
     """Tickets are numbered in this order. `facts` and `decision` are None where they are those of the last `Placed`."""
 
     now_s: float
-    facts: Facts | None = None
+    facts: RoutingRequest | None = None
     decision: Decision | None = None
 
 
@@ -66,7 +66,7 @@ class FirstToken(msgspec.Struct, tag="first_token", frozen=True):
     now_s: float
 
 
-class Progress(msgspec.Struct, tag="progress", frozen=True):
+class RecordedProgress(msgspec.Struct, tag="progress", frozen=True):
     ticket: int
     completion_tokens: int
 
@@ -79,7 +79,7 @@ class Ended(msgspec.Struct, tag="settled", frozen=True, omit_defaults=True):
     prompt_tokens: int | None
     cached_tokens: int | None
     completion_tokens: int | None
-    facts: Facts | None = None
+    facts: RoutingRequest | None = None
     streamed_tokens: int | None = None
 
 
@@ -117,8 +117,18 @@ class Closed(msgspec.Struct, tag="closed", frozen=True):
     reason: str
 
 
-Call = (
-    Opened | Placed | Dispatched | FirstToken | Progress | Ended | Failed | FleetUpdate | Applied | Forgotten | Closed
+RecordedCall = (
+    Opened
+    | Placed
+    | Dispatched
+    | FirstToken
+    | RecordedProgress
+    | Ended
+    | Failed
+    | FleetUpdate
+    | Applied
+    | Forgotten
+    | Closed
 )
 
 
@@ -137,14 +147,14 @@ def _read(kind: type, found: object) -> Reasons:
 
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=_made).encode
-_CALL: Final = msgspec.msgpack.Decoder(Call, dec_hook=_read)
+_CALL: Final = msgspec.msgpack.Decoder(RecordedCall, dec_hook=_read)
 
 
 class RecordError(ValueError):
     """A record that cannot be read or played; the message says where."""
 
 
-def frame(call: Call) -> bytes:
+def frame(call: RecordedCall) -> bytes:
     """The bytes of one call in a record."""
     payload = _encode(call)
     return _HEAD.pack(len(payload), xxh32_intdigest(payload)) + payload
@@ -155,7 +165,7 @@ class Frame(NamedTuple):
 
     number: int
     offset: int
-    call: Call
+    call: RecordedCall
 
 
 class Frames:
@@ -195,11 +205,11 @@ class Frames:
             offset, number = offset + _HEAD.size + size, number + 1
 
 
-def _call(payload: bytes, digest: int, where: str) -> Call:
+def _call(payload: bytes, digest: int, where: str) -> RecordedCall:
     if xxh32_intdigest(payload) != digest:
         raise RecordError(f"is damaged {where}: the checksum is wrong")
     try:
-        found: Call = _CALL.decode(payload)
+        found: RecordedCall = _CALL.decode(payload)
     except (msgspec.MsgspecError, ValueError) as error:
         raise RecordError(f"cannot be read {where}: {error}; was it written by another version?") from None
     if isinstance(found, Opened) and found.version != VERSION:

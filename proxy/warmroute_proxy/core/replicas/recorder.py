@@ -19,12 +19,11 @@ from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.router import Ticket
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.record import (
     UNKNOWN_REGION,
     Applied,
-    Call,
     Dispatched,
     Ended,
     Failed,
@@ -33,7 +32,8 @@ from warmroute_proxy.core.replicas.record import (
     Forgotten,
     Opened,
     Placed,
-    Progress,
+    RecordedCall,
+    RecordedProgress,
     RecordError,
 )
 from warmroute_proxy.core.replicas.replica import Replica
@@ -66,7 +66,7 @@ class Recorder(Listener):
 
     def __init__(
         self,
-        write: Callable[[Call], None],
+        write: Callable[[RecordedCall], None],
         software: str,
         region: str,
         workers: Iterable[Worker],
@@ -79,19 +79,19 @@ class Recorder(Listener):
         workers, peers = list(workers), list(peers)
         self._write = write
         self._regions = frozenset({region, *(peer.region for peer in peers)})
-        self._last_placed: tuple[Facts, Decision] | None = None
-        self._tickets: dict[Ticket, tuple[int, Facts]] = {}
+        self._last_placed: tuple[RoutingRequest, Decision] | None = None
+        self._tickets: dict[Ticket, tuple[int, RoutingRequest]] = {}
         self._dispatches = 0
         write(Opened(software, region, policy, workers, peers))
 
     def placed(
-        self, facts: Facts, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
+        self, facts: RoutingRequest, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
     ) -> None:
         if decision is not None:
             self._last_placed = facts, decision
         self._write(Placed(now_s, self._without_unknown_home(facts), exclude, decision, served))
 
-    def dispatched(self, ticket: Ticket, facts: Facts, begins: bool, now_s: float) -> None:  # noqa: ARG002
+    def dispatched(self, ticket: Ticket, facts: RoutingRequest, begins: bool, now_s: float) -> None:  # noqa: ARG002
         self._tickets[ticket] = self._dispatches, facts
         self._dispatches += 1
         last_placed = self._last_placed
@@ -106,12 +106,12 @@ class Recorder(Listener):
 
     def progress(self, ticket: Ticket, completion_tokens: int) -> None:
         if ticket in self._tickets:
-            self._write(Progress(self._tickets[ticket][0], completion_tokens))
+            self._write(RecordedProgress(self._tickets[ticket][0], completion_tokens))
 
     def settled(
         self,
         ticket: Ticket,
-        facts: Facts,
+        facts: RoutingRequest,
         turn: SettledTurn,
         streamed_tokens: int | None,
         expected: int,  # noqa: ARG002
@@ -134,7 +134,7 @@ class Recorder(Listener):
     def forgotten(self, peer: int, now_s: float) -> None:
         self._write(Forgotten(peer, now_s))
 
-    def _without_unknown_home(self, facts: Facts) -> Facts:
+    def _without_unknown_home(self, facts: RoutingRequest) -> RoutingRequest:
         if facts.home_hint is None or facts.home_hint in self._regions:
             return facts
         return msgspec.structs.replace(facts, home_hint=UNKNOWN_REGION)
@@ -149,7 +149,7 @@ class Playback:
         )
         self._router = self._replica.router
         self._last_placed: Placed | None = None
-        self._tickets: dict[int, tuple[Ticket, Facts]] = {}
+        self._tickets: dict[int, tuple[Ticket, RoutingRequest]] = {}
         self._dispatches = 0
 
     def place(self, call: Placed) -> Placed:
@@ -166,7 +166,7 @@ class Playback:
         except NoWorker as error:
             return msgspec.structs.replace(call, decision=None, served=error.served)
 
-    def apply(self, call: Call) -> None:
+    def apply(self, call: RecordedCall) -> None:
         """Make any other call. Requests are dispatched as decided in the record, so that each decision is compared by
         itself.
         """
@@ -175,7 +175,7 @@ class Playback:
                 self._dispatch(call)
             case FirstToken():
                 self._router.first_token(self._tickets[call.ticket][0], call.now_s)
-            case Progress():
+            case RecordedProgress():
                 self._router.progress(self._tickets[call.ticket][0], call.completion_tokens)
             case Ended():
                 ticket, facts = self._tickets.pop(call.ticket)

@@ -33,7 +33,7 @@ from warmroute_proxy.core.placement.homes import home_key
 from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.placement.ticket import Ticket
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, Lost, Sent, Served, SessionObserved
 
 MAX_OPEN: Final = 16_384
@@ -53,7 +53,7 @@ class Sending(Listener):
         if self._receive is not None:
             self._receive()
 
-    def dispatched(self, ticket: Ticket, facts: Facts, begins: bool, now_s: float) -> None:  # noqa: ARG002
+    def dispatched(self, ticket: Ticket, facts: RoutingRequest, begins: bool, now_s: float) -> None:  # noqa: ARG002
         self.last_number += 1
         self._numbers[ticket] = self.last_number
         self._send(
@@ -82,7 +82,13 @@ class Sending(Listener):
         self.first_token(ticket, not ticket.computed, now_s)
 
     def settled(
-        self, ticket: Ticket, facts: Facts, turn: SettledTurn, streamed_tokens: int | None, expected: int, now_s: float
+        self,
+        ticket: Ticket,
+        facts: RoutingRequest,
+        turn: SettledTurn,
+        streamed_tokens: int | None,
+        expected: int,
+        now_s: float,
     ) -> None:
         number, session = self._numbers.pop(ticket), home_key(facts)
         served = Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens, expected)

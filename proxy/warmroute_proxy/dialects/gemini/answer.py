@@ -16,7 +16,7 @@ _REASONS: Final = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
 _decode_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class Asked(NamedTuple):
+class AnswerTerms(NamedTuple):
     """What an answer is made with. `seal`: seals thoughts, so that they can come back."""
 
     receipt_id: str
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     seal: Callable[[str], str]
 
 
-def generated(asked: Asked, pieces: list[Json], **ending: Any) -> Json:
+def generated(asked: AnswerTerms, pieces: list[Json], **ending: Any) -> Json:
     """An answer, or some of one. `ending`: members of its candidate."""
     candidate = {"content": {"parts": pieces, "role": "model"}, **ending, "index": 0}
     return {"candidates": [candidate], "modelVersion": asked.model, "responseId": asked.receipt_id}
@@ -49,7 +49,7 @@ def usage_of(usage: Usage) -> Json:
     }
 
 
-def call_pieces(asked: Asked, calls: list[Piece], thoughts: str) -> list[Json]:
+def call_pieces(asked: AnswerTerms, calls: list[Piece], thoughts: str) -> list[Json]:
     """The calls; the first has the thoughts before it as its signature."""
     pieces = [_call(call) for call in calls]
     if pieces and thoughts:
@@ -73,7 +73,7 @@ def _args(arguments: str) -> Raw:
     return Raw(arguments.encode())
 
 
-def whole(raw: bytes, asked: Asked) -> bytes:
+def whole(raw: bytes, asked: AnswerTerms) -> bytes:
     """A whole answer. Raises: ValueError, where it is none that can be read."""
     choice, usage = read_answer(raw)
     output = choice.message

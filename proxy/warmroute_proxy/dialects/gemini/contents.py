@@ -14,7 +14,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.content import cleaned, content_of, is_address, is_base64, is_given, misread
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, in_list, is_text
-from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
+from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 
@@ -147,7 +147,7 @@ class Waiting:
 class ContentReader:
     """The messages of one request, as JSON. `dropped`: how many parts of a kind the model does not see."""
 
-    def __init__(self, seal: Opens, texts: Texts, work: Work) -> None:
+    def __init__(self, seal: Opens, texts: Texts, work: TranslationWork) -> None:
         """`work`: what may be made of them."""
         self.messages: list[bytes] = []
         self.dropped: Counter[str] = Counter()
@@ -199,7 +199,7 @@ class ContentReader:
 class _ContentReading:
     """Reads one content. `stands_alone`: its translation depends on nothing but the number of calls before it."""
 
-    def __init__(self, seal: Opens, texts: Texts, waiting: Waiting, work: Work) -> None:
+    def __init__(self, seal: Opens, texts: Texts, waiting: Waiting, work: TranslationWork) -> None:
         self.stands_alone = True
         self._seal = seal
         self._texts = texts

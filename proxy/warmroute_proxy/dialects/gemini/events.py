@@ -9,7 +9,7 @@ from typing import Final
 from warmroute_proxy.dialects.chat_answers import Output
 from warmroute_proxy.dialects.chat_calls import CallPieces
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, whole_text
-from warmroute_proxy.dialects.gemini.answer import Asked, Json, call_pieces, finish_reason, generated, usage_of
+from warmroute_proxy.dialects.gemini.answer import AnswerTerms, Json, call_pieces, finish_reason, generated, usage_of
 from warmroute_proxy.dialects.gemini.errors import error
 from warmroute_proxy.dialects.raw_json import encode
 
@@ -19,7 +19,7 @@ _ALIVE: Final = b"\n"
 class EventTranslator(ChatStream):
     """One stream. `array`: as one JSON array, which is what clients get that do not ask for events."""
 
-    def __init__(self, asked: Asked, *, array: bool) -> None:
+    def __init__(self, asked: AnswerTerms, *, array: bool) -> None:
         super().__init__()
         self._asked = asked
         self._array = array

@@ -14,7 +14,7 @@ from warmroute_proxy.dialects.gemini.settings import settings
 from warmroute_proxy.dialects.gemini.tools import NO_FUNCTIONS, choice, either, listed_functions, snake
 from warmroute_proxy.dialects.one_pass import BodyReader
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, chat_pieces, list_at, object_at
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 _READ: Final = frozenset(
@@ -52,10 +52,10 @@ class ChatRequest(NamedTuple):
 
 
 def chat_request(
-    raw: bytes, model: str, seal: Opens, texts: Texts, *, streams: bool, work: Work | None = None
+    raw: bytes, model: str, seal: Opens, texts: Texts, *, streams: bool, work: TranslationWork | None = None
 ) -> ChatRequest:
     """Translate a body. `work`: what may be made of it. Raises: BadRequest."""
-    work = work or Work()
+    work = work or TranslationWork()
     members, contents = _BODY.read(raw)
     if either(members, "cachedContent") is not None:
         raise BadRequest(

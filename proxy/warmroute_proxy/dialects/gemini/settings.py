@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.gemini.tools import either, json_schema, snake
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, object_at, text_at
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 
 PATH: Final = "generationConfig"
 _RENAMED: Final = {
@@ -56,7 +56,7 @@ class Thinking:
             self.chat["chat_template_kwargs"] = {"thinking": thinks, "enable_thinking": thinks}
 
 
-def settings(raw: Raw | None, dropped: set[str], work: Work) -> tuple[dict[str, Any], Thinking]:
+def settings(raw: Raw | None, dropped: set[str], work: TranslationWork) -> tuple[dict[str, Any], Thinking]:
     """The settings of chat, and how thoughts are shown. Raises: BadRequest."""
     if raw is None:
         return {}, Thinking(None)
@@ -78,7 +78,7 @@ def settings(raw: Raw | None, dropped: set[str], work: Work) -> tuple[dict[str, 
     return chat | thinks.chat, thinks
 
 
-def _format(members: Members, work: Work) -> dict[str, Any]:
+def _format(members: Members, work: TranslationWork) -> dict[str, Any]:
     kind = either(members, "responseMimeType")
     mime_type = "" if kind is None else text_at({"responseMimeType": kind}, "responseMimeType", PATH)
     plain = either(members, "responseJsonSchema") or members.get("_responseJsonSchema")

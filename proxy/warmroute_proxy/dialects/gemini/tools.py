@@ -12,7 +12,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.json_bounds import is_deeper
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, list_at, object_at, text_at
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 
 MAX_SCHEMA_DEPTH: Final = 32
 ALLOWED: Final = "toolConfig.allowedFunctionNames"  # dropped, as the receipt says it
@@ -48,7 +48,7 @@ MAX_KNOWN_BYTES: Final = 4_194_304
 _KNOWN: Final[Known[Functions]] = Known(MAX_KNOWN_BYTES)
 
 
-def listed_functions(raw: Raw, key: bytes, work: Work) -> Functions:
+def listed_functions(raw: Raw, key: bytes, work: TranslationWork) -> Functions:
     """The tools of chat. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest."""
     found = _KNOWN.get(key, raw)
     if found is None:
@@ -57,7 +57,7 @@ def listed_functions(raw: Raw, key: bytes, work: Work) -> Functions:
     return found
 
 
-def _read(raw: Raw, work: Work) -> Functions:
+def _read(raw: Raw, work: TranslationWork) -> Functions:
     found: list[ChatPart] = []
     dropped: set[str] = set()
     for at, each in enumerate(work.take_tools(raw)):
@@ -72,7 +72,7 @@ def _read(raw: Raw, work: Work) -> Functions:
     return Functions(encode(found) if found else b"", frozenset(dropped))
 
 
-def _function(raw: Raw, path: str, work: Work) -> ChatPart:
+def _function(raw: Raw, path: str, work: TranslationWork) -> ChatPart:
     declared = object_at(raw, path)
     function: dict[str, Any] = {"name": text_at(declared, "name", path)}
     if "description" in declared:
@@ -111,7 +111,7 @@ def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
     return _MODES[mode]
 
 
-def json_schema(raw: Raw, path: str, work: Work) -> Any:
+def json_schema(raw: Raw, path: str, work: TranslationWork) -> Any:
     """A schema of OpenAPI as a JSON schema. Raises: BadRequest."""
     work.take_values(bytes(raw))
     object_at(raw, path)

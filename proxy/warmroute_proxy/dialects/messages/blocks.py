@@ -16,7 +16,7 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_at,
 )
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 MEDIA_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
@@ -29,7 +29,7 @@ _MARK: Final = "cache_control"
 class Blocks:
     """Reads the blocks of one request. `marks`: how many `cache_control` were on them."""
 
-    def __init__(self, texts: Texts, work: Work) -> None:
+    def __init__(self, texts: Texts, work: TranslationWork) -> None:
         self.marks = 0
         self._texts = texts
         self._work = work

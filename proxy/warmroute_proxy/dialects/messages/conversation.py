@@ -21,7 +21,7 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_at,
 )
-from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
+from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 _MANY: Final = frozenset({"text", "image", "document"})
@@ -54,7 +54,7 @@ class ConversationReader:
     `dropped`: how many blocks of a type were, `marks`: how many `cache_control` were taken off.
     """
 
-    def __init__(self, texts: Texts, key: bytes, work: Work) -> None:
+    def __init__(self, texts: Texts, key: bytes, work: TranslationWork) -> None:
         """`key`: that of signatures; `work`: what may be made of them."""
         self.dropped: Counter[str] = Counter()
         self.marks = 0
@@ -115,7 +115,7 @@ class ConversationReader:
 class _Message:
     """Reads one message."""
 
-    def __init__(self, texts: Texts, key: bytes, work: Work) -> None:
+    def __init__(self, texts: Texts, key: bytes, work: TranslationWork) -> None:
         self._texts = texts
         self._blocks = Blocks(texts, work)
         self._key = key

@@ -15,7 +15,7 @@ from warmroute_proxy.dialects.messages.conversation import ConversationReader
 from warmroute_proxy.dialects.messages.tools import read_tools
 from warmroute_proxy.dialects.one_pass import BodyReader
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, chat_pieces, kind_of, list_at, object_at, text_at
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 _COPIED: Final = ("max_tokens", "temperature", "top_p", "top_k", "stream", "metadata", "service_tier")
@@ -59,14 +59,14 @@ def chat_request(
     texts_of: Callable[[str], Texts],
     *,
     counts_only: bool = False,
-    work: Work | None = None,
+    work: TranslationWork | None = None,
 ) -> ChatRequest:
     """Translate a body. Raises: BadRequest.
 
     `key`: that of signatures. `texts_of`: what cleans the texts of a prompt for a model. `counts_only`: the body is one
     of `/v1/messages/count_tokens`. `work`: what may be made of it.
     """
-    work = work or Work()
+    work = work or TranslationWork()
     members, messages = _read(raw)
     model = text_at(members, "model", "")
     if not counts_only and "max_tokens" not in members:

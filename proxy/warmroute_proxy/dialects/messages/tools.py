@@ -20,7 +20,7 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_at,
 )
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 
 _CHOICES: Final[dict[str, Any]] = {"auto": "auto", "any": "required", "none": "none"}
 _OURS: Final = "custom"
@@ -49,7 +49,7 @@ _NO_TOOLS: Final = _ListedTools(b"", frozenset(), 0)
 _KNOWN: Final[Known[_ListedTools]] = Known()
 
 
-def read_tools(members: Members, key: bytes, work: Work) -> ChatTools:
+def read_tools(members: Members, key: bytes, work: TranslationWork) -> ChatTools:
     """The tools of a request, and how they are chosen. What is kept is kept for one `key`, that of signatures."""
     listed = _listed(members["tools"], key, work) if "tools" in members else _NO_TOOLS
     chat: dict[str, Any] = {}
@@ -60,7 +60,7 @@ def read_tools(members: Members, key: bytes, work: Work) -> ChatTools:
     return ChatTools(chat, listed.dropped, listed.marks)
 
 
-def _listed(given: Raw, key: bytes, work: Work) -> _ListedTools:
+def _listed(given: Raw, key: bytes, work: TranslationWork) -> _ListedTools:
     found = _KNOWN.get(key, given)
     if found is None:
         found = _read(given, work)
@@ -68,7 +68,7 @@ def _listed(given: Raw, key: bytes, work: Work) -> _ListedTools:
     return found
 
 
-def _read(raw: Raw, work: Work) -> _ListedTools:
+def _read(raw: Raw, work: TranslationWork) -> _ListedTools:
     tools: list[ChatPart] = []
     dropped: set[str] = set()
     marks = 0

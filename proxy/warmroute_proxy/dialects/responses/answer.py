@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from warmroute_proxy.dialects.chat_answers import Call, Function, Output, Usage, read_answer
+from warmroute_proxy.dialects.chat_answers import Function, Output, ToolCall, Usage, read_answer
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.request import ChatRequest
 from warmroute_proxy.dialects.responses.tools import INPUT, called
@@ -132,6 +132,6 @@ def _items(response: Response, output: Output) -> list[Json]:
     return items
 
 
-def _called(response: Response, number: int, call: Call) -> Json:
+def _called(response: Response, number: int, call: ToolCall) -> Json:
     function = call.function or Function()
     return call_item(response, number, call.id, function.name or "", function.text())

@@ -19,14 +19,14 @@ from msgspec import Raw
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode
 from warmroute_proxy.dialects.responses.items import ItemReader, Opens, ReadItems
 from warmroute_proxy.dialects.responses.request import ChatRequest, RequestReading
-from warmroute_proxy.dialects.work import Work, most_brackets
+from warmroute_proxy.dialects.work import TranslationWork, most_brackets
 from warmroute_proxy.normalising.texts import Texts
 
 MAX_KEPT_BYTES: Final = 2_097_152
 _SLOTS_BYTES: Final = 64  # of an id in a set, beside itself
 
 
-class Conversation:
+class ResponsesConversation:
     """The messages of a conversation but for those of `instructions`, which each request brings anew."""
 
     __slots__ = ("_messages", "_objects", "read")
@@ -58,9 +58,9 @@ class Conversation:
         """The messages as JSON, with commas between them."""
         return bytes(self._messages)
 
-    def copy(self) -> "Conversation":
+    def copy(self) -> "ResponsesConversation":
         """The same for another line of turns."""
-        return Conversation(self._messages, self._objects, self.read)
+        return ResponsesConversation(self._messages, self._objects, self.read)
 
     def append(self, messages: Sequence[bytes], read: ReadItems) -> None:
         """Put more messages behind the others."""
@@ -76,19 +76,19 @@ class Conversation:
 class Continued(NamedTuple):
     """What a turn adds to a conversation, once it has ended well."""
 
-    before: Conversation
+    before: ResponsesConversation
     messages: list[bytes]
     read: ReadItems
 
-    def prepared(self) -> Conversation:
+    def prepared(self) -> ResponsesConversation:
         """The conversation with the input of the turn."""
         self.before.append(self.messages, self.read)
         return self.before
 
-    def answered(self, output: Sequence[dict[str, Any]], seal: Opens) -> Conversation:
+    def answered(self, output: Sequence[dict[str, Any]], seal: Opens) -> ResponsesConversation:
         """The same, and with what the model has answered: the items of a response. Raises: BadRequest."""
         _, rules_on = self.read.scope
-        reader = ItemReader(seal, Texts(rules_on), Work(), self.read)
+        reader = ItemReader(seal, Texts(rules_on), TranslationWork(), self.read)
         reader.take([Raw(encode(item)) for item in output])
         self.before.append([*self.messages, *reader.messages], reader.read_items())
         return self.before
@@ -99,8 +99,8 @@ def continued(
     items: list[Raw] | None,
     seal: Opens,
     texts_of: Callable[[str], Texts],
-    work: Work,
-    before: Conversation | None,
+    work: TranslationWork,
+    before: ResponsesConversation | None,
     *,
     asks: bool,
 ) -> tuple[ChatRequest, Continued]:
@@ -111,7 +111,7 @@ def continued(
     """
     reading = RequestReading(members, seal, texts_of, work, None if before is None else before.read)
     reader = reading.read_input(items, may_be_empty=before is not None or not asks)
-    more = Continued(before or Conversation(), reader.messages, reader.read_items())
+    more = Continued(before or ResponsesConversation(), reader.messages, reader.read_items())
     if not asks:
         return reading.request([]), more
     messages = [each for each in (more.before.messages, *reader.messages) if each]

@@ -15,7 +15,7 @@ from warmroute_proxy.dialects.content import check_image, cleaned, content_of, i
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import MAX_SHOWN_CHARS, BadRequest, ChatPart, encode, in_list, is_text
 from warmroute_proxy.dialects.responses.tools import INPUT, chat_name
-from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
+from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 
@@ -126,7 +126,7 @@ class ReadItems(NamedTuple):
 class ItemReader:
     """The messages of one input, as JSON. `dropped`: how many items of a type the model does not see."""
 
-    def __init__(self, seal: Opens, texts: Texts, work: Work, before: ReadItems | None = None) -> None:
+    def __init__(self, seal: Opens, texts: Texts, work: TranslationWork, before: ReadItems | None = None) -> None:
         """`work`: what may be made of them. `before`: what is in front of them, in the same scope."""
         self.messages: list[bytes] = []
         self.dropped: Counter[str] = Counter()
@@ -231,7 +231,7 @@ class ItemReader:
 class _ItemReading:
     """Reads one item."""
 
-    def __init__(self, seal: Opens, texts: Texts, work: Work) -> None:
+    def __init__(self, seal: Opens, texts: Texts, work: TranslationWork) -> None:
         self._seal = seal
         self._texts = texts
         self._work = work

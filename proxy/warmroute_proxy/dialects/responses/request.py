@@ -14,7 +14,7 @@ from warmroute_proxy.dialects.raw_json import BadRequest, Members, chat_pieces, 
 from warmroute_proxy.dialects.responses.items import ItemReader, Opens, ReadItems
 from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 _ECHOED: Final = (
@@ -65,7 +65,7 @@ class RequestReading:
         members: Members,
         seal: Opens,
         texts_of: Callable[[str], Texts],
-        work: Work,
+        work: TranslationWork,
         before: ReadItems | None = None,
     ) -> None:
         """`before`: what was read of the items in front of the input. Raises: BadRequest, OtherScope."""
@@ -124,13 +124,15 @@ class RequestReading:
         )  # fmt: skip
 
 
-def chat_request(raw: bytes, seal: Opens, texts_of: Callable[[str], Texts], *, work: Work | None = None) -> ChatRequest:
+def chat_request(
+    raw: bytes, seal: Opens, texts_of: Callable[[str], Texts], *, work: TranslationWork | None = None
+) -> ChatRequest:
     """Translate a body. Raises: BadRequest.
 
     `texts_of`: what cleans the texts of a prompt for a model. `work`: what may be made of it.
     """
     members, items = _BODY.read(raw)
-    reading = RequestReading(members, seal, texts_of, work or Work())
+    reading = RequestReading(members, seal, texts_of, work or TranslationWork())
     messages = reading.read_input(items).messages
     if not reading.lead and not messages:
         raise BadRequest("input", "holds nothing that a model can be asked")

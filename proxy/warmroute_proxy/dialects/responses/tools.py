@@ -22,7 +22,7 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_at,
 )
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 
 INPUT: Final = "input"  # the argument of a custom tool
 _INPUT_SCHEMA: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
@@ -67,7 +67,7 @@ MAX_KNOWN_BYTES: Final = 4_194_304
 _KNOWN: Final[Known[ListedTools]] = Known(MAX_KNOWN_BYTES)
 
 
-def read_tools(members: Members, key: bytes, work: Work) -> ListedTools:
+def read_tools(members: Members, key: bytes, work: TranslationWork) -> ListedTools:
     """The tools of a request. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest."""
     if "tools" not in members:
         return _NO_TOOLS
@@ -82,7 +82,7 @@ def read_tools(members: Members, key: bytes, work: Work) -> ListedTools:
 class _Tools:
     """Reads a list of tools."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: TranslationWork) -> None:
         self._work = work
         self._chat: list[ChatPart] = []
         self._by_name: dict[str, Tool] = {}

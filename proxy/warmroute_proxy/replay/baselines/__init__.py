@@ -19,19 +19,19 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
-from warmroute_proxy.replay.fleet import Fleet
+from warmroute_proxy.replay.fleet import ReplayFleet
 from warmroute_proxy.replay.policy import Policy
 
 
-def _of(module: str, name: str, **options: Any) -> Callable[[Fleet], Policy]:
-    def make(fleet: Fleet) -> Policy:
+def _of(module: str, name: str, **options: Any) -> Callable[[ReplayFleet], Policy]:
+    def make(fleet: ReplayFleet) -> Policy:
         made: Policy = getattr(import_module(f"{__name__}.{module}"), name)(fleet, **options)
         return made
 
     return make
 
 
-BASELINES: Final[dict[str, Callable[[Fleet], Policy]]] = {
+BASELINES: Final[dict[str, Callable[[ReplayFleet], Policy]]] = {
     "round_robin": _of("blind", "RoundRobin"),
     "random": _of("blind", "RandomChoice"),
     "session_hash": _of("blind", "SessionHash"),

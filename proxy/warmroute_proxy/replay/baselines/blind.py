@@ -2,7 +2,7 @@
 
 from random import Random
 
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.trace import mixed
 
@@ -12,11 +12,11 @@ class RoundRobin(Policy):
 
     exact = False
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         self._next = 0
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
         workers = self.fleet.prefills
         self._next += 1
         return workers[(self._next - 1) % len(workers)]
@@ -27,11 +27,11 @@ class RandomChoice(Policy):
 
     exact = False
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
         return self._random.choice(self.fleet.prefills)
 
 
@@ -45,6 +45,6 @@ class SessionHash(Policy):
 
     exact = False
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
         workers = self.fleet.prefills
         return workers[mixed([turn.request.session], SESSION_SALT)[0] % len(workers)]

@@ -19,7 +19,7 @@ from collections import Counter, deque
 from typing import Final
 
 from warmroute_proxy.replay.baselines.hashing import Ring
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.trace import Request
 
@@ -69,7 +69,7 @@ class HotPrefixes:
 class DualMap(Policy):
     """Of two workers that the prompt's start names, the one with more of it cached, while that holds the SLO."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         self._hot = HotPrefixes()
         self._rings = [Ring(fleet.prefills, salt) for salt in _SALTS]
@@ -77,7 +77,7 @@ class DualMap(Policy):
     def changed(self, now_s: float) -> None:  # noqa: ARG002 - part of the interface
         self._rings = [Ring(self.fleet.prefills, salt) for salt in _SALTS]
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         workers, request = self.fleet.prefills, turn.request
         key = self._hot.key(request, workers[0].scheduler.page_size, len(workers))
         first, second = (next(ring.walk(key)) for ring in self._rings)

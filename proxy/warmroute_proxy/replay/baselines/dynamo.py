@@ -25,7 +25,7 @@ from random import Random
 import msgspec
 
 from warmroute_proxy.replay.baselines.load import least
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 
 
@@ -48,14 +48,14 @@ class _Placed(msgspec.Struct):
 class DynamoKv(Policy):
     """The cheapest of prefill and decode blocks."""
 
-    def __init__(self, fleet: Fleet, *, prefill_load_scale: float = 1.0) -> None:
+    def __init__(self, fleet: ReplayFleet, *, prefill_load_scale: float = 1.0) -> None:
         super().__init__(fleet)
         self._scale = prefill_load_scale
         self._block_tokens = fleet.workers[0].scheduler.page_size
         self.active = [Active() for _ in fleet.workers]
         self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         request, block_tokens = turn.request, self._block_tokens
         blocks = request.blocks[: request.input_tokens // block_tokens]
 
@@ -75,12 +75,12 @@ class DynamoKv(Policy):
         turn.state = _Placed(active, uncached, blocks)
         return chosen
 
-    def started(self, turn: Turn, now_s: float) -> None:  # noqa: ARG002 - part of the interface
+    def started(self, turn: ReplayTurn, now_s: float) -> None:  # noqa: ARG002 - part of the interface
         placed: _Placed = turn.state
         placed.active.prefill_tokens -= placed.prefill_tokens
         placed.prefill_tokens = 0
 
-    def ended(self, turn: Turn, now_s: float) -> None:
+    def ended(self, turn: ReplayTurn, now_s: float) -> None:
         self.started(turn, now_s)
         placed: _Placed = turn.state
         active = placed.active.blocks
@@ -89,5 +89,5 @@ class DynamoKv(Policy):
             if not active[block]:
                 del active[block]
 
-    def lost(self, turn: Turn, now_s: float) -> None:
+    def lost(self, turn: ReplayTurn, now_s: float) -> None:
         self.ended(turn, now_s)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Final
 
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.trace import Request, mixed
 
@@ -63,7 +63,7 @@ class PrefixHash(Policy):
 
     exact = False
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
         workers = self.fleet.prefills
         return workers[mixed([prefix_key(turn.request, PREFIX_BLOCKS)], 0)[0] % len(workers)]
 
@@ -71,7 +71,7 @@ class PrefixHash(Policy):
 class BoundedRing(Policy):
     """Consistent hashing with bounded loads, by session or (`by_prefix`) by the first two blocks."""
 
-    def __init__(self, fleet: Fleet, *, by_prefix: bool = False) -> None:
+    def __init__(self, fleet: ReplayFleet, *, by_prefix: bool = False) -> None:
         super().__init__(fleet)
         self._by_prefix = by_prefix
         self._ring = Ring(fleet.prefills, 0)
@@ -79,7 +79,7 @@ class BoundedRing(Policy):
     def changed(self, now_s: float) -> None:  # noqa: ARG002 - part of the interface
         self._ring = Ring(self.fleet.prefills, 0)
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
         workers = self.fleet.prefills
         limit = ceil(LOAD_FACTOR * (sum(worker.requests for worker in workers) + 1) / len(workers))
         key = prefix_key(turn.request, PREFIX_BLOCKS) if self._by_prefix else turn.request.session
@@ -89,14 +89,14 @@ class BoundedRing(Policy):
 class SmgPrefixHash(Policy):
     """SMG's `prefix_hash`: the ring's worker up to 1.25 times its share, else the fewest requests."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         self._ring = Ring(fleet.prefills, 0)
 
     def changed(self, now_s: float) -> None:  # noqa: ARG002 - part of the interface
         self._ring = Ring(self.fleet.prefills, 0)
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
         workers = self.fleet.prefills
         first = next(self._ring.walk(prefix_key(turn.request, 1)))
         total = sum(worker.requests for worker in workers)

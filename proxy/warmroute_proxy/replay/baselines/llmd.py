@@ -12,7 +12,7 @@ What a worker has cached is exact and of this instant here; the rate is the mode
 
 from random import Random
 
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 
 AFFINITY_THRESHOLD = 0.80
@@ -22,13 +22,13 @@ MAX_TTFT_PENALTY_S = 18.0
 class LlmdAffinity(Policy):
     """Stay with workers that have the prefix, else the least load. `in_flight`: routed prefixes count as cached."""
 
-    def __init__(self, fleet: Fleet, *, in_flight: bool = False) -> None:
+    def __init__(self, fleet: ReplayFleet, *, in_flight: bool = False) -> None:
         super().__init__(fleet)
         self._counts_in_flight = in_flight
         self._loads = [0] * len(fleet.workers)
         self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         request = turn.request
         workers = self.fleet.prefills
         cached = {each: each.cached_tokens(request, in_flight=self._counts_in_flight) for each in workers}
@@ -42,15 +42,15 @@ class LlmdAffinity(Policy):
         self._loads[chosen.index] += turn.state
         return chosen
 
-    def started(self, turn: Turn, now_s: float) -> None:  # noqa: ARG002 - as the base says
+    def started(self, turn: ReplayTurn, now_s: float) -> None:  # noqa: ARG002 - as the base says
         assert turn.worker is not None
         self._loads[turn.worker.index] -= turn.state
 
-    def lost(self, turn: Turn, now_s: float) -> None:
+    def lost(self, turn: ReplayTurn, now_s: float) -> None:
         if not turn.first_token_s:
             self.started(turn, now_s)
 
-    def _candidates(self, turn: Turn, cached: dict[Worker, int]) -> list[Worker]:
+    def _candidates(self, turn: ReplayTurn, cached: dict[Worker, int]) -> list[Worker]:
         """What the filter leaves."""
         workers = list(cached)
         enough = AFFINITY_THRESHOLD * turn.request.input_tokens

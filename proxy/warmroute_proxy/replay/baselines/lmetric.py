@@ -11,18 +11,18 @@ queued. A prompt is never cached whole, so the product is never 0. Ties go to an
 from random import Random
 
 from warmroute_proxy.replay.baselines.load import least
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 
 
 class LMetric(Policy):
     """The least product of prefill tokens and batch size."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         request = turn.request
 
         def score(worker: Worker) -> int:

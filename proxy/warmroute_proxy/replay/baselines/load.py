@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 
 
@@ -26,7 +26,7 @@ def least(workers: Sequence[Worker], cost: Callable[[Worker], Any], random: Rand
 class _Drawing(Policy):
     """Draws where load does not decide."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         self._random = Random(1)  # noqa: S311 - a draw of a simulation
 
@@ -34,21 +34,21 @@ class _Drawing(Policy):
 class LeastTokens(_Drawing):
     """The worker with the fewest outstanding prompt tokens."""
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
         return least(self.fleet.prefills, lambda worker: worker.tokens, self._random)
 
 
 class LeastRequests(_Drawing):
     """The worker with the fewest outstanding requests."""
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
         return least(self.fleet.prefills, lambda worker: worker.requests, self._random)
 
 
 class PowerOfTwo(_Drawing):
     """Of two different workers, drawn at random, the one with fewer outstanding prompt tokens."""
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about load
         workers = self.fleet.prefills
         drawn = self._random.sample(workers, min(2, len(workers)))
         return min(drawn, key=lambda worker: worker.tokens)
@@ -57,11 +57,11 @@ class PowerOfTwo(_Drawing):
 class SessionSticky(LeastTokens):
     """A table of sessions; the first turn goes to the fewest tokens. Where the worker is gone the session moves."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         self._homes: dict[int, Worker] = {}
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:
         home = self._homes.get(turn.request.session)
         if home is None or home.index not in self.fleet.up:
             home = self._homes[turn.request.session] = super().choose(turn, now_s)

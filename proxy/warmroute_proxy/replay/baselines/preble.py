@@ -23,7 +23,7 @@ from collections import deque
 from statistics import median
 from typing import Final
 
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 
 WINDOW_S: Final = 180.0
@@ -38,7 +38,7 @@ TOKEN_TIMES: Final = 200
 class PrebleE2(Policy):
     """Exploit a prefix that is most of the prompt, else explore; rebalance what is too uneven."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         self._window: deque[tuple[float, int, float]] = deque()  # (time, worker, prefill seconds)
         self._prefill_s = [0.0] * len(fleet.workers)
@@ -49,7 +49,7 @@ class PrebleE2(Policy):
         self._token_s: deque[float] = deque([TOKEN_S_PRIOR], maxlen=TOKEN_TIMES)
         self._median_token_s = TOKEN_S_PRIOR
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:
         self._forget(now_s)
         workers, request = self.fleet.prefills, turn.request
         cached = {worker.index: worker.cached_tokens(request, in_flight=True) for worker in workers}
@@ -63,7 +63,7 @@ class PrebleE2(Policy):
         self._give(chosen, _prefill_s(chosen, request.input_tokens, cached[chosen.index]), now_s)
         return chosen
 
-    def ended(self, turn: Turn, now_s: float) -> None:
+    def ended(self, turn: ReplayTurn, now_s: float) -> None:
         tokens = turn.request.output_tokens
         self._answers.append((now_s, tokens))
         self._answer_tokens += tokens

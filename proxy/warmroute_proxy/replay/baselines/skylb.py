@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from warmroute_proxy.replay.baselines.smg_tree import MAX_TREE_TOKENS, RoutedTree
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.trace import Request
 
@@ -28,7 +28,7 @@ CACHE_THRESHOLD: Final = 0.5
 class SkyLb(Policy):
     """Push where nothing waits: to the own region by its tree, else to another by the tree of regions."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)
         block_tokens = fleet.workers[0].scheduler.page_size
         names = {worker.region for worker in fleet.workers}
@@ -36,7 +36,7 @@ class SkyLb(Policy):
         self._regions = {name: RoutedTree(block_tokens) for name in names}
         self._pushed: Counter[tuple[str, str]] = Counter()  # requests under way, by (from, to)
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         request = turn.request
         workers = self.fleet.prefills
         here = turn.origin if turn.origin in self._replicas else workers[0].region
@@ -57,10 +57,10 @@ class SkyLb(Policy):
         self._pushed[turn.state] += 1
         return chosen
 
-    def ended(self, turn: Turn, now_s: float) -> None:  # noqa: ARG002 - part of the interface
+    def ended(self, turn: ReplayTurn, now_s: float) -> None:  # noqa: ARG002 - part of the interface
         self._pushed[turn.state] -= 1
 
-    def lost(self, turn: Turn, now_s: float) -> None:
+    def lost(self, turn: ReplayTurn, now_s: float) -> None:
         self.ended(turn, now_s)
 
     def _replica(self, request: Request, workers: Sequence[Worker]) -> Worker:

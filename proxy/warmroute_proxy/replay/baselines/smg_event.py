@@ -11,7 +11,7 @@ What still ties after overlap and requests goes to the worker that has processed
 smaller tree, which at low load makes the tail 10 % longer: new conversations go to the worker that evicted last).
 """
 
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 
 BALANCE_ABS = 32
@@ -21,12 +21,12 @@ BALANCE_REL = 1.0001
 class SmgEvent(Policy):
     """Best overlap while request counts are balanced. `in_flight`: routed, unfinished prefixes count as cached."""
 
-    def __init__(self, fleet: Fleet, *, in_flight: bool = False) -> None:
+    def __init__(self, fleet: ReplayFleet, *, in_flight: bool = False) -> None:
         super().__init__(fleet)
         self._in_flight = in_flight
         self._processed = [0] * len(fleet.workers)
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
         workers = self.fleet.prefills
         processed = self._processed
 

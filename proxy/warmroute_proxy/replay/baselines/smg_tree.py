@@ -16,7 +16,7 @@ release cut each worker's share alone, which is left out: its tree has no limit 
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from warmroute_proxy.replay.fleet import Fleet, Turn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.trace import Request
 
@@ -88,14 +88,14 @@ class RoutedTree:
 class SmgApprox(Policy):
     """The worker that was last sent enough of the prompt, while request counts are balanced."""
 
-    def __init__(self, fleet: Fleet, thresholds: Thresholds = FIRST) -> None:
+    def __init__(self, fleet: ReplayFleet, thresholds: Thresholds = FIRST) -> None:
         super().__init__(fleet)
         self._thresholds = thresholds
         self._tree = RoutedTree(fleet.workers[0].scheduler.page_size)
         self._processed = [0] * len(fleet.workers)
         self._evict_at_s = EVICT_EVERY_S
 
-    def choose(self, turn: Turn, now_s: float) -> Worker:
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:
         if now_s >= self._evict_at_s:
             self._tree.cut(self._thresholds.tree_tokens)
             self._evict_at_s = now_s - now_s % EVICT_EVERY_S + EVICT_EVERY_S
@@ -111,6 +111,6 @@ class SmgApprox(Policy):
         return chosen
 
 
-def smg_approx_cli(fleet: Fleet) -> SmgApprox:
+def smg_approx_cli(fleet: ReplayFleet) -> SmgApprox:
     """As the command line sets it up now."""
     return SmgApprox(fleet, CLI)

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.replicas.record import Dispatched, Ended, Failed, Frames, Placed, RecordError
 from warmroute_proxy.replay.trace import MAX_REQUESTS, Request, Trace, TraceError, mixed
 
@@ -33,7 +33,7 @@ MAX_FORKS: Final = 4
 class _Turn(NamedTuple):
     at_s: float
     end_s: float
-    facts: Facts
+    facts: RoutingRequest
     prompt_tokens: int
     completion_tokens: int
 
@@ -58,7 +58,7 @@ def load(paths: Sequence[Path], salt: int = 0) -> Trace:
 def _add_turns(turns: list[_Turn], path: Path) -> None:
     """Add the turns served, in order of their ends."""
     placed: Placed | None = None
-    open_: dict[int, tuple[Facts, float]] = {}
+    open_: dict[int, tuple[RoutingRequest, float]] = {}
     failed_at_s: dict[tuple[int, int], float] = {}  # a turn that is tried again came when it came first
     dispatches = 0
     with path.open("rb") as file:
@@ -152,5 +152,5 @@ def _continues(chain: Chain, before: Chain) -> bool:
     return at < len(chain.ends) - 1 and chain.ends[at] == before.total_bytes and chain.hashes[at] == before.hashes[-1]
 
 
-def _name(facts: Facts) -> tuple[int, int]:
+def _name(facts: RoutingRequest) -> tuple[int, int]:
     return facts.lineage, facts.chain.hashes[-1]

@@ -42,7 +42,7 @@ class Kind(Enum):
     """The elements are the same, in another order: of patterns in aliases the first counts."""
 
 
-class Change(NamedTuple):
+class ConfigChange(NamedTuple):
     """One difference. `name` is empty for a table that there is once; `keys` are those that changed."""
 
     table: str
@@ -52,7 +52,7 @@ class Change(NamedTuple):
     waits_for_restart: bool
 
 
-def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[Change]:
+def compare(running: Config, new: Config, live: Mapping[str, str]) -> list[ConfigChange]:
     """What the new config changes, by table in the order of the reference. `live`: see `live_lists`."""
     found = _single("proxy", _values(running.proxy), _values(new.proxy), LIVE_PROXY)
     found += _single("secret", {"file": running.secret_file}, {"file": new.secret_file}, frozenset())
@@ -93,22 +93,24 @@ def live_lists(started: Config) -> Mapping[str, str]:
     return {**_LIVE_LISTS, "budget": "budgets"} if has_store else _LIVE_LISTS
 
 
-def _single(table: str, before: Mapping[str, object], now: Mapping[str, object], live: frozenset[str]) -> list[Change]:
+def _single(
+    table: str, before: Mapping[str, object], now: Mapping[str, object], live: frozenset[str]
+) -> list[ConfigChange]:
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     by_effect = {waits: tuple(key for key in changed if (key not in live) is waits) for waits in (False, True)}
-    return [Change(table, "", Kind.CHANGED, keys, waits) for waits, keys in by_effect.items() if keys]
+    return [ConfigChange(table, "", Kind.CHANGED, keys, waits) for waits, keys in by_effect.items() if keys]
 
 
-def _list(table: str, before: Sequence[Any], now: Sequence[Any], waits: bool) -> list[Change]:
+def _list(table: str, before: Sequence[Any], now: Sequence[Any], waits: bool) -> list[ConfigChange]:
     old, new = _by_name(table, before), _by_name(table, now)
-    found = [Change(table, name, Kind.ADDED, (), waits) for name in new if name not in old]
-    found += [Change(table, name, Kind.REMOVED, (), waits) for name in old if name not in new]
+    found = [ConfigChange(table, name, Kind.ADDED, (), waits) for name in new if name not in old]
+    found += [ConfigChange(table, name, Kind.REMOVED, (), waits) for name in old if name not in new]
     for name in old.keys() & new.keys() if old != new else ():
         keys = tuple(key for key in {**old[name], **new[name]} if old[name].get(key) != new[name].get(key))
         if keys:
-            found.append(Change(table, name, Kind.CHANGED, keys, waits))
+            found.append(ConfigChange(table, name, Kind.CHANGED, keys, waits))
     if [name for name in old if name in new] != [name for name in new if name in old]:
-        found.append(Change(table, "", Kind.MOVED, (), waits))
+        found.append(ConfigChange(table, "", Kind.MOVED, (), waits))
     return sorted(found, key=lambda change: (change.kind.value, change.name))
 
 

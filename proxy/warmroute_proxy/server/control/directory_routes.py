@@ -39,7 +39,7 @@ from warmroute_proxy.server.control.models import (
 from warmroute_proxy.server.control.usage_question import read_question
 from warmroute_proxy.server.ledger.usage_sums import MAX_LISTED
 from warmroute_proxy.server.stores.directory.access import Access
-from warmroute_proxy.server.stores.directory.changing import Ask, Change, Operator
+from warmroute_proxy.server.stores.directory.changing import Ask, DirectoryChange, Operator
 from warmroute_proxy.server.stores.directory.key_admin import KeyAdmin, KeyId, ListedKey, MadeKey
 from warmroute_proxy.server.stores.directory.tenant_admin import StoredTenant, TenantAdmin
 from warmroute_proxy.server.stores.store_state import NotDone, StoreError
@@ -244,7 +244,7 @@ def _add_key(app: FastAPI, admin: DirectoryAdmin) -> None:
 
 def _add_audit(app: FastAPI, admin: DirectoryAdmin) -> None:
     @app.get("/admin/audit")
-    @changing_route(Page[Change], asks=_AUDIT)
+    @changing_route(Page[DirectoryChange], asks=_AUDIT)
     async def audit(request: Request) -> Response:
         """Who changed what, the newest first."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from warmroute.contract.changes import Changes
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.terms import Terms
 
 Headers = Iterable[tuple[str, str]]
@@ -61,7 +61,7 @@ class Dialect(Protocol):
     def counts(self, path: str) -> bool:
         """Whether a path of its counts tokens."""
 
-    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: Work) -> Translated:
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> Translated:
         """A request in chat's terms; its texts are what the rules of its model leave. Raises: BadRequest, TooMuch."""
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:

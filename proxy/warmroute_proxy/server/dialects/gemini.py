@@ -7,11 +7,11 @@ import msgspec
 
 from warmroute.contract.changes import Changes
 from warmroute_proxy.dialects.fields import names_of
-from warmroute_proxy.dialects.gemini.answer import Asked, whole
+from warmroute_proxy.dialects.gemini.answer import AnswerTerms, whole
 from warmroute_proxy.dialects.gemini.errors import error
 from warmroute_proxy.dialects.gemini.events import EventTranslator
 from warmroute_proxy.dialects.gemini.request import ChatRequest, chat_request, counted_body
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
@@ -70,8 +70,8 @@ class TranslatedGemini:
         """The answers of a stream."""
         return EventTranslator(self._asked(receipt_id), array=self._array)
 
-    def _asked(self, receipt_id: str) -> Asked:
-        return Asked(receipt_id, self._found.model, self._found.shows_thoughts, self._seal.seal)
+    def _asked(self, receipt_id: str) -> AnswerTerms:
+        return AnswerTerms(receipt_id, self._found.model, self._found.shows_thoughts, self._seal.seal)
 
 
 class Gemini:
@@ -83,7 +83,7 @@ class Gemini:
         """Whether it is a path that counts tokens."""
         return path.endswith(_COUNTS)
 
-    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: Work) -> TranslatedGemini:
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> TranslatedGemini:
         """A body in chat's terms."""
         model = unquote(path.partition("/models/")[2].rpartition(":")[0])
         raw = counted_body(body) if self.counts(path) else body

@@ -6,8 +6,8 @@ least recently used first, then those of the tenant that has kept none for the l
 makes only those of its own tenant go, and one that a turn is continuing stays.
 """
 
-from warmroute_proxy.dialects.responses.conversation import Conversation
-from warmroute_proxy.server.http.body_memory import BodyMemory, Reservation
+from warmroute_proxy.dialects.responses.conversation import ResponsesConversation
+from warmroute_proxy.server.http.body_memory import BodyMemory, BodyReservation
 
 
 class KeptConversation:
@@ -15,11 +15,11 @@ class KeptConversation:
 
     __slots__ = ("conversation", "reservation", "size_bytes", "tenant")
 
-    def __init__(self, tenant: str, reservation: Reservation) -> None:
+    def __init__(self, tenant: str, reservation: BodyReservation) -> None:
         self.tenant = tenant
         self.reservation = reservation
         self.size_bytes = 0
-        self.conversation: Conversation | None = None
+        self.conversation: ResponsesConversation | None = None
 
 
 class _OfTenant:
@@ -40,7 +40,7 @@ class KeptConversations:
         memory.spare = self
 
     def keep(
-        self, history: KeptConversation | None, tenant: str, conversation: Conversation
+        self, history: KeptConversation | None, tenant: str, conversation: ResponsesConversation
     ) -> KeptConversation | None:
         """Keep a conversation, in the place of one that is held and that it continues, if any. None where it is too
         large, or there is no memory for it.

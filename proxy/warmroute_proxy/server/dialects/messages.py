@@ -10,7 +10,7 @@ from warmroute_proxy.dialects.messages.answer import message
 from warmroute_proxy.dialects.messages.errors import error, status_of
 from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
 
@@ -52,7 +52,14 @@ class Messages:
         """Whether it is the path that counts tokens."""
         return path == COUNT_TOKENS
 
-    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: Work) -> TranslatedMessages:  # noqa: ARG002
+    def translate(
+        self,
+        path: str,
+        query: bytes,  # noqa: ARG002
+        body: bytes,
+        terms: Terms,
+        work: TranslationWork,
+    ) -> TranslatedMessages:
         """A body in chat's terms."""
         key = terms.reasoning_key("signature")
         found = chat_request(body, key, terms.texts, counts_only=self.counts(path), work=work)

@@ -10,7 +10,7 @@ from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.responses.answer import Response, whole
 from warmroute_proxy.dialects.responses.events import EventTranslator
 from warmroute_proxy.dialects.responses.request import ChatRequest, chat_request
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import error_body
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
@@ -57,7 +57,14 @@ class Responses:
         """Whether it is the path that counts tokens."""
         return path == INPUT_TOKENS
 
-    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: Work) -> TranslatedResponse:  # noqa: ARG002
+    def translate(
+        self,
+        path: str,  # noqa: ARG002
+        query: bytes,  # noqa: ARG002
+        body: bytes,
+        terms: Terms,
+        work: TranslationWork,
+    ) -> TranslatedResponse:
         """A body in chat's terms."""
         seal = Seal(terms.reasoning_key("seal"))
         return TranslatedResponse(chat_request(body, seal, terms.texts, work=work), seal)

@@ -30,14 +30,14 @@ from warmroute_proxy.dialects.responses.client_events import (
     client_event,
     steer_failed,
 )
-from warmroute_proxy.dialects.responses.conversation import Conversation
+from warmroute_proxy.dialects.responses.conversation import ResponsesConversation
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.kept_conversations import KeptConversation, KeptConversations
 from warmroute_proxy.server.dialects.responses import RESPONSES
 from warmroute_proxy.server.dialects.socket_turn import CANCELLED, TurnDialect, TurnExchange, not_found, turn_headers
-from warmroute_proxy.server.http.body_memory import Reservation
+from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.frames import handshake
 from warmroute_proxy.server.http.open_connections import OpenConnections
@@ -58,7 +58,7 @@ class _Asked(NamedTuple):
     event: ClientEvent
     raw: bytes
     began_s: float
-    reservation: Reservation
+    reservation: BodyReservation
 
 
 class _Stream:
@@ -129,7 +129,7 @@ class ResponsesSocket:
 
     # -- called by the connection
 
-    def message(self, raw: bytes, began_s: float, reservation: Reservation) -> None:
+    def message(self, raw: bytes, began_s: float, reservation: BodyReservation) -> None:
         """An event of the client."""
         stream = None
         try:
@@ -262,7 +262,9 @@ class ResponsesSocket:
             log.error("a turn failed: %s", type(error).__name__)
             exchange.fail()
 
-    def _before(self, stream: _Stream, previous: str, more_bytes: int, reservation: Reservation) -> Conversation | None:
+    def _before(
+        self, stream: _Stream, previous: str, more_bytes: int, reservation: BodyReservation
+    ) -> ResponsesConversation | None:
         """The conversation that a turn of `more_bytes` continues: that of its stream, which is kept until it ends, or
         a copy of another one. Its bytes count for the turn, too, since its body holds them. Raises: Refusal.
         """
@@ -304,7 +306,12 @@ class ResponsesSocket:
         self._start_turns()
 
     def _keep(
-        self, stream: _Stream, held: KeptConversation | None, tenant: str, response_id: str, conversation: Conversation
+        self,
+        stream: _Stream,
+        held: KeptConversation | None,
+        tenant: str,
+        response_id: str,
+        conversation: ResponsesConversation,
     ) -> None:
         if stream.history is not None and stream.history is not held:
             self._kept_conversations.drop(stream.history)

@@ -8,10 +8,10 @@ import msgspec
 
 from warmroute.contract import headers as names
 from warmroute_proxy.dialects.responses.client_events import created_request
-from warmroute_proxy.dialects.responses.conversation import Continued, Conversation, continued
+from warmroute_proxy.dialects.responses.conversation import Continued, ResponsesConversation, continued
 from warmroute_proxy.dialects.responses.events import EventTranslator
 from warmroute_proxy.dialects.responses.request import ChatRequest, OtherScope
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
@@ -38,7 +38,7 @@ class TurnDialect(Responses):
     """The dialect of one turn: what it continues is in front of its input."""
 
     def __init__(
-        self, previous: str = "", before: Callable[[], Conversation | None] = _nothing, *, asks: bool = True
+        self, previous: str = "", before: Callable[[], ResponsesConversation | None] = _nothing, *, asks: bool = True
     ) -> None:
         """`previous`: the id of the response that it continues. `before`: finds its conversation, for this turn alone;
         raises Refusal. `asks`: whether the model is to answer.
@@ -48,7 +48,7 @@ class TurnDialect(Responses):
         self.asks = asks
         self._found: TranslatedTurn | None = None
 
-    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: Work) -> "TranslatedTurn":  # noqa: ARG002
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> "TranslatedTurn":  # noqa: ARG002
         """The request in chat's terms, with the whole conversation."""
         created = created_request(body)
         seal = Seal(terms.reasoning_key("seal"))
@@ -78,7 +78,7 @@ class TurnDialect(Responses):
         translator = None if self._found is None else self._found.translator
         return "" if translator is None else translator.response_id
 
-    def answered(self) -> tuple[str, Conversation] | None:
+    def answered(self) -> tuple[str, ResponsesConversation] | None:
         """The id of the response and the conversation with it, if it has ended as it should."""
         return None if self._found is None else self._found.answered()
 
@@ -108,7 +108,7 @@ class TranslatedTurn(TranslatedResponse):
         self.translator = super().events(receipt_id)
         return self.translator
 
-    def answered(self) -> tuple[str, Conversation] | None:
+    def answered(self) -> tuple[str, ResponsesConversation] | None:
         """The conversation with the response."""
         more, translator = self.more, self.translator
         if more is None:

@@ -23,7 +23,7 @@ from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.small_get import Collector
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 
 log = logging.getLogger(__name__)
 
@@ -83,14 +83,14 @@ class TokenCounts:
         self._at_once = 0
         self._tenants: dict[str, _OfTenant] = {}
 
-    def count(self, intake: Intake, on_count: OnCount) -> None:
+    def count(self, parsed: ParsedRequest, on_count: OnCount) -> None:
         """Count the tokens of a chat completion, and call `on_count` once."""
-        engines, tokens = self._able(intake.model), self._router.estimated_tokens(intake.facts)
-        if not engines or not self._may_ask(intake.tenant.name, tokens, len(engines)):
+        engines, tokens = self._able(parsed.model), self._router.estimated_tokens(parsed.facts)
+        if not engines or not self._may_ask(parsed.tenant.name, tokens, len(engines)):
             on_count(tokens, True)
         else:
             engine = min(engines, key=lambda engine: engine.upstream.open)
-            _Question(self, engine, intake, tokens > LARGE_TOKENS, on_count)
+            _Question(self, engine, parsed, tokens > LARGE_TOKENS, on_count)
 
     def began(self, tenant: str, difference: int, *, large: bool) -> None:
         """A question of a tenant's has begun (1) or ended (-1)."""
@@ -115,9 +115,9 @@ class TokenCounts:
         for name in idle:
             del self._tenants[name]
 
-    def estimated(self, intake: Intake) -> int:
+    def estimated(self, parsed: ParsedRequest) -> int:
         """The tokens of a prompt by learned bytes per token."""
-        return self._router.estimated_tokens(intake.facts)
+        return self._router.estimated_tokens(parsed.facts)
 
     def _able(self, model: ModelConfig) -> list[Engine]:
         """The engines that could tell."""
@@ -132,15 +132,17 @@ class TokenCounts:
 class _Question:
     """One question to an engine."""
 
-    def __init__(self, owner: TokenCounts, engine: Engine, intake: Intake, large: bool, on_count: OnCount) -> None:
+    def __init__(
+        self, owner: TokenCounts, engine: Engine, parsed: ParsedRequest, large: bool, on_count: OnCount
+    ) -> None:
         self._owner = owner
         self._large = large
-        self._intake = intake
+        self._intake = parsed
         self._on_count: OnCount | None = on_count
         leg = Collector(self._answered, MAX_ANSWER_BYTES).leg
-        owner.began(intake.tenant.name, 1, large=large)
-        model = b'"model":%b' % msgspec.json.encode(intake.model.name)
-        body = intake.body.rewritten(_NOT_OF_THE_PROMPT | intake.dropped, model)
+        owner.began(parsed.tenant.name, 1, large=large)
+        model = b'"model":%b' % msgspec.json.encode(parsed.model.name)
+        body = parsed.body.rewritten(_NOT_OF_THE_PROMPT | parsed.dropped, model)
         engine.upstream.send("POST", _PATH, f"{CONTENT_TYPE}{engine.bearer}", body, leg)
         self._leg = leg
         self._timer = asyncio.get_running_loop().call_later(TIMEOUT_S, self._timed_out)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from warmroute.contract.changes import Changes
 from warmroute_proxy.dialects.raw_json import BadRequest
-from warmroute_proxy.dialects.work import Work
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import Dialect, Translated
@@ -17,7 +17,7 @@ from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.dialects.socket_turn import TranslatedTurn, TurnDialect
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.intake import CHAT, check_light
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 
 
 class DialectRefusal(Refusal):
@@ -36,17 +36,21 @@ class DialectRefusal(Refusal):
         return self._dialect.error(self.status, self.message, self.code, self.param)
 
 
-def translated_body(path: str, query: bytes, raw: bytes, terms: Terms, work: Work | None = None) -> Translated:
+def translated_body(
+    path: str, query: bytes, raw: bytes, terms: Terms, work: TranslationWork | None = None
+) -> Translated:
     """A body that came to a path of a dialect, in chat's terms. Raises: Refusal, TooMuch.
 
     `work`: what may be made of it; None where there is time for it, away from the event loop.
     """
     dialect = dialect_of(path)
     assert dialect is not None
-    return _translated(partial(dialect.translate, path, query), raw, terms, work or Work())
+    return _translated(partial(dialect.translate, path, query), raw, terms, work or TranslationWork())
 
 
-def _translated(by: Callable[[bytes, Terms, Work], Translated], raw: bytes, terms: Terms, work: Work) -> Translated:
+def _translated(
+    by: Callable[[bytes, Terms, TranslationWork], Translated], raw: bytes, terms: Terms, work: TranslationWork
+) -> Translated:
     try:
         found = by(raw, terms, work)
     except BadRequest as error:
@@ -61,7 +65,7 @@ def _translated(by: Callable[[bytes, Terms, Work], Translated], raw: bytes, term
 
 def whole_turn(raw: bytes, terms: Terms) -> Translated:
     """A turn that continues nothing, in chat's terms; nor is it kept. Raises: as `translated_body`."""
-    found = _translated(partial(TurnDialect().translate, RESPONSES, b""), raw, terms, Work())
+    found = _translated(partial(TurnDialect().translate, RESPONSES, b""), raw, terms, TranslationWork())
     assert isinstance(found, TranslatedTurn)
     found.more = None
     return found
@@ -87,7 +91,9 @@ def translate(request: Request, terms: Terms) -> tuple[Request, Translated]:
     dialect, raw = dialect_for(request), bytes(request.body)
     assert dialect is not None
     check_light(raw)
-    found = _translated(partial(dialect.translate, request.path, request.query), raw, terms, Work.in_loop(len(raw)))
+    found = _translated(
+        partial(dialect.translate, request.path, request.query), raw, terms, TranslationWork.in_loop(len(raw))
+    )
     request.body, found.pieces = b"".join(found.pieces), []
     return chat_request_of(request), found
 
@@ -102,6 +108,6 @@ def chat_request_of(request: Request) -> Request:
     return chat
 
 
-def noted(intake: Intake, dialect: Dialect, changes: Changes) -> Intake:
+def noted(parsed: ParsedRequest, dialect: Dialect, changes: Changes) -> ParsedRequest:
     """The intake of a translated request: its route, and what was changed in it."""
-    return replace(intake, route=dialect.route, changes=changes)
+    return replace(parsed, route=dialect.route, changes=changes)

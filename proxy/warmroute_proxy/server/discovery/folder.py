@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any, Final
 
 from warmroute_proxy.server.base.regular_files import read_regular
-from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
+from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, SourceError
 
 MAX_FILE_BYTES: Final = 65_536
 READ_S: Final = 10.0
@@ -29,9 +29,9 @@ class Folder:
         self._interval_s = interval_s
         self._region = region
         self._named_before: dict[str, dict[str, Any]] = {}  # by file
-        self._reading: Future[Found] | None = None
+        self._reading: Future[DiscoveredEngines] | None = None
 
-    async def read(self) -> Found:
+    async def read(self) -> DiscoveredEngines:
         """As `Source`."""
         if self._reading is None or self._reading.done():
             self._reading = Future()
@@ -44,13 +44,13 @@ class Folder:
     def close(self) -> None:
         """As `Source`: nothing is held between two reads."""
 
-    def _run(self, reading: "Future[Found]") -> None:
+    def _run(self, reading: "Future[DiscoveredEngines]") -> None:
         try:
             reading.set_result(self._read())
         except Exception as error:
             reading.set_exception(error)
 
-    def _read(self) -> Found:
+    def _read(self) -> DiscoveredEngines:
         try:
             files = sorted(path for path in self._path.iterdir() if path.suffix == ".toml")
         except OSError as error:
@@ -67,7 +67,7 @@ class Folder:
                 if path.name in self._named_before:
                     found[path.name] = self._named_before[path.name]
         self._named_before = found
-        return Found(list(found.values()), self._interval_s, problems)
+        return DiscoveredEngines(list(found.values()), self._interval_s, problems)
 
     def _engine(self, path: Path) -> dict[str, Any]:
         content = read_regular(path, MAX_FILE_BYTES, [self._path])

@@ -14,7 +14,7 @@ from warmroute_proxy.server.base.config_discovery import record_values
 from warmroute_proxy.server.base.config_table import shown
 from warmroute_proxy.server.discovery.kubernetes_api import Api
 from warmroute_proxy.server.discovery.kubernetes_watch import Pause, Watch
-from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
+from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, SourceError
 
 PORT_NAME: Final = "http"
 _SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
@@ -46,7 +46,7 @@ class Slices:
         self._api = Api(config.api, config.credentials)
         self._watch: Watch | None = None
 
-    async def read(self) -> Found:
+    async def read(self) -> DiscoveredEngines:
         """As `Source`; waits until there is news."""
         if self._watch is None:
             path = _SLICES.format(self._config.namespace or self._api.namespace())
@@ -89,7 +89,7 @@ class Pool:
         self._ports: list[int] = []
         self._waiting: dict[Watch, asyncio.Task[None]] = {}
 
-    async def read(self) -> Found:
+    async def read(self) -> DiscoveredEngines:
         """As `Source`; waits until there is news of the pool or of its pods."""
         namespace = self._config.namespace or self._api.namespace()
         if self._pool is None:
@@ -160,7 +160,9 @@ class _Members:
         self._hosts = dict(_host_of(engine) for engine in known)
         """By name: where the pod was when it was ready."""
 
-    def found(self, objects: list[dict[str, Any]], pods_of: Callable[[dict[str, Any]], Iterable[_Pod]]) -> Found:
+    def found(
+        self, objects: list[dict[str, Any]], pods_of: Callable[[dict[str, Any]], Iterable[_Pod]]
+    ) -> DiscoveredEngines:
         """The engines of these objects. One that cannot be read is a problem, and the others are used."""
         problems: list[str] = []
         now: dict[str, _Pod] = {}
@@ -176,7 +178,7 @@ class _Members:
         used = sorted(self._hosts)
         if len(used) > MAX_ENGINES:
             problems.append(f"{self._config.name} has {len(used)} engines, and only {MAX_ENGINES} are used")
-        return Found([self._engine(now[name]) for name in used[:MAX_ENGINES]], 0.0, problems)
+        return DiscoveredEngines([self._engine(now[name]) for name in used[:MAX_ENGINES]], 0.0, problems)
 
     def _serves(self, pod: _Pod) -> bool:
         """Whether it is an engine. One name may be that of a pod that ends and of the one that follows it."""

@@ -50,7 +50,7 @@ class Api:
         """That of this pod. Raises: SourceError."""
         return self._file("namespace").decode(errors="replace").strip()
 
-    async def open(self, path: str, parameters: dict[str, str], silent_s: float) -> "Answer":
+    async def open(self, path: str, parameters: dict[str, str], silent_s: float) -> "ApiAnswer":
         """Ask; `silent_s`: how long the answer may say nothing. Raises: SourceError, Gone."""
         parts = urlsplit(self._url or _of_cluster())
         target = f"{parts.path.rstrip('/')}{path}?{urlencode(parameters)}"
@@ -63,7 +63,7 @@ class Api:
                 )
         except (OSError, TimeoutError) as error:
             raise SourceError(f"{parts.netloc} cannot be reached: {error or type(error).__name__}") from None
-        answer = Answer(reader, writer, silent_s)
+        answer = ApiAnswer(reader, writer, silent_s)
         try:
             writer.write("\r\n".join(head).encode())
             await answer.begin()
@@ -93,7 +93,7 @@ class Api:
         return context
 
 
-class Answer:
+class ApiAnswer:
     """One answer. Its methods are called by httptools while it is fed."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silent_s: float) -> None:

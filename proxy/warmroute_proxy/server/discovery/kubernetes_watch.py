@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from warmroute_proxy.server.discovery.kubernetes_api import Answer, Api, Gone, Stale, refusal
+from warmroute_proxy.server.discovery.kubernetes_api import Api, ApiAnswer, Gone, Stale, refusal
 from warmroute_proxy.server.discovery.source import SourceError
 
 PAGE: Final = "200"
@@ -49,7 +49,7 @@ class Watch:
         self._selector = selector
         self._objects: dict[str, dict[str, Any]] = {}
         self._version = ""
-        self._answer: Answer | None = None
+        self._answer: ApiAnswer | None = None
         self._events: AsyncIterator[bytes] | None = None
         self._failed = False
         self._failures = 0

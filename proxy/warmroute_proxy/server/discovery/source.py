@@ -10,7 +10,7 @@ class SourceError(Exception):
     """A source cannot be read. The message is for the log: it may hold addresses."""
 
 
-class Found(NamedTuple):
+class DiscoveredEngines(NamedTuple):
     """What a source names now. `engines`: the keys of an [[engine]] each, with absolute paths; `next_s`: seconds until
     it is to be read again; `problems`: what of it could not be read.
     """
@@ -23,7 +23,7 @@ class Found(NamedTuple):
 class Source(Protocol):
     """One source."""
 
-    async def read(self) -> Found:
+    async def read(self) -> DiscoveredEngines:
         """Read all of it; a source that is told of changes waits for one. Raises: SourceError."""
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from dns.rdtypes.IN.SRV import SRV
 from warmroute_proxy.server.base.config import DiscoveryConfig
 from warmroute_proxy.server.base.config_discovery import record_values
 from warmroute_proxy.server.base.config_table import shown
-from warmroute_proxy.server.discovery.source import MAX_ENGINES, Found, SourceError
+from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, SourceError
 
 TIMEOUT_S: Final = 5.0
 LONGEST_S: Final = 300.0
@@ -29,7 +29,7 @@ class Records:
         self._config = config
         self._region = region
 
-    async def read(self) -> Found:
+    async def read(self) -> DiscoveredEngines:
         """As `Source`."""
         config = self._config
         try:
@@ -55,7 +55,7 @@ class Records:
             for host, port in targets[:MAX_ENGINES]
         ]
         ttl_s = float(answer.rrset.ttl) if answer.rrset is not None else 0.0
-        return Found(engines, min(max(ttl_s, config.interval_s), LONGEST_S), problems)
+        return DiscoveredEngines(engines, min(max(ttl_s, config.interval_s), LONGEST_S), problems)
 
     def close(self) -> None:
         """As `Source`: nothing is held between two reads."""

@@ -8,7 +8,7 @@ _LINE_FEEDS: Final = 4  # of a chunk of one event with one line
 _BEFORE_TEXT: Final = (b'"content":"', b'"text":"', b'"reasoning_content":"', b'"arguments":"')
 
 
-class Shape(dict[int, bytes | tuple[()]]):
+class ChunkShape(dict[int, bytes | tuple[()]]):
     """How a chunk begins, up to its text, by its size without its `tail`; `()` for sizes that no chunk can have."""
 
     def __init__(self, digits: int, head: bytes, tail: bytes) -> None:
@@ -30,7 +30,7 @@ class Shape(dict[int, bytes | tuple[()]]):
         return begins
 
 
-def shape_of(chunk: bytes, digits: int) -> Shape | None:
+def shape_of(chunk: bytes, digits: int) -> ChunkShape | None:
     """The shape of a whole chunk with one event, or None where it has no text between quotes. `digits`: how many its
     size has.
     """
@@ -39,5 +39,5 @@ def shape_of(chunk: bytes, digits: int) -> Shape | None:
         end = chunk.find(b'"', start)
         if start > len(name) and end > start:
             plain = chunk[end + 1] in b",}" and chunk[end - 1] != 0x5C and chunk.count(b"\n") == _LINE_FEEDS
-            return Shape(digits, chunk[digits + 2 : start], chunk[end:]) if plain else None
+            return ChunkShape(digits, chunk[digits + 2 : start], chunk[end:]) if plain else None
     return None

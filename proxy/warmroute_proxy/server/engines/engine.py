@@ -13,7 +13,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.secrets import bearer
 from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
-from warmroute_proxy.server.engines.kv_move_costs import Totals
+from warmroute_proxy.server.engines.kv_move_costs import MoveTotals
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, ServerInfo
 from warmroute_proxy.server.engines.small_get import Collector
 from warmroute_proxy.server.engines.upstream import Upstream
@@ -49,7 +49,7 @@ class Engine:
 
         self._logged_unknown = False
         self.informed_at_s = 0.0
-        self.moves: dict[int, Totals] = {}
+        self.moves: dict[int, MoveTotals] = {}
         """Tokens moved between cache tiers, by rank, as last read."""
 
         self.moves_at_s = -MOVES_EVERY_S

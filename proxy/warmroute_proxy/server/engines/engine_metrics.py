@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Final
 
-from warmroute_proxy.core.accounting.engine_counts import Counts
+from warmroute_proxy.core.accounting.engine_counts import EngineCounts
 from warmroute_proxy.core.load.signs import EngineReport
 
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
@@ -41,7 +41,7 @@ _FIELDS: Final[dict[str, tuple[str, ...]]] = {
 _FIELD_OF: Final = {family: field for field, families in _FIELDS.items() for family in families}
 _LINE: Final = re.compile(rf"^sglang:({'|'.join(_FIELD_OF)})\{{([^}}]*)\}} ([0-9.eE+-]+)$", re.MULTILINE)
 _COUNTED: Final = ("num_requests_total", "prompt_tokens_total", "cached_tokens_total", "generation_tokens_total")
-"""In the order of `Counts`."""
+"""In the order of `EngineCounts`."""
 
 _COUNT: Final = re.compile(rf"^sglang:({'|'.join(_COUNTED)})(?:\{{([^}}]*)\}})? ([0-9.eE+-]+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(?<!\w)(\w++)="([^"]*+)"')  # linear in an engine's text
@@ -92,10 +92,10 @@ def samples(line: re.Pattern[str], text: str) -> Iterator[tuple[str, dict[str, s
             yield family, dict(_LABEL.findall(labels)), number
 
 
-def counts_in(text: str) -> Counts | None:
+def counts_in(text: str) -> EngineCounts | None:
     """What an engine has counted since its start; None where it does not count prompt tokens."""
     sums: dict[str, float] = {}
     for name, _, number in samples(_COUNT, text):
         if number >= 0:
             sums[name] = sums.get(name, 0.0) + number
-    return Counts(*[int(sums.get(name, 0.0)) for name in _COUNTED]) if _COUNTED[1] in sums else None
+    return EngineCounts(*[int(sums.get(name, 0.0)) for name in _COUNTED]) if _COUNTED[1] in sums else None

@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from warmroute_proxy.core.accounting.engine_counts import Counts, Reading
+from warmroute_proxy.core.accounting.engine_counts import CounterReading, EngineCounts
 from warmroute_proxy.core.accounting.receipt import ServedBy
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
@@ -178,10 +178,10 @@ class Engines:
         if health_monitor.unwell and not was_unwell:
             log.error("engine %s hangs: /health answered %s", engine_id, status or "nothing")
 
-    async def note_counts(self, engine: Engine, counts: Counts) -> None:
+    async def note_counts(self, engine: Engine, counts: EngineCounts) -> None:
         """Keep what an engine has counted. In a thread, because it is written to a file."""
         if self.counters is not None:
-            reading = Reading(engine.config.id, engine.role, self._unix_clock(), counts)
+            reading = CounterReading(engine.config.id, engine.role, self._unix_clock(), counts)
             await asyncio.to_thread(self.counters.note, reading)
 
     def feeds(self) -> dict[str, KvFeed]:

@@ -63,7 +63,7 @@ class _Batch(msgspec.Struct, array_like=True, gc=False):
 _decode = msgspec.msgpack.Decoder(_Batch).decode
 
 
-class Counts(NamedTuple):
+class KvCounters(NamedTuple):
     """The counters; each has the label `worker`."""
 
     batches: Metric = declared.KV_EVENT_BATCHES_TOTAL
@@ -74,7 +74,7 @@ class Counts(NamedTuple):
     blocks: Metric = declared.KV_BLOCKS_TOTAL
 
 
-COUNTS: Final = Counts()
+COUNTS: Final = KvCounters()
 
 
 class KvFeed:

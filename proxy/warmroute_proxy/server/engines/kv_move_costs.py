@@ -21,7 +21,7 @@ _LINE: Final = re.compile(
 )
 
 
-class Totals(NamedTuple):
+class MoveTotals(NamedTuple):
     """The counters of one DP rank."""
 
     load_tokens: float = 0.0
@@ -32,11 +32,11 @@ class Totals(NamedTuple):
     backup_tokens: float = 0.0
     backup_bytes: float = 0.0
 
-    def load_since(self, before: "Totals") -> tuple[int, float]:
+    def load_since(self, before: "MoveTotals") -> tuple[int, float]:
         """Tokens loaded from the host, and the seconds that took; 0 where that is not known."""
         return int(self.load_tokens - before.load_tokens), self.load_s - before.load_s
 
-    def fetch_since(self, before: "Totals") -> tuple[int, float]:
+    def fetch_since(self, before: "MoveTotals") -> tuple[int, float]:
         """Tokens fetched from storage, and the seconds that took at the mean bandwidth; 0 where that is not known."""
         tokens = int(self.fetch_tokens - before.fetch_tokens)
         fetches = self.bandwidth_count - before.bandwidth_count
@@ -47,7 +47,7 @@ class Totals(NamedTuple):
         return tokens, tokens * token_bytes / (gb_s * 1e9) if gb_s > 0 else 0.0
 
 
-def totals_by_rank(text: str) -> dict[int, Totals]:
+def totals_by_rank(text: str) -> dict[int, MoveTotals]:
     """The counters in a Prometheus text, by DP rank. A missing rank is left out, a missing counter is 0."""
     values: dict[int, dict[str, dict[str, float]]] = {}
     for name, labels, value in samples(_LINE, text):
@@ -60,11 +60,11 @@ def totals_by_rank(text: str) -> dict[int, Totals]:
     return {rank: _totals(of_rank) for rank, of_rank in values.items()}
 
 
-def _totals(of_rank: dict[str, dict[str, float]]) -> Totals:
+def _totals(of_rank: dict[str, dict[str, float]]) -> MoveTotals:
     def one(name: str) -> float:
         return max(of_rank.get(name, {}).values(), default=0.0)
 
-    return Totals(
+    return MoveTotals(
         one("load_back_tokens_total"),
         one("load_back_duration_seconds_sum"),
         one("prefetched_tokens_total"),

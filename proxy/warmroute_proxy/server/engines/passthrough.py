@@ -23,8 +23,8 @@ import re
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from warmroute_proxy.server.engines.chunk_shape import Shape, shape_of
-from warmroute_proxy.server.engines.sse import UNFINISHED, Scanner, ended_in_tools, has_marker
+from warmroute_proxy.server.engines.chunk_shape import ChunkShape, shape_of
+from warmroute_proxy.server.engines.sse import UNFINISHED, UsageTracker, ended_in_tools, has_marker
 
 MAX_REST_BYTES: Final = 65_536
 SMALL_BYTES: Final = 4096  # an answer that came whole and is smaller is parsed
@@ -45,13 +45,13 @@ Write = Callable[[bytes], None]
 class Stream(Protocol):
     """The stream of an answer, as a passthrough uses it."""
 
-    scanner: Scanner
+    scanner: UsageTracker
 
     def passthrough_target(self) -> Write | None:
         """Where whole chunks of HTTP may go unseen; None if it is to see them all, from now on."""
 
 
-class Source(Protocol):
+class EngineConnection(Protocol):
     """The connection to the engine."""
 
     def reads(self, passthrough: "Passthrough") -> bool:
@@ -82,14 +82,14 @@ class Passthrough:
         "_write",
     )
 
-    def __init__(self, source: Source, stream: Stream) -> None:
+    def __init__(self, source: EngineConnection, stream: Stream) -> None:
         self._source = source
         self._stream = stream
         self._target: Write | None = None
         self._write: Write | None = None  # the target, unless a chunk waits for its rest or no shape is known
         self._rest = b""
         self._shapes = 0
-        self._shape: Shape | None = None
+        self._shape: ChunkShape | None = None
         self._tail = b""
         self._tail_bytes = 0
         self._text_at = 0

@@ -23,7 +23,7 @@ _ROLE: Final = b'"role":"assistant"'
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Scanner:
+class UsageTracker:
     """Reads one stream of chat or text completion chunks."""
 
     __slots__ = (

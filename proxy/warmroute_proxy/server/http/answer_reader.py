@@ -2,7 +2,7 @@
 
 from typing import Final, Protocol
 
-from warmroute_proxy.core.accounting.idempotency import Recording
+from warmroute_proxy.core.accounting.idempotency import AnswerCopy
 from warmroute_proxy.server.http.exchange import Exchange
 
 PARTS_AT_ONCE: Final = 64  # of a recording, in one write
@@ -14,16 +14,16 @@ class ReaderOwner(Protocol):
     def paced(self) -> None:
         """A reader is full, or is so no more."""
 
-    def left(self, reader: "Reader") -> None:
+    def left(self, reader: "AnswerReader") -> None:
         """A reader left, or has read all."""
 
 
-class Reader:
+class AnswerReader:
     """One client of an answer, at a place of its own in the recording."""
 
     __slots__ = ("at", "exchange", "owner", "paused", "recording")
 
-    def __init__(self, exchange: Exchange, recording: Recording | None, owner: ReaderOwner) -> None:
+    def __init__(self, exchange: Exchange, recording: AnswerCopy | None, owner: ReaderOwner) -> None:
         self.exchange = exchange
         self.recording = recording
         self.owner = owner

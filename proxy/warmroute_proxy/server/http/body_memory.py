@@ -37,9 +37,9 @@ class BodyMemory:
         self.refused = refused
         self.spare: Spare | None = None
 
-    def reserve(self, tenant: str, size_bytes: int) -> "Reservation":
+    def reserve(self, tenant: str, size_bytes: int) -> "BodyReservation":
         """Reserve memory for a body of `size_bytes`; 0 where it is reserved as it comes. Raises: Refusal."""
-        reservation = Reservation(self, tenant)
+        reservation = BodyReservation(self, tenant)
         if size_bytes:
             reservation.add_body(size_bytes)
         return reservation
@@ -53,7 +53,7 @@ class BodyMemory:
         return Refusal(503, message, code="overloaded", retry_after_s=1)
 
 
-class Reservation:
+class BodyReservation:
     """What one request holds. `body_bytes`: of its body, each counted once."""
 
     __slots__ = ("_memory", "_size_bytes", "_tenant", "body_bytes")

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from warmroute_proxy.core.base.mypyc import mypyc_attr
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.http.body_memory import UNNAMED, Reservation
+from warmroute_proxy.server.http.body_memory import UNNAMED, BodyReservation
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 
 _REASONS: Final = {
@@ -41,7 +41,7 @@ class Request:
     keep_alive = True
     caller: object | None = None
     tenant = UNNAMED
-    reservation: Reservation | None = None
+    reservation: BodyReservation | None = None
     dialect: object | None = None
     """What translates it, where its path does not say so. It belongs to the endpoint, as `caller` does."""
 

@@ -22,7 +22,7 @@ from typing import Final, cast
 
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.http.body_memory import UNNAMED, Reservation
+from warmroute_proxy.server.http.body_memory import UNNAMED, BodyReservation
 from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnection, OpenConnections
 from warmroute_proxy.server.http.read_ahead import READ_AHEAD_BYTES, ReadAhead
@@ -59,7 +59,7 @@ class Connection:
         self._active: Exchange | None = None
         self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
         self._ahead: ReadAhead | None = None
-        self._unread: Reservation | None = None  # of an answer that the client has not read
+        self._unread: BodyReservation | None = None  # of an answer that the client has not read
         self._user = UNNAMED  # the tenant that it counts for, from the head of a request until its answer is read
         self._expects = False  # the client waits for `100 Continue`
         self._starting = False

@@ -20,7 +20,7 @@ GO_ON: Final = 2
 """Connections that are read on in one iteration."""
 
 
-class Reading(Protocol):
+class SlicedConnection(Protocol):
     """A connection that is read."""
 
     def pause_reading(self) -> None:
@@ -36,17 +36,17 @@ class ReadSlices:
     def __init__(self) -> None:
         self._bytes = 0
         self._goes_on = False  # in the next iteration
-        self._paused: dict[str, deque[Reading]] = {}
+        self._paused: dict[str, deque[SlicedConnection]] = {}
         """By tenant, none of them empty, in the order of their turns; at most all connections."""
 
-    def read(self, connection: Reading, size_bytes: int, tenant: str) -> None:
+    def read(self, connection: SlicedConnection, size_bytes: int, tenant: str) -> None:
         """Count a read of a tenant's bytes; the connection is paused where it was too much."""
         self._go_on_later()
         self._bytes += size_bytes
         if self._bytes > SLICE_BYTES:
             self.wait(connection, tenant)
 
-    def wait(self, connection: Reading, tenant: str) -> None:
+    def wait(self, connection: SlicedConnection, tenant: str) -> None:
         """Pause a connection, and have it go on when its turn comes, in another iteration."""
         self._go_on_later()
         connection.pause_reading()

@@ -26,7 +26,7 @@ from typing import Final, Protocol, cast
 from websockets.frames import CloseCode
 
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.http.body_memory import Reservation
+from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.frames import Messages, text_frame
 from warmroute_proxy.server.http.http1 import LINGER_S, PIECE_BYTES, STALLED_WRITE_S, WRITE_HIGH_BYTES
@@ -47,7 +47,7 @@ class Application(Protocol):
     def busy(self) -> bool:
         """Whether it answers a message."""
 
-    def message(self, raw: bytes, began_s: float, reservation: Reservation) -> None:
+    def message(self, raw: bytes, began_s: float, reservation: BodyReservation) -> None:
         """A message has come. `began_s`: when its first byte did; `reservation`: the memory of it."""
 
     def refused(self, refusal: Refusal) -> None:
@@ -68,7 +68,7 @@ class _Gone:
 
     busy = False
 
-    def message(self, raw: bytes, began_s: float, reservation: Reservation) -> None:
+    def message(self, raw: bytes, began_s: float, reservation: BodyReservation) -> None:
         """It is read by nobody."""
 
     def refused(self, refusal: Refusal) -> None:
@@ -100,8 +100,8 @@ class WebSocket:
         self._protocol = self._messages.protocol
         self._transport: asyncio.Transport | None = None
         self._waits = False  # in the lines of `ReadSlices`
-        self._unread: list[Reservation] = []  # of answers that the client has not read
-        self._reservation: Reservation | None = None  # of what was read and not taken
+        self._unread: list[BodyReservation] = []  # of answers that the client has not read
+        self._reservation: BodyReservation | None = None  # of what was read and not taken
         self._unfinished = 0  # bytes of it
         now_s = shared.clock()
         self._began_s = now_s  # when the message that is being read did

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from warmroute.contract.identity import SESSION_FIELDS
 from warmroute.contract.steering import REFUSED_FIELD_PREFIX, REFUSED_FIELDS
-from warmroute_proxy.dialects.fields import NO_PERMISSIONS, FieldError, Members, Permissions, Reader
+from warmroute_proxy.dialects.fields import NO_PERMISSIONS, FieldError, FieldsReader, Members, Permissions
 from warmroute_proxy.dialects.openai_fields import FIELDS_OF_ROUTE
 from warmroute_proxy.dialects.tool_grammars import tools_problem
 from warmroute_proxy.server.base.errors import Refusal
@@ -19,14 +19,14 @@ MAX_PLAN_CHARS: Final = 1024
 KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # by the intake
 
 
-class Plan:
+class ReadPlan:
     """What to read of a body with these names."""
 
     __slots__ = ("forbidden", "reader", "session_fields")
 
     def __init__(self, route: str, names: tuple[str, ...]) -> None:
         self.forbidden = next((n for n in names if n in REFUSED_FIELDS or n.startswith(REFUSED_FIELD_PREFIX)), None)
-        self.reader = Reader(FIELDS_OF_ROUTE[route], names)
+        self.reader = FieldsReader(FIELDS_OF_ROUTE[route], names)
         self.session_fields = tuple(name for name in SESSION_FIELDS if name in names)
 
     def refuse_steering(self) -> None:
@@ -36,14 +36,14 @@ class Plan:
             raise Refusal(400, problem, code="forbidden_field", param=self.forbidden)
 
 
-_PLANS: Final[dict[tuple[str, tuple[str, ...]], Plan]] = {}  # kept: clients send few kinds of body
+_PLANS: Final[dict[tuple[str, tuple[str, ...]], ReadPlan]] = {}  # kept: clients send few kinds of body
 
 
-def plan_of(route: str, names: tuple[str, ...]) -> Plan:
+def plan_of(route: str, names: tuple[str, ...]) -> ReadPlan:
     """The plan of a body with these names."""
     plan = _PLANS.get((route, names))
     if plan is None:
-        plan = Plan(route, names)
+        plan = ReadPlan(route, names)
         if len(names) <= MAX_PLAN_NAMES and sum(map(len, names)) <= MAX_PLAN_CHARS:
             if len(_PLANS) >= MAX_PLANS:
                 _PLANS.clear()
@@ -51,7 +51,7 @@ def plan_of(route: str, names: tuple[str, ...]) -> Plan:
     return plan
 
 
-def read_members(body: Body, plan: Plan, allowed: Permissions) -> Members:
+def read_members(body: Body, plan: ReadPlan, allowed: Permissions) -> Members:
     """Check and decode a body's members. Raises: Refusal, where one may not reach an engine."""
     try:
         read = plan.reader.read(body.members, allowed)

@@ -11,7 +11,7 @@ import msgspec
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute_proxy.dialects.raw_json import BadRequest
-from warmroute_proxy.dialects.work import KNOWN_PER_STEP, Work
+from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising import chat_messages
 from warmroute_proxy.normalising.rules import BILLING_MARK, DEFAULT_NAMES
 from warmroute_proxy.normalising.texts import Texts
@@ -34,9 +34,9 @@ def may_need_cleaning(raw: bytes, caller: Caller) -> bool:
     return caller.region is None and (caller.is_claude_code or raw.find(BILLING_MARK, 0, _LOOKED_AT_BYTES) >= 0)
 
 
-def cleaned(raw: bytes, config: Config, work: Work) -> tuple[bytes, Changes]:
+def cleaned(raw: bytes, config: Config, work: TranslationWork) -> tuple[bytes, Changes]:
     """A chat body without what its model's rules take out. Raises: Refusal, where it is not one JSON object, or holds
-    more messages than there is `work` for; TooMuch, as `Work` says.
+    more messages than there is `work` for; TooMuch, as `TranslationWork` says.
     """
     body = Body(raw)
     messages, texts = body.members.get("messages"), Texts(_rules(body, config))
@@ -51,7 +51,7 @@ def cleaned(raw: bytes, config: Config, work: Work) -> tuple[bytes, Changes]:
     return b"%b%b%b" % (raw[: end - len(memoryview(messages))], left, raw[end:]), changes
 
 
-def _cleaned(messages: msgspec.Raw, texts: Texts, work: Work) -> bytes | None:
+def _cleaned(messages: msgspec.Raw, texts: Texts, work: TranslationWork) -> bytes | None:
     def take(number: int) -> None:
         work.take(number // KNOWN_PER_STEP)
 

@@ -19,7 +19,7 @@ from warmroute.contract.identity import (
 from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Chain, Fingerprint, UserPart
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.prompt.fingerprint import (
     fingerprint_chat,
     fingerprint_messages,
@@ -47,7 +47,7 @@ from warmroute_proxy.server.intake.known_body import (
     KnownBodies,
     KnownBody,
 )
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -65,7 +65,9 @@ def check_light(raw: bytes | memoryview) -> None:
         raise TooMuch
 
 
-def read(request: Request, caller: Caller, callers: Callers, config: Config, check: Check = check_light) -> Intake:
+def read(
+    request: Request, caller: Caller, callers: Callers, config: Config, check: Check = check_light
+) -> ParsedRequest:
     """Check and read a request in the event loop. Raises: Refusal, and what `check` does of what is not known of it."""
     raw = request.body
     assert isinstance(raw, bytes)  # large ones are read elsewhere
@@ -82,7 +84,7 @@ def read(request: Request, caller: Caller, callers: Callers, config: Config, che
 
 def _read_known(
     raw: bytes, known: KnownBody, caller: Caller, callers: Callers, bounds: tuple[Addresses, Check]
-) -> Intake:
+) -> ParsedRequest:
     """Read a body of a known template: only its messages. Raises: MalformedPrompt, where it is not of the template."""
     body_template, known_bodies = known.template, callers.known_bodies
     addresses, check = bounds
@@ -91,11 +93,11 @@ def _read_known(
         prompt = fingerprint_messages(memoryview(raw)[start:end], known.tools, known.seed, addresses)
     else:
         prompt = known_bodies.read(known, raw, end, addresses, check)
-    intake = known.intake
-    facts = intake.facts
+    parsed = known.parsed
+    facts = parsed.facts
     digest = prompt.tools_system_digest
     if known.derives:
-        intake, facts = conversing(intake, known.identity, prompt, caller, callers)
+        parsed, facts = conversing(parsed, known.identity, prompt, caller, callers)
         lineage = facts.lineage
     elif digest == known.system_digest:
         lineage = known.lineage
@@ -105,44 +107,44 @@ def _read_known(
     facts = replace(
         facts, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
     )
-    return replace(intake, body=TemplatedBody(raw, body_template), facts=facts, messages=prompt.messages)
+    return replace(parsed, body=TemplatedBody(raw, body_template), facts=facts, messages=prompt.messages)
 
 
 def conversing(
-    intake: Intake, identity: bytes, prompt: Fingerprint, caller: Caller, callers: Callers
-) -> tuple[Intake, Facts]:
-    """Intake and facts of a request that names no session, with that of the conversation that it continues."""
+    parsed: ParsedRequest, identity: bytes, prompt: Fingerprint, caller: Caller, callers: Callers
+) -> tuple[ParsedRequest, RoutingRequest]:
+    """The parsed request that names no session, with that of the conversation that it continues."""
     conversation = _conversation(prompt, caller, callers.conversations)
     session_hex, session = callers.secrets.session_of(caller.tenant.share_group, conversation.key)
     lineage = _key(identity, prompt.tools_system_digest, prompt, session)
     thread = _key(identity, prompt.tools_digest, prompt, session)
     return (
-        replace(intake, session=session_hex, conversation=conversation),
-        replace(intake.facts, session=session, lineage=lineage, thread=thread),
+        replace(parsed, session=session_hex, conversation=conversation),
+        replace(parsed.facts, session=session, lineage=lineage, thread=thread),
     )
 
 
 class ReadBody(NamedTuple):
     """A body of which nothing was known. `converses`: it names no session, and `conversing` finds its own."""
 
-    intake: Intake
+    parsed: ParsedRequest
     prompt: Fingerprint
     identity: bytes
     seed: int
     converses: bool
 
 
-def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> Intake:
+def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> ParsedRequest:
     """Read a body of which nothing is known. Raises: Refusal."""
     found = read_body(raw, caller, callers.secrets, config)
-    intake = replace(found.intake, prefix_breaks=callers.prefix_breaks)
+    parsed = replace(found.parsed, prefix_breaks=callers.prefix_breaks)
     if found.converses:
-        intake, facts = conversing(intake, found.identity, found.prompt, caller, callers)
-        intake = replace(intake, facts=facts)
-    body = intake.body
+        parsed, facts = conversing(parsed, found.identity, found.prompt, caller, callers)
+        parsed = replace(parsed, facts=facts)
+    body = parsed.body
     if caller.path == CHAT and isinstance(body, Body) and caller.seen_again(_around(body)):
-        _keep(body, intake, found, caller, callers.known_bodies)
-    return intake
+        _keep(body, parsed, found, caller, callers.known_bodies)
+    return parsed
 
 
 def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> ReadBody:
@@ -162,7 +164,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
     session_hex, session_key = _keys(session, caller, secrets)
     limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
     identity = f"{model.name}\0{caller.agent}\0".encode()
-    facts = Facts(
+    facts = RoutingRequest(
         model=model.name,
         lineage=_key(identity, prompt.tools_system_digest, prompt, session_key),
         thread=None if session_key is None else _key(identity, prompt.tools_digest, prompt, session_key),
@@ -181,13 +183,13 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         expects=caller.expects,
     )
     include_usage = stream and stream_options.get("include_usage") is True
-    intake = Intake(
+    parsed = ParsedRequest(
         tenant, caller.path, body, model, asked if asked != model.name else None, stream, include_usage,
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
         _without_session(value("metadata")), salt, session_hex, facts, caller.region, read.dropped, read.bounded,
         receipt_fields=caller.receipt_fields, key_id=caller.key_id, messages=prompt.messages,
     )  # fmt: skip
-    return ReadBody(intake, prompt, identity, seed, session is None and caller.path == CHAT)
+    return ReadBody(parsed, prompt, identity, seed, session is None and caller.path == CHAT)
 
 
 def _around(body: Body) -> int:
@@ -195,7 +197,7 @@ def _around(body: Body) -> int:
     return xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
 
 
-def _keep(body: Body, intake: Intake, found: ReadBody, caller: Caller, known_bodies: KnownBodies) -> None:
+def _keep(body: Body, parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: KnownBodies) -> None:
     """Keep a body for those that follow, unless too much is around its messages."""
     raw, spans = body.raw, body.spans
     messages = body.members["messages"]
@@ -209,10 +211,10 @@ def _keep(body: Body, intake: Intake, found: ReadBody, caller: Caller, known_bod
         raw, start, end, body.close, [MemberSpan(name, span.start, span.end) for name, span in spans.items()]
     )
     without_prompt = replace(
-        intake,
+        parsed,
         body=NO_BODY,
-        facts=replace(intake.facts, chain=Chain([], [])),
-        session=None if found.converses else intake.session,
+        facts=replace(parsed.facts, chain=Chain([], [])),
+        session=None if found.converses else parsed.session,
         conversation=None,
         messages=[],
     )

@@ -5,7 +5,7 @@ what was read of its messages. Where the next body begins with the same bytes, o
 comparison is twenty times as fast as a parser and a hash. The comparison is exact, because a body must not reach an
 engine by resembling one that was checked.
 
-`intake.read_whole` can read the same bodies, and reads them the same: a property test holds that. With it alone, a
+`parsed.read_whole` can read the same bodies, and reads them the same: a property test holds that. With it alone, a
 chat of 2 KB takes 13 % more instructions, and an agent's request of 190 KB takes 3.3 times as many
 (`python -m tests.perf instructions`, w1 and w3).
 
@@ -24,7 +24,7 @@ from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPr
 from warmroute_proxy.core.prompt.fingerprint import fingerprint_messages, fingerprint_rest
 from warmroute_proxy.server.intake.body import spaces_begin
 from warmroute_proxy.server.intake.body_template import BodyTemplate
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 
 MAX_KNOWN_BODIES: Final = 4  # of one caller
 MAX_HEAD_BYTES: Final = 1024
@@ -67,7 +67,7 @@ class Mark:
         self.returned = prompt.returned[-MAX_RETURNED:]
 
 
-class Conversation:
+class KnownConversation:
     """The last body of a template, and what was read of its messages."""
 
     __slots__ = ("chain", "marks", "messages", "raw")
@@ -86,8 +86,8 @@ class KnownBody:
         "conversation",
         "derives",
         "identity",
-        "intake",
         "lineage",
+        "parsed",
         "seed",
         "system_digest",
         "template",
@@ -95,20 +95,27 @@ class KnownBody:
     )
 
     def __init__(
-        self, template: BodyTemplate, intake: Intake, tools: ToolsPrefix, seed: int, identity: bytes, *, derives: bool
+        self,
+        template: BodyTemplate,
+        parsed: ParsedRequest,
+        tools: ToolsPrefix,
+        seed: int,
+        identity: bytes,
+        *,
+        derives: bool,
     ) -> None:
-        """`intake`: what the first body was read as. `identity`: tells lineages apart. `derives`: the session is
+        """`parsed`: what the first body was read as. `identity`: tells lineages apart. `derives`: the session is
         that of the conversation which the messages continue.
         """
         self.template = template
-        self.intake = intake
+        self.parsed = parsed
         self.tools = tools
         self.seed = seed
         self.identity = identity
         self.derives = derives
         self.system_digest = -1
         self.lineage = 0
-        self.conversation: Conversation | None = None
+        self.conversation: KnownConversation | None = None
 
     def forget(self) -> None:
         """Match no body any more."""
@@ -169,12 +176,12 @@ class KnownBodies:
         check(memoryview(raw)[start:end])
         prompt = fingerprint_messages(memoryview(raw)[start:end], body.tools, body.seed, addresses)
         if prompt.turn > 1:  # it is under way
-            body.conversation = Conversation(raw, prompt, _mark(prompt, raw, start, end))
+            body.conversation = KnownConversation(raw, prompt, _mark(prompt, raw, start, end))
             self._keep(body, body.conversation)
         return prompt
 
     def _continued(
-        self, body: KnownBody, known: Conversation, mark: Mark, asked: tuple[bytes, int, Addresses]
+        self, body: KnownBody, known: KnownConversation, mark: Mark, asked: tuple[bytes, int, Addresses]
     ) -> Fingerprint:
         raw, end, addresses = asked
         start, chain, cuts = body.template.start, known.chain, mark.cuts
@@ -208,7 +215,7 @@ class KnownBodies:
         self._keep(body, known)
         return prompt
 
-    def _keep(self, body: KnownBody, known: Conversation) -> None:
+    def _keep(self, body: KnownBody, known: KnownConversation) -> None:
         """Mark a conversation as the most recently used; drop others that are too much."""
         sizes = self._sizes
         size = len(known.raw) + _BYTES_PER_CUT * len(known.chain.hashes)

@@ -39,7 +39,7 @@ from warmroute_proxy.server.intake.large_reading import (
     Translate,
     TranslatedBody,
 )
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ SLOW_S: Final = 5.0
 
 MAX_READ: Final = 2  # times that one body is read
 
-OnRead = Callable[[Intake | Refusal, TranslatedBody | None], None]
+OnRead = Callable[[ParsedRequest | Refusal, TranslatedBody | None], None]
 
 
 class _Waiting:
@@ -288,27 +288,27 @@ class LargeBodies:
             self._end(waiting, found.refusal())
         else:
             self._counted("read")
-            intake = self._intake(waiting.exchange.request, waiting.shared, waiting.caller, found)
-            self._go_on(waiting, intake, found.translated)
+            parsed = self._intake(waiting.exchange.request, waiting.shared, waiting.caller, found)
+            self._go_on(waiting, parsed, found.translated)
 
-    def _intake(self, request: Request, shared: SharedBytes, caller: Caller, found: LargeAnswer) -> Intake:
+    def _intake(self, request: Request, shared: SharedBytes, caller: Caller, found: LargeAnswer) -> ParsedRequest:
         request.body = b""  # a view, with which they cannot grow
         if found.size is not None:
             shared.rewritten(found.size)
         shared.was_read(found.sha256)
         request.body = shared.view() if request.shared is shared else b""
         body = LargeBody(shared.view(), found.spans)
-        intake = replace(found.read.intake, tenant=caller.tenant, body=body)
+        parsed = replace(found.read.parsed, tenant=caller.tenant, body=body)
         if found.read.converses:
-            intake, facts = conversing(intake, found.read.identity, found.read.prompt, caller, self._callers)
-            intake = replace(intake, facts=facts)
-        return intake
+            parsed, facts = conversing(parsed, found.read.identity, found.read.prompt, caller, self._callers)
+            parsed = replace(parsed, facts=facts)
+        return parsed
 
     def _end(self, waiting: _Waiting, refusal: Refusal) -> None:
         self._counted("refused")
         self._go_on(waiting, refusal, None)
 
-    def _go_on(self, waiting: _Waiting, found: Intake | Refusal, translated: TranslatedBody | None) -> None:
+    def _go_on(self, waiting: _Waiting, found: ParsedRequest | Refusal, translated: TranslatedBody | None) -> None:
         """Go on with its request. An error of ours must not keep the other bodies waiting."""
         if waiting.left:
             return

@@ -1,4 +1,4 @@
-"""The process that reads large bodies: `intake.read_body` over memory that the proxy's process has filled.
+"""The process that reads large bodies: `parsed.read_body` over memory that the proxy's process has filled.
 
 The kernel ends it where a body takes more CPU time than it is allowed (SIGPROF).
 """
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import MAX_ASKED_BYTES
 from warmroute_proxy.dialects.raw_json import BadRequest
-from warmroute_proxy.dialects.work import Work, check_values
+from warmroute_proxy.dialects.work import TranslationWork, check_values
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
@@ -119,7 +119,7 @@ class _Reading:
                 translated = asked.translate(raw, Terms(caller.tenant, self._secrets, self._config))
                 pieces, translated.pieces, changes = translated.pieces, [], translated.changes
             elif caller.path == CHAT and self._is_to_be_cleaned(raw, caller):
-                left, changes = cleaned(raw, self._config, Work())
+                left, changes = cleaned(raw, self._config, TranslationWork())
                 pieces = [] if left is raw else [left]
                 del left
             if pieces:
@@ -131,14 +131,14 @@ class _Reading:
             found = read_body(raw, caller, self._secrets, self._config)
         except Refusal as refusal:
             return Refused(refusal.status, refusal.message, refusal.code, refusal.param)
-        body = found.intake.body
+        body = found.parsed.body
         assert isinstance(body, Body)
         spans = [NamedSpan(name, span.start, span.end) for name, span in body.spans.items()]
         nothing: Any = None
         prompt = found.prompt
         if prompt.asked is not None and len(prompt.asked[-1]) > MAX_ASKED_BYTES:
             prompt = replace(prompt, asked=None)  # too long to come back shortened, and to be sent to the proxy
-        without_body = found._replace(intake=replace(found.intake, body=nothing, changes=changes), prompt=prompt)
+        without_body = found._replace(parsed=replace(found.parsed, body=nothing, changes=changes), prompt=prompt)
         size_now = len(raw) if is_other else None
         return LargeAnswer(without_body, spans, hashlib.sha256(raw).hexdigest(), size_now, translated)
 

@@ -1,4 +1,4 @@
-"""The `Intake`: a request as it was read, with the facts that placement decides on and all that a dispatch needs."""
+"""The `ParsedRequest`: a request as it was read, with what placement decides on and all that a dispatch needs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,13 +8,13 @@ import msgspec
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversation
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Looked, PrefixBreaks
 
 
-class Intake(msgspec.Struct, gc=False):
+class ParsedRequest(msgspec.Struct, gc=False):
     """A request that may be dispatched. `session`: 16 hex digits in place of its key, or None."""
 
     tenant: TenantConfig
@@ -32,7 +32,7 @@ class Intake(msgspec.Struct, gc=False):
     """Sent to the engine instead of the client's `metadata`, where that names a session."""
     salt: str
     session: str | None
-    facts: Facts
+    facts: RoutingRequest
     forwarded_from: str | None
     dropped: frozenset[str] = frozenset()
     """Members that no engine gets: they are not on the list of fields."""

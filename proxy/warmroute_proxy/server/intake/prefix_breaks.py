@@ -18,7 +18,7 @@ from warmroute_proxy.core.cache.prompt_memory import KnownPrompt, PromptMemory
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.breaks import Break, Texts, find_break
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.prompt.parts import head_of, message_texts, system_lines
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.large_body import LargeBody
@@ -43,7 +43,7 @@ class PrefixBreaks:
         self.memory = PromptMemory(max_bytes)
         self._is_on = max_bytes > 0
 
-    def look(self, facts: Facts, messages: list[int], body: AnyBody, salt: str) -> Looked | KnownPrompt | None:
+    def look(self, facts: RoutingRequest, messages: list[int], body: AnyBody, salt: str) -> Looked | KnownPrompt | None:
         """Compare a prompt. Returns the one that it continues, if any, and None where it is not to be remembered.
 
         `messages` as in its fingerprint.
@@ -61,7 +61,9 @@ class PrefixBreaks:
         except (msgspec.MsgspecError, MalformedPrompt, ValueError, KeyError, RecursionError):
             return None  # what cannot be read twice is not compared
 
-    def _compared(self, facts: Facts, messages: list[int], members: dict[str, msgspec.Raw], key: int) -> Looked:
+    def _compared(
+        self, facts: RoutingRequest, messages: list[int], members: dict[str, msgspec.Raw], key: int
+    ) -> Looked:
         raw = members["messages"]
         assert facts.session is not None
         now = KnownPrompt(facts.lineage, head_of(members.get("tools"), raw, key), facts.chain, messages)
@@ -74,7 +76,7 @@ class PrefixBreaks:
         return Looked(now)
 
     def remember(
-        self, facts: Facts, messages: list[int], looked: Looked | KnownPrompt, usage: Usage, decision: Decision
+        self, facts: RoutingRequest, messages: list[int], looked: Looked | KnownPrompt, usage: Usage, decision: Decision
     ) -> None:
         """Store a prompt that was served."""
         session = facts.session

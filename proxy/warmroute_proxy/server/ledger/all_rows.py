@@ -34,7 +34,7 @@ class Closed(Exception):
     """The proxy shuts down."""
 
 
-class Reading:
+class RowsPass:
     """One pass over the rows. Used by one thread; `stopped` is asked between two portions."""
 
     def __init__(

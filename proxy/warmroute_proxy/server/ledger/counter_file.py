@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from warmroute_proxy.core.accounting.engine_counts import Counts, Reading, Span, advance
+from warmroute_proxy.core.accounting.engine_counts import CounterReading, EngineCounts, Span, advance
 from warmroute_proxy.server.ledger.schema import LedgerError, connect
 
 COUNTERS_FILE: Final = "counters.sqlite"
@@ -67,7 +67,7 @@ class CounterFile:
         self._closed = False
         self._failed = False
 
-    def note(self, reading: Reading) -> None:
+    def note(self, reading: CounterReading) -> None:
         """Take in a reading. Where the file cannot be written, the next one is taken in."""
         with self._lock:
             if self._closed:
@@ -91,7 +91,7 @@ class CounterFile:
             self._closed = True
             self._db.close()
 
-    def _write(self, reading: Reading, spans: Sequence[Span]) -> None:
+    def _write(self, reading: CounterReading, spans: Sequence[Span]) -> None:
         with self._db:
             self._db.execute("BEGIN")
             for span in spans:
@@ -119,9 +119,9 @@ def read_spans(state_dir: Path, since_s: float) -> list[Span]:
 
 def _span(row: Sequence[object]) -> Span:
     engine, role, began_s, ended_s, *counts, restarts = row
-    return Span(engine, role, began_s, ended_s, Counts(*counts), restarts)  # type: ignore[arg-type]
+    return Span(engine, role, began_s, ended_s, EngineCounts(*counts), restarts)  # type: ignore[arg-type]
 
 
-def _reading(row: Sequence[object]) -> Reading:
+def _reading(row: Sequence[object]) -> CounterReading:
     engine, role, at_s, *counts = row
-    return Reading(engine, role, at_s, Counts(*counts))  # type: ignore[arg-type]
+    return CounterReading(engine, role, at_s, EngineCounts(*counts))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import msgspec
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.ladder.of_entries import turn_of
 from warmroute_proxy.ladder.sums import Ladder
-from warmroute_proxy.server.ledger.all_rows import Reading, field
+from warmroute_proxy.server.ledger.all_rows import RowsPass, field
 from warmroute_proxy.server.ledger.usage_sums import Turns
 
 LadderBy = Literal["session", "tenant", "model", "harness", "day", "kind"]
@@ -31,7 +31,7 @@ class Climbed(msgspec.Struct):
 
 def climb(state_dir: Path, database: Path, turns: Turns, by: LadderBy | None, stopped: Callable[[], bool]) -> Climbed:
     """The ladder of the newest of some turns. Raises: Closed, sqlite3.Error."""
-    reading = Reading(state_dir, database, turns.since_s, stopped)
+    reading = RowsPass(state_dir, database, turns.since_s, stopped)
     found, read, oldest_s = Ladder(by), 0, None
     try:
         for records, where in reading.portions():

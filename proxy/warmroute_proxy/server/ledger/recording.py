@@ -20,7 +20,7 @@ from errno import EEXIST
 from pathlib import Path
 from typing import Final
 
-from warmroute_proxy.core.replicas.record import MAGIC, Call, Closed, frame
+from warmroute_proxy.core.replicas.record import MAGIC, Closed, RecordedCall, frame
 
 FLUSH_AFTER_S: Final = 0.25
 MAX_RECORD_BYTES: Final = 2**30
@@ -48,7 +48,7 @@ class Recording:
         self._thread = threading.Thread(target=self._write_on, name="record", daemon=True)
         self._thread.start()
 
-    def write(self, call: Call) -> None:
+    def write(self, call: RecordedCall) -> None:
         """Add a call. Never raises: a request does not fail because its record does."""
         if self._ended:
             return

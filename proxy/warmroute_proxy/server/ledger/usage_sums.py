@@ -15,7 +15,7 @@ import msgspec
 
 from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_proxy.core.accounting.entry_steps import CREDIT_SUFFIX, VOID_SUFFIX
-from warmroute_proxy.server.ledger.all_rows import Reading, field
+from warmroute_proxy.server.ledger.all_rows import RowsPass, field
 from warmroute_proxy.server.ledger.totals import TOTALS
 
 By = Literal["session", "model", "tenant", "day", "hour"]
@@ -117,7 +117,7 @@ def add_up(
     state_dir: Path, database: Path, turns: Turns, by: By | None, stopped: Callable[[], bool], above: int = 0
 ) -> Sums:
     """The sums of some turns, of rows above a number. Raises: Closed, sqlite3.Error."""
-    reading = Reading(state_dir, database, turns.since_s, stopped, above)
+    reading = RowsPass(state_dir, database, turns.since_s, stopped, above)
     try:
         db, values = reading.db, turns.values()
         db.execute(_TABLE)
@@ -141,7 +141,7 @@ def newest(
     state_dir: Path, database: Path, turns: Turns, limit: int, stopped: Callable[[], bool], above: int = 0
 ) -> Listed:
     """The newest of some turns, at most `limit`, of rows above a number. Raises: Closed, sqlite3.Error."""
-    reading = Reading(state_dir, database, turns.since_s, stopped, above)
+    reading = RowsPass(state_dir, database, turns.since_s, stopped, above)
     columns = ", ".join([*map(field, LISTED), *(f"{_RECEIPT}.{name}')" for name in OF_RECEIPT)])
     rows: list[dict[str, Any]] = []
     try:

@@ -20,7 +20,7 @@ from warmroute_proxy.server.build import Proxy
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.request_starts import RequestStarts
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.stream import Gateway, Stream
@@ -215,12 +215,12 @@ class _Conversation:
             self._flushing = False
 
 
-def for_gateway(new_request: Callable[[RequestPath, Exchange, Intake, str], InferenceRequest]) -> Any:
+def for_gateway(new_request: Callable[[RequestPath, Exchange, ParsedRequest, str], InferenceRequest]) -> Any:
     """What makes a request that a gateway carries. It stays in this region: nobody could carry it to another."""
 
-    def make(path: RequestPath, exchange: Exchange, intake: Intake, receipt_id: str) -> InferenceRequest:
-        intake.facts = stay(intake.facts)
-        made = new_request(path, exchange, intake, receipt_id)
+    def make(path: RequestPath, exchange: Exchange, parsed: ParsedRequest, receipt_id: str) -> InferenceRequest:
+        parsed.facts = stay(parsed.facts)
+        made = new_request(path, exchange, parsed, receipt_id)
         carrier = exchange.request.carrier
         if isinstance(carrier, Stream):
             carrier.allow(made)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
-from warmroute_proxy.core.accounting.idempotency import Call
+from warmroute_proxy.core.accounting.idempotency import IdempotentCall
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
@@ -48,21 +48,21 @@ class CallMarkers:
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def claim(self, call: Call, answered: Callable[[Refusal | None], None]) -> None:
+    def claim(self, call: IdempotentCall, answered: Callable[[Refusal | None], None]) -> None:
         """Ask whether the request of a call may begin. `answered` gets why not; None: it may."""
         task = asyncio.get_running_loop().create_task(self._claim(call, answered))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def ended(self, call: Call, receipt_id: str) -> None:
+    def ended(self, call: IdempotentCall, receipt_id: str) -> None:
         """The request of a call has ended, and may be charged."""
         self._store.ended(*self._names(call), receipt_id, self._ended_s)
 
-    def dropped(self, call: Call) -> None:
+    def dropped(self, call: IdempotentCall) -> None:
         """The request of a call was charged nothing."""
         self._store.dropped(*self._names(call))
 
-    async def _claim(self, call: Call, answered: Callable[[Refusal | None], None]) -> None:
+    async def _claim(self, call: IdempotentCall, answered: Callable[[Refusal | None], None]) -> None:
         name, fingerprint = self._names(call)
         refusal = None
         try:
@@ -75,7 +75,7 @@ class CallMarkers:
             self._metrics.add(declared.MARKER_REFUSALS_TOTAL, labels=(("code", refusal.code or ""),))
         answered(refusal)
 
-    def _names(self, call: Call) -> tuple[str, str]:
+    def _names(self, call: IdempotentCall) -> tuple[str, str]:
         body = blake2b(call.key + call.body.to_bytes(8, "big"), digest_size=8, key=self.secret)
         return call.key.hex(), body.hexdigest()
 

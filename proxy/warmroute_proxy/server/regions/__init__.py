@@ -7,5 +7,5 @@ A request that another region serves is relayed by `request/forwarding.py`.
     announcements   which turns each region serves, as the others are to know it
     other_proxies   what the proxies of one region tell each other
     versions        of what proxies send each other
-    voids           rows of other regions that are to be voided
+    receipt_voider  rows of other regions that are to be voided
 """

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.config_difference import Change, compare, live_lists, merged
+from warmroute_proxy.server.base.config_difference import ConfigChange, compare, live_lists, merged
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.live_config import LiveConfig
@@ -38,7 +38,7 @@ class Difference(NamedTuple):
     config: Config
     """What can be in force now."""
 
-    changes: list[Change]
+    changes: list[ConfigChange]
     joining: dict[str, Engine]
 
     @property

@@ -23,7 +23,7 @@ import msgspec
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.dispatch_rate import DispatchRate
@@ -35,7 +35,7 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.stores.limits.request_limits import CODE, RequestLimits, ReservingRequest, go_duration
 from warmroute_proxy.server.stores.stores import Stores
@@ -50,7 +50,7 @@ _NOWHERE: Final = ("", 0.0)
 class RequestToAdmit(ReservingRequest, Protocol):
     """A request, as far as admission knows it."""
 
-    intake: Intake
+    parsed: ParsedRequest
     waiter: "Waiter[RequestToAdmit] | None"
 
     @property
@@ -94,16 +94,16 @@ class Admission:
 
     def enter(self, request: RequestToAdmit, decision: Decision) -> Decision | None:
         """Where a request goes now; None where it is queued or refused."""
-        intake = request.intake
+        parsed = request.parsed
         shortage = self.limits.reserve(request, decision)
         if shortage is not None:
-            self._refuse(request, f"{shortage.kind}_per_minute", self.limits.beyond(intake, shortage))
+            self._refuse(request, f"{shortage.kind}_per_minute", self.limits.beyond(parsed, shortage))
             return None
         if not self.limits.may_begin(request):
             if not self._refused_by_limit(request):
                 self._wait(self._waiter(request), *_NOWHERE)
             return None
-        if decision.kind != "forward" and not self._goes_first(intake.facts, decision):
+        if decision.kind != "forward" and not self._goes_first(parsed.facts, decision):
             waiter = self._waiter(request)
             found = self._place_queued(waiter, decision)
             if not found.goes:
@@ -148,7 +148,7 @@ class Admission:
             held_up = self.limits.held_up_by(waiter.item) or f"no engine for {waiter.model} had room"
             self._refuse_waiter(waiter, "queue_timeout", f"{held_up} within {self._timeout_s:g} s")
         for waiter in for_memory:
-            if waiter.item.waiter is waiter and waiter.item.intake.stream:
+            if waiter.item.waiter is waiter and waiter.item.parsed.stream:
                 self._stays(waiter.item, now_s)
         self._again = True
         self.freed()
@@ -161,9 +161,9 @@ class Admission:
             self.queue.leave(waiter)
             self._refuse(waiter.item, "draining", shutting_down())
 
-    def headers(self, intake: Intake) -> tuple[tuple[str, str], ...]:
+    def headers(self, parsed: ParsedRequest) -> tuple[tuple[str, str], ...]:
         """What is left of the limits of a request's tenant and key; none where it has no limits."""
-        return self.limits.headers(intake)
+        return self.limits.headers(parsed)
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
         """What the admin page shows."""
@@ -193,9 +193,9 @@ class Admission:
 
     def _stays(self, request: RequestToAdmit, now_s: float) -> None:
         """Let the client of a stream know that it waits. Its head may be sent then, so it is not forwarded any more."""
-        intake = request.intake
-        if intake.facts.may_forward:
-            intake.facts = msgspec.structs.replace(intake.facts, may_forward=False)
+        parsed = request.parsed
+        if parsed.facts.may_forward:
+            parsed.facts = msgspec.structs.replace(parsed.facts, may_forward=False)
         request.sweep(now_s)
 
     def _refused_by_limit(self, request: RequestToAdmit) -> bool:
@@ -205,7 +205,7 @@ class Admission:
             self._refuse(request, *lacking)
         return lacking is not None
 
-    def _goes_first(self, facts: Facts, decision: Decision) -> bool:
+    def _goes_first(self, facts: RoutingRequest, decision: Decision) -> bool:
         """Whether a request goes where it was decided since nobody waits: what most do, without being a waiter."""
         router, queue, now_s = self._router, self.queue, self._clock()
         if queue.requests or not router.has_capacity(facts.model, decision, now_s):
@@ -213,14 +213,14 @@ class Admission:
         return passes(router, queue, facts, decision, now_s)
 
     def _waiter(self, request: RequestToAdmit) -> "Waiter[RequestToAdmit]":
-        intake = request.intake
-        key_id = intake.key_id if self.limits.has_key(intake.key_id) else ""
-        size_bytes = len(intake.body.raw)
-        return Waiter(request, intake.tenant.name, intake.facts.model, size_bytes, self._clock(), key_id)
+        parsed = request.parsed
+        key_id = parsed.key_id if self.limits.has_key(parsed.key_id) else ""
+        size_bytes = len(parsed.body.raw)
+        return Waiter(request, parsed.tenant.name, parsed.facts.model, size_bytes, self._clock(), key_id)
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()
-        return place_queued(self._router, self.queue, waiter, request.intake.facts, decision, request.excluded, now)
+        return place_queued(self._router, self.queue, waiter, request.parsed.facts, decision, request.excluded, now)
 
     def _wait(self, waiter: "Waiter[RequestToAdmit]", worker_id: str, compute_s: float) -> None:
         pushed_out = self.queue.join(waiter, worker_id, compute_s)
@@ -252,7 +252,7 @@ class Admission:
         if not self._may_begin(waiter):
             return None
         try:
-            decision = self._router.place(request.intake.facts, self._clock(), request.excluded)
+            decision = self._router.place(request.parsed.facts, self._clock(), request.excluded)
             found = self._place_queued(waiter, decision)
             self.limits.reserve_spend(request, found.decision)  # it may have waited for another region
         except NoWorker:
@@ -276,7 +276,7 @@ class Admission:
     def _go(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> None:
         request, now = waiter.item, self._clock()
         tokens = decision.prompt_tokens_est - decision.predicted_cached_tokens
-        self.queue.served(waiter, tokens + request.intake.facts.expected_output_tokens * request.intake.facts.sequences)
+        self.queue.served(waiter, tokens + request.parsed.facts.expected_output_tokens * request.parsed.facts.sequences)
         self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
         memory_s = waiter.memory_wait_s(now)

@@ -16,7 +16,7 @@ from warmroute_proxy.dialects.generated_texts import generated_bytes
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.sse import ended_in_tools
-from warmroute_proxy.server.http.body_memory import Reservation
+from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.intake.body import Body
 
 _OWN: Final = ("usage",)
@@ -32,7 +32,7 @@ class AnswerBound(NamedTuple):
     """What an answer that is gathered may take."""
 
     max_bytes: int
-    memory: Reservation | None
+    memory: BodyReservation | None
 
 
 def _members(raw: bytes) -> dict[str, Any]:

@@ -28,12 +28,12 @@ from warmroute_proxy.server.engines.carrier import Carrier
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.passthrough import Stream, Write
-from warmroute_proxy.server.engines.sse import Scanner, was_aborted
-from warmroute_proxy.server.http.body_memory import Reservation
+from warmroute_proxy.server.engines.sse import UsageTracker, was_aborted
+from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.request.answer import Answer, AnswerBound
 from warmroute_proxy.server.request.dispatch import (
-    Asked,
+    DispatchBody,
     Parts,
     answering_body,
     own_fields,
@@ -55,7 +55,7 @@ MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comment
 # Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
 _SEND, _FINISH = AttemptEvent.SEND, AttemptEvent.FINISH
-_NOT_STREAMED: Final = Scanner(keep_sglext=False)  # of all attempts that are answered whole: it is fed nothing
+_NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # of all attempts that are answered whole: it is fed nothing
 
 
 class AttemptOwner(Protocol):
@@ -87,9 +87,9 @@ class Attempt:
         engines: Engines,
         decision: Decision,
         rid: str,
-        asked: Asked,
+        asked: DispatchBody,
         max_answer_bytes: int,
-        memory: Reservation | None,
+        memory: BodyReservation | None,
     ) -> None:
         """`memory`: where an answer that is gathered counts; None: `max_answer_bytes` is all that bounds it."""
         self.state = _NEW
@@ -107,7 +107,7 @@ class Attempt:
         self._prefill: PrefillLeg | None = None
         self._trailer: asyncio.TimerHandle | None = None
         if asked.stream:
-            self.scanner = Scanner(keep_sglext=asked.keep_sglext)
+            self.scanner = UsageTracker(keep_sglext=asked.keep_sglext)
 
     def _advance(self, event: AttemptEvent) -> None:
         self.state = next_state(ATTEMPT, self.state, event)
@@ -119,7 +119,9 @@ class Attempt:
 
     # -- the owner's side
 
-    def start(self, asked: Asked, headers: str, path: str, *, tagged: bool, carrier: object | None = None) -> None:
+    def start(
+        self, asked: DispatchBody, headers: str, path: str, *, tagged: bool, carrier: object | None = None
+    ) -> None:
         """Send both legs at once. `tagged`: the engine's KV events are to name the rid. `carrier`: what takes the
         answering one to its engine; None: the proxy's connections do.
         """

@@ -8,10 +8,10 @@ from warmroute.contract import headers as names
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.engines.passthrough import Write
-from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.intake.intake import COMPLETIONS
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.answer import Answer
 
@@ -30,32 +30,32 @@ class AnswerHeaders:
             f"content-type: application/json\r\n{names.RECEIPT}: %b\r\n{names.HOME}: ".encode() + home + b"\r\n"
         )
 
-    def of_whole(self, receipt_id: str, intake: Intake) -> bytes:
+    def of_whole(self, receipt_id: str, parsed: ParsedRequest) -> bytes:
         """The header lines of a whole answer."""
         lines = self._of_whole % receipt_id.encode()
-        if intake.tenant.limits is None:
+        if parsed.tenant.limits is None:
             return lines
-        limits = self._admission.headers(intake)
+        limits = self._admission.headers(parsed)
         return lines + "".join([f"{name}: {value}\r\n" for name, value in limits]).encode()
 
-    def of(self, content_type: str, receipt_id: str, intake: Intake) -> list[tuple[str, str]]:
+    def of(self, content_type: str, receipt_id: str, parsed: ParsedRequest) -> list[tuple[str, str]]:
         """The headers of a stream, or of an error of a request that has a receipt."""
         headers = [("content-type", content_type), (names.RECEIPT, receipt_id), (names.HOME, self._region)]
         if content_type == EVENTS:
             headers.append(("cache-control", "no-cache"))
-        if intake.tenant.limits is not None:
-            headers += self._admission.headers(intake)
+        if parsed.tenant.limits is not None:
+            headers += self._admission.headers(parsed)
         return headers
 
 
 class ClientAnswer:
     """The answer of one request."""
 
-    def __init__(self, exchange: Exchange, headers: AnswerHeaders, intake: Intake, receipt_id: str) -> None:
+    def __init__(self, exchange: Exchange, headers: AnswerHeaders, parsed: ParsedRequest, receipt_id: str) -> None:
         self.exchange = exchange
         self.receipt_id = receipt_id
         self._headers = headers
-        self._intake = intake
+        self._intake = parsed
 
     def begin(self) -> None:
         """Send the head of a stream, unless it was sent."""
@@ -84,16 +84,16 @@ class ClientAnswer:
             return None
         return exchange.unreadable(None if answer is None else answer.choices())
 
-    def end(self, answer: Answer | None, scanner: Scanner, entry: Entry) -> None:
+    def end(self, answer: Answer | None, scanner: UsageTracker, entry: Entry) -> None:
         """End a stream with its last chunk and `[DONE]`, or send a whole `answer`. The row is durable by then."""
-        intake = self._intake
+        parsed = self._intake
         if answer is not None:
-            body = answer.settled(entry.usage, keep_sglext=intake.keep_sglext)
-            self.exchange.answer(self._headers.of_whole(self.receipt_id, intake), body)
+            body = answer.settled(entry.usage, keep_sglext=parsed.keep_sglext)
+            self.exchange.answer(self._headers.of_whole(self.receipt_id, parsed), body)
             return
         tail = b"data: [DONE]\n\n"
-        if intake.include_usage:
-            tail = usage_event(scanner, entry, intake.keep_sglext) + tail
+        if parsed.include_usage:
+            tail = usage_event(scanner, entry, parsed.keep_sglext) + tail
         self.exchange.end(tail)
 
     def refuse(self, refusal: Refusal, *, has_receipt: bool) -> None:
@@ -106,7 +106,7 @@ class ClientAnswer:
         self.exchange.refuse(refusal, headers)
 
 
-def usage_event(scanner: Scanner, entry: Entry, keep_sglext: bool) -> bytes:
+def usage_event(scanner: UsageTracker, entry: Entry, keep_sglext: bool) -> bytes:
     """The usage chunk: the engine's own, with the settled usage in the place of its own."""
     event: dict[str, Any] = dict(scanner.usage_event or _usage_chunk(entry))
     if not keep_sglext:

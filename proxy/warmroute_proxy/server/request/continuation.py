@@ -24,11 +24,11 @@ from warmroute.contract.receipt import ESTIMATED_FIELDS
 from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Usage
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.intake.body import NO_BODY, Body
 from warmroute_proxy.server.intake.intake import COMPLETIONS
 from warmroute_proxy.server.intake.large_body import LargeBody
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure
 
@@ -83,9 +83,9 @@ class Continuation:
 
     __slots__ = ("_id", "_intake", "_rest", "_stops", "_text", "_tokens")
 
-    def __init__(self, intake: Intake, stops: tuple[str, ...]) -> None:
-        """`intake`: its body is needed until the answer has ended, or can no longer be continued."""
-        self._intake = intake
+    def __init__(self, parsed: ParsedRequest, stops: tuple[str, ...]) -> None:
+        """`parsed`: its body is needed until the answer has ended, or can no longer be continued."""
+        self._intake = parsed
         self._stops = stops
         self._id = ""
         self._text: StringIO | None = StringIO()
@@ -93,23 +93,23 @@ class Continuation:
         self._rest: Rest | None = None
 
     @classmethod
-    def of(cls, intake: Intake) -> "Continuation | None":
+    def of(cls, parsed: ParsedRequest) -> "Continuation | None":
         """For an answer that begins now; None where its request rules out that it is continued."""
-        if isinstance(intake.body, LargeBody):
+        if isinstance(parsed.body, LargeBody):
             return None  # its members would have to be read here
-        members = _members(intake)
-        if not intake.stream or intake.several or intake.stream_options.get("continuous_usage_stats"):
+        members = _members(parsed)
+        if not parsed.stream or parsed.several or parsed.stream_options.get("continuous_usage_stats"):
             return None
         try:
             if any(_asks_for_more(name, members[name]) for name in members):
                 return None
         except _UNREADABLE:
             return None  # the engine may have read it otherwise
-        if intake.route == COMPLETIONS and bytes(memoryview(members["prompt"])[:1]) != b'"':
+        if parsed.route == COMPLETIONS and bytes(memoryview(members["prompt"])[:1]) != b'"':
             return None  # token ids: no text can stand behind them
         stop = _decode(members["stop"]) if "stop" in members else None
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-        return cls(intake, stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
+        return cls(parsed, stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
 
     def take(self, data: bytes) -> bytes | None:
         """What the client gets of whole events of an engine; None where they do not fit what it was sent."""
@@ -143,7 +143,7 @@ class Continuation:
         """What comes now is the rest. Once: it is not asked for again."""
         self._rest = rest
 
-    def settled(self, usage: Usage, scanner: Scanner) -> Usage:
+    def settled(self, usage: Usage, scanner: UsageTracker) -> Usage:
         """The account of the answer, whoever gave it."""
         return usage if self._rest is None else self._rest.settled(usage, scanner)
 
@@ -212,7 +212,7 @@ class Rest:
             return None
         return b"".join(kept_events)
 
-    def settled(self, usage: Usage, scanner: Scanner) -> Usage:
+    def settled(self, usage: Usage, scanner: UsageTracker) -> Usage:
         """The account of the whole answer, by what was reported of its rest; its usage chunk gets the answer's id."""
         if scanner.usage_event is not None and self._id:
             scanner.usage_event["id"] = self._id
@@ -260,15 +260,15 @@ def _asks_for_more(name: str, raw: msgspec.Raw) -> bool:
     return value is not None and value is not False and value not in _HARMLESS.get(name, ())
 
 
-def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
+def _continued(parsed: ParsedRequest, text: str, tokens: int) -> Body | None:
     """The request for what follows `text`, of `tokens` tokens at least; None where nothing may follow."""
-    members = _members(intake)
+    members = _members(parsed)
     add = []
-    for name, left in _limits(intake, tokens):
+    for name, left in _limits(parsed, tokens):
         if left < 1 and name in _LIMITS:
             return None
         add.append(b'"%b":%d' % (name.encode(), max(left, 0)))
-    if intake.route != COMPLETIONS:
+    if parsed.route != COMPLETIONS:
         messages = members["messages"]
         last_message = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
         if last_message.get("role") == "assistant":
@@ -278,20 +278,20 @@ def _continued(intake: Intake, text: str, tokens: int) -> Body | None:
     else:
         add.append(b'"prompt":%b%b' % (bytes(members["prompt"])[:-1], _encode(text)[1:]))
     dropped = _REPLACED | {"continue_final_message"}
-    return Body(b"".join(intake.body.rewritten(dropped, b",".join(add))))
+    return Body(b"".join(parsed.body.rewritten(dropped, b",".join(add))))
 
 
-def _members(intake: Intake) -> dict[str, msgspec.Raw]:
-    assert not isinstance(intake.body, LargeBody)  # `Continuation.of` takes none
-    return intake.body.members
+def _members(parsed: ParsedRequest) -> dict[str, msgspec.Raw]:
+    assert not isinstance(parsed.body, LargeBody)  # `Continuation.of` takes none
+    return parsed.body.members
 
 
-def _limits(intake: Intake, tokens: int) -> Iterator[tuple[str, int]]:
+def _limits(parsed: ParsedRequest, tokens: int) -> Iterator[tuple[str, int]]:
     """The client's limits of the answer's length, less the text so far."""
-    members = _members(intake)
+    members = _members(parsed)
     for name in (*_LIMITS, "min_tokens"):
         value = _decode(members[name]) if name in members else None
-        if value is None and name == "max_tokens" and intake.route == COMPLETIONS:
+        if value is None and name == "max_tokens" and parsed.route == COMPLETIONS:
             value = COMPLETION_TOKENS
         if isinstance(value, int):
             yield name, value - tokens

@@ -16,7 +16,7 @@ COMMENT_EVERY_S: Final = 15.0
 PROGRESS_EVERY_EVENTS: Final = 32
 
 
-class Progress(msgspec.Struct):
+class RequestProgress(msgspec.Struct):
     """How far one request has come, and when. Times are those of the monotonic clock."""
 
     dispatched_s: float = 0.0
@@ -60,7 +60,14 @@ class Deadlines:
         self.head_hold_s = config.limits.head_hold_s
 
     def missed(
-        self, attempt: Attempt, progress: Progress, received_s: float, now_s: float, *, answering: bool, continued: bool
+        self,
+        attempt: Attempt,
+        progress: RequestProgress,
+        received_s: float,
+        now_s: float,
+        *,
+        answering: bool,
+        continued: bool,
     ) -> Failure | None:
         """What an attempt has failed by; None while it is in time. `answering`: content has come; `continued`: another
         engine may go on with it.
@@ -82,7 +89,7 @@ class Deadlines:
             return Failure(refusal, (worker.id,), True, cause=Cause.BROKEN)
         return None
 
-    def comment_is_due(self, progress: Progress, received_s: float, now_s: float) -> bool:
+    def comment_is_due(self, progress: RequestProgress, received_s: float, now_s: float) -> bool:
         """Whether a client that waits for its first token is to get a comment, as a sign of life."""
         if now_s < (progress.comment_at_s or received_s + self.head_hold_s):
             return False

@@ -23,7 +23,7 @@ _MODEL: Final = frozenset({"model"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Asked(Protocol):
+class DispatchBody(Protocol):
     """What goes to engines of a request: its members that are read, and the rest as it came.
 
     `wire_model`: the name to send where the client used an alias; `metadata`: what to send instead of the client's;
@@ -57,7 +57,7 @@ class Asked(Protocol):
 Parts = list[bytes | memoryview]
 
 
-def answering_body(asked: Asked, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None) -> Parts:
+def answering_body(asked: DispatchBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None) -> Parts:
     """The body for the engine whose answer the client gets, aggregated or decode. `own`: see `own_fields`."""
     add: dict[str, Any] | None = None
     if bootstrap is not None or dp_rank is not None:
@@ -69,7 +69,7 @@ def answering_body(asked: Asked, own: str, dp_rank: int | None, bootstrap: Mappi
     return _rewritten(asked, _REMOVED_STREAMED, own, add)
 
 
-def provider_body(asked: Asked, engine: EngineConfig) -> Parts:
+def provider_body(asked: DispatchBody, engine: EngineConfig) -> Parts:
     """The body for a server that is no SGLang: with its signal of a session, and its name of the model."""
     add: dict[str, Any] = {}
     drop, provider, model_name = _REMOVED, engine.provider, engine.model_names.get(asked.model_name)
@@ -86,7 +86,7 @@ def provider_body(asked: Asked, engine: EngineConfig) -> Parts:
     return _rewritten(asked, drop, "", add)
 
 
-def prefill_body(asked: Asked, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any]) -> Parts:
+def prefill_body(asked: DispatchBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any]) -> Parts:
     """The body for the prefill leg: the same prompt, not streamed, since its one token is dropped."""
     return _rewritten(asked, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False})
 
@@ -108,7 +108,7 @@ def _placed(bootstrap: Mapping[str, Any] | None, dp_rank: int | None) -> dict[st
     return add
 
 
-def _rewritten(asked: Asked, drop: frozenset[str], own: str, add: dict[str, Any] | None) -> Parts:
+def _rewritten(asked: DispatchBody, drop: frozenset[str], own: str, add: dict[str, Any] | None) -> Parts:
     model, metadata = asked.wire_model, asked.metadata
     if model is not None or metadata is not None:
         given = (("model", model), ("metadata", metadata))

@@ -11,7 +11,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.placement.ticket import Ticket
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request.failure import Failure
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
@@ -19,7 +19,7 @@ from warmroute_proxy.server.request.request_metrics import RequestMetrics
 log = logging.getLogger(__name__)
 
 
-class Verdict(NamedTuple):
+class FailureVerdict(NamedTuple):
     """What a failure means: the workers whose breaker counts it, and whether another attempt may be made."""
 
     at_fault: tuple[str, ...]
@@ -46,54 +46,54 @@ class Faults:
         """Whether any request may have ended an engine's process."""
         return not self._suspects.empty
 
-    def refusal(self, intake: Intake, now_s: float) -> Refusal | None:
+    def refusal(self, parsed: ParsedRequest, now_s: float) -> Refusal | None:
         """Why a request is not taken: engines' processes went away under it. None for almost all."""
-        after_s = self._suspects.refused_for_s(_request(intake), now_s)
+        after_s = self._suspects.refused_for_s(_request(parsed), now_s)
         if after_s <= 0:
             return None
         self._metrics.suspect("refused")
         problem = "two engines went away before this request had a token; it is refused for a while"
         return Refusal(400, problem, code="request_ends_engines", headers=(("retry-after", str(int(after_s) + 1)),))
 
-    def closed_to(self, intake: Intake, now_s: float) -> frozenset[str]:
+    def closed_to(self, parsed: ParsedRequest, now_s: float) -> frozenset[str]:
         """The workers that a request must not go to: it is a suspect, and one of another tenant runs there."""
-        if not self._suspects.is_suspect(_request(intake), now_s):
+        if not self._suspects.is_suspect(_request(parsed), now_s):
             return frozenset()
         return frozenset(
             rank.id
             for tenant, ticket in self._retried
-            if tenant != intake.tenant.name and _is_unproven(ticket)
+            if tenant != parsed.tenant.name and _is_unproven(ticket)
             for worker in ticket.decision.workers
             for rank in self._engines.of(worker).workers()
         )
 
-    def dispatched(self, intake: Intake, ticket: Ticket | None, now_s: float) -> None:
+    def dispatched(self, parsed: ParsedRequest, ticket: Ticket | None, now_s: float) -> None:
         """A request was sent."""
-        if self.has_suspects and ticket is not None and self._suspects.is_suspect(_request(intake), now_s):
+        if self.has_suspects and ticket is not None and self._suspects.is_suspect(_request(parsed), now_s):
             self._retried = [each for each in self._retried if _is_unproven(each[1])]
-            self._retried.append((intake.tenant.name, ticket))
+            self._retried.append((parsed.tenant.name, ticket))
 
-    def judge(self, intake: Intake, failure: Failure, now_s: float, *, had_token: bool) -> Verdict:
+    def judge(self, parsed: ParsedRequest, failure: Failure, now_s: float, *, had_token: bool) -> FailureVerdict:
         """Decide on the failure of an attempt, and remember what it shows."""
-        request, may_retry = _request(intake), failure.retryable and not had_token
+        request, may_retry = _request(parsed), failure.retryable and not had_token
         if failure.cause is Cause.BROKEN and not had_token:
-            may_retry = self._process_ended(request, now_s, bounded=intake.bounded) and may_retry
-        return Verdict(tuple(self._at_fault(intake, failure, request, now_s)), may_retry)
+            may_retry = self._process_ended(request, now_s, bounded=parsed.bounded) and may_retry
+        return FailureVerdict(tuple(self._at_fault(parsed, failure, request, now_s)), may_retry)
 
-    def _at_fault(self, intake: Intake, failure: Failure, request: Request, now_s: float) -> Iterator[str]:
+    def _at_fault(self, parsed: ParsedRequest, failure: Failure, request: Request, now_s: float) -> Iterator[str]:
         """The workers whose breaker counts a failure."""
-        alone = not self._open_requests.has_other_tenants(intake.tenant.name)
+        alone = not self._open_requests.has_other_tenants(parsed.tenant.name)
         for worker in failure.at_fault:
-            only = self._router.is_only_usable(intake.facts.model, worker, now_s)
+            only = self._router.is_only_usable(parsed.facts.model, worker, now_s)
             judged = self._blame.failed(worker, failure.cause, request, alone=alone, only=only)
             self._metrics.failed(worker, judged)
             if judged is Judgement.ENGINE:
                 yield worker
 
-    def served(self, intake: Intake, decision: Decision) -> None:
+    def served(self, parsed: ParsedRequest, decision: Decision) -> None:
         """A request was served."""
         if self.has_suspects:
-            self._suspects.cleared(_request(intake))
+            self._suspects.cleared(_request(parsed))
         if not self._blame.empty:
             for worker in decision.workers:
                 self._blame.served(worker.id)
@@ -115,9 +115,9 @@ class Faults:
         return again
 
 
-def _request(intake: Intake) -> Request:
+def _request(parsed: ParsedRequest) -> Request:
     """How a request is told from others."""
-    return intake.tenant.name, intake.facts.chain.hashes[-1]
+    return parsed.tenant.name, parsed.facts.chain.hashes[-1]
 
 
 def _is_unproven(ticket: Ticket) -> bool:

@@ -7,7 +7,8 @@ request to `LEFT_TARGET`. Where the connection ends without it, as it does when 
 knows that it was not the client who left, and charges nothing.
 
 Where the answer does not reach the client whole, the home may have charged it already. So its row is ordered to be
-voided (`Voids`), and the client pays for what is served instead. An order waits until the home can be reached again.
+voided (`ReceiptVoider`), and the client pays for what is served instead. An order waits until the home can be reached
+again.
 """
 
 from collections.abc import Callable
@@ -28,9 +29,9 @@ from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.http.http1 import LEFT_TARGET
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.regions.forward_claim import Noted
-from warmroute_proxy.server.regions.voids import Voids
+from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.failure import shutting_down, unreadable
 from warmroute_proxy.server.request.open_requests import OpenRequests
@@ -46,7 +47,7 @@ class Forwarding:
     def __init__(
         self,
         config: Config,
-        voids: Voids,
+        voids: ReceiptVoider,
         router: Router,
         admission: Admission,
         open_requests: OpenRequests,
@@ -70,21 +71,21 @@ class Forwarding:
     def begin(
         self,
         exchange: Exchange,
-        intake: Intake,
+        parsed: ParsedRequest,
         request_id: str,
         decision: Decision,
         serve_here: Callable[[str], None],
         ended: Callable[[], None],
     ) -> None:
         """Forward a request. `serve_here(peer id)` is called if the home cannot take it, `ended` at any other end."""
-        ForwardedRequest(self, exchange, intake, decision, serve_here, ended).begin(request_id)
+        ForwardedRequest(self, exchange, parsed, decision, serve_here, ended).begin(request_id)
 
-    def sign(self, intake: Intake, request_id: str, region: str, request: Request) -> str:
+    def sign(self, parsed: ParsedRequest, request_id: str, region: str, request: Request) -> str:
         """The token that vouches for a request's tenant, in another region."""
-        tenant = intake.tenant
+        tenant = parsed.tenant
         timeout_s, sha256 = self.limits.first_token_timeout_s, request.body_sha256()
         rtt_ms = round(self.peers.rtt_s.get(region, 0.0) * 1000, 3)
-        noted = Noted(intake.route if intake.route != request.path else None, intake.changes, intake.key_id, rtt_ms)
+        noted = Noted(parsed.route if parsed.route != request.path else None, parsed.changes, parsed.key_id, rtt_ms)
         return self._forwards.sign(tenant.name, tenant.share_group, request_id, region, sha256, timeout_s, noted)
 
 
@@ -95,18 +96,18 @@ class ForwardedRequest:
         self,
         forwarding: Forwarding,
         exchange: Exchange,
-        intake: Intake,
+        parsed: ParsedRequest,
         decision: Decision,
         serve_here: Callable[[str], None],
         ended: Callable[[], None],
     ) -> None:
         self._path = forwarding
         self._exchange = exchange
-        self.intake = intake
+        self.parsed = parsed
         self._decision = decision
         self._serve_here = serve_here
         self._report_end = ended
-        self._ticket = forwarding.router.dispatched(intake.facts, decision, forwarding.clock())
+        self._ticket = forwarding.router.dispatched(parsed.facts, decision, forwarding.clock())
         self._leg = Leg(self)
         self._ended = False
         self._last_data_s = forwarding.clock()
@@ -133,14 +134,14 @@ class ForwardedRequest:
         self._exchange.on_pause = self._pause
         if self._exchange.translates:
             self._exchange.on_unreadable = self._unreadable
-        token = path.sign(self.intake, request_id, self._decision.region, request)
+        token = path.sign(self.parsed, request_id, self._decision.region, request)
         identity = "".join(
             f"{name}: {value}\r\n"
             for name, value in request.headers.items()
             if name in IDENTITY_HEADERS and name != names.HOME
         )
-        if self.intake.conversation is not None:  # the home cannot know it, where others of its requests came here
-            identity += f"{names.AFFINITY}: {self.intake.conversation.key}\r\n{names.DERIVED}: 1\r\n"
+        if self.parsed.conversation is not None:  # the home cannot know it, where others of its requests came here
+            identity += f"{names.AFFINITY}: {self.parsed.conversation.key}\r\n{names.DERIVED}: 1\r\n"
         block = f"{engine_headers(request.headers)}{identity}{names.FORWARD}: {token}\r\n"
         path.metrics.add(declared.FORWARDS_TOTAL)
         path.open_requests.live.add(self)
@@ -184,7 +185,7 @@ class ForwardedRequest:
         self._last_data_s = self._path.clock()
         self._status = status
         self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
-        self._headers += self._path.admission.headers(self.intake)
+        self._headers += self._path.admission.headers(self.parsed)
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         if self._is_stream:
             self._path.router.first_token(self._ticket, self._last_data_s)
@@ -228,7 +229,7 @@ class ForwardedRequest:
         if not self._finish():
             return
         if self._status < 400:
-            path.router.settled(self._ticket, self.intake.facts, path.clock(), None, None, None)
+            path.router.settled(self._ticket, self.parsed.facts, path.clock(), None, None, None)
         else:
             self._release(())  # a refusal makes no region a session's home
         if self._is_stream:
@@ -299,10 +300,10 @@ class ForwardedRequest:
         """The client has not got the home's answer: it is not to pay for it."""
         refused = self._status >= 400 and not any(name == names.RECEIPT for name, _ in self._headers)
         if self._leg.sent and not refused:
-            self._path.voids.order(self.intake.tenant, self._decision.region, self._request_id)
+            self._path.voids.order(self.parsed.tenant, self._decision.region, self._request_id)
 
     def _release(self, at_fault: tuple[str, ...]) -> None:
-        self.intake.left_unanswered()
+        self.parsed.left_unanswered()
         self._path.router.failed(self._ticket, self._path.clock(), at_fault)
 
     def _finish(self, *, elsewhere: bool = False) -> bool:

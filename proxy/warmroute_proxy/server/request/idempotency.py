@@ -21,12 +21,12 @@ from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from warmroute_proxy.core.accounting.idempotency import Call, IdempotencyBounds, IdempotencyKeys
+from warmroute_proxy.core.accounting.idempotency import IdempotencyBounds, IdempotencyKeys, IdempotentCall
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal, error_event
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.http.answer_reader import Reader
+from warmroute_proxy.server.http.answer_reader import AnswerReader
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.redis.call_markers import CallMarkers, body_differs
@@ -68,11 +68,11 @@ class SharedExchange(Exchange):
 
     __slots__ = ("_first", "_idempotent_calls", "_keeps_answer", "_parts", "_readers", "_slow", "call", "served")
 
-    def __init__(self, idempotent_calls: "IdempotentCalls", call: Call, first: Exchange) -> None:
+    def __init__(self, idempotent_calls: "IdempotentCalls", call: IdempotentCall, first: Exchange) -> None:
         self._idempotent_calls = idempotent_calls
         self.call = call
         self._parts = call.recording.chunks if call.recording is not None else []
-        self._readers = [Reader(first, call.recording, self)]
+        self._readers = [AnswerReader(first, call.recording, self)]
         self._slow = False
         self._keeps_answer = False  # whether the answer is to be kept, if it comes to its end
         self.served: ServedRequest | None = None
@@ -169,7 +169,7 @@ class SharedExchange(Exchange):
     def join(self, exchange: Exchange) -> None:
         """One more reader, from the first byte on."""
         self._idempotent_calls.orphans.pop(self, None)
-        reader = Reader(exchange, self.call.recording, self)
+        reader = AnswerReader(exchange, self.call.recording, self)
         self._readers.append(reader)
         reader.catch_up()
         self.paced()
@@ -182,7 +182,7 @@ class SharedExchange(Exchange):
             if self.on_pause is not None:
                 self.on_pause(slow)
 
-    def left(self, reader: Reader) -> None:
+    def left(self, reader: AnswerReader) -> None:
         """A client has left. After the last one, another is waited for."""
         self._readers.remove(reader)
         self.paced()
@@ -222,7 +222,7 @@ class SharedExchange(Exchange):
             reader.let_go().abort(error_event(409, problem, "idempotency_key_spent"))
         self.paced()
 
-    def _finish(self, *, keep_answer: bool | None) -> list[Reader]:
+    def _finish(self, *, keep_answer: bool | None) -> list[AnswerReader]:
         """The end of the request; returns the readers that have not got theirs."""
         idempotent_calls, call, markers = self._idempotent_calls, self.call, self._idempotent_calls.markers
         if markers is not None:
@@ -247,7 +247,7 @@ class _Replay:
 
     __slots__ = ("_call", "_idempotent_calls")
 
-    def __init__(self, idempotent_calls: "IdempotentCalls", call: Call) -> None:
+    def __init__(self, idempotent_calls: "IdempotentCalls", call: IdempotentCall) -> None:
         self._idempotent_calls = idempotent_calls
         self._call = call
         idempotent_calls.calls.acquire(call)
@@ -255,7 +255,7 @@ class _Replay:
     def paced(self) -> None:
         """Nothing waits for it."""
 
-    def left(self, reader: Reader) -> None:  # noqa: ARG002 - it is the only one
+    def left(self, reader: AnswerReader) -> None:  # noqa: ARG002 - it is the only one
         self._idempotent_calls.calls.release(self._call, self._idempotent_calls.clock())
 
 
@@ -282,7 +282,7 @@ class IdempotentCalls:
         self._memory = memory
         self._secret = os.urandom(32) if markers is None else markers.secret
 
-    def join(self, tenant: str, key: str, exchange: Exchange) -> Call | None:
+    def join(self, tenant: str, key: str, exchange: Exchange) -> IdempotentCall | None:
         """Answer a request whose key is known. A key that is not gives a call to be shared; `Refusal`: it is no key."""
         if not 0 < len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
             problem = f"Idempotency-Key must be 1 to {MAX_KEY_CHARS} printable ASCII characters"
@@ -293,7 +293,7 @@ class IdempotentCalls:
         body = xxh3_64_intdigest(request.body)
         call = self.calls.find(name, self.clock())
         if call is None:
-            return Call(name, body, self._memory.reserve(tenant, 0), tenant)
+            return IdempotentCall(name, body, self._memory.reserve(tenant, 0), tenant)
         request.drop_body()  # this one reads the answer of another
         if call.body != body:
             exchange.refuse(body_differs(), NO_RETRY)
@@ -305,10 +305,10 @@ class IdempotentCalls:
             if shared is not None:
                 shared.join(exchange)
             else:
-                Reader(exchange, call.recording, _Replay(self, call)).catch_up()
+                AnswerReader(exchange, call.recording, _Replay(self, call)).catch_up()
         return None
 
-    def share(self, call: Call, exchange: Exchange) -> SharedExchange:
+    def share(self, call: IdempotentCall, exchange: Exchange) -> SharedExchange:
         """The exchange for the request of a call that begins; `exchange` is its first reader."""
         if not self.calls.begin(call, self.clock()):
             problem = "too many of your requests with an Idempotency-Key are under way"
@@ -337,7 +337,7 @@ class IdempotentCalls:
         else:
             make()
 
-    def reads_on(self, reader: Reader, call: Call) -> None:
+    def reads_on(self, reader: AnswerReader, call: IdempotentCall) -> None:
         """A reader has not read all of an answer that has just ended."""
         reader.owner = _Replay(self, call)
 
@@ -355,7 +355,7 @@ class IdempotentCalls:
             shared.give_up()
 
 
-def _spent(call: Call) -> Refusal:
+def _spent(call: IdempotentCall) -> Refusal:
     why = "has outgrown what is kept for retries" if call.under_way else "is not kept any more"
     problem = f"the answer under this Idempotency-Key {why}; send a new key to have it computed, and charged, again"
     return Refusal(409, problem, code="idempotency_key_spent")

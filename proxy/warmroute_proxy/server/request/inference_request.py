@@ -23,13 +23,13 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.http.exchange import Exchange
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.admission import RequestToAdmit
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.client_answer import ClientAnswer
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable
-from warmroute_proxy.server.request.deadlines import Progress
+from warmroute_proxy.server.request.deadlines import RequestProgress
 from warmroute_proxy.server.request.failure import Failure, outcome_of, shutting_down, unreadable
 from warmroute_proxy.server.request.placing import stay
 from warmroute_proxy.server.request.request_path import RequestPath
@@ -50,14 +50,14 @@ _DISPATCH, _SETTLE, _ROW_WRITTEN = RequestEvent.DISPATCH, RequestEvent.SETTLE, R
 class InferenceRequest:
     """One request under way."""
 
-    def __init__(self, path: RequestPath, exchange: Exchange, intake: Intake, receipt_id: str) -> None:
+    def __init__(self, path: RequestPath, exchange: Exchange, parsed: ParsedRequest, receipt_id: str) -> None:
         self.state = _PLACING
         self.id = receipt_id
-        self.intake = intake
+        self.parsed = parsed
         self._path, self._exchange = path, exchange
-        self._answer = ClientAnswer(exchange, path.answer_headers, intake, receipt_id)
+        self._answer = ClientAnswer(exchange, path.answer_headers, parsed, receipt_id)
         self._account = RequestAccount()
-        self._progress = Progress()
+        self._progress = RequestProgress()
         self.waiter: Waiter[RequestToAdmit] | None = None  # while it is queued
         self.reservation: Reservation | None = None
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it is not to go to
@@ -78,7 +78,7 @@ class InferenceRequest:
             exchange.on_unreadable = self._unreadable
         try:
             now_s = self._path.engines.clock()
-            if self.intake.choices > 1:
+            if self.parsed.choices > 1:
                 # SGLang has one bootstrap room for all choices of a prompt, so that all but one would wait for ever.
                 self.excluded |= self._path.engines.split()
             decision = self._path.placing.place(self, now_s)
@@ -107,7 +107,7 @@ class InferenceRequest:
         path, on_failure, on_end = self._path, self._forward_failed, self._forward_ended
         path.open_requests.record(self.id, decision)
         self._advance(RequestEvent.FORWARD)
-        path.forwarding.begin(self._exchange, self.intake, self.id, decision, on_failure, on_end)
+        path.forwarding.begin(self._exchange, self.parsed, self.id, decision, on_failure, on_end)
 
     def _forward_failed(self, peer: str) -> None:
         """The home did not answer: the request is served here."""
@@ -115,7 +115,7 @@ class InferenceRequest:
         self.excluded |= {peer}
         # The home may have a row under the old id.
         self.id = self._answer.receipt_id = self._path.engines.ids.receipt()
-        self.intake.facts = stay(self.intake.facts)
+        self.parsed.facts = stay(self.parsed.facts)
         self.begin()
 
     def _forward_ended(self) -> None:
@@ -124,27 +124,27 @@ class InferenceRequest:
             self._path.admission.ended(self, UsedTokens(self.reservation.tokens))
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
-        path, intake, account, request = self._path, self.intake, self._account, self._exchange.request
-        engines, facts, memory = path.engines, intake.facts, request.reservation
+        path, parsed, account, request = self._path, self.parsed, self._account, self._exchange.request
+        engines, facts, memory = path.engines, parsed.facts, request.reservation
         rid = engines.ids.rid()
         path.open_requests.record(self.id, decision)
         try:
-            path.settlement.open(account, self.id, intake, decision, rid)
+            path.settlement.open(account, self.id, parsed, decision, rid)
         except JournalError:
             path.settlement.interrupt(account)  # of an earlier attempt
             self.refused(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
             return
         path.settlement.reserve(account, facts, decision, now_s)
-        path.faults.dispatched(intake, account.ticket, now_s)
-        attempt = self._attempt = Attempt(self, engines, decision, rid, intake, path.max_answer_bytes, memory)
-        tagged = intake.prompts == 1 and engines.tag(decision, rid, facts.chain)
+        path.faults.dispatched(parsed, account.ticket, now_s)
+        attempt = self._attempt = Attempt(self, engines, decision, rid, parsed, path.max_answer_bytes, memory)
+        tagged = parsed.prompts == 1 and engines.tag(decision, rid, facts.chain)
         path.open_requests.live.add(self)
         sent_s = engines.clock()
         self._progress.dispatched(sent_s)
         account.proxy_s += sent_s - (account.since_s or request.received_s)
         self._advance(_DISPATCH)
         headers = engine_headers(request.headers)
-        attempt.start(intake, headers, request.path, tagged=tagged, carrier=request.carrier)
+        attempt.start(parsed, headers, request.path, tagged=tagged, carrier=request.carrier)
 
     def moved(self, decision: Decision) -> None:
         """The carrier has taken it to another engine, since the one that was picked did not answer."""
@@ -153,11 +153,11 @@ class InferenceRequest:
             return
         workers, rid = tuple([worker.id for worker in attempt.decision.workers]), attempt.rid
         failure = Failure(Refusal(502, "the gateway has left it", code="engine_error"), workers, True)
-        at_fault, _ = path.faults.judge(self.intake, failure, now_s, had_token=False)
+        at_fault, _ = path.faults.judge(self.parsed, failure, now_s, had_token=False)
         path.settlement.release(account, rid, at_fault, now_s)
         path.open_requests.record(self.id, decision)
         path.settlement.move(account, decision)
-        path.settlement.reserve(account, self.intake.facts, decision, now_s)
+        path.settlement.reserve(account, self.parsed.facts, decision, now_s)
         attempt.moved(decision)
 
     def unread(self) -> None:
@@ -201,9 +201,9 @@ class InferenceRequest:
         account.ttft_ms = ttft_s * 1000
         path.metrics.first_token(ttft_s)
         self.prefilled(now_s)
-        if self.intake.model.continue_broken:
-            account.continuation = Continuation.of(self.intake)
-        path.settlement.release_body(account, self._attempt, self.intake, self._exchange.request)
+        if self.parsed.model.continue_broken:
+            account.continuation = Continuation.of(self.parsed)
+        path.settlement.release_body(account, self._attempt, self.parsed, self._exchange.request)
         account.proxy_s += path.engines.clock() - now_s
 
     def prefilled(self, now_s: float) -> None:
@@ -220,7 +220,7 @@ class InferenceRequest:
             self._unreadable(problem)
             return
         self._path.admission.retries.succeeded(now_s)
-        self._path.faults.served(self.intake, attempt.decision)
+        self._path.faults.served(self.parsed, attempt.decision)
         if self.state is _LEFT:
             self._settle_left(now_s, charged=True)
             return
@@ -249,7 +249,7 @@ class InferenceRequest:
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
-        at_fault, may_retry = path.faults.judge(self.intake, failure, now_s, had_token=state is _ANSWERING)
+        at_fault, may_retry = path.faults.judge(self.parsed, failure, now_s, had_token=state is _ANSWERING)
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         self._advance(RequestEvent.FAIL)
         self.excluded |= set(failure.avoid)
@@ -304,7 +304,7 @@ class InferenceRequest:
                 return
             if not self._lost_between:
                 self._path.metrics.client_left()
-            if self.intake.several:
+            if self.parsed.several:
                 self.give_up_usage()
             else:
                 attempt.leg.pause(False)
@@ -329,7 +329,7 @@ class InferenceRequest:
     @property
     def _lost_between(self) -> bool:
         """Of one whose client has left: whether only the proxy that forwarded it, or the network to it, is gone."""
-        return self.intake.forwarded_from is not None and not self._exchange.client_left
+        return self.parsed.forwarded_from is not None and not self._exchange.client_left
 
     def _settle_left(self, now_s: float, *, charged: bool) -> None:
         """A client that left is charged for what was computed; not where only the forwarding proxy is gone."""
@@ -342,9 +342,9 @@ class InferenceRequest:
         assert attempt is not None
         self._advance(_SETTLE)
         path.open_requests.live.discard(self)
-        path.settlement.release_body(account, self._attempt, self.intake, self._exchange.request)
+        path.settlement.release_body(account, self._attempt, self.parsed, self._exchange.request)
         end = End(outcome, status, now_s, charged, self.state is _SETTLING_LEFT)
-        path.settlement.settle(account, self, attempt, self.intake, end, self._row_written)
+        path.settlement.settle(account, self, attempt, self.parsed, end, self._row_written)
 
     def _row_written(self, failure: JournalError | None) -> None:
         """The row is durable, or cannot be written: end the answer."""
@@ -396,7 +396,7 @@ class InferenceRequest:
         elif self.waiter is None:
             return
         carried = self._exchange.request.carrier is not None  # then the answer begins with the engine's
-        due = self.intake.stream and not answering and not carried
+        due = self.parsed.stream and not answering and not carried
         if due and deadlines.comment_is_due(progress, received_s, now_s):
             self._answer.comment()
 

@@ -4,7 +4,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 
 MAX_DECISIONS: Final = 1000  # newest kept, for the admin page
 
@@ -12,7 +12,7 @@ MAX_DECISIONS: Final = 1000  # newest kept, for the admin page
 class OpenRequest(Protocol):
     """A request that was sent to an engine or to another region."""
 
-    intake: Intake
+    parsed: ParsedRequest
 
     def tokens(self) -> int: ...
     def sweep(self, now_s: float) -> None: ...
@@ -35,7 +35,7 @@ class OpenRequests:
 
     def has_other_tenants(self, tenant: str) -> bool:
         """Whether any request is that of another tenant."""
-        return any(request.intake.tenant.name != tenant for request in self.live)
+        return any(request.parsed.tenant.name != tenant for request in self.live)
 
     def record(self, receipt_id: str, decision: Decision) -> None:
         """Keep a decision for the admin page."""

@@ -5,7 +5,7 @@ import msgspec
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
@@ -28,34 +28,34 @@ class Placing:
 
     def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Where a request goes now; None where it was queued or refused."""
-        intake, router, admission, excluded = request.intake, self.router, self._admission, request.excluded
+        parsed, router, admission, excluded = request.parsed, self.router, self._admission, request.excluded
         if self._faults.has_suspects:
-            refusal = self._faults.refusal(intake, now_s)
+            refusal = self._faults.refusal(parsed, now_s)
             if refusal is not None:
                 request.refused(refusal)
                 return None
-            excluded |= self._faults.closed_to(intake, now_s)
+            excluded |= self._faults.closed_to(parsed, now_s)
         try:
-            decision = router.place(intake.facts, now_s, excluded)
+            decision = router.place(parsed.facts, now_s, excluded)
         except NoWorker as error:
             causes = self._engines.why_unavailable(error.model) if error.served else ""
-            request.refused(no_worker(error, causes, split=intake.choices > 1 and self._engines.all_split()))
+            request.refused(no_worker(error, causes, split=parsed.choices > 1 and self._engines.all_split()))
             return None
         if (
             admission.queue.requests
-            or intake.tenant.limits is not None
-            or not router.has_capacity(intake.facts.model, decision, now_s)
-            or not passes(router, admission.queue, intake.facts, decision, now_s)
+            or parsed.tenant.limits is not None
+            or not router.has_capacity(parsed.facts.model, decision, now_s)
+            or not passes(router, admission.queue, parsed.facts, decision, now_s)
         ):
             return admission.enter(request, decision)
         return decision
 
     def place_again(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Where another attempt goes; None where no worker has capacity, or the budget of retries is spent."""
-        intake, router = request.intake, self.router
-        facts = intake.facts = stay(intake.facts)
+        parsed, router = request.parsed, self.router
+        facts = parsed.facts = stay(parsed.facts)
         try:
-            closed = self._faults.closed_to(intake, now_s)
+            closed = self._faults.closed_to(parsed, now_s)
             decision = router.place(facts, now_s, request.excluded | router.full(facts.model) | closed)
         except NoWorker:
             return None
@@ -66,6 +66,6 @@ class Placing:
         return decision
 
 
-def stay(facts: Facts) -> Facts:
+def stay(facts: RoutingRequest) -> RoutingRequest:
     """The same facts, for a request that is not forwarded again."""
     return msgspec.structs.replace(facts, may_forward=False)

@@ -31,7 +31,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.intake.body import Body
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.failure import Failure
@@ -81,13 +81,13 @@ class RePrefills:
         self._expired_s = 0.0
         self._looks_at_s = 0.0
 
-    def keep(self, intake: Intake, body: bytes, path: str, cache_worker: str) -> None:
+    def keep(self, parsed: ParsedRequest, body: bytes, path: str, cache_worker: str) -> None:
         """Keep a prompt that a worker has computed."""
-        if intake.several:
+        if parsed.several:
             return
-        facts = msgspec.structs.replace(intake.facts, may_forward=False, expected_output_tokens=1)
-        model = intake.model.name if intake.alias else None
-        prompt = HotPrompt(facts, body, path, intake.salt, model, intake.dropped, cache_worker)
+        facts = msgspec.structs.replace(parsed.facts, may_forward=False, expected_output_tokens=1)
+        model = parsed.model.name if parsed.alias else None
+        prompt = HotPrompt(facts, body, path, parsed.salt, model, parsed.dropped, cache_worker)
         self.prompts.keep(prompt, self.clock())
 
     def waiting(self, engine_id: str) -> int:

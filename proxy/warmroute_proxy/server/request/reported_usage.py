@@ -6,13 +6,13 @@ import msgspec
 
 from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
 from warmroute_proxy.core.accounting.usage_fields import Usage
-from warmroute_proxy.server.engines.sse import Scanner
+from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.request.answer import Answer
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
 
 
 def usage_of(
-    answer: Answer | None, scanner: Scanner, prefill: PrefillLeg | None
+    answer: Answer | None, scanner: UsageTracker, prefill: PrefillLeg | None
 ) -> tuple[Usage, dict[str, Any] | bytes | None]:
     """The usage, and the answering engine's own object: as JSON where that is the same."""
     if answer is not None:
@@ -23,7 +23,7 @@ def usage_of(
     return merge_usage(own, _details(answer, scanner), prefill_usage(prefill), scanner.content_events), own
 
 
-def own_usage(answer: Answer | None, scanner: Scanner) -> dict[str, Any] | None:
+def own_usage(answer: Answer | None, scanner: UsageTracker) -> dict[str, Any] | None:
     """The answering engine's usage object."""
     return scanner.usage if answer is None else _object(answer.usage)
 
@@ -37,7 +37,7 @@ def prefill_usage(prefill: PrefillLeg | None) -> dict[str, Any] | None:
     return usage if isinstance(usage, dict) else None
 
 
-def _details(answer: Answer | None, scanner: Scanner) -> dict[str, Any] | None:
+def _details(answer: Answer | None, scanner: UsageTracker) -> dict[str, Any] | None:
     """The answering engine's cached-token details."""
     if answer is None:
         return scanner.details

@@ -24,14 +24,14 @@ from warmroute_proxy.core.placement.credit import Credits, MovedTurn, credit_nan
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm, last_prompt_tokens, repeats
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
-from warmroute_proxy.core.prompt.facts import Facts
+from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.quota import NO_TOKENS
 from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.body import NO_BODY
 from warmroute_proxy.server.intake.caller import as_warm
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
 from warmroute_proxy.server.ledger.journal import JournalError
@@ -107,18 +107,20 @@ class Settlement:
         self._region = announcements.region
         self._unix_clock = unix_clock
 
-    def open(self, account: RequestAccount, receipt_id: str, intake: Intake, decision: Decision, rid: str) -> None:
+    def open(
+        self, account: RequestAccount, receipt_id: str, parsed: ParsedRequest, decision: Decision, rid: str
+    ) -> None:
         """Open the row, or add an attempt to it, before it is sent. Raises: JournalError."""
         entry = account.entry
         served_by = self._engines.served_by(decision)
         if entry is None:
-            facts, model, opened_at = intake.facts, intake.model, self._unix_clock()
+            facts, model, opened_at = parsed.facts, parsed.model, self._unix_clock()
             entry = Entry(
-                receipt_id, intake.tenant.name, intake.session, facts.lineage.to_bytes(8, "big").hex(), facts.turn,
-                self._region, model.name, intake.route, intake.stream,
-                self._prices.rates(model.name, opened_at), opened_at, intake.forwarded_from,
+                receipt_id, parsed.tenant.name, parsed.session, facts.lineage.to_bytes(8, "big").hex(), facts.turn,
+                self._region, model.name, parsed.route, parsed.stream,
+                self._prices.rates(model.name, opened_at), opened_at, parsed.forwarded_from,
             )  # fmt: skip
-            account.looked = intake.look()
+            account.looked = parsed.look()
         dispatch(entry, rid, served_by, decision.predicted_cached_tokens)
         self._ledger.open(entry)
         account.entry = entry
@@ -142,15 +144,15 @@ class Settlement:
         account: RequestAccount,
         request: ReservingRequest,
         attempt: Attempt,
-        intake: Intake,
+        parsed: ParsedRequest,
         end: End,
         on_written: Callable[[JournalError | None], None],
     ) -> None:
         """Turn what was reported into a row and a receipt; `on_written` is called once the row is durable."""
-        entry, facts = account.entry, intake.facts
+        entry, facts = account.entry, parsed.facts
         assert entry is not None
         if end.outcome != "completed":
-            intake.left_unanswered()
+            parsed.left_unanswered()
         usage, reported = attempt.account()
         if end.charged and attempt.leg.sent:
             usage = _with_expected(usage, reported, attempt, facts, end)
@@ -159,15 +161,15 @@ class Settlement:
         before = self._router.last_settled(facts)
         earlier = None if before is not None else self._ledger.earlier_turns.get(entry.lineage)
         loss = losses_of(before, facts, usage, attempt, self._region, earlier, account.looked)
-        settled = self._settle_ticket(account, attempt, intake, usage, end)
+        settled = self._settle_ticket(account, attempt, parsed, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
         reservation = request.reservation
         if reservation is not None:
             self._admission.ended(request, reservation.used(usage) if end.charged else NO_TOKENS)
-        changes = intake.changes
-        if intake.dropped:
-            changes = changes._replace(dropped_fields=names_of(intake.dropped.union(changes.dropped_fields)))
+        changes = parsed.changes
+        if parsed.dropped:
+            changes = changes._replace(dropped_fields=names_of(parsed.dropped.union(changes.dropped_fields)))
         predicted, most = attempt.decision.predicted, entry.predicted_cached
         if settled is not None:
             most = settled.predicted_cached_tokens
@@ -177,7 +179,7 @@ class Settlement:
             entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(
             end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
-            changes, self._receipt_fields(account, intake, loss, before, attempt.decision, usage),
+            changes, self._receipt_fields(account, parsed, loss, before, attempt.decision, usage),
         )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         if reservation is not None:
@@ -190,17 +192,17 @@ class Settlement:
     def _receipt_fields(
         self,
         account: RequestAccount,
-        intake: Intake,
+        parsed: ParsedRequest,
         loss: Mapping[str, int],
         before: SettledTurn | None,
         decision: Decision,
         usage: Usage,
     ) -> bytes:
         """The members of the receipt beside those that every one has."""
-        own = intake.receipt_fields
-        if before is not None and keeps_warm(intake.facts, before):
+        own = parsed.receipt_fields
+        if before is not None and keeps_warm(parsed.facts, before):
             own = as_warm(own)
-        members = [*([own] if own else []), *intake.forwarded()]
+        members = [*([own] if own else []), *parsed.forwarded()]
         if "elsewhere" in loss:
             region = msgspec.json.encode(elsewhere_region(before, decision, self._region))
             members.append(b'"elsewhere_region":%b' % region)
@@ -208,8 +210,8 @@ class Settlement:
         if "evicted" in loss and decision.restarted_tokens > expected:
             members.append(b'"evicted_by":"engine_restart"')
         if "moved" in loss and before is not None and self._prices.credit_moved:
-            answers = intake.choices * intake.prompts
-            turn = MovedTurn(intake.facts, decision, usage, loss["moved"], account.attempts, answers)
+            answers = parsed.choices * parsed.prompts
+            turn = MovedTurn(parsed.facts, decision, usage, loss["moved"], account.attempts, answers)
             members += self._credit(account, turn, before)
         if "prefix_changed" in loss and account.entry is not None:
             members += member(account.looked, loss["prefix_changed"], usage, account.entry.rates)
@@ -232,7 +234,7 @@ class Settlement:
         if credit is not None:
             self._ledger.settle(credit, _ignore)
 
-    def reserve(self, account: RequestAccount, facts: Facts, decision: Decision, now_s: float) -> None:
+    def reserve(self, account: RequestAccount, facts: RoutingRequest, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""
         ticket = account.ticket = self._router.dispatched(facts, decision, now_s)
         if self._announcements is not None:
@@ -266,7 +268,9 @@ class Settlement:
         # What it has stored of the prompt will be evicted, and its KV events are to be followed until then.
         self._engines.settled(ticket.decision, rid, 0)
 
-    def release_body(self, account: RequestAccount, attempt: Attempt | None, intake: Intake, request: Request) -> None:
+    def release_body(
+        self, account: RequestAccount, attempt: Attempt | None, parsed: ParsedRequest, request: Request
+    ) -> None:
         """Drop the body: nothing is sent again. Megabytes must not wait for the garbage collector."""
         body, re_prefills = request.body, self._re_prefills
         if (
@@ -275,20 +279,20 @@ class Settlement:
             and account.ttft_ms is not None
             and attempt is not None
         ):
-            re_prefills.keep(intake, body, request.path, attempt.decision.cache_worker)
+            re_prefills.keep(parsed, body, request.path, attempt.decision.cache_worker)
         if account.continuation is None:
-            intake.body = NO_BODY
+            parsed.body = NO_BODY
             request.drop_body()
         request.body = b""
 
     def _settle_ticket(
-        self, account: RequestAccount, attempt: Attempt, intake: Intake, usage: Usage, end: End
+        self, account: RequestAccount, attempt: Attempt, parsed: ParsedRequest, usage: Usage, end: End
     ) -> Settled | None:
         """Give the router what came of its decision; None where the ticket was released before."""
         ticket = account.ticket
         if ticket is None:
             return None
-        if not intake.facts.expects:
+        if not parsed.facts.expects:
             called_tools = (attempt.answer or attempt.scanner).called_tools
             self._router.working_set.expect(ticket, TOOLS if called_tools else PERSON)
         guessed, reasoning = usage.estimated, usage.reasoning_tokens
@@ -301,37 +305,37 @@ class Settlement:
             prompt = None if "prompt_tokens" in guessed else prompt
             cached = None if "cached_tokens" in guessed else cached
             completion = None if "completion_tokens" in guessed else completion
-        if intake.choices > 1 or intake.prompts > 1:
+        if parsed.choices > 1 or parsed.prompts > 1:
             # What one of several computes is cached for the next: that says nothing of what was cached before.
             cached = completion = None
         streamed = (
             usage.completion_tokens
-            if attempt.answer is None and _shows_pace(account, intake, guessed, client_left=end.client_left)
+            if attempt.answer is None and _shows_pace(account, parsed, guessed, client_left=end.client_left)
             else None
         )
-        settled = self._router.settled(ticket, intake.facts, end.now_s, prompt, cached, completion, streamed)
+        settled = self._router.settled(ticket, parsed.facts, end.now_s, prompt, cached, completion, streamed)
         if self._announcements is not None:
-            turn = self._router.regional_turn(ticket, intake.facts, prompt, cached, completion)
-            self._announcements.turn(turn, intake.facts.allowed_regions)
+            turn = self._router.regional_turn(ticket, parsed.facts, prompt, cached, completion)
+            self._announcements.turn(turn, parsed.facts.allowed_regions)
         account.ticket = None
         self._admission.freed()
         self._engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
         if account.looked is not None and end.charged and end.outcome == "completed":
-            intake.prefix_breaks.remember(intake.facts, intake.messages, account.looked, usage, ticket.decision)
+            parsed.prefix_breaks.remember(parsed.facts, parsed.messages, account.looked, usage, ticket.decision)
         return settled
 
 
-def _shows_pace(account: RequestAccount, intake: Intake, guessed: Collection[str], *, client_left: bool) -> bool:
+def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collection[str], *, client_left: bool) -> bool:
     """Whether one engine has streamed the whole answer at its own pace."""
     return (
-        not (client_left or account.read_slowly or intake.several or "completion_tokens" in guessed)
+        not (client_left or account.read_slowly or parsed.several or "completion_tokens" in guessed)
         and account.entry is not None
         and len(account.entry.rids) == 1
     )
 
 
 def _with_expected(
-    usage: Usage, reported: Mapping[str, Any] | bytes | None, attempt: Attempt, facts: Facts, end: End
+    usage: Usage, reported: Mapping[str, Any] | bytes | None, attempt: Attempt, facts: RoutingRequest, end: End
 ) -> Usage:
     """The usage of a request that ran, with what placement expected of it where no engine has counted its prompt.
 
@@ -354,7 +358,7 @@ def _with_expected(
 
 def losses_of(
     last_settled: SettledTurn | None,
-    facts: Facts,
+    facts: RoutingRequest,
     usage: Usage,
     attempt: Attempt,
     here: str,

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from warmroute.contract.money import usd
-from warmroute_proxy.core.queue.budget import Budget, Lease, Span, SpendReservation, Taken, Verdict
+from warmroute_proxy.core.queue.budget import Budget, BudgetVerdict, Lease, Span, SpendReservation, Taken
 from warmroute_proxy.core.queue.rotation import Rotation
 from warmroute_proxy.core.queue.scope import ByScope
 from warmroute_proxy.server.base import declared_metrics as declared
@@ -105,7 +105,7 @@ class Budgets:
         for lease in made.leases:
             self._in_use.add(lease)
             self._ask_for(lease, now_s)
-        return verdict is Verdict.GRANTED
+        return verdict is BudgetVerdict.GRANTED
 
     def refusal(self, lease: Lease) -> Refusal:
         """The 429 of a reservation that a lease has not enough for."""

@@ -11,7 +11,7 @@ from typing import Final
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Exchange
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.request_path import RequestPath
@@ -22,7 +22,7 @@ from warmroute_proxy.server.tracing.finished import Child, Finished
 from warmroute_proxy.server.tracing.timeline import Timeline
 from warmroute_proxy.server.tracing.tracing import Tracing
 
-NewRequest = Callable[[RequestPath, Exchange, Intake, str], InferenceRequest]
+NewRequest = Callable[[RequestPath, Exchange, ParsedRequest, str], InferenceRequest]
 
 _ENDS: Final = frozenset({RequestState.ENDED, RequestState.CRASHED})
 _NO_ERRORS: Final = frozenset({"completed", "forwarded"})
@@ -35,13 +35,13 @@ class TracedRequest(InferenceRequest):
         self,
         path: RequestPath,
         exchange: Exchange,
-        intake: Intake,
+        parsed: ParsedRequest,
         receipt_id: str,
         tracing: Tracing,
         trace: Context,
     ) -> None:
         """`trace`: where the request's span belongs; its `span_id` is 0 where it has no parent."""
-        super().__init__(path, exchange, intake, receipt_id)
+        super().__init__(path, exchange, parsed, receipt_id)
         self._tracing = tracing
         self._trace = trace
         self._span_id = tracing.sampler.span_id()
@@ -79,18 +79,18 @@ class TracedRequest(InferenceRequest):
         super()._row_written(failure)
 
     def _hand_over(self, now_s: float) -> None:
-        entry, intake, tracing = self._account.entry, self.intake, self._tracing
+        entry, parsed, tracing = self._account.entry, self.parsed, self._tracing
         status, error = self._refused_with
         offset_s, ttft_s = tracing.unix_offset_s(), None
         outcome = _outcome(self.state, error, self._timeline.children)
         if entry is not None and entry.outcome is not None:
             outcome, status = entry.outcome, status or entry.status
-            ttft_s = entry.ttft_ms / 1000 if intake.stream and entry.ttft_ms is not None else None
+            ttft_s = entry.ttft_ms / 1000 if parsed.stream and entry.ttft_ms is not None else None
         tracing.note(self._trace.trace_id, now_s + offset_s, ttft_s, self._timeline.waited_s)
         tracing.ended(
             Finished(
                 self._trace.trace_id, self._span_id, self._trace.span_id, self._exchange.request.received_s, now_s,
-                offset_s, self.id, intake.session, intake.model.name, intake.route, intake.stream, intake.facts.turn,
+                offset_s, self.id, parsed.session, parsed.model.name, parsed.route, parsed.stream, parsed.facts.turn,
                 outcome, status, error or ("" if outcome in _NO_ERRORS else outcome), entry, self._timeline.children,
             )
         )  # fmt: skip
@@ -102,21 +102,21 @@ def request_maker(tracing: Tracing | None) -> NewRequest:
         return InferenceRequest
     traced: Tracing = tracing
 
-    def make(path: RequestPath, exchange: Exchange, intake: Intake, receipt_id: str) -> InferenceRequest:
-        trace = _trace_of(traced, exchange.request.headers, intake)
+    def make(path: RequestPath, exchange: Exchange, parsed: ParsedRequest, receipt_id: str) -> InferenceRequest:
+        trace = _trace_of(traced, exchange.request.headers, parsed)
         if trace is None:
-            return InferenceRequest(path, exchange, intake, receipt_id)
-        return TracedRequest(path, exchange, intake, receipt_id, traced, trace)
+            return InferenceRequest(path, exchange, parsed, receipt_id)
+        return TracedRequest(path, exchange, parsed, receipt_id, traced, trace)
 
     return make
 
 
-def _trace_of(tracing: Tracing, headers: dict[str, str], intake: Intake) -> Context | None:
+def _trace_of(tracing: Tracing, headers: dict[str, str], parsed: ParsedRequest) -> Context | None:
     """Where the span of a request belongs; None where it has no trace."""
     sampler, parent = tracing.sampler, headers.get(TRACEPARENT)
     if parent is not None and (context := read_context(parent)) is not None:
         return context if sampler.takes(context) else None
-    if intake.forwarded_from is not None:
+    if parsed.forwarded_from is not None:
         return None  # the proxy that has forwarded it has decided
     trace_id = sampler.new_trace()
     return None if trace_id is None else Context(trace_id, 0, True)

@@ -37,7 +37,7 @@ class Ask(Protocol):
         ...
 
 
-class Change(Struct, frozen=True):
+class DirectoryChange(Struct, frozen=True):
     """A row of the audit log. `old`, `new`: what was changed of the record; never a secret."""
 
     id: int
@@ -81,12 +81,12 @@ class Operator:
 
     async def changes(
         self, kinds: Sequence[str], since_s: float | None, before: int | None, limit: int
-    ) -> list[Change]:
+    ) -> list[DirectoryChange]:
         """The audit log of some kinds, the newest first. `since_s`: unix seconds; `before`: the id of a row."""
 
-        async def read(connection: Connection) -> list[Change]:
+        async def read(connection: Connection) -> list[DirectoryChange]:
             rows = await connection.fetch(_CHANGES, list(kinds), since_s, before, min(limit, MAX_LISTED))
-            return [Change(**{**row, "old": _value(row["old"]), "new": _value(row["new"])}) for row in rows]
+            return [DirectoryChange(**{**row, "old": _value(row["old"]), "new": _value(row["new"])}) for row in rows]
 
         return await self.read(read)
 

@@ -19,7 +19,7 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.stores.stores import Stores
 
 CODE: Final = "rate_limit_exceeded"
@@ -38,7 +38,7 @@ class ReservingRequest(Protocol):
 class LimitedRequest(ReservingRequest, Protocol):
     """The same, as it comes."""
 
-    intake: Intake
+    parsed: ParsedRequest
 
 
 class RequestLimits:
@@ -78,9 +78,9 @@ class RequestLimits:
 
     def reserve(self, request: LimitedRequest, decision: Decision) -> Shortage | None:
         """Reserve what a request may use, where it is counted here; or return what is short."""
-        intake, facts = request.intake, request.intake.facts
-        tenant, key_id = intake.tenant.name, intake.key_id
-        if intake.forwarded_from is None and request.reservation is None and (quotas := self.quotas.of(tenant, key_id)):
+        parsed, facts = request.parsed, request.parsed.facts
+        tenant, key_id = parsed.tenant.name, parsed.key_id
+        if parsed.forwarded_from is None and request.reservation is None and (quotas := self.quotas.of(tenant, key_id)):
             sequences = facts.sequences
             tokens = decision.prompt_tokens_est + facts.expected_output_tokens * sequences
             shortage = reserve(quotas, tokens, self._clock(), sequences)
@@ -96,11 +96,11 @@ class RequestLimits:
 
     def reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
         """Let the request reserve its price, once, unless another region is to compute it: that one pays."""
-        intake, reservation = request.intake, request.reservation
-        leases = self._budgets.of(intake.tenant.name, intake.key_id)
+        parsed, reservation = request.parsed, request.reservation
+        leases = self._budgets.of(parsed.tenant.name, parsed.key_id)
         if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
             return
-        rates, facts = self._prices.now(intake.model.name).rates, intake.facts
+        rates, facts = self._prices.now(parsed.model.name).rates, parsed.facts
         amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
         if reservation is None:
             reservation = request.reservation = Reservation((), 0, 0)
@@ -141,12 +141,12 @@ class RequestLimits:
                     return made.lacking.budget.reason, shared.refusal(made.lacking)
         return None
 
-    def beyond(self, intake: Intake, shortage: Shortage) -> Refusal:
+    def beyond(self, parsed: ParsedRequest, shortage: Shortage) -> Refusal:
         """The 429 of a request that is beyond a limit by the minute."""
         after_s = max(1, math.ceil(shortage.wait_s))
         what = f"the limit of {shortage.limit} {shortage.kind} a minute{shortage.scope.words} is reached"
         text = f"{what}: {shortage.left} are left; try again in {after_s} s"
-        return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.headers(intake))
+        return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.headers(parsed))
 
     def held_up_by(self, request: ReservingRequest) -> str:
         """The limit at once that a request waits for, in words; empty where it waits for none."""
@@ -155,11 +155,11 @@ class RequestLimits:
             "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"
         )
 
-    def headers(self, intake: Intake) -> tuple[tuple[str, str], ...]:
+    def headers(self, parsed: ParsedRequest) -> tuple[tuple[str, str], ...]:
         """What is left of limits by the minute, as OpenAI's headers, of the one with the least; and the warning of
         budgets that are used up for the most part.
         """
-        now, tenant, key_id = self._clock(), intake.tenant.name, intake.key_id
+        now, tenant, key_id = self._clock(), parsed.tenant.name, parsed.key_id
         quotas = self.quotas.of(tenant, key_id)
         found: list[tuple[str, str]] = []
         for kind, of_limit, of_remaining, of_reset in _HEADERS:

@@ -5,7 +5,7 @@ from asyncio import AbstractEventLoop
 from msgspec.structs import replace
 
 from warmroute.contract.changes import NO_CHANGES
-from warmroute_proxy.dialects.work import TooMuch, Work
+from warmroute_proxy.dialects.work import TooMuch, TranslationWork
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.terms import Terms
@@ -15,10 +15,10 @@ from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need
 from warmroute_proxy.server.intake.intake import CHAT, check_light, model_for, read, read_body
 from warmroute_proxy.server.intake.known_body import no_check
 from warmroute_proxy.server.intake.large_bodies import LargeBodies
-from warmroute_proxy.server.intake.parsed_request import Intake
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 
 
-class Intakes:
+class RequestParser:
     """What requests are read with."""
 
     def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop, metrics: Metrics) -> None:
@@ -46,7 +46,7 @@ class Intakes:
         """What a translation of a tenant's request depends on."""
         return Terms(tenant, self.callers.secrets, self._config)
 
-    def read(self, request: Request, caller: Caller) -> Intake:
+    def read(self, request: Request, caller: Caller) -> ParsedRequest:
         """Read a request in the event loop. Raises: Refusal, or TooMuch where that would take too long."""
         raw = request.body
         assert isinstance(raw, bytes)
@@ -54,23 +54,23 @@ class Intakes:
             return self._read_cleaned(request, raw, caller)
         return read(request, caller, self.callers, self._config)
 
-    def read_translated(self, request: Request, caller: Caller) -> Intake:
-        """Read a request that a dialect has translated, and cleaned, within its `Work`. Raises: Refusal."""
+    def read_translated(self, request: Request, caller: Caller) -> ParsedRequest:
+        """Read a request that a dialect has translated, and cleaned, within its `TranslationWork`. Raises: Refusal."""
         return read(request, caller, self.callers, self._config, no_check)
 
-    def unserved(self, request: Request, caller: Caller) -> Intake:
+    def unserved(self, request: Request, caller: Caller) -> ParsedRequest:
         """Read a request that is not to be served; no conversation learns of it. Raises: Refusal."""
-        return read_body(bytes(request.body), caller, self.callers.secrets, self._config).intake
+        return read_body(bytes(request.body), caller, self.callers.secrets, self._config).parsed
 
     def check_model(self, name: str, caller: Caller) -> None:
         """Raises: Refusal, where a caller may not use a model, or there is none of this name."""
         model_for(name, caller.tenant, self._config)
 
-    def _read_cleaned(self, request: Request, raw: bytes, caller: Caller) -> Intake:
+    def _read_cleaned(self, request: Request, raw: bytes, caller: Caller) -> ParsedRequest:
         check_light(raw)
         changes = NO_CHANGES
         if caller.region is None:
-            request.body, changes = cleaned(raw, self._config, Work.in_loop(len(raw)))
+            request.body, changes = cleaned(raw, self._config, TranslationWork.in_loop(len(raw)))
         try:
             return replace(read(request, caller, self.callers, self._config), changes=changes)
         except TooMuch:

@@ -17,7 +17,7 @@ VOIDS_AT_ONCE: Final = 100  # of a region, between two probes
 NEVER_COMES_S: Final = 4 * VALID_S  # after it no proxy takes the forward any more
 
 
-class Voids:
+class ReceiptVoider:
     """Has rows of other regions voided."""
 
     def __init__(
