@@ -59,9 +59,7 @@ class ParsedRequest(msgspec.Struct, gc=False):
     """Of a forwarded request: the way between the two regions, there and back, as it was last measured."""
 
     def forwarded(self) -> list[bytes]:
-        """The member of its receipt that says where it came in, and what the distance cost; none where it was here."""
-        if self.forwarded_from is None:
-            return []
+        """The member of its receipt that says in which other region it came in, and what the distance cost."""
         return [b'"forwarded":%b' % msgspec.json.encode({"from": self.forwarded_from, "rtt_ms": self.rtt_ms})]
 
     def look(self) -> Looked | KnownPrompt | None:

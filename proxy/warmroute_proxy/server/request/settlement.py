@@ -202,7 +202,9 @@ class Settlement:
         own = parsed.receipt_fields
         if before is not None and keeps_warm(parsed.facts, before):
             own = as_warm(own)
-        members = [*([own] if own else []), *parsed.forwarded()]
+        members = [own] if own else []
+        if parsed.forwarded_from is not None:
+            members += parsed.forwarded()
         if "elsewhere" in loss:
             region = msgspec.json.encode(elsewhere_region(before, decision, self._region))
             members.append(b'"elsewhere_region":%b' % region)
