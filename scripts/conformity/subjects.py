@@ -150,7 +150,7 @@ def sglang(place: Workplace) -> Iterator[Subject]:
     yield _sglang_router(place, engines, behind)
     yield _smg(place, engines, behind)
     yield _litellm(place, engines, behind)
-    yield _own_proxy(place, engines, behind)
+    yield _own_proxy(place, engines, "warmroute", 0, behind)
 
 
 def _sglang_engine(place: Workplace, number: int) -> str:
@@ -215,7 +215,10 @@ def _litellm(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
     return Subject("LiteLLM", 5, f"http://127.0.0.1:{port}", version, how, apis=ALL, keys=[file], price=PRICE)
 
 
-def _own_proxy(place: Workplace, engines: Sequence[str], behind: str) -> Subject:
+def _own_proxy(
+    place: Workplace, engines: Sequence[str], name: str, order: int, behind: str, *, kind: str = ""
+) -> Subject:
+    """`kind`: what an engine's table says of it; nothing for SGLang."""
     keys = [new_api_key()[0] for _ in range(2)]
     files = [place.logs / f"own-{number}.key" for number in range(2)]
     for file, key in zip(files, keys, strict=True):
@@ -226,11 +229,11 @@ def _own_proxy(place: Workplace, engines: Sequence[str], behind: str) -> Subject
     port = free_port()
     input_, cached, output = PRICE.split(":")
     parts = [
-        f'[proxy]\nregion = "east"\nport = {port}\nstate_dir = "{place.logs / "own"}"',
+        f'[proxy]\nregion = "east"\nport = {port}\nstate_dir = "{place.logs / f"own-{order}"}"',
         f'[secret]\nfile = "{secret}"',
         '[[region]]\nname = "east"\nurl = ""',
         *(
-            f'[[engine]]\nid = "e{number}"\nurl = "{url}"\nregion = "east"\nrole = "aggregated"'
+            f'[[engine]]\nid = "e{number}"\nurl = "{url}"\nregion = "east"\n{kind}'
             for number, url in enumerate(engines)
         ),
         f'[[model]]\nname = "{MODEL}"\ninput = "{input_}"\ncached = "{cached}"\noutput = "{output}"',
@@ -238,11 +241,11 @@ def _own_proxy(place: Workplace, engines: Sequence[str], behind: str) -> Subject
     ]
     config = place.logs / "own.toml"
     config.write_text("\n".join(parts) + "\n")
-    log = place.start("own", [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", config])
+    log = place.start(f"own-{order}", [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", config])
     place.wait(f"http://127.0.0.1:{port}/ready", log)
     how = f"before {behind}"
     url = f"http://127.0.0.1:{port}"
-    return Subject("warmroute", 0, url, _warmroute_version(), how, apis=ALL, keys=files, price=PRICE)
+    return Subject(name, order, url, _warmroute_version(), how, apis=ALL, keys=files, price=PRICE)
 
 
 def vllm(place: Workplace) -> Iterator[Subject]:
@@ -253,6 +256,8 @@ def vllm(place: Workplace) -> Iterator[Subject]:
     how = "one server on a CPU with `--enable-prompt-tokens-details` and a tool parser"
     yield Subject("vLLM", 6, engines[0], version, how, apis=("openai", "anthropic"))
     yield _vllm_router(place, engines, version)
+    behind = f"two vLLM {version} on a CPU with `--enable-prompt-tokens-details` and a tool parser"
+    yield _own_proxy(place, engines, "warmroute (vLLM)", 1, behind, kind='kind = "openai"\nprovider = "vllm"')
 
 
 def _model(place: Workplace) -> Path:
