@@ -12,7 +12,7 @@ from warmroute.contract.money import MAX_USD_PER_MTOK, PICO_PER_USD_PER_MTOK, Ca
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
-from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
+from warmroute_proxy.core.accounting.usage import before_answers, merge_usage, plain_usage
 from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -147,3 +147,19 @@ def test_every_receipt_passes_the_readers_check(
     settled = {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "cost", "warmroute"}
     for name in set(reported or {}) - settled:
         assert shown[name] == json.loads(msgspec.json.encode(reported[name]))
+
+
+@given(
+    st.integers(1, 100_000), st.integers(0, 100_000), st.tuples(*[st.integers(0, 50_000)] * 3), st.sampled_from((1, 64))
+)
+def test_several_answers_have_no_more_cached_tokens_than_the_cache_had(
+    prompt: int, cached: int, expected: tuple[int, int, int], page: int
+) -> None:
+    """What lies within the error of the estimate is the engine's to say; more counts as what was expected."""
+    report = {"prompt_tokens": prompt, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": cached}}
+    usage = merge_usage(report, None, None, 0)
+    found = before_answers(usage, expected, page)
+    assert found.cached_tokens in {usage.cached_tokens, sum(expected)}
+    assert found.cached_tokens <= min(usage.cached_tokens, sum(expected) * 1.03 + page)
+    assert found.device + found.host + found.storage == found.cached_tokens
+    assert ("cached_tokens" in found.estimated) == (found is not usage or "cached_tokens" in usage.estimated)

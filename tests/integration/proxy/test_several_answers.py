@@ -103,14 +103,19 @@ def test_a_client_that_leaves_ends_them_all(
 
 
 def test_what_choices_share_is_no_error_of_prediction(engines: dict[str, EngineProcess], tmp_path: Path) -> None:
-    """A prompt that nobody has seen is reported as cached, by its own first choice. The receipt has that number."""
+    """A prompt that nobody has seen is reported as cached, by its own first choice. That is no cached price."""
     proxy = serving(engines, tmp_path, "a0")
     try:
         with proxy.client() as client:
             usage = client.post(CHAT, json=chat("new to all", n=2, max_tokens=2)).json()["usage"]
-            assert contract_receipt.cached_tokens(usage) > 0
+            assert contract_receipt.cached_tokens(usage) == 0
+            assert "cached_tokens" in usage["warmroute"]["estimated"]
+            assert contract_receipt.check(usage) == []
             assert metric(proxy, "warmroute_prediction_error_ratio_count") == 0
             client.post(CHAT, json=chat("new to all", max_tokens=2))
             assert metric(proxy, "warmroute_prediction_error_ratio_count") == 1
+            again = client.post(CHAT, json=chat("new to all", n=2, max_tokens=2)).json()["usage"]
+            assert contract_receipt.cached_tokens(again) > 0
+            assert "cached_tokens" not in again["warmroute"]["estimated"]
     finally:
         proxy.stop()

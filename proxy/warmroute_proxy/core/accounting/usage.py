@@ -16,6 +16,10 @@ fills the per-request details. The rules here, in order:
 A request that ran, and of which no engine has counted the prompt, is charged what placement expected of it
 (`with_expected`): else a client that leaves before the count comes computes for nothing.
 
+Of several answers to one prompt (`n` > 1), engines report the cached tokens of a later answer, which the first one has
+computed. So a request for two answers would have a new prompt at the price of a cached one: what placement expected of
+the cache counts there (`before_answers`).
+
 A prompt has at least one token: where an engine reports none, because the request was aborted or refused while it
 waited, it has not counted, and neither its prompt nor its cached tokens are known.
 
@@ -33,6 +37,7 @@ from typing import Any, Final
 import msgspec
 
 from warmroute.contract.receipt import ESTIMATED_FIELDS, TIERS
+from warmroute_proxy.core.accounting.losses import ESTIMATE_ERROR
 from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Extension, PlainUsage, Usage
 
 _WRITTEN: Final = ("cache_write_tokens", "cache_creation_tokens")
@@ -156,6 +161,26 @@ def with_expected(usage: Usage, prompt_tokens: int, cached: tuple[int, int, int]
         storage=storage,
         write_5m=0,
         write_1h=0,
+        estimated=tuple(name for name in ESTIMATED_FIELDS if name in guessed),
+    )
+
+
+def before_answers(usage: Usage, cached: tuple[int, int, int], page_tokens: int) -> Usage:
+    """The usage of a request for several answers, with no more cached tokens than its cache had before the first one.
+
+    `cached`: what placement expected there, by tier. A report within the error of that estimate is believed.
+    """
+    expected = sum(cached)
+    if usage.cached_tokens <= expected * (1 + ESTIMATE_ERROR) + page_tokens:
+        return usage
+    device, host, storage = cached
+    guessed = {*usage.estimated, "cached_tokens", "cached_tiers"}
+    return msgspec.structs.replace(
+        usage,
+        cached_tokens=expected,
+        device=device,
+        host=host,
+        storage=storage,
         estimated=tuple(name for name in ESTIMATED_FIELDS if name in guessed),
     )
 

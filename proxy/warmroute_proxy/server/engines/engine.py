@@ -34,6 +34,9 @@ class Engine:
         """The header line with the engine's key, sent with every request; empty where it needs none."""
 
         self.is_sglang = config.kind == "sglang"
+        self.shares_answers = self.is_sglang or config.provider.salted
+        """Whether it reports what its first answer has computed as cached for the next: SGLang and vLLM do."""
+
         self._session_header = config.provider.header
         self._heads: dict[str, bytes] = {}  # by path; the code has two
         self.admin_bearer = bearer(config.admin_key_file, config.keys_within) or self.bearer

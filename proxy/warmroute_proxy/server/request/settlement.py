@@ -13,7 +13,7 @@ from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
 from warmroute_proxy.core.accounting.entry_steps import Ending, crediting, dispatch, interrupt, move, settle
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
-from warmroute_proxy.core.accounting.usage import with_expected
+from warmroute_proxy.core.accounting.usage import before_answers, with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
@@ -153,7 +153,7 @@ class Settlement:
         assert entry is not None
         if end.outcome != "completed":
             parsed.left_unanswered()
-        usage, reported = attempt.account()
+        usage, reported = _counted(attempt, parsed)
         if end.charged and attempt.leg.sent:
             usage = _with_expected(usage, reported, attempt, facts, end)
         if account.continuation is not None:
@@ -334,6 +334,17 @@ def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collect
         and account.entry is not None
         and len(account.entry.rids) == 1
     )
+
+
+def _counted(attempt: Attempt, parsed: ParsedRequest) -> tuple[Usage, dict[str, Any] | bytes | None]:
+    """What was reported, without what the first of several answers has computed for the others."""
+    usage, reported = attempt.account()
+    if parsed.choices == 1 or not attempt.engine.shares_answers:
+        return usage, reported
+    found = before_answers(usage, attempt.decision.predicted, attempt.engine.info.page_tokens)
+    if found is not usage and isinstance(reported, bytes):
+        reported = msgspec.json.decode(reported)
+    return found, reported
 
 
 def _with_expected(
