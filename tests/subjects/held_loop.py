@@ -22,7 +22,7 @@ WRITTEN_S: Final = 0.002
 def _watched(path: Path) -> Any:
     run = proxy_main._run
 
-    async def watched(*arguments: Any) -> None:
+    async def watched(*arguments: Any, **named: Any) -> None:
         loop = asyncio.get_running_loop()
         at_s = time.thread_time()
 
@@ -37,7 +37,7 @@ def _watched(path: Path) -> Any:
             loop.call_later(TICK_S, tick)
 
         tick()
-        await run(*arguments)
+        await run(*arguments, **named)
 
     return watched
 
