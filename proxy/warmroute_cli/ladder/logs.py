@@ -19,8 +19,8 @@ from warmroute_proxy.ladder.of_reports import Reports
 from warmroute_proxy.ladder.readers.lines import MAX_LINE_BYTES, Reader, json_object
 from warmroute_proxy.ladder.readers.litellm import LiteLLM, is_litellm
 from warmroute_proxy.ladder.readers.otel import Otel
-from warmroute_proxy.ladder.readers.sglang import FINISHED, SGLang
-from warmroute_proxy.ladder.readers.vllm import VLLM
+from warmroute_proxy.ladder.readers.sglang import SGLang, is_finished
+from warmroute_proxy.ladder.readers.vllm import VLLM, is_request
 from warmroute_proxy.ladder.turn import LadderTurn
 
 TRACE: Final = "trace"
@@ -76,9 +76,9 @@ def format_of(path: Path) -> str:
             break
         if number == 0 and _is_trace(line):
             return TRACE
-        if FINISHED.encode() in line or b"Finish: obj=" in line:
+        if is_finished(line):
             return "sglang"
-        if b" details: prompt: " in line and b"prompt_token_ids: [" in line:
+        if is_request(line):
             return "vllm"
         row = json_object(line) if line[:1] == b"{" else None
         if row is not None and "resourceSpans" in row:

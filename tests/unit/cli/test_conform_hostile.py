@@ -71,7 +71,7 @@ def serve() -> Iterator[Serve]:
         given = {"answer": answer} | ({} if models is None else {"models": (models,)})
         server = QuietServer(("127.0.0.1", 0), type("Given", (Answering,), given))
         servers.append(server)
-        Thread(target=server.serve_forever, daemon=True).start()
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         return f"http://127.0.0.1:{server.server_port}"
 
     yield serving
