@@ -28,11 +28,9 @@ def run(arguments: Namespace) -> int:
         ladder = Ladder(arguments.by)
         for turn in source.turns:
             ladder.add(turn)
-    except Refusal as refusal:
-        print(f"warmroute ladder: {refusal.message}", file=sys.stderr)
-        return 2
-    except (ConfigError, OSError, ValueError, sqlite3.Error) as error:
-        print(f"warmroute ladder: {error}", file=sys.stderr)
+    except (Refusal, ConfigError, OSError, ValueError, sqlite3.Error) as error:
+        text = error.message if isinstance(error, Refusal) else str(error)
+        print(printable(f"warmroute ladder: {text}"), file=sys.stderr)
         return 2
     return _shown(arguments, ladder, source)
 
@@ -97,8 +95,8 @@ def _title(ladder: Ladder, about: Mapping[str, object]) -> str:
     if not sums.is_billed:
         title = f"{title}, of which {sums.billed_rows:,} say what was billed"
     if not sums.is_rated:
-        return f"{title}: {usd(sums.price_nanousd)} USD billed"
-    return f"{title}: {usd(sums.price_nanousd)} USD billed, {usd(sums.list_nanousd - sums.price_nanousd)} USD saved"
+        return f"{title}: {usd(sums.billed_nanousd)} USD billed"
+    return f"{title}: {usd(sums.billed_nanousd)} USD billed, {usd(sums.saved_nanousd)} USD saved"
 
 
 def _is_billed(ladder: Ladder, about: Mapping[str, object]) -> bool:

@@ -19,8 +19,8 @@ class LadderSums:
     """What some turns add up to."""
 
     __slots__ = (
-        "billed_rows", "known_rows", "list_nanousd", "lost", "off_nanousd", "off_rows", "price_nanousd",
-        "prompt_tokens", "rated_rows", "rows", "turns", "whole_nanousd",
+        "billed_nanousd", "billed_rows", "known_rows", "list_nanousd", "lost", "off_nanousd", "off_rows",
+        "price_nanousd", "prompt_tokens", "rated_rows", "rows", "saved_nanousd", "turns", "whole_nanousd",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -38,6 +38,9 @@ class LadderSums:
         """Step -> rows whose source knows it."""
         self.rated_rows = 0
         self.billed_rows = 0
+        self.billed_nanousd = 0
+        self.saved_nanousd = 0
+        """Of the rows of which it is known what was billed."""
         self.off_rows = 0
         """Rows whose price is not what they say themselves, and by how much in all, whether too high or too low."""
         self.off_nanousd = 0
@@ -68,7 +71,10 @@ class LadderSums:
         for step in turn.known:
             self.known_rows[step] += 1
         self.rated_rows += turn.is_rated
-        self.billed_rows += turn.is_billed
+        if turn.is_billed:
+            self.billed_rows += 1
+            self.billed_nanousd += turn.price_nanousd
+            self.saved_nanousd += turn.list_nanousd - turn.price_nanousd
         self.off_rows += bool(turn.off_nanousd)
         self.off_nanousd += abs(turn.off_nanousd)
         for step, cause, tokens, nanousd in turn.costs:
@@ -130,6 +136,7 @@ class LadderSums:
             "rows": self.rows,
             "is_billed": self.is_billed,
             "billed_rows": self.billed_rows,
+            "billed_nanousd": self.billed_nanousd,
             "rated_rows": self.rated_rows,
             "list_nanousd": self.list_nanousd,
             "price_nanousd": self.price_nanousd,

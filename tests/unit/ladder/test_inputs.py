@@ -113,6 +113,14 @@ def test_spans_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [report.prompt_tokens for report in reports] == list(range(2, 10))
 
 
+def test_spans_of_few_traces_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otel, "MAX_WAITING", 4)
+    reader = Otel()
+    reports = reader.reports([export("a", *(span(str(at // 4), str(at), tokens=at + 1) for at in range(12)))])
+    assert next(reports).prompt_tokens == 1
+    assert [report.prompt_tokens for report in reports] == list(range(2, 13))
+
+
 def test_a_note_says_how_many_spans_were_merged(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "spans"
     file.write_bytes(export("a", span("t", "1")) + b"\n" + export("b", span("t", "2", "1")) + b"\n")

@@ -70,6 +70,14 @@ def test_one_model_without_rates_is_named_and_hides_nothing(log: Any, capsys: Ca
     assert "0.002 USD billed, 0 USD saved" in table
 
 
+def test_what_was_billed_is_that_of_the_lines_that_say_it(log: Any, capsys: Capture) -> None:
+    silent = {**row(), "spend": None, "metadata": {}}
+    found, table, _ = shown(capsys, log(row(), silent), "--price", "10:5:0")
+    assert found["is_billed"] is False
+    assert (found["billed_rows"], found["billed_nanousd"]) == (1, 1_000_000)
+    assert "of which 1 say what was billed: 0.001 USD billed, 0 USD saved" in table
+
+
 def test_a_log_without_a_cost_and_rates_says_so(capsys: Capture) -> None:
     found, table, err = shown(capsys, FOLDER / "sglang_json.log.gz")
     assert found["is_billed"] is False

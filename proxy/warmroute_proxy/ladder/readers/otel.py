@@ -9,8 +9,8 @@ Several programs may trace one request: a client, a gateway, an engine. Of each 
 of warmroute if it has some, else of the one with most spans that count cached tokens. If a span is below another one of
 the same program, the lower one is read.
 
-Limits: `MAX_OPEN` traces wait for further spans until the log ends, of `MAX_SPANS` spans each. A span that comes later
-is a turn of its own.
+Limits: `MAX_OPEN` traces wait for further spans until the log ends, of `MAX_SPANS` spans each, and of `MAX_WAITING`
+together. A span that comes later is a turn of its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +33,7 @@ LOSS: Final = "warmroute.loss_tokens."
 PREDICTED: Final = "warmroute.predicted_cached_tokens"
 OWN: Final = "warmroute."
 MAX_SPANS: Final = 1_000
+MAX_WAITING: Final = 100_000
 
 
 class _Span(NamedTuple):
@@ -49,6 +50,10 @@ class _Trace:
     def __init__(self) -> None:
         self.spans: list[_Span] = []
         self._parents: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        """How many spans wait."""
+        return len(self._parents) + len(self.spans)
 
     def add(self, span: Mapping[str, Any]) -> None:
         """Note what a span stands below."""
@@ -83,6 +88,7 @@ class Otel:
         self.skipped = 0
         self.merged = 0
         self._open: dict[str, _Trace] = {}
+        self._waiting = 0
 
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
         """The reports of a log's lines."""
@@ -103,26 +109,33 @@ class Otel:
             if prompt is not None:
                 yield _report(resource, span, attributes, prompt)
             return
-        if trace_id not in self._open and len(self._open) >= MAX_OPEN:
+        is_full = trace_id not in self._open and len(self._open) >= MAX_OPEN
+        if is_full or self._waiting >= MAX_WAITING:
             yield from self._closed()
         trace = self._open.setdefault(trace_id, _Trace())
+        before = len(trace)
         trace.add(span)
-        if prompt is None:
-            return
-        report = _report(resource, span, attributes, prompt)
-        if len(trace.spans) >= MAX_SPANS:
-            yield report
-            return
-        is_own = any(name.startswith(OWN) for name in attributes)
-        program = "" if is_own else text_of(resource.get("service.name")) or "(no name)"
-        trace.spans.append(_Span(program, text_of(span.get("spanId")), report))
+        if prompt is not None:
+            report = _report(resource, span, attributes, prompt)
+            if len(trace.spans) >= MAX_SPANS:
+                yield report
+            else:
+                trace.spans.append(_Span(_program(resource, attributes), text_of(span.get("spanId")), report))
+        self._waiting += len(trace) - before
 
     def _closed(self) -> list[Report]:
         """The requests of the oldest trace."""
         trace = self._open.pop(next(iter(self._open)))
+        self._waiting -= len(trace)
         found = trace.requests()
         self.merged += len(trace.spans) - len(found)
         return found
+
+
+def _program(resource: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
+    """What wrote a span; empty for warmroute."""
+    is_own = any(name.startswith(OWN) for name in attributes)
+    return "" if is_own else text_of(resource.get("service.name")) or "(no name)"
 
 
 def _spans(export: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
