@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from warmroute.contract.money import CacheRates, Rates
+from warmroute_cli.ladder.logs import LogTurns
 from warmroute_cli.main import main
 from warmroute_proxy.core.accounting import entry_steps
 from warmroute_proxy.core.accounting.entry import Entry
@@ -141,6 +142,18 @@ def off(*rows: Entry) -> tuple[int, int]:
     for each in rows:
         ladder.add(turn_of(each))
     return ladder.all.off_rows, ladder.all.off_nanousd
+
+
+def test_a_ledger_that_does_not_recompute_exits_with_1(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [changed(entry(), 500), changed(entry(number=2), -500), entry(number=3)]
+    source = LogTurns({"kind": "ledger"}, map(turn_of, rows), [])
+    monkeypatch.setattr("warmroute_cli.ladder.command.source_of", lambda _: source)
+    assert main(["ladder", str(tmp_path)]) == 1
+    assert "the prices of 2 rows of the ledger are not those of their own rates, by 0.000001 USD" in (
+        capsys.readouterr().err
+    )
 
 
 def changed(made: Entry, nanousd: int) -> Entry:

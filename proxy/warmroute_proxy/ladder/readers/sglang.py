@@ -5,7 +5,8 @@ levels have the counts; from level 2 on the prompt's tokens are there, whole at 
 engine's prefix cache gave. A session is known where a client sends `x-smg-routing-key`, the one header that SGLang
 logs by itself. One file is one worker.
 
-A text in a line is the client's: nothing in it is read as a part of the log.
+A text in a line is the client's: nothing in it is read as a part of the log. But the text form has names of a client's
+parameters as they came, line breaks included (`_dataclass_to_string_truncated`): only the JSON form cannot be forged.
 """
 
 import json
