@@ -18,7 +18,7 @@ _MARK: Final = b"prompt_token_ids: ["
 _IDS: Final = re.compile(r"prompt_token_ids: (\[[\d, ]*\]), prompt_embeds")
 _AT: Final = re.compile(r"(?:^|\) )[A-Z]+ (\d\d-\d\d \d\d:\d\d:\d\d) ")
 _RATE: Final = re.compile(r"Prefix cache hit rate: (\d{1,3}\.\d)%")
-_REQUEST: Final = re.compile(rb"[^'\"]{0,300}Request \S{1,300} details: prompt: ")
+_REQUEST: Final = re.compile(rb"[^'\"]{0,300}Request [!-~]{1,300} details: prompt: ")
 """Before any text of a client."""
 
 
