@@ -1,7 +1,6 @@
 """`warmroute conform` against servers that repeat its key, answer what nobody expects, drip, cut streams, or spend."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -198,12 +197,10 @@ def test_an_answer_that_drips_ends_at_the_time_that_was_given(part: str, serve: 
             except OSError:
                 ended.set()
 
-    began_s = time.monotonic()
     found = sent(serve(drips), timeout_s=0.5)
     assert not found.ok
     assert "no whole answer within 0.5 s" in found.error + found.broken
     assert ended.wait(10)  # The connection was closed, or this server would drip for ever.
-    assert time.monotonic() - began_s < 60
 
 
 FIRST: dict[str, dict[str, Any]] = {
