@@ -39,6 +39,13 @@ class Row(NamedTuple):
     notes: Sequence[str] = ()
 
 
+def printable(text: str) -> str:
+    """A text in one line, with control characters as escapes: a terminal must not obey what a log or server says."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def width() -> int:
     """The width of the terminal: what `COLUMNS` says, else the terminal itself."""
     if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
@@ -69,8 +76,10 @@ def at_work(name: str, out: TextIO, wait: Callable[[threading.Event, float], boo
 
 def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int, comma: str = ",") -> list[str]:
     """The lines of a table, none of them wider than `most` where its longest cell is not. `comma`: what stands behind
-    each note; nothing where notes are the words of a sentence.
+    each note; nothing where notes are the words of a sentence. Control characters are shown as escapes.
     """
+    columns = [column._replace(name=printable(column.name)) for column in columns]
+    rows = [Row([printable(cell) for cell in row.cells], [printable(note) for note in row.notes]) for row in rows]
     shown = list(range(len(columns)))
     widths = [max([len(column.name), *(len(row.cells[at]) for row in rows)]) for at, column in enumerate(columns)]
     notes = max([0, *(len(", ".join(row.notes)) for row in rows)])

@@ -2,13 +2,15 @@
 
 arguments  the options
 shapes     requests and answers of three APIs: OpenAI's, Anthropic's, Gemini's
-wire       one request on the wire, and what is shown of it; keys are never shown
+hiding     keys in texts and JSON values, which are never shown
+deadline   an answer that must be whole at a time
+wire       one request on the wire, and what is shown of it
 trial      the endpoint under test: a budget of requests, and what all of them have shown
 caching    the checks of cached tokens and of sessions
 answers    the checks of answers: several of one request, cancelled and repeated ones, sums, prices
 fields     the checks of fields that are lost in translation
 verdicts   cells, and whether a column passes
-checks     the list of checks, and what they cost
+checks     the list of checks, what they cost, and a cell for each
 report     the table and the JSON
 command    runs it
 """

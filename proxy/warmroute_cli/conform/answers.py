@@ -9,13 +9,16 @@ from warmroute.contract.money import Rates, price_nanousd
 from warmroute_cli.conform.shapes import Asked
 from warmroute_cli.conform.trial import Trial, found_again, new_session, problem
 from warmroute_cli.conform.verdicts import Cell, failed, not_tried, passed
-from warmroute_cli.conform.wire import Exchange
+from warmroute_cli.conform.wire import LEFT, Exchange, NotReached
 
 LONG_ANSWER: Final = 64
 SETTLED_WITHIN_S: Final = 5.0
 POLL_S: Final = 0.1
 MISSED_USD: Final = 1e-9
 """A price may be off by a nanodollar, since doubles round it."""
+
+MAX_USD: Final = 1e6
+"""A cost of so much is none."""
 
 COST_HEADERS: Final = ("x-litellm-response-cost",)
 """Headers in which servers state a cost in USD (docs.litellm.ai/docs/proxy/response_headers)."""
@@ -51,31 +54,38 @@ def cancelled(trial: Trial) -> Cell:
     left = trial.send(asked, cancel=True)
     if left.status != 200:
         return failed(check, problem(left), left)
-    problems = _settled(trial, left)
+    if left.broken != LEFT:
+        return failed(check, f"no stream that could be left: {left.broken or 'it was answered whole'}", left)
+    problems, is_seen = _settled(trial, left)
     if problems:
         return failed(check, problems, left)
     after = trial.send(asked._replace(stream=False, answer_tokens=4))
     if not after.ok:
         return failed(check, f"the next turn was {problem(after)}", left, after)
+    if not is_seen:
+        return not_tried(check, "the next turn is served; without a receipt, nothing shows that this one was settled")
     if after.counts.cached is None or after.counts.prompt is None:
         return not_tried(check, "the next turn is served; without a count of cached tokens no more is seen")
     then = "found" if found_again(after, after.counts.prompt) else "did not find"
-    return passed(check, f"the next turn is served, and {then} the prompt")
+    return passed(check, f"settled; the next turn is served, and {then} the prompt")
 
 
-def _settled(trial: Trial, left: Exchange) -> str:
-    """What is wrong with the receipt of a request that was left; empty where all is right, or there are none."""
+def _settled(trial: Trial, left: Exchange) -> tuple[str, bool]:
+    """What is wrong with the receipt of a request that was left, and whether there is a receipt that shows it."""
     receipt_id = left.headers.get(headers.RECEIPT)
     if not receipt_id:
-        return ""
+        return "", False
     deadline_s = time.monotonic() + SETTLED_WITHIN_S
     while time.monotonic() < deadline_s:
-        found = trial.endpoint.receipt(receipt_id)
+        try:
+            found = trial.endpoint.receipt(receipt_id)
+        except NotReached:
+            return "", False
         if found is not None and found.get("state") != "open":
             usage = found.get("usage")
-            return "; ".join(receipt.check(usage)) if isinstance(usage, dict) else "its receipt has no usage"
+            return ("; ".join(receipt.check(usage)) if isinstance(usage, dict) else "its receipt has no usage"), True
         time.sleep(POLL_S)
-    return f"its receipt is not settled within {SETTLED_WITHIN_S:g} s"
+    return f"its receipt is not settled within {SETTLED_WITHIN_S:g} s", True
 
 
 def repeated(trial: Trial) -> Cell:
@@ -152,7 +162,7 @@ def _price_problems(exchange: Exchange, rates: Rates | None) -> list[str] | None
 
 def _stated_usd(exchange: Exchange) -> float | None:
     cost = exchange.usage.get("cost")
-    if isinstance(cost, int | float) and not isinstance(cost, bool):
+    if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < MAX_USD:
         return float(cost)
     for name in COST_HEADERS:
         try:

@@ -45,9 +45,14 @@ def _cached(trial: Trial, check: str, *, stream: bool) -> Cell:
     return failed(check, f"{again.counts.cached:,} of {prompt:,} tokens of a prompt sent {REPEATS + 1} times", again)
 
 
+def sticks_name(signal: str) -> str:
+    """The name of the check of a signal."""
+    return f"sticks by {signal}" if signal else "sticks without a signal"
+
+
 def sticks(trial: Trial, signal: str) -> Cell:
     """Whether the turns of a session find their prompt, if the session is named like that."""
-    check = f"sticks by {signal}" if signal else "sticks without a signal"
+    check = sticks_name(signal)
     system, session = trial.prompt(), new_session()
     questions = [f"Question {at}: what is next?" for at in range(1 + trial.options.turns)]
     first = trial.send(Asked(system, questions[:1], session=session, signal=signal))

@@ -3,16 +3,18 @@
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 from warmroute.contract.money import Rates, usd
-from warmroute_cli.conform.checks import Check, Cost, checks_of, cost_of
-from warmroute_cli.conform.report import as_dict, counted, table
-from warmroute_cli.conform.trial import Trial, TrialOptions
+from warmroute_cli.conform.checks import Check, Cost, checks_of, cost_of, results_of
+from warmroute_cli.conform.hiding import MAX_DEPTH, Hider
+from warmroute_cli.conform.report import Results, as_dict, counted, table
+from warmroute_cli.conform.trial import Allowed, Trial, TrialOptions
 from warmroute_cli.conform.verdicts import FAIL, Cell
 from warmroute_cli.conform.wire import Endpoint, NotReached
-from warmroute_cli.tables import width
+from warmroute_cli.tables import printable, width
 from warmroute_cli.usd_rates import rates_of
 
 MAX_KEY_BYTES: Final = 4_096
@@ -20,59 +22,81 @@ MAX_KEY_BYTES: Final = 4_096
 
 def run(arguments: Namespace) -> int:
     """Say what it costs, send the requests, and print what they show."""
+    hider = Hider(())
     try:
         rates = None if arguments.price is None else rates_of(arguments.price)
-        keys = tuple(_key(file) for file in (arguments.key_file, arguments.other_key_file))
+        keys = _keys(arguments)
+        hider = Hider(keys)
         endpoint = Endpoint(arguments.url, keys, arguments.timeout_s)
         options = TrialOptions(arguments.prompt_bytes, arguments.turns, arguments.other_key_file is not None, rates)
         plans = {api: checks_of(api, options) for api in dict.fromkeys(arguments.api)}
-        cost = cost_of([check for checks in plans.values() for check in checks], options)
-        print(f"warmroute conform: {_announced(cost, rates)}", file=sys.stderr)
+        costs = {api: cost_of(api, checks, options) for api, checks in plans.items()}
+        print(f"warmroute conform: {_announced(costs.values(), rates)}", file=sys.stderr)
         if arguments.most_usd is not None:
-            _within(cost, rates, arguments.most_usd)
+            _within(costs.values(), rates, arguments.most_usd)
         if arguments.dry_run:
             return 0
         model = arguments.model or endpoint.models()[0]
+        results: Results = {}
+        for api, checks in plans.items():
+            results[api] = _tried(Trial(endpoint, api, model, options, Allowed(*costs[api][:3])), checks, not results)
     except (NotReached, ValueError) as error:
-        print(f"warmroute conform: {error}", file=sys.stderr)
+        print(printable(hider.text(f"warmroute conform: {error}")), file=sys.stderr)
         return 2
-    results = {api: _tried(endpoint, api, model, options, checks) for api, checks in plans.items()}
-    if arguments.json:
-        print(json.dumps(as_dict(endpoint.name, results), indent=2))
-    else:
-        for api, (trial, cells) in results.items():
-            print("\n".join([*table(api, trial, cells, width()), "", f"{api}: {counted(cells)}", ""]))
+    _print(arguments.json, endpoint, results)
     return int(any(cell.state == FAIL for _, cells in results.values() for cell in cells))
 
 
-def _tried(
-    endpoint: Endpoint, api: str, model: str, options: TrialOptions, checks: list[Check]
-) -> tuple[Trial, list[Cell]]:
-    trial, cells = Trial(endpoint, api, model, options, sum(check.requests for check in checks)), []
-    for check in checks:
-        cells.append(check.run(trial))
+def _print(as_json: bool, endpoint: Endpoint, results: Results) -> None:
+    """Print the results: whatever came from the endpoint, no key is in it."""
+    if as_json:
+        print(json.dumps(endpoint.hider.value(as_dict(endpoint.name, results), 2 * MAX_DEPTH), indent=2))
+        return
+    for api, (trial, cells) in results.items():
+        lines = [*table(api, trial, cells, width()), "", f"{api}: {counted(cells)}", ""]
+        print(endpoint.hider.text("\n".join(lines)))
+
+
+def _tried(trial: Trial, checks: list[Check], is_first: bool) -> tuple[Trial, list[Cell]]:
+    """The cells of an API. Raises: NotReached, where the first request of all gets no answer."""
+    cells: list[Cell] = []
+    for cell in results_of(checks, trial):
+        cells.append(cell)
+        if is_first and trial.sent and trial.sent[0].status == 0:
+            raise NotReached(trial.sent[0].error)
         if sys.stderr.isatty():
-            print(f"\r{api}: {len(cells)} of {len(checks)} checks", end="", file=sys.stderr, flush=True)
-        if cells[0].state == FAIL and not trial.sent[0].ok:
-            break  # nothing answers: the other checks would only say so again
+            print(f"\r{trial.api}: {len(cells)} of {len(checks)} checks", end="", file=sys.stderr, flush=True)
     if sys.stderr.isatty():
         print("\r", end="", file=sys.stderr)
     return trial, cells
 
 
-def _announced(cost: Cost, rates: Rates | None) -> str:
-    text = f"at most {cost.requests} requests with {cost.prompt_tokens:,} prompt tokens in all"
+def _announced(costs: Collection[Cost], rates: Rates | None) -> str:
+    requests, prompt_tokens = sum(cost.requests for cost in costs), sum(cost.prompt_tokens for cost in costs)
+    text = f"at most {requests} requests with {prompt_tokens:,} prompt tokens in all"
     if rates is None:
         return f"{text}; --price says what they cost"
-    return f"{text}, at most {usd(cost.nanousd(rates))} USD"
+    return f"{text}, at most {usd(_nanousd(costs, rates))} USD"
 
 
-def _within(cost: Cost, rates: Rates | None, most_usd: float) -> None:
+def _nanousd(costs: Collection[Cost], rates: Rates) -> int:
+    return sum(cost.nanousd(rates) for cost in costs)
+
+
+def _within(costs: Collection[Cost], rates: Rates | None, most_usd: float) -> None:
     """Raises: ValueError, where it may cost more."""
     if rates is None:
         raise ValueError("--most-usd needs --price")
-    if cost.nanousd(rates) > most_usd * 1e9:
+    if _nanousd(costs, rates) > most_usd * 1e9:
         raise ValueError(f"it may cost more than {most_usd:g} USD: nothing was sent; try --turns 1 or fewer APIs")
+
+
+def _keys(arguments: Namespace) -> tuple[str, str]:
+    """The keys of both tenants. Raises: ValueError."""
+    first, second = (_key(file) for file in (arguments.key_file, arguments.other_key_file))
+    if second and first == second:
+        raise ValueError("--key-file and --other-key-file hold the same key: isolation needs keys of two tenants")
+    return first, second
 
 
 def _key(file: Path | None) -> str:

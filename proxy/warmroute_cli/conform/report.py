@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from warmroute_cli.conform.trial import Trial
@@ -12,11 +12,16 @@ from warmroute_cli.tables import Column, Row, fitted
 VERSION = 1
 """Of the profile that is checked, and of this JSON."""
 
+Results = dict[str, tuple[Trial, Sequence[Cell]]]
+"""API -> what was sent, and a cell for each check."""
+
 
 def table(api: str, trial: Trial, cells: Sequence[Cell], most: int) -> list[str]:
     """The lines of one API's results, at most so wide where a request is not longer."""
     rows = [Row([cell.check, cell.state], cell.finding.split()) for cell in cells]
-    lines = fitted([Column(f"{api}, model {trial.model}"), Column("state")], rows, "finding", most, "")
+    lines = fitted(
+        [Column(trial.endpoint.hider.text(f"{api}, model {trial.model}")), Column("state")], rows, "finding", most, ""
+    )
     for cell in cells:
         if cell.state == FAIL:
             lines += ["", f"{cell.check}: shown by"]
@@ -31,7 +36,7 @@ def counted(cells: Sequence[Cell]) -> str:
     return f"{states['pass']} pass, {states[FAIL]} fail, {states[NOT_TRIED]} not tried"
 
 
-def as_dict(url: str, results: Mapping[str, tuple[Trial, Sequence[Cell]]]) -> dict[str, Any]:
+def as_dict(url: str, results: Results) -> dict[str, Any]:
     """Plain values for JSON."""
     found: dict[str, Any] = {"v": VERSION, "url": url, "apis": {}}
     for api, (trial, cells) in results.items():

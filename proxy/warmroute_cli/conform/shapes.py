@@ -6,6 +6,9 @@ from typing import Any, Final, NamedTuple
 from warmroute.contract import headers
 
 ANSWER_TOKENS: Final = 4
+MAX_TOKENS: Final = 2**40
+"""A greater count is none."""
+
 TOOL: Final = "read_file"
 _ABOUT: Final = "Reads a file of the project and returns its lines, with their numbers in front of them."
 _SCHEMA: Final = {
@@ -192,5 +195,19 @@ def answers_in(api: str, answer: Mapping[str, Any]) -> int:
     return len(found) if isinstance(found, list) else 0
 
 
+def begins(event: Mapping[str, Any]) -> bool:
+    """Whether an event of a stream is the answer's first part."""
+    return bool(event.get("choices") or event.get("candidates") or event.get("type") == "content_block_start")
+
+
+def ends(api: str, event: Mapping[str, Any]) -> bool:
+    """Whether an event of a stream says that the answer has ended. OpenAI's `[DONE]` is no event."""
+    if api == "anthropic":
+        return event.get("type") == "message_stop"
+    array, name = ("candidates", "finishReason") if api == "gemini" else ("choices", "finish_reason")
+    found = event.get(array)
+    return any(isinstance(each, dict) and each.get(name) for each in found) if isinstance(found, list) else False
+
+
 def _number(value: object) -> int | None:
-    return value if type(value) is int else None
+    return value if type(value) is int and abs(value) < MAX_TOKENS else None

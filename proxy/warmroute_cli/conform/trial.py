@@ -28,16 +28,30 @@ class TooMany(Exception):
     """More requests than were announced: a mistake of a check."""
 
 
-class Trial:
-    """What is sent through one API, in order. `allowed`: requests, at most."""
+class Spent(Exception):
+    """The endpoint reports more tokens than were announced: nothing more is sent. The message says how many."""
 
-    def __init__(self, endpoint: Endpoint, api: str, model: str, options: TrialOptions, allowed: int) -> None:
+
+class Allowed(NamedTuple):
+    """What may be sent and answered, at most."""
+
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Trial:
+    """What is sent through one API, in order."""
+
+    def __init__(self, endpoint: Endpoint, api: str, model: str, options: TrialOptions, allowed: Allowed) -> None:
         self.endpoint = endpoint
         self.api = api
         self.model = model
         self.options = options
         self.sent: list[Exchange] = []
         self._allowed = allowed
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
 
     def prompt(self, size: int = 0) -> str:
         """A prompt that nobody has sent before."""
@@ -50,11 +64,19 @@ class Trial:
         return " ".join(words)
 
     def send(self, asked: Asked, tenant: int = 0, *, cancel: bool = False) -> Exchange:
-        """Send a request. Raises: TooMany."""
-        if len(self.sent) >= self._allowed:
-            raise TooMany(f"more than {self._allowed} requests")
+        """Send a request. Raises: TooMany; Spent, behind the answer that passes what was announced."""
+        if len(self.sent) >= self._allowed.requests:
+            raise TooMany(f"more than {self._allowed.requests} requests")
         found = self.endpoint.send(self.api, shape_of(self.api, self.model, asked), tenant, cancel=cancel)
         self.sent.append(found)
+        self._prompt_tokens += found.counts.prompt or 0
+        self._completion_tokens += found.counts.completion or 0
+        for name, tokens, most in (
+            ("prompt", self._prompt_tokens, self._allowed.prompt_tokens),
+            ("answer", self._completion_tokens, self._allowed.completion_tokens),
+        ):
+            if tokens > most:
+                raise Spent(f"stopped: {tokens:,} {name} tokens are reported, and {most:,} were announced")
         return found
 
 

@@ -1,19 +1,25 @@
 """One request on the wire, and what is shown of it. A key is in no value that this module returns.
 
-Limits: of an answer `MAX_ANSWER_BYTES` are read, of an error `MAX_ERROR_BYTES` are shown.
+Limits: an answer has at most `MAX_ANSWER_BYTES`, else it is broken; of an error `MAX_ERROR_BYTES` are shown.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from warmroute_cli.conform.shapes import Counts, Shape, answers_in, counts_of, key_headers, usage_in
+from warmroute_cli.conform.deadline import TimedResponse
+from warmroute_cli.conform.hiding import HIDDEN, Hider
+from warmroute_cli.conform.shapes import Counts, Shape, answers_in, begins, counts_of, ends, key_headers, usage_in
+from warmroute_cli.tables import printable
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_ERROR_BYTES: Final = 400
-HIDDEN: Final = "$KEY"
+LEFT: Final = "left by the client"
 
 
 class NotReached(Exception):
@@ -21,7 +27,7 @@ class NotReached(Exception):
 
 
 class Exchange(NamedTuple):
-    """A request and its answer. `events`: those of a stream, or the one body; `broken`: why it ended early."""
+    """A request and its answer. `answer`: the body, or a stream's last event; `broken`: why it ended early."""
 
     api: str
     shape: Shape
@@ -67,17 +73,20 @@ class Exchange(NamedTuple):
         named = {name: value for name, value in self.shape.headers.items() if name.startswith(("x-", "idempotency"))}
         with_headers = f" {json.dumps(named)}" if named else ""
         came = self.error or self.broken or json.dumps(dict(self.usage))[:MAX_ERROR_BYTES]
-        return f"POST {self.shape.path}{with_headers} {body} -> {self.status} {came}"
+        return printable(f"POST {self.shape.path}{with_headers} {body} -> {self.status} {came}")
 
 
 class Endpoint:
-    """An address. Raises of all methods: NotReached."""
+    """An address. `hider`: hides its keys. Raises of all methods: NotReached."""
 
     def __init__(self, url: str, keys: tuple[str, ...], timeout_s: float) -> None:
-        """`keys`: of the first and, where it is given, of the second tenant; empty: no key is sent."""
+        """`keys`: of the first and, where it is given, of the second tenant; empty: no key is sent. `timeout_s`: for
+        one whole answer.
+        """
+        self.hider = Hider(keys)
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise NotReached(f"{self._hide(url, keys)!r} is no http address")
+            raise NotReached(f"{self.hider.text(url)!r} is no http address")
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
@@ -86,11 +95,11 @@ class Endpoint:
         self.name = f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{self._base}"
 
     def models(self) -> list[str]:
-        """The models that it lists."""
-        status, _, body = self._get("/v1/models", key_headers("openai", self._keys[0]))
+        """The models that it lists, as it names them: a key may be among the names."""
+        status, body = self._get("/v1/models", key_headers("openai", self._keys[0]))
         try:
-            found = [str(model["id"]) for model in json.loads(body)["data"]]
-        except (ValueError, KeyError, TypeError):
+            found = [str(model["id"]) for model in (_object(body) or {})["data"]]
+        except (KeyError, TypeError):
             raise NotReached(f"/v1/models answers {status} without a list: name one by --model") from None
         if not found:
             raise NotReached("/v1/models lists none: name one by --model")
@@ -98,101 +107,106 @@ class Endpoint:
 
     def receipt(self, receipt_id: str, tenant: int = 0) -> dict[str, Any] | None:
         """A receipt that the endpoint keeps; None where it keeps none."""
-        path = f"/v1/usage/receipts/{receipt_id}"
-        status, _, body = self._get(path, key_headers("openai", self._keys[tenant]))
-        try:
-            found = json.loads(body)
-        except ValueError:
-            return None
-        return found if status == 200 and isinstance(found, dict) else None
+        path = f"/v1/usage/receipts/{quote(receipt_id, safe='')}"
+        status, body = self._get(path, key_headers("openai", self._keys[tenant]))
+        return _object(body) if status == 200 else None
 
     def send(self, api: str, shape: Shape, tenant: int = 0, *, cancel: bool = False) -> Exchange:
         """Send a request, and read its answer. `cancel`: leave after the first event of the stream."""
+        hide, given = self.hider, {**shape.headers, **key_headers(api, self._keys[tenant])}
+        shown = Shape(hide.text(shape.path), hide.value(shape.headers), hide.value(shape.body))
+        found = Exchange(api, shown, tenant, 0, {}, {}, {}, has_key=bool(self._keys[tenant]))
+        with closing(self._connection()) as connection:
+            try:
+                connection.request("POST", self._base + shape.path, json.dumps(shape.body), given)
+                response = connection.getresponse()
+                headers = {name.lower(): hide.text(value) for name, value in response.getheaders()}
+                found = found._replace(status=response.status, headers=headers)
+                if response.status != 200:
+                    return found._replace(error=self._error_in(response))
+                if "event-stream" in headers.get("content-type", ""):
+                    usage, answer, broken = _streamed(api, response, cancel, hide)
+                else:
+                    answer, broken = _whole(response)
+                    usage = usage_in(api, answer)
+                return found._replace(usage=hide.value(usage), answer=hide.value(answer), broken=broken)
+            except (OSError, HTTPException, ValueError) as error:
+                text = self._problem(error)
+                return found._replace(broken=text) if found.status else found._replace(error=text)
+
+    def _get(self, path: str, given: dict[str, str]) -> tuple[int, bytes]:
+        with closing(self._connection()) as connection:
+            try:
+                connection.request("GET", self._base + path, headers=given)
+                response = connection.getresponse()
+                return response.status, response.read(MAX_ANSWER_BYTES)
+            except (OSError, HTTPException, ValueError) as error:
+                raise NotReached(self._problem(error)) from None
+
+    def _connection(self) -> HTTPConnection:
         connection = self._kind(self._host, self._port, timeout=self._timeout_s)
-        given = {**shape.headers, **key_headers(api, self._keys[tenant])}
-        has_key = bool(self._keys[tenant])
-        try:
-            connection.request("POST", self._base + shape.path, json.dumps(shape.body), given)
-            response = connection.getresponse()
-            found = {name.lower(): self._hidden(value) for name, value in response.getheaders()}
-            if response.status != 200:
-                text = self._hidden(response.read(MAX_ERROR_BYTES).decode(errors="replace"))
-                return Exchange(api, shape, tenant, response.status, found, {}, {}, error=text, has_key=has_key)
-            if "event-stream" in found.get("content-type", ""):
-                usage, last_event, broken = _streamed(api, response, cancel)
-            else:
-                last_event, broken = _whole(response)
-                usage = usage_in(api, last_event)
-            return Exchange(
-                api, shape, tenant, 200, found, usage, last_event, broken=self._hidden(broken), has_key=has_key
-            )
-        except (OSError, HTTPException, ValueError) as error:
-            text = self._hidden(f"{self._host}: {error or type(error).__name__}")
-            return Exchange(api, shape, tenant, 0, {}, {}, {}, error=text, has_key=has_key)
-        finally:
-            connection.close()
+        timed = partial(TimedResponse, deadline_s=time.monotonic() + self._timeout_s)
+        connection.response_class = timed  # type: ignore[assignment]  # It is only called.
+        return connection
 
-    def _get(self, path: str, given: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-        connection = self._kind(self._host, self._port, timeout=self._timeout_s)
-        try:
-            connection.request("GET", self._base + path, headers=given)
-            response = connection.getresponse()
-            return response.status, dict(response.getheaders()), response.read(MAX_ANSWER_BYTES)
-        except (OSError, HTTPException, ValueError) as error:
-            raise NotReached(self._hidden(f"{self._host}: {error or type(error).__name__}")) from None
-        finally:
-            connection.close()
+    def _problem(self, error: Exception) -> str:
+        what = f"no whole answer within {self._timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+        text = printable(self.hider.text(f"{self._host}: {what or type(error).__name__}"))
+        return text[:MAX_ERROR_BYTES]
 
-    def _hidden(self, text: str) -> str:
-        return self._hide(text, self._keys)
-
-    @staticmethod
-    def _hide(text: str, keys: tuple[str, ...]) -> str:
-        for key in keys:
-            if key:
-                text = text.replace(key, HIDDEN)
-        return text
+    def _error_in(self, response: HTTPResponse) -> str:
+        most = MAX_ERROR_BYTES + self.hider.longest
+        body = response.read(most)
+        return self.hider.beginning(body.decode(errors="replace"), MAX_ERROR_BYTES, is_cut=len(body) == most)
 
 
 def _whole(response: HTTPResponse) -> tuple[dict[str, Any], str]:
-    body = response.read(MAX_ANSWER_BYTES)
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return {}, "the answer is no JSON"
-    return (found, "") if isinstance(found, dict) else ({}, "the answer is no object")
+    body = response.read(MAX_ANSWER_BYTES + 1)
+    if len(body) > MAX_ANSWER_BYTES:
+        return {}, f"the answer has more than {MAX_ANSWER_BYTES:,} bytes"
+    found = _object(body)
+    return ({}, "the answer is no JSON object, or it is nested too deeply") if found is None else (found, "")
 
 
-def _streamed(api: str, response: HTTPResponse, cancel: bool) -> tuple[dict[str, Any], dict[str, Any], str]:
+def _streamed(
+    api: str, response: HTTPResponse, cancel: bool, hide: Hider
+) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Usage, the last event, and why it is broken; of usages of several events, a later count replaces an earlier."""
     usage: dict[str, Any] = {}
-    last_event: dict[str, Any] = {}
-    for event in _events(response):
-        if "error" in event:
-            return usage, event, f"the stream ends with an error: {json.dumps(event['error'])[:MAX_ERROR_BYTES]}"
-        usage |= usage_in(api, event)
-        last_event = event
-        if cancel and (event.get("choices") or event.get("candidates") or event.get("type") == "content_block_start"):
-            return usage, last_event, "left by the client"
-    return usage, last_event, "" if last_event else "the stream has no event"
-
-
-def _events(response: HTTPResponse) -> Iterator[dict[str, Any]]:
-    size = 0
-    while size < MAX_ANSWER_BYTES:
-        line = response.readline(MAX_ANSWER_BYTES)
-        if not line:
-            return
+    newest: dict[str, Any] = {}
+    size, is_ended = 0, False
+    while line := response.readline(MAX_ANSWER_BYTES):
         size += len(line)
+        if size > MAX_ANSWER_BYTES:
+            return usage, newest, f"the stream has more than {MAX_ANSWER_BYTES:,} bytes"
         text = line.strip()
-        if not text.startswith(b"data:") or text.endswith(b"[DONE]"):
+        if not text.startswith(b"data:"):
             continue
-        try:
-            event = json.loads(text[5:])
-        except ValueError:
+        if text[5:].strip() == b"[DONE]":
+            is_ended = True
+            break
+        event = _object(text[5:])
+        if event is None:
             continue
-        if isinstance(event, dict):
-            yield event
+        if event.get("error"):
+            sent = json.dumps(hide.value(event["error"]))[:MAX_ERROR_BYTES]
+            return usage, event, f"the stream ends with an error: {sent}"
+        usage |= usage_in(api, event)
+        newest, is_ended = event, is_ended or ends(api, event)
+        if cancel and begins(event):
+            return usage, newest, LEFT
+    if not newest:
+        return usage, newest, "the stream has no event"
+    return usage, newest, "" if is_ended else "the stream is cut: nothing in it says that it ends"
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    """The JSON object in a body; None where it is none, or is nested too deeply."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _short(value: object) -> object:

@@ -11,8 +11,7 @@ from warmroute_cli.installed import missing
 from warmroute_cli.ladder.logs import TRACE, LogTurns, format_of_all, rates_by_model
 from warmroute_cli.ladder.sources import source_of
 from warmroute_cli.ladder.table import ladder_table, what_if_table
-from warmroute_cli.tables import width
-from warmroute_proxy.ladder.steps import UNEXPLAINED
+from warmroute_cli.tables import printable, width
 from warmroute_proxy.ladder.sums import Ladder
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.errors import Refusal
@@ -29,28 +28,26 @@ def run(arguments: Namespace) -> int:
         ladder = Ladder(arguments.by)
         for turn in source.turns:
             ladder.add(turn)
-    except Refusal as refusal:
-        print(f"warmroute ladder: {refusal.message}", file=sys.stderr)
-        return 2
-    except (ConfigError, OSError, ValueError, sqlite3.Error) as error:
-        print(f"warmroute ladder: {error}", file=sys.stderr)
+    except (Refusal, ConfigError, OSError, ValueError, sqlite3.Error) as error:
+        text = error.message if isinstance(error, Refusal) else str(error)
+        print(printable(f"warmroute ladder: {text}"), file=sys.stderr)
         return 2
     return _shown(arguments, ladder, source)
 
 
 def _shown(arguments: Namespace, ladder: Ladder, source: LogTurns) -> int:
-    off = 0
-    if source.about["kind"] == "ledger":
-        off = sum(lost[1] for (_, cause), lost in ladder.all.lost.items() if cause == UNEXPLAINED and not lost[0])
+    off = ladder.all.off_nanousd
     if arguments.json:
-        found = ladder.as_dict(source.about, arguments.limit)
-        print(json.dumps({**found, "notes": source.notes, "off_nanousd": off}, indent=2))
+        found = {**ladder.as_dict(source.about, arguments.limit), "notes": source.notes}
+        found |= {"is_billed": _is_billed(ladder, source.about), "off_nanousd": off, "off_rows": ladder.all.off_rows}
+        print(json.dumps(found, indent=2))
     else:
         print("\n".join([_title(ladder, source.about), "", *ladder_table(ladder, width(), arguments.limit)]))
         for note in source.notes:
-            print(f"warmroute: {note}", file=sys.stderr)
+            print(f"warmroute: {printable(note)}", file=sys.stderr)
     if off:
-        print(f"warmroute: {usd(off)} USD of the ledger is not explained by its own rates", file=sys.stderr)
+        text = f"the prices of {ladder.all.off_rows:,} rows of the ledger are not those of their own rates"
+        print(f"warmroute: {text}, by {usd(off)} USD in all", file=sys.stderr)
     return 1 if off else 0
 
 
@@ -62,6 +59,11 @@ def _is_trace(arguments: Namespace) -> bool:
 
 def _of_trace(arguments: Namespace) -> int:
     """Raises: ValueError, OSError."""
+    for name, value in (("--since", arguments.since), ("--config", arguments.config)):
+        if value is not None:
+            raise ValueError(f"{name} is for ledgers: leave it out with a record or trace")
+    if arguments.by not in {None, "session"}:
+        raise ValueError(f"--by {arguments.by}: a record or trace has only sessions")
     if hint := missing(("numpy",), "replay"):
         raise ValueError(hint)
     from warmroute_cli.ladder import what_if
@@ -74,7 +76,7 @@ def _of_trace(arguments: Namespace) -> int:
     others = what_if.differences(trace, first, case.rates or rates, cases)
     about = {"kind": TRACE, "paths": [str(path) for path in arguments.paths], "case": what_if.described(case)}
     if arguments.json:
-        found = first.as_dict(about, arguments.limit)
+        found = {**first.as_dict(about, arguments.limit), "is_billed": _is_billed(first, about)}
         print(json.dumps({**found, "what_if": [each.as_dict() for each in others]}, indent=2))
         return 0
     lines = [_title(first, about), f"as it is: {what_if.described(case)}", ""]
@@ -87,7 +89,16 @@ def _of_trace(arguments: Namespace) -> int:
 
 def _title(ladder: Ladder, about: Mapping[str, object]) -> str:
     sums = ladder.all
-    saved = sums.list_nanousd - sums.price_nanousd
-    if "billed" not in sums.known:
-        return f"{sums.turns:,} turns of {about['kind']}, which does not say what was billed"
-    return f"{sums.turns:,} turns of {about['kind']}: {usd(sums.price_nanousd)} USD billed, {usd(saved)} USD saved"
+    title = f"{sums.turns:,} turns of {about['kind']}"
+    if not _is_billed(ladder, about) and not sums.billed_rows:
+        return f"{title}, which does not say what was billed"
+    if not sums.is_billed:
+        title = f"{title}, of which {sums.billed_rows:,} say what was billed"
+    if not sums.is_rated:
+        return f"{title}: {usd(sums.billed_nanousd)} USD billed"
+    return f"{title}: {usd(sums.billed_nanousd)} USD billed, {usd(sums.saved_nanousd)} USD saved"
+
+
+def _is_billed(ladder: Ladder, about: Mapping[str, object]) -> bool:
+    """Whether it is known what was billed: always of a ledger, and never of a log without a turn."""
+    return about["kind"] == "ledger" or (ladder.all.rows > 0 and ladder.all.is_billed)

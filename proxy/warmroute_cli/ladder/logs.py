@@ -13,17 +13,21 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from warmroute.contract.money import Rates
+from warmroute.contract.money import Rates, usd
 from warmroute_cli.usd_rates import rates_of
 from warmroute_proxy.ladder.of_reports import Reports
+from warmroute_proxy.ladder.prefixes import MAX_WORKERS
 from warmroute_proxy.ladder.readers.lines import MAX_LINE_BYTES, Reader, json_object
 from warmroute_proxy.ladder.readers.litellm import LiteLLM, is_litellm
 from warmroute_proxy.ladder.readers.otel import Otel
-from warmroute_proxy.ladder.readers.sglang import FINISHED, SGLang
-from warmroute_proxy.ladder.readers.vllm import VLLM
+from warmroute_proxy.ladder.readers.sglang import SGLang, is_finished
+from warmroute_proxy.ladder.readers.vllm import VLLM, is_request
 from warmroute_proxy.ladder.turn import LadderTurn
 
 TRACE: Final = "trace"
+MAX_NAMED: Final = 5
+"""Models in a note."""
+
 LOOKED_AT: Final = 2_000
 """Lines at the beginning of a file by which its format is told."""
 
@@ -39,12 +43,14 @@ class LogTurns(NamedTuple):
 def log_source(arguments: Namespace) -> LogTurns:
     """The turns of logs. Raises: ValueError, OSError."""
     rates = rates_by_model(arguments.price)
+    if arguments.by == "kind":
+        raise ValueError("--by kind is for ledgers: logs do not say it")
     name = format_of_all(arguments)
-    formats = list(arguments.paths)
+    formats = list({path.resolve(): path for path in arguments.paths}.values())
     notes: list[str] = []
     reports = Reports(rates, arguments.kv_tokens)
     about = {"kind": name, "paths": [str(path) for path in formats], "kv_tokens": arguments.kv_tokens}
-    return LogTurns(about, _turns(formats, name, reports, notes, bool(rates)), notes)
+    return LogTurns(about, _turns(formats, name, reports, notes), notes)
 
 
 def format_of_all(arguments: Namespace) -> str:
@@ -55,7 +61,7 @@ def format_of_all(arguments: Namespace) -> str:
     return str(formats.pop())
 
 
-def _turns(paths: list[Path], name: str, reports: Reports, notes: list[str], priced: bool) -> Iterator[LadderTurn]:
+def _turns(paths: list[Path], name: str, reports: Reports, notes: list[str]) -> Iterator[LadderTurn]:
     readers = [_reader(name, path if len(paths) > 1 else None) for path in paths]
     logs = [reader.reports(_lines(path)) for reader, path in zip(readers, paths, strict=True)]
     for report in merge(*logs, key=attrgetter("at")):
@@ -63,10 +69,28 @@ def _turns(paths: list[Path], name: str, reports: Reports, notes: list[str], pri
     for reader, path in zip(readers, paths, strict=True):
         if reader.skipped:
             notes.append(f"{path}: {reader.skipped} lines could not be read")
+        if isinstance(reader, Otel) and reader.merged:
+            notes.append(f"{path}: {reader.merged} spans show requests that other spans show, too: they were merged")
+        if isinstance(reader, LiteLLM) and reader.failed:
+            cost = usd(reader.failed_nanousd)
+            notes.append(f"{path}: {reader.failed} requests failed; their {cost} USD are not in the ladder")
         if isinstance(reader, VLLM) and reader.hit_rate is not None:
             notes.append(f"{path}: vLLM states a hit rate of {reader.hit_rate:.1%} over its last requests")
-    if name in {"sglang", "vllm"} and not priced:
-        notes.append("this log has no prices: give --price")
+    if reports.forgot_pages:
+        notes.append(f"{reports.forgot_pages:,} pages of prompts were dropped, the oldest: `reachable` may be too low")
+    if reports.has_many_workers:
+        notes.append(f"more than {MAX_WORKERS:,} workers: the others count as one")
+    notes += unrated(reports)
+
+
+def unrated(reports: Reports) -> list[str]:
+    """Which models have no rates, as a note."""
+    if not reports.unrated:
+        return []
+    named = ", ".join(model or "(no name)" for model, _ in reports.unrated.most_common(MAX_NAMED))
+    more = f" and {len(reports.unrated) - MAX_NAMED} more" if len(reports.unrated) > MAX_NAMED else ""
+    turns = f"{reports.unrated.total():,} turns have no rates ({named}{more})"
+    return [f"{turns}: --price [MODEL=]INPUT:CACHED:OUTPUT gives the USD of their steps"]
 
 
 def format_of(path: Path) -> str:
@@ -76,9 +100,9 @@ def format_of(path: Path) -> str:
             break
         if number == 0 and _is_trace(line):
             return TRACE
-        if FINISHED.encode() in line or b"Finish: obj=" in line:
+        if is_finished(line):
             return "sglang"
-        if b" details: prompt: " in line and b"prompt_token_ids: [" in line:
+        if is_request(line):
             return "vllm"
         row = json_object(line) if line[:1] == b"{" else None
         if row is not None and "resourceSpans" in row:
@@ -95,7 +119,7 @@ def _is_trace(line: bytes) -> bool:
 
 
 def _reader(name: str, worker: Path | None) -> Reader:
-    named = "" if worker is None else worker.name
+    named = "" if worker is None else str(worker)
     readers: dict[str, Reader] = {
         "sglang": SGLang(named), "vllm": VLLM(named), "litellm": LiteLLM(), "otel": Otel()
     }  # fmt: skip
@@ -105,12 +129,15 @@ def _reader(name: str, worker: Path | None) -> Reader:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, packed by gzip or not, each at most a little longer than what is read."""
+    """The lines of a file, packed by gzip or not. Of one that is longer than what is read, only the beginning."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     with gzip.open(path) if packed else path.open("rb") as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
             yield line
+            rest = line
+            while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                rest = file.readline(MAX_LINE_BYTES + 1)
 
 
 def rates_by_model(given: list[str]) -> dict[str, Rates]:

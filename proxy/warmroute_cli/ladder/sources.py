@@ -18,10 +18,14 @@ from warmroute_proxy.server.control.usage_question import read_question
 def source_of(arguments: Namespace) -> LogTurns:
     """The turns that a command line asks for. Raises: ValueError, sqlite3.Error, OSError, ConfigError, Refusal."""
     since_s = _since(arguments.since)
+    if arguments.config is not None and arguments.paths:
+        raise ValueError("--config names a ledger itself: leave out it or the paths")
     if arguments.paths and not all(path.is_dir() for path in arguments.paths):
-        if arguments.since is not None or arguments.config is not None:
-            raise ValueError("--since and --config are for ledgers: leave them out with logs")
+        if arguments.since is not None:
+            raise ValueError("--since is for ledgers: leave it out with logs")
         return log_source(arguments)
+    if arguments.price or arguments.kv_tokens is not None or arguments.format is not None:
+        raise ValueError("--price, --kv-tokens and --format are for logs: a ledger has its own rates and losses")
     folders = _folders(arguments)
     about = {"kind": "ledger", "paths": [str(folder) for folder in folders], "since": since_s}
     return LogTurns(about, _of_ledgers(folders, since_s), [])
@@ -31,7 +35,8 @@ def _folders(arguments: Namespace) -> list[Path]:
     if arguments.config is not None:
         return folders_in(load_config(arguments.config).proxy.state_dir)
     if arguments.paths:
-        return [folder for path in arguments.paths for folder in folders_in(path)]
+        found = [folder for path in arguments.paths for folder in folders_in(path)]
+        return list({folder.resolve(): folder for folder in reversed(found)}.values())[::-1]
     return folders_in(arguments.state_dir / UP)
 
 

@@ -41,7 +41,10 @@ def what_if_table(first: Ladder, others: "Sequence[Difference]", most: int) -> l
     for each in others:
         notes = [f"{cause} {tokens:+,} ({_signed(nanousd)} USD)" for cause, (tokens, nanousd) in each.causes.items()]
         share = _share(each.delivered, first.all)
-        rows.append(Row([each.name, share, _usd(each.price_nanousd), _signed(each.more_nanousd)], notes))
+        price = _usd(each.price_nanousd) if first.all.is_rated or each.price_nanousd else UNKNOWN
+        rows.append(
+            Row([each.name, share, price, _signed(each.more_nanousd) if first.all.is_rated else UNKNOWN], notes)
+        )
     return fitted(columns, rows, "because", most)
 
 
@@ -54,21 +57,33 @@ def _steps(sums: LadderSums, most: int) -> list[str]:
     before_tokens, before_nanousd = levels[PROMPT]
     for step in (PROMPT, *STEPS):
         tokens, nanousd = levels[step]
+        is_billed = step == STEPS[-1] and sums.billed_rows > 0
+        price = _usd(nanousd) if sums.is_rated or is_billed else UNKNOWN
+        lost_usd = _usd(nanousd - before_nanousd) if sums.is_rated else UNKNOWN
         if step == PROMPT:
-            rows.append(Row([step, f"{tokens:,}", _share(tokens, sums), "", _usd(nanousd), ""]))
+            rows.append(Row([step, f"{tokens:,}", _share(tokens, sums), "", price, ""]))
         elif step in sums.known:
-            lost = [f"{before_tokens - tokens:,}", _usd(nanousd), _usd(nanousd - before_nanousd)]
-            notes = [f"{cause} {lost_tokens:,}" for cause, (lost_tokens, _) in sums.causes(step).items() if lost_tokens]
-            rows.append(Row([step, f"{tokens:,}", _share(tokens, sums), *lost], notes))
+            counts = [f"{tokens:,}", _share(tokens, sums), f"{before_tokens - tokens:,}"]
+            rows.append(Row([step, *counts, price, lost_usd], _reasons(sums, step)))
         else:
-            rows.append(Row([step, *[UNKNOWN] * 5]))
+            rows.append(Row([step, *[UNKNOWN] * 3, price if is_billed else UNKNOWN, UNKNOWN]))
         before_tokens, before_nanousd = tokens, nanousd
     return fitted(_STEPS, rows, "why", most)
 
 
+def _reasons(sums: LadderSums, step: str) -> list[str]:
+    """Why a step is below the one before, and of how many turns it is known, if not of all."""
+    rows = sums.known_rows[step]
+    coverage = [] if rows == sums.rows else [f"known of {rows:,} of {sums.rows:,} turns"]
+    return coverage + [f"{cause} {tokens:,}" for cause, (tokens, _) in sums.causes(step).items() if tokens]
+
+
 def _remedies(sums: LadderSums, most: int) -> list[str]:
     rows = [
-        Row([f"{win.remedy.name}", f"{win.tokens:,}", _usd(win.nanousd)], win.remedy.how.split())
+        Row(
+            [win.remedy.name, f"{win.tokens:,}", _usd(win.nanousd) if sums.is_rated else UNKNOWN],
+            win.remedy.how.split(),
+        )
         for win in wins(sums.by_cause())
     ]
     return fitted(_REMEDIES, rows, "how", most, "") if rows else ["nothing is lost that could be won back"]
@@ -92,10 +107,10 @@ def _groups(ladder: Ladder, most: int, limit: int) -> list[str]:
 def _group(key: str, sums: LadderSums, shown: Sequence[str]) -> Row:
     levels = sums.levels()
     lost = sums.price_nanousd - levels["reachable"][1]
-    shares = [_share(levels[step][0], sums) for step in shown]
-    billed = "billed" in sums.known
+    shares = [_share(levels[step][0], sums) if step in sums.known else UNKNOWN for step in shown]
+    billed = sums.billed_rows > 0
     money = [_short(sums.price_nanousd) if billed else UNKNOWN]
-    money.append(_short(lost) if billed and "reachable" in sums.known else UNKNOWN)
+    money.append(_short(lost) if billed and sums.is_rated and "reachable" in sums.known else UNKNOWN)
     return Row([key or "(none)", f"{sums.turns:,}", f"{sums.prompt_tokens:,}", *shares, *money])
 
 

@@ -31,6 +31,10 @@ UNPAID: Final = frozenset({"refused", "engine_error", "cut_off", "interrupted"})
 _FREE: Final = (0, 0, 0)
 
 
+class _Credit(msgspec.Struct):
+    nanousd: int = 0
+
+
 class _Receipt(msgspec.Struct):
     loss: dict[str, int] = {}
     cached: dict[str, int] = {}
@@ -38,6 +42,8 @@ class _Receipt(msgspec.Struct):
     estimated: list[str] = []
     kind: str = ""
     harness: str = ""
+    price_nanousd: int | None = None
+    credit: _Credit | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -60,11 +66,26 @@ def turn_of(entry: Entry) -> LadderTurn:
     bill = _bill(entry, receipt, sign)
     losses = tuple(_losses(entry, receipt, sign))
     costs = priced(losses, bill, sign)
-    # A row that takes another one back has no tiers, and takes back a credit too.
     rest = entry.price_nanousd - sign * bill.price(bill.prompt_tokens) - sum(cost.nanousd for cost in costs)
-    if rest:
-        costs = (*costs, Cost("billed", "voided" if sign < 0 else UNEXPLAINED, 0, rest))
-    return LadderTurn(counts, entry.prompt_tokens, entry.list_nanousd, entry.price_nanousd, costs, keys)
+    voided = _voided(entry, receipt, bill, rest) if sign < 0 else 0
+    off = rest - voided
+    costs += tuple(Cost("billed", name, 0, each) for name, each in (("voided", voided), (UNEXPLAINED, off)) if each)
+    return LadderTurn(
+        counts, entry.prompt_tokens, entry.list_nanousd, entry.price_nanousd, costs, keys, off_nanousd=off
+    )
+
+
+def _voided(entry: Entry, receipt: _Receipt, bill: Bill, rest: int) -> int:
+    """How much of a difference is sound in a row that takes another one back.
+
+    It also takes back a credit, and prices of tiers, which its receipt has only in their sum.
+    """
+    credit = 0 if receipt.credit is None else receipt.credit.nanousd
+    if bill.rates.cache_rates is None:
+        return -credit
+    if receipt.price_nanousd is None:
+        return rest
+    return rest - (entry.price_nanousd - receipt.price_nanousd + credit)
 
 
 def _keys(entry: Entry, receipt: _Receipt) -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 A log says some of the steps and not others: an engine's log has what it delivered, a gateway's what was reported and
 billed, and only a log with prompts shows what was reachable. Steps that it does not say stand as they are in the one
-before, and are not in `Turn.known`. A difference for which the log has no reason is `unexplained`.
+before, and are not in `LadderTurn.known`. A difference for which the log has no reason is `unexplained`. A cost that a
+log states was billed, whether rates are known or not.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,6 +17,7 @@ from warmroute_proxy.ladder.steps import CAUSES, STEPS, UNEXPLAINED
 from warmroute_proxy.ladder.turn import Bill, Cost, LadderTurn, Loss, priced
 
 FREE: Final = Rates(0, 0, 0)
+MAX_MODELS: Final = 1_000
 TOKENS_OF_PIECE: Final = 16
 """About so many tokens are in a piece of text, by which a cache's size is compared with texts."""
 
@@ -51,15 +54,30 @@ class Reports:
     def __init__(self, rates: Mapping[str, Rates], kv_tokens: int | None = None, page_tokens: int = 16) -> None:
         """`rates`: model -> rates, `""` for all others; `kv_tokens`: what each worker's cache holds."""
         self._rates = rates
+        self.unrated: Counter[str] = Counter()
+        """Model -> turns that have no rates. Limits: `MAX_MODELS` models; turns of others are not in it."""
         self._kv_tokens = kv_tokens
         self._tokens = Prefixes(kv_tokens, page_tokens)
         self._pieces = Prefixes(None if kv_tokens is None else kv_tokens // TOKENS_OF_PIECE, 1)
 
+    @property
+    def forgot_pages(self) -> int:
+        """Pages of prompts that were dropped because there were too many: what follows them counts as new."""
+        return self._tokens.forgot + self._pieces.forgot
+
+    @property
+    def has_many_workers(self) -> bool:
+        """Whether there were more workers than are kept apart."""
+        return self._tokens.has_rest or self._pieces.has_rest
+
     def turn_of(self, report: Report) -> LadderTurn:
         """The turn of a report."""
         prompt = max(0, report.prompt_tokens)
-        rates = self._rates.get(report.keys.get("model", ""), self._rates.get("", FREE))
-        bill = Bill(rates, prompt, max(0, report.completion_tokens))
+        model = report.keys.get("model", "")
+        rates = self._rates.get(model, self._rates.get(""))
+        if rates is None and (model in self.unrated or len(self.unrated) < MAX_MODELS):
+            self.unrated[model] += 1
+        bill = Bill(rates or FREE, prompt, max(0, report.completion_tokens))
         levels = self._levels(report, prompt, bill)
         losses = tuple(_losses(report, prompt, levels))
         costs = priced(losses, bill)
@@ -67,7 +85,12 @@ class Reports:
         rest = price - bill.price(prompt) - sum(cost.nanousd for cost in costs)
         if rest:
             costs = (*costs, Cost("billed", UNEXPLAINED, 0, rest))
-        return LadderTurn(1, prompt, bill.price(0), price, costs, report.keys, frozenset(levels))
+        is_billed = report.cost_nanousd is not None or (rates is not None and "billed" in levels)
+        whole = price if rates is None else bill.price(0)
+        return LadderTurn(
+            1, prompt, whole, price, costs, report.keys, frozenset(levels), is_rated=rates is not None,
+            is_billed=is_billed,
+        )  # fmt: skip
 
     def _levels(self, report: Report, prompt: int, bill: Bill) -> dict[str, int]:
         """Step -> cached tokens, of the steps that are known."""

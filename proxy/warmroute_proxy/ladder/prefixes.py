@@ -4,7 +4,9 @@ A prompt is a list of units: token ids, or pieces of text. It is cut into pages,
 before it, as in an engine's prefix cache. Each worker has a cache that drops what was least recently used, ends of
 prompts first. Without a size nothing is dropped.
 
-Limits: `MAX_PAGES` pages are remembered over all; then the oldest are dropped, which `Prefixes.forgot` says.
+Limits: `MAX_PAGES` pages are remembered, those of all caches together; then the oldest of the largest cache are
+dropped, which `Prefixes.forgot` counts. `MAX_WORKERS` workers have a cache of their own; all others share one, which
+`Prefixes.has_rest` says.
 """
 
 from collections import OrderedDict
@@ -13,6 +15,8 @@ from typing import Final, NamedTuple
 
 PAGE_UNITS: Final = 16
 MAX_PAGES: Final = 20_000_000
+MAX_WORKERS: Final = 1_000
+_REST: Final = "\0rest"
 
 
 class Seen(NamedTuple):
@@ -45,6 +49,14 @@ class _Cache:
         while self._pages is not None and len(self._held) > self._pages:
             self._held.popitem(last=False)
 
+    def drop(self, pages: int) -> None:
+        """Drop the pages that were least recently used."""
+        for _ in range(pages):
+            self._held.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
 
 class Prefixes:
     """What was sent so far. `units`: what the cache of each worker holds; None: all."""
@@ -52,13 +64,19 @@ class Prefixes:
     def __init__(self, units: int | None = None, page_units: int = PAGE_UNITS) -> None:
         self._page_units = page_units
         self._pages = None if units is None else max(1, units // page_units)
-        self._ever = _Cache(MAX_PAGES)
+        self._ever = _Cache(None)
         self._workers: dict[str, _Cache] = {}
+        self.forgot = 0
+        """Pages that were dropped because there were more than `MAX_PAGES`."""
+        self.has_rest = False
+        """Whether there were more than `MAX_WORKERS` workers."""
 
     def add(self, units: Sequence[Hashable], worker: str = "", answer: Sequence[Hashable] = ()) -> Seen:
         """What was there before this prompt, which `worker` then holds, too, with its answer behind it."""
         chain = self._chain(units)
         caches = self._workers
+        if worker not in caches and len(caches) >= MAX_WORKERS:
+            worker, self.has_rest = _REST, True
         own = caches.setdefault(worker, _Cache(self._pages))
         most = max(0, len(units) - 1) // self._page_units  # the last token of a prompt is always computed
         pages = (
@@ -70,7 +88,17 @@ class Prefixes:
             chain = self._chain([*units, *answer])
         own.use(chain)
         self._ever.use(chain)
+        self._bound()
         return Seen(*(min(count, most) * self._page_units for count in pages))
+
+    def _bound(self) -> None:
+        """Drop what is too much."""
+        caches = (self._ever, *self._workers.values())
+        while (over := sum(map(len, caches)) - MAX_PAGES) > 0:
+            largest = max(caches, key=len)
+            dropped = min(over, max(1, len(largest) // 2))
+            largest.drop(dropped)
+            self.forgot += dropped
 
     def _chain(self, units: Sequence[Hashable]) -> list[int]:
         size, chain, before = self._page_units, [], 0

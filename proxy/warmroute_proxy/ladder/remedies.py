@@ -1,4 +1,7 @@
-"""What would win lost tokens back, by the cause of the loss. Bounds, not promises: two remedies may win the same."""
+"""What would win lost tokens back, by the cause of the loss. Bounds, not promises: two remedies may win the same.
+
+A prediction that was wrong loses no tokens by itself: the engine found what it found. So no remedy is for it.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -19,7 +22,6 @@ REMEDIES: Final = (
     Remedy("working set", ("evicted",), "admit fewer sessions at once: `[limits] working_set`"),
     Remedy("host tier", ("evicted", "not_kept"), "give engines a host tier (HiCache), or a cache at the decode side"),
     Remedy("repair of a prefix", ("prefix_changed",), "`warmroute lint`, the SDK's guard, or `normalise` rules"),
-    Remedy("KV events", ("underpredicted", "overpredicted"), "have engines publish KV events"),
     Remedy("usage reports", ("not_reported", "estimated", "engine_misreport"), "start engines with cache reports on"),
     Remedy("smaller pages", ("page_rounding",), "a smaller page size of the engine"),
     Remedy("one salt", ("salt_changed",), "change a tenant's salt epoch less often"),

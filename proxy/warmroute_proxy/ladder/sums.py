@@ -18,7 +18,10 @@ REST: Final = "(all others)"
 class LadderSums:
     """What some turns add up to."""
 
-    __slots__ = ("known", "list_nanousd", "lost", "price_nanousd", "prompt_tokens", "turns", "whole_nanousd")
+    __slots__ = (
+        "billed_nanousd", "billed_rows", "known_rows", "list_nanousd", "lost", "off_nanousd", "off_rows",
+        "price_nanousd", "prompt_tokens", "rated_rows", "rows", "saved_nanousd", "turns", "whole_nanousd",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.turns = 0
@@ -29,7 +32,33 @@ class LadderSums:
         """The price if all prompt tokens were cached."""
         self.lost: dict[tuple[str, str], tuple[int, int]] = {}
         """Step and cause -> tokens and nanodollars."""
-        self.known = frozenset(STEPS)
+        self.rows = 0
+        """Turns, and what takes turns back or is of no turn."""
+        self.known_rows = dict.fromkeys(STEPS, 0)
+        """Step -> rows whose source knows it."""
+        self.rated_rows = 0
+        self.billed_rows = 0
+        self.billed_nanousd = 0
+        self.saved_nanousd = 0
+        """Of the rows of which it is known what was billed."""
+        self.off_rows = 0
+        """Rows whose price is not what they say themselves, and by how much in all, whether too high or too low."""
+        self.off_nanousd = 0
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The steps that the source of some row knows; without a row, all."""
+        return frozenset(step for step, rows in self.known_rows.items() if rows or not self.rows)
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether rates of some row are known; without a row, they are."""
+        return self.rated_rows > 0 or not self.rows
+
+    @property
+    def is_billed(self) -> bool:
+        """Whether it is known of all rows what was billed."""
+        return self.billed_rows == self.rows
 
     def add(self, turn: LadderTurn) -> None:
         """Add a turn."""
@@ -38,7 +67,16 @@ class LadderSums:
         self.list_nanousd += turn.list_nanousd
         self.price_nanousd += turn.price_nanousd
         self.whole_nanousd += turn.price_nanousd - sum(cost.nanousd for cost in turn.costs)
-        self.known &= turn.known
+        self.rows += 1
+        for step in turn.known:
+            self.known_rows[step] += 1
+        self.rated_rows += turn.is_rated
+        if turn.is_billed:
+            self.billed_rows += 1
+            self.billed_nanousd += turn.price_nanousd
+            self.saved_nanousd += turn.list_nanousd - turn.price_nanousd
+        self.off_rows += bool(turn.off_nanousd)
+        self.off_nanousd += abs(turn.off_nanousd)
         for step, cause, tokens, nanousd in turn.costs:
             before_tokens, before_nanousd = self.lost.get((step, cause), (0, 0))
             self.lost[step, cause] = before_tokens + tokens, before_nanousd + nanousd
@@ -60,25 +98,27 @@ class LadderSums:
         return dict(sorted(found.items(), key=lambda each: (-each[1][1], -each[1][0], each[0])))
 
     def by_cause(self) -> dict[str, tuple[int, int]]:
-        """Cause -> tokens and nanodollars, of all steps. A prediction that was wrong counts once."""
+        """Cause -> tokens and nanodollars, of all steps."""
         found: dict[str, tuple[int, int]] = {}
         for (_, cause), (tokens, nanousd) in self.lost.items():
-            if tokens <= 0 and cause in {"overpredicted", "underpredicted"}:
-                continue
             before = found.get(cause, (0, 0))
             found[cause] = before[0] + tokens, before[1] + nanousd
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON. Steps that the source does not know have null tokens."""
+        """Plain values for JSON. Steps that no source of a row knows have null tokens, and prices without rates are
+        null.
+        """
         levels, steps = self.levels(), []
         before = levels[PROMPT]
         for step in (PROMPT, *STEPS):
             tokens, nanousd = levels[step]
             known = step == PROMPT or step in self.known
             row: dict[str, Any] = {"step": step, "tokens": tokens if known else None}
-            row |= {"price_nanousd": nanousd if known else None}
+            is_priced = self.billed_rows > 0 if step == STEPS[-1] and self.rows else known and self.is_rated
+            row |= {"price_nanousd": nanousd if is_priced else None}
             if step != PROMPT:
+                row["known_rows"] = self.known_rows[step]
                 row |= {"lost_tokens": before[0] - tokens, "lost_nanousd": nanousd - before[1]}
                 row["causes"] = [
                     {"cause": cause, "tokens": lost[0], "nanousd": lost[1], "meaning": MEANINGS[cause]}
@@ -93,7 +133,11 @@ class LadderSums:
         return {
             "turns": self.turns,
             "prompt_tokens": self.prompt_tokens,
-            "is_billed": "billed" in self.known,
+            "rows": self.rows,
+            "is_billed": self.is_billed,
+            "billed_rows": self.billed_rows,
+            "billed_nanousd": self.billed_nanousd,
+            "rated_rows": self.rated_rows,
             "list_nanousd": self.list_nanousd,
             "price_nanousd": self.price_nanousd,
             "price_usd": usd(self.price_nanousd),

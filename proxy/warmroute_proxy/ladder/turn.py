@@ -55,7 +55,9 @@ class Bill(NamedTuple):
 
 class LadderTurn(NamedTuple):
     """One turn. `counts`: 1; -1 where it takes another one back, 0 where it is none. `costs` are in the order of the
-    steps. `keys`: how it is grouped, such as `model`. `known`: the steps that its source knows.
+    steps. `keys`: how it is grouped, such as `model`. `known`: the steps that its source knows. `is_rated`: its rates
+    are known; `is_billed`: what was billed is known. `off_nanousd`: how far its price is from what its own row says,
+    below zero too.
     """
 
     counts: int
@@ -65,6 +67,9 @@ class LadderTurn(NamedTuple):
     costs: tuple[Cost, ...]
     keys: Mapping[str, str]
     known: frozenset[str] = frozenset(STEPS)
+    is_rated: bool = True
+    is_billed: bool = True
+    off_nanousd: int = 0
 
 
 def priced(losses: Iterable[Loss], bill: Bill, sign: int = 1) -> tuple[Cost, ...]:

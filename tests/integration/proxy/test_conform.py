@@ -77,7 +77,7 @@ def test_nothing_is_sent_where_it_may_cost_more_than_was_allowed(capsys: Capture
 
 
 class Wrong(BaseHTTPRequestHandler):
-    """A server with one cache for everyone, which forgets tools, states wrong totals and echoes keys."""
+    """A server with one cache for everyone, which never streams, forgets tools, states wrong totals and echoes keys."""
 
     protocol_version = "HTTP/1.1"
     seen: ClassVar[set[str]] = set()
@@ -128,7 +128,8 @@ def test_each_red_cell_has_the_request_that_shows_it(wrong: str, keys: tuple[Pat
     red = {check: cell for check, cell in cells(found, "openai").items() if cell["state"] == "fail"}
     assert code == 1
     assert set(red) == {
-        "isolation of two keys", "keeps tools", "keeps tool calls", "keeps the answer's limit", "counts add up", "n > 1"
+        "isolation of two keys", "keeps tools", "keeps tool calls", "keeps the answer's limit", "counts add up",
+        "n > 1", "cancel",
     }  # fmt: skip
     for cell in red.values():
         assert cell["shown_by"]

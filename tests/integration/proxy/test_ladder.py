@@ -67,6 +67,25 @@ def test_each_table_fits_eighty_columns(
     assert any(line.startswith("billed") for line in lines)
 
 
+def test_a_folder_that_is_given_twice_counts_once(
+    worked: ProxyProcess, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = ladder(capsys, worked)["turns"]
+    monkeypatch.chdir(worked.state_dir)
+    assert main(["ladder", ".", str(worked.state_dir), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["turns"] == once
+
+
+@pytest.mark.parametrize(
+    "words", [["--price", "1:1:1"], ["--kv-tokens", "600k"], ["--format", "sglang"], ["--config", "proxy.toml"]]
+)
+def test_options_that_a_ledger_cannot_follow_are_refused(
+    words: list[str], worked: ProxyProcess, capsys: Capture
+) -> None:
+    assert main(["ladder", str(worked.state_dir), *words]) == 2
+    assert words[0] in capsys.readouterr().err
+
+
 def test_a_folder_without_a_ledger_is_said(capsys: Capture, tmp_path: Any) -> None:
     assert main(["ladder", str(tmp_path)]) == 2
     assert "has no ledger.sqlite" in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_equal_prefixes_of_turns_are_equal_in_the_body() -> None:
 
 def test_what_is_announced_grows_with_what_is_asked_for() -> None:
     small, large = TrialOptions(turns=1), TrialOptions(turns=3, two_tenants=True)
-    costs = [cost_of(checks_of("openai", options), options) for options in (small, large)]
+    costs = [cost_of("openai", checks_of("openai", options), options) for options in (small, large)]
     assert costs[0].requests < costs[1].requests
     assert costs[0].nanousd(Rates(600_000, 100_000, 3_000_000)) < costs[1].nanousd(Rates(600_000, 100_000, 3_000_000))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from warmroute_cli.asking import since_parameter
 from warmroute_cli.receipts import receipts_table
-from warmroute_cli.tables import at_work
+from warmroute_cli.tables import Column, Row, at_work, fitted
 from warmroute_cli.usage import usage_table
 
 SUMS = {
@@ -111,3 +111,9 @@ def test_a_session_that_has_a_name_is_shown_by_it() -> None:
     text = "\n".join(usage_table({**USAGE, "by": "session", "groups": groups}, 170, {"0123456789abcdef": "fix tests"}))
     assert "fix tests (012345)" in text
     assert "fedcba9876543210" in text
+
+
+def test_control_characters_are_shown_as_escapes() -> None:
+    rows = [Row(["a\x1b[2J\nb", "1"], ["c\rd"])]
+    (_, line) = fitted([Column("name\t"), Column("n", is_number=True)], rows, "why", 80)
+    assert line == "a\\x1b[2J\\nb  1  c\\rd"

@@ -125,6 +125,7 @@ def test_a_file_that_is_no_log_is_named(tmp_path: Path, capsys: Capture) -> None
         b'{"event": "request.finished", "obj": [], "out": {"meta_info": {"prompt_tokens": "x"}}}',
         b"Finish: obj=GenerateReqInput(input_ids=[1, 2]), out={'meta_info': {'prompt_tokens': 9999999999999999999}}",
         b"Request x details: prompt: '', prompt_token_ids: [1, 2, prompt_embeds",
+        b"Request x details: prompt: '', prompt_token_ids: [,], prompt_embeds",
         b"[" * 10_000,
     ],
 )

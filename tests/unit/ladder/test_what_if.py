@@ -83,6 +83,20 @@ def test_a_wrong_setting_is_said(words: list[str], says: str, trace: Path, capsy
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--since", "7d"], ["--config", "proxy.toml"], ["--by", "tenant"]])
+def test_options_that_a_trace_cannot_follow_are_refused(words: list[str], trace: Path, capsys: Capture) -> None:
+    assert main(["ladder", str(trace), *words]) == 2
+    assert words[0] in capsys.readouterr().err
+
+
+def test_a_trace_without_rates_does_not_say_what_was_billed(trace: Path, capsys: Capture) -> None:
+    assert main(["ladder", str(trace), "--what-if", "policy=round_robin"]) == 0
+    out = capsys.readouterr().out
+    assert "which does not say what was billed" in out
+    assert "0 USD" not in out.replace("(0 USD)", "")
+    assert played(capsys, trace)["is_billed"] is False
+
+
 def test_a_ledger_cannot_be_played_again(tmp_path: Path, capsys: Capture) -> None:
     assert main(["ladder", str(tmp_path), "--what-if", "policy=warmroute"]) == 2
     assert "needs a proxy's record" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """What a reader of a log is, and what it counts.
 
-Limits: a line of more than `MAX_LINE_BYTES` is passed over, and `MAX_OPEN` requests wait for the line that ends them;
-then the oldest is dropped.
+Limits: a line of more than `MAX_LINE_BYTES` is passed over, and `MAX_OPEN` requests wait for what else belongs to them;
+then the oldest is read as it is.
 """
 
 import json

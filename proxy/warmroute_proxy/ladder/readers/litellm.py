@@ -20,17 +20,23 @@ def is_litellm(row: dict[str, Any]) -> bool:
 
 
 class LiteLLM:
-    """Reads the rows of requests that succeeded."""
+    """Reads the rows of requests that succeeded. `failed`: rows of others, and `failed_nanousd`: what they cost."""
 
     def __init__(self) -> None:
         self.skipped = 0
+        self.failed = 0
+        self.failed_nanousd = 0
 
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
         """The reports of a log's lines."""
         for line in lines:
             row = json_object(line)
             prompt = None if row is None else count_of(row.get("prompt_tokens"))
-            if row is None or prompt is None or row.get("status", "success") != "success":
+            if row is not None and is_litellm(row) and row.get("status", "success") != "success":
+                self.failed += 1
+                self.failed_nanousd += nanousd_of(row.get("spend")) or 0
+                continue
+            if row is None or prompt is None:
                 self.skipped += bool(line.strip())
                 continue
             yield _report(row, prompt)

@@ -4,13 +4,20 @@ Attributes are those of the semantic conventions for generative AI 1.40 (`gen_ai
 `gen_ai.usage.cache_read.input_tokens`); older names are read too: `gen_ai.usage.prompt_tokens` of vLLM and LiteLLM.
 Spans of warmroute have the prediction and the loss classes, so that all steps are known. Input tokens include cached
 ones, as the conventions ask for (open-telemetry/semantic-conventions #3163).
+
+Several programs may trace one request: a client, a gateway, an engine. Of each trace the spans of one program are read,
+of warmroute if it has some, else of the one with most spans that count cached tokens. If a span is below another one of
+the same program, the lower one is read.
+
+Limits: `MAX_OPEN` traces wait for further spans until the log ends, of `MAX_SPANS` spans each, and of `MAX_WAITING`
+together. A span that comes later is a turn of its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from warmroute_proxy.ladder.of_reports import Report
-from warmroute_proxy.ladder.readers.lines import count_of, day_of, json_object, nanousd_of, text_of
+from warmroute_proxy.ladder.readers.lines import MAX_OPEN, count_of, day_of, json_object, nanousd_of, text_of
 
 INPUT: Final = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 OUTPUT: Final = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
@@ -24,13 +31,64 @@ SESSION: Final = ("gen_ai.conversation.id", "session.id")
 COST: Final = ("warmroute.cost_usd", "gen_ai.cost.total_cost", "gen_ai.usage.cost")
 LOSS: Final = "warmroute.loss_tokens."
 PREDICTED: Final = "warmroute.predicted_cached_tokens"
+OWN: Final = "warmroute."
+MAX_SPANS: Final = 1_000
+MAX_WAITING: Final = 100_000
+
+
+class _Span(NamedTuple):
+    """A span with tokens. `program`: the one that wrote it, empty for warmroute."""
+
+    program: str
+    id: str
+    report: Report
+
+
+class _Trace:
+    """The spans of one trace so far."""
+
+    def __init__(self) -> None:
+        self.spans: list[_Span] = []
+        self._parents: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        """How many spans wait."""
+        return len(self._parents) + len(self.spans)
+
+    def add(self, span: Mapping[str, Any]) -> None:
+        """Note what a span stands below."""
+        if len(self._parents) < MAX_SPANS:
+            self._parents[text_of(span.get("spanId"))] = text_of(span.get("parentSpanId"))
+
+    def requests(self) -> list[Report]:
+        """One report for each request."""
+        if not self.spans:
+            return []
+        counted: dict[str, int] = {}
+        for span in self.spans:
+            counted[span.program] = counted.get(span.program, 0) + (span.report.reported is not None)
+        chosen = max(counted, key=lambda program: (not program, counted[program]))
+        own = [span for span in self.spans if span.program == chosen]
+        above = {id_ for span in own for id_ in self._above(span.id)}
+        return [span.report for span in own if not span.id or span.id not in above]
+
+    def _above(self, id_: str) -> set[str]:
+        found: set[str] = set()
+        while (id_ := self._parents.get(id_, "")) and id_ not in found:
+            found.add(id_)
+        return found
 
 
 class Otel:
-    """Reads the spans of requests: those with a count of input tokens."""
+    """Reads the spans of requests: those with a count of input tokens. `merged`: spans of requests that another span
+    of the same trace has shown.
+    """
 
     def __init__(self) -> None:
         self.skipped = 0
+        self.merged = 0
+        self._open: dict[str, _Trace] = {}
+        self._waiting = 0
 
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
         """The reports of a log's lines."""
@@ -40,10 +98,44 @@ class Otel:
                 self.skipped += bool(line.strip())
                 continue
             for resource, span in _spans(export):
-                attributes = _attributes(span.get("attributes"))
-                prompt = _first(attributes, INPUT)
-                if prompt is not None:
-                    yield _report(resource, span, attributes, prompt)
+                yield from self._read(resource, span)
+        while self._open:
+            yield from self._closed()
+
+    def _read(self, resource: Mapping[str, Any], span: dict[str, Any]) -> Iterator[Report]:
+        attributes = _attributes(span.get("attributes"))
+        prompt, trace_id = _first(attributes, INPUT), text_of(span.get("traceId"))
+        if not trace_id:
+            if prompt is not None:
+                yield _report(resource, span, attributes, prompt)
+            return
+        is_full = trace_id not in self._open and len(self._open) >= MAX_OPEN
+        if is_full or self._waiting >= MAX_WAITING:
+            yield from self._closed()
+        trace = self._open.setdefault(trace_id, _Trace())
+        before = len(trace)
+        trace.add(span)
+        if prompt is not None:
+            report = _report(resource, span, attributes, prompt)
+            if len(trace.spans) >= MAX_SPANS:
+                yield report
+            else:
+                trace.spans.append(_Span(_program(resource, attributes), text_of(span.get("spanId")), report))
+        self._waiting += len(trace) - before
+
+    def _closed(self) -> list[Report]:
+        """The requests of the oldest trace."""
+        trace = self._open.pop(next(iter(self._open)))
+        self._waiting -= len(trace)
+        found = trace.requests()
+        self.merged += len(trace.spans) - len(found)
+        return found
+
+
+def _program(resource: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
+    """What wrote a span; empty for warmroute."""
+    is_own = any(name.startswith(OWN) for name in attributes)
+    return "" if is_own else text_of(resource.get("service.name")) or "(no name)"
 
 
 def _spans(export: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -4,6 +4,9 @@ Read are the lines of finished requests (sgl-project/sglang 0.5.23, python/sglan
 levels have the counts; from level 2 on the prompt's tokens are there, whole at level 3. `cached_tokens` is what the
 engine's prefix cache gave. A session is known where a client sends `x-smg-routing-key`, the one header that SGLang
 logs by itself. One file is one worker.
+
+A text in a line is the client's: nothing in it is read as a part of the log. But the text form has names of a client's
+parameters as they came, line breaks included (`_dataclass_to_string_truncated`): only the JSON form cannot be forged.
 """
 
 import json
@@ -17,14 +20,25 @@ from warmroute_proxy.ladder.readers.lines import MAX_LINE_BYTES, count_of, json_
 SESSION: Final = "x-smg-routing-key"
 FINISHED: Final = "request.finished"
 _OUT: Final = ", out={"
-_FINISH: Final = "Finish: obj="
+_TEXT_LINE: Final = re.compile(rb"(?:\[\d[^]\[\"'{}()]{1,80}\] )?Finish: obj=")
+_JSON_LINE: Final = re.compile(rb"(?:\[\d[^]\[\"'{}()]{1,80}\] )?(?=\{)")
+"""The mark of a line stands at its beginning or behind the timestamp: anywhere else, a prompt may have brought it."""
+
+_LITERAL: Final = re.compile(r"""'[^'\\]*+(?:\\.?[^'\\]*+)*+(?:'|\Z)|"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)""", re.DOTALL)
+"""A text in Python's notation, of either quotes. One that is not closed ends with the line: each byte is read once."""
+
+_NAME: Final = re.compile(r"'[a-z_]{1,40}'")
+_NAMES_TEXT: Final = re.compile(r"\btext=$")
 _COUNT: Final = re.compile(r"'(prompt_tokens|completion_tokens|cached_tokens)': (\d{1,13})\b")
 _IDS: Final = re.compile(r"\binput_ids=(\[[\d, ]*\])")
-_TEXT: Final = re.compile(r"\btext='((?:[^'\\]|\\.)*)'")
 _ANSWER: Final = re.compile(r"'output_ids': (\[[\d, ]*\])")
-_SESSION: Final = re.compile(rf"'{SESSION}': '([^']{{1,256}})'")
 _AT: Final = re.compile(r"\[(\d{4}-\d\d-\d\d[ T][\d:.]+)")
-_HEADERS: Final = ", headers={"
+_CUT: Final = " ... "
+
+
+def is_finished(line: bytes) -> bool:
+    """Whether a line is that of a finished request, in one of both forms."""
+    return _TEXT_LINE.match(line) is not None or (FINISHED.encode() in line and _JSON_LINE.match(line) is not None)
 
 
 class SGLang:
@@ -38,20 +52,20 @@ class SGLang:
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
         """The reports of a log's lines."""
         for line in lines:
-            if FINISHED.encode() in line:
-                found = self._of_json(line)
-            elif _FINISH.encode() in line:
-                found = self._of_text(line)
-            else:
+            is_text = _TEXT_LINE.match(line) is not None
+            if not is_text and not is_finished(line):
                 continue
-            if found is None:
-                self.skipped += 1
-            else:
+            try:
+                found = self._of_text(line) if is_text else self._of_json(line)
+            except ValueError:
+                found = None
+            if found is not None:
                 yield found
+            elif is_text or _event(line) in {None, FINISHED}:
+                self.skipped += 1
 
     def _of_json(self, line: bytes) -> Report | None:
-        begins = line.find(b"{")
-        row = json_object(line[begins:]) if begins >= 0 else None
+        row = json_object(line[line.find(b"{") :])
         if row is None or row.get("event") != FINISHED:
             return None
         obj, headers, out = (_object(row.get(name)) for name in ("obj", "headers", "out"))
@@ -60,18 +74,18 @@ class SGLang:
         return self._report(_object(out.get("meta_info")), _units(obj), _ids(out.get("output_ids")), session, at)
 
     def _of_text(self, line: bytes) -> Report | None:
+        """Raises: ValueError, where lists of tokens are none."""
         if len(line) > MAX_LINE_BYTES:
             return None
-        asked, _, out = line.decode(errors="replace").rpartition(_OUT)
+        plain = _Plain(line.decode(errors="replace"))
+        asked, _, out = plain.rest.rpartition(_OUT)
         counts = {name: count_of(digits) for name, digits in _COUNT.findall(out)}
         ids = _IDS.search(asked)
-        text = _TEXT.search(asked)
-        units = json.loads(ids[1]) if ids is not None and ids[1] != "[]" else pieces_of(text[1] if text else "")
+        units = json.loads(ids[1]) if ids is not None and ids[1] != "[]" else pieces_of(plain.text)
         ids_of_answer = _ANSWER.search(out)
         answer = json.loads(ids_of_answer[1]) if ids_of_answer is not None else []
-        session = _SESSION.search(asked.rpartition(_HEADERS)[2]) if _HEADERS in asked else None
         at = _AT.match(asked)
-        return self._report(counts, units, answer, session[1] if session else "", at[1] if at else "")
+        return self._report(counts, units, answer, plain.session, at[1] if at else "")
 
     def _report(
         self, counts: Mapping[str, Any], units: list[int | str] | None, answer: list[int | str], session: str, at: str
@@ -89,6 +103,37 @@ class SGLang:
             at=at,
             keys={"session": session, "model": self._model, "day": at[:10]},
         )
+
+
+class _Plain:
+    """A line in Python's notation, read without what its texts say. `rest`: the line with its texts taken out, but for
+    names; `text`: the prompt, empty where it is cut; `session`: that of the headers.
+    """
+
+    def __init__(self, line: str) -> None:
+        self.text = self.session = ""
+        pieces, ends_at, name_before, is_found = [], 0, "", False
+        for literal in _LITERAL.finditer(line):
+            between, found = line[ends_at : literal.start()], literal[0]
+            ends_at = literal.end()
+            if not is_found and _NAMES_TEXT.search(between[-6:]):
+                is_found = True
+                self.text = "" if line.startswith(_CUT, ends_at) else _plain(found)
+            if between == ": " and name_before == SESSION:
+                self.session = _plain(found)[:256]
+            name_before = found[1:-1] if len(found) < 64 else ""
+            pieces += [between, found if _NAME.fullmatch(found) else "''"]
+        self.rest = "".join([*pieces, line[ends_at:]])
+
+
+def _plain(literal: str) -> str:
+    """The text in a literal; the same for both quotes, and else as Python writes it."""
+    return literal[1:-1].replace("\\'", "'") if literal[0] == "'" else literal[1:-1]
+
+
+def _event(line: bytes) -> object:
+    row = json_object(line[line.find(b"{") :])
+    return None if row is None else row.get("event")
 
 
 def _units(obj: Mapping[str, Any]) -> list[int | str] | None:

@@ -18,6 +18,13 @@ _MARK: Final = b"prompt_token_ids: ["
 _IDS: Final = re.compile(r"prompt_token_ids: (\[[\d, ]*\]), prompt_embeds")
 _AT: Final = re.compile(r"(?:^|\) )[A-Z]+ (\d\d-\d\d \d\d:\d\d:\d\d) ")
 _RATE: Final = re.compile(r"Prefix cache hit rate: (\d{1,3}\.\d)%")
+_REQUEST: Final = re.compile(rb"[^'\"]{0,300}Request [!-~]{1,300} details: prompt: ")
+"""Before any text of a client."""
+
+
+def is_request(line: bytes) -> bool:
+    """Whether a line shows what a request asks."""
+    return _MARK in line and _REQUEST.match(line) is not None
 
 
 class VLLM:
@@ -32,7 +39,7 @@ class VLLM:
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
         """The reports of a log's lines."""
         for line in lines:
-            if _MARK in line and b" details: prompt: " in line:
+            if is_request(line):
                 found = self._report(line)
                 if found is None:
                     self.skipped += 1
@@ -46,7 +53,10 @@ class VLLM:
             return None
         text = line.decode(errors="replace")
         ids = _IDS.search(text, text.rfind(_MARK.decode()))
-        units = json.loads(ids[1]) if ids is not None else []
+        try:
+            units = json.loads(ids[1]) if ids is not None else []
+        except ValueError:
+            return None
         if not units:
             return None
         at = _AT.search(text[:200])
