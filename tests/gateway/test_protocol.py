@@ -242,8 +242,12 @@ def test_health_is_told_for_each_of_the_three_services(tmp_path: Path) -> None:
         assert it.picker.health("liveness") == 1
 
 
-def test_where_the_picker_is_gone_envoy_goes_on_without_it(tmp_path: Path) -> None:
-    with scene(tmp_path) as it:
+def fails_open(config: dict[str, Any]) -> None:
+    ext_proc(config)["failure_mode_allow"] = True
+
+
+def test_where_the_picker_is_gone_an_envoy_that_fails_open_goes_on_without_it(tmp_path: Path) -> None:
+    with scene(tmp_path, fails_open) as it:
         assert "x-warmroute-receipt" in it.post(chat("a")).headers
         it.picker.kill()
         until(lambda: it.envoy.stat("cluster.warmroute.membership_healthy") == 0, "Envoy has noticed")
@@ -254,11 +258,8 @@ def test_where_the_picker_is_gone_envoy_goes_on_without_it(tmp_path: Path) -> No
         assert all(engine.bodies for engine in it.engines)  # in turn
 
 
-def test_where_it_is_to_fail_closed_it_does(tmp_path: Path) -> None:
-    def closed(config: dict[str, Any]) -> None:
-        ext_proc(config)["failure_mode_allow"] = False
-
-    with scene(tmp_path, closed) as it:
+def test_as_the_page_has_it_envoy_fails_closed(tmp_path: Path) -> None:
+    with scene(tmp_path) as it:
         it.picker.kill()
         given = it.post(chat("a"))
         assert given.status_code == 500

@@ -18,6 +18,7 @@ from warmroute.contract import headers as names
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.carrier import Carrier
@@ -27,12 +28,14 @@ from warmroute_proxy.server.engines.upstream import Parts
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.http.incoming_body import IncomingBody
+from warmroute_proxy.server.http.open_connections import TENANT_WEIGHT, too_many
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.exchange import GatewayExchange
-from warmroute_proxy.server.picker.heads import length_of, parsed, read_head
+from warmroute_proxy.server.picker.heads import length_of, parsed, path_of, read_head
 from warmroute_proxy.server.picker.picks import all_but, fallbacks
+from warmroute_proxy.server.request.idempotency import SharedExchange, left_gateway
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.placing import Placing
 
@@ -56,19 +59,27 @@ class Gateway:
     engines: Engines
     addresses: Addresses
     placing: Placing
+    in_use: FairBudget
+    """The streams that tenants have, as the proxy counts the connections that they use."""
 
 
 class Stream(Carrier):
     """One request and its answer."""
 
-    def __init__(self, gateway: Gateway, wake: Callable[[], None]) -> None:
-        """`wake` is called when there is something to send outside of `take`."""
+    def __init__(self, gateway: Gateway, wake: Callable[[], None], *, full: bool = False) -> None:
+        """`wake` is called when there is something to send outside of `take`. `full`: there are too many streams."""
         self.out: deque[bytes] = deque()
         self.broken = False
         """Whether the stream is to end with an error, once all is sent."""
 
         self.deadline_s = gateway.clock() + gateway.limits.head_timeout_s
         self.served: InferenceRequest | None = None
+        self.gone = False
+        """Whether the gateway has ended the stream."""
+
+        self._shared: SharedExchange | None = None  # the answer of a request with an Idempotency-Key
+        self._full = full
+        self._tenant = ""  # in whose share the stream counts
         self._gateway = gateway
         self._wake = wake
         self._taking = False
@@ -131,21 +142,27 @@ class Stream(Carrier):
         self.deadline_s = float("inf")
         self._body.drop()
         exchange, served, leg = self._exchange, self.served, self._leg
+        if self._tenant:
+            self._gateway.in_use.release(self._tenant, 1)
+            self._tenant = ""
         # They refer to the stream: no reference cycle may remain, nor memory of a body until it is collected.
-        self._exchange = self.served = self._leg = self._decision = None
+        shared = self._shared
+        self._exchange = self.served = self._leg = self._decision = self._shared = None
+        self.gone = True
         self._wake = _nothing
         if exchange is None:
             return
         exchange.request.carrier = None
         if served is None:
             exchange.request.release()
-        if exchange.ended:
-            return
-        if leg is not None and not self._reads_answers and served is not None:
+        if leg is not None and not self._reads_answers and served is not None and not exchange.ended:
             exchange.ended = True
-            served.unread()
+            self._gateway.endpoint.on_status(exchange.request, 200)  # as far as is known
+            served.unread(self._gateway.limits.first_token_timeout_s)
             return
         exchange.leave()
+        if shared is not None:
+            shared.lost()
         if served is not None:
             served.give_up_usage()  # it would have come here
 
@@ -163,6 +180,7 @@ class Stream(Carrier):
             return
         pairs = wire.pairs(headers)
         request = Request(gateway.clock())
+        request.path = path_of(pairs)  # by which a refusal has the shape of its API
         request.carrier = self
         self._exchange = GatewayExchange(self, request)
         self.deadline_s = gateway.clock() + gateway.limits.body_timeout_s
@@ -172,13 +190,24 @@ class Stream(Carrier):
         read_head(request, pairs, gateway.limits)
         self._names = [name for name in request.headers if not name.startswith(":")]
         request.length = 0 if headers.end_of_stream else length_of(request, gateway.limits)
+        if self._full:
+            raise Refusal(503, "too many requests are open; try again in 1 s", code="overloaded", retry_after_s=1)
         gateway.endpoint.on_head(request)
+        self._count_for(request.tenant)
         if request.length != 0:
             request.reservation = gateway.memory.reserve(request.tenant, request.length or 0)
         if headers.end_of_stream:
             self._begin(request, self._exchange)
         elif self._buffered:
             self._send(wire.go_on())
+
+    def _count_for(self, tenant: str) -> None:
+        """Count as a stream of a tenant's. Raises: Refusal."""
+        if not tenant:
+            return
+        if not self._gateway.in_use.reserve(tenant, 1, TENANT_WEIGHT):
+            raise too_many()
+        self._tenant = tenant
 
     def _take_modes(self, modes: Any) -> None:
         """Note what passes here. Raises: Refusal, for what cannot."""
@@ -228,31 +257,41 @@ class Stream(Carrier):
             self._send(wire.UNREAD_HEADERS)
             self._exchange.leave()
             return
-        if leg.done:
-            self._answer_names = []
-            return
         pairs = dict(wire.pairs(headers))
         self._answer_names = [name for name in pairs if not name.startswith(":")]
-        self._note_served(wire.served(message))
-        if not self._reads_answers:
-            self._pass_by(pairs)
+        if leg.done:
             return
+        self._note_served(wire.served(message))
         broke_off = wire.broke_off(message)
         if broke_off:
-            leg.fail(Cause.ERROR, f"the gateway got no answer from it ({broke_off[:100]})")
+            if not self._reads_answers:
+                self._answer_names = None  # no body can be changed, but the whole answer can
+            if wire.is_engines(broke_off):
+                leg.fail(Cause.ERROR, f"the gateway got no answer from it ({broke_off[:100]})")
+            else:
+                leg.fail(Cause.OURS, f"the gateway has answered itself ({broke_off[:100]})")
+            return
+        if not self._reads_answers:
+            self._pass_by(leg, pairs)
             return
         leg.head(int(pairs.get(":status", "0")), pairs)
         if headers.end_of_stream:
             self._take_answer(b"", ends=True)
 
-    def _pass_by(self, pairs: dict[str, str]) -> None:
-        """The body of the answer is not read: the head is all that there is of it."""
+    def _pass_by(self, leg: Leg, pairs: dict[str, str]) -> None:
+        """The body of the answer is not read: the head is all that there is of it. An error is the engine's own."""
         served, exchange = self.served, self._exchange
         if served is None or exchange is None:
             return
+        status = int(pairs.get(":status", "0"))
         exchange.ended = True
-        served.unread()
-        self._send(wire.answer_headers(int(pairs.get(":status", "200")), ((names.RECEIPT, served.id),), ()))
+        self._gateway.endpoint.on_status(exchange.request, status)
+        self._send(wire.answer_headers(status, ((names.RECEIPT, served.id),), ()))
+        if status == 200:
+            served.unread(self._gateway.limits.first_token_timeout_s)
+        else:
+            leg.head(status, pairs)
+            leg.end()
 
     def _note_served(self, address: str) -> None:
         """Where another engine has answered than the one that was picked, the request is that one's."""
@@ -260,6 +299,10 @@ class Stream(Carrier):
         if not address or served is None or decision is None:
             return
         gateway = self._gateway
+        if gateway.addresses.engine_at(address) is None:
+            gateway.addresses.log_unknown(address)
+            served.moved(None)
+            return
         others = all_but(address, decision, gateway.engines, gateway.addresses)
         if others is None:
             return
@@ -267,6 +310,7 @@ class Stream(Carrier):
             moved = gateway.placing.router.place(served.parsed.facts, gateway.clock(), others)
         except NoWorker:
             log.warning("an engine has answered at %s that could not have been picked", address)
+            served.moved(None)
             return
         served.moved(moved)
         self._decision = moved
@@ -315,9 +359,22 @@ class Stream(Carrier):
         if self._sent_trailers:
             self._send(wire.REQUEST_TRAILERS)
 
-    def allow(self, served: InferenceRequest) -> None:
+    def check(self, exchange: Exchange) -> None:
+        """Refuse what cannot be answered here. Raises: Refusal."""
+        if self.gone:
+            raise left_gateway()
+        if self._reads_answers:
+            return
+        if exchange.translates:
+            raise _wrong_mode("this API is translated, so response_body_mode must be FULL_DUPLEX_STREAMED")
+        if isinstance(exchange, SharedExchange):
+            raise _wrong_mode("no answer is kept for an Idempotency-Key, unless response_body_mode is "
+                              "FULL_DUPLEX_STREAMED; send none")  # fmt: skip
+
+    def allow(self, served: InferenceRequest, exchange: Exchange) -> None:
         """Note the request, and keep it from the engines that the gateway did not name."""
         self.served = served
+        self._shared = exchange if isinstance(exchange, SharedExchange) else None
         served.excluded |= self._gateway.addresses.excluded(self._allowed)
 
     # -- the channel of a leg

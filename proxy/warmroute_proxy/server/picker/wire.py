@@ -60,6 +60,11 @@ def broke_off(message: Any) -> str:
     return "" if details in {"", "via_upstream"} else details
 
 
+def is_engines(details: str) -> bool:
+    """Whether an engine has brought this about: its connection failed, or was reset. Not what Envoy refused itself."""
+    return details.startswith("upstream_reset") and "overflow" not in details
+
+
 def _metadata(message: Any, namespace: str, key: str) -> Any:
     spaces = message.metadata_context.filter_metadata
     if namespace not in spaces:
