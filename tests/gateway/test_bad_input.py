@@ -68,10 +68,18 @@ def test_half_a_message_ends_its_stream_with_an_error(it: Scene, channel: grpc.C
 
 def test_an_empty_message_or_one_out_of_turn_changes_nothing(it: Scene, channel: grpc.Channel) -> None:
     with Conversation(channel) as stream:
-        stream.send(body(b"x"), answer_body(b"y"), b"", answer_head(200))
+        stream.send(body(b"x"), answer_body(b"y"), b"")
         stream.send(head(CHAT, it.picker.keys[0]), head(CHAT, "another"), body(asked()), body(b"more"))
         _, sent = stream.until_body_ends()
         assert json.loads(sent)["model"] == "kimi-k2.5"
+    nothing_is_left(it)
+
+
+def test_an_answer_to_what_the_picker_was_not_asked_about_passes(it: Scene, channel: grpc.Channel) -> None:
+    with Conversation(channel) as stream:
+        assert stream.send(answer_head(403)).read().WhichOneof("response") == "response_headers"
+        passed = stream.send(answer_body(b"no")).read().response_body.response.body_mutation.streamed_response
+        assert (passed.body, passed.end_of_stream) == (b"no", True)
     nothing_is_left(it)
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.test_protocol import CHAT, Scene, buffered, fails_open, scene
+from tests.gateway.test_protocol import CHAT, Scene, buffered, scene
 from tests.machine import configured, seconds
+from tests.subjects.gateway import cluster, fails_open
 from tests.subjects.processes import chat, until
 from tests.subjects.scripted import ROLE, Handler, delta
 
@@ -59,8 +60,7 @@ def test_more_than_1024_requests_are_each_asked_about_and_none_goes_past_the_pic
 
 def test_where_envoy_itself_has_too_many_it_refuses(tmp_path: Path) -> None:
     def few(config: dict[str, Any]) -> None:
-        cluster = next(each for each in config["static_resources"]["clusters"] if each["name"] == "warmroute")
-        cluster["circuit_breakers"]["thresholds"][0]["max_requests"] = 1
+        cluster(config, "warmroute")["circuit_breakers"]["thresholds"][0]["max_requests"] = 1
 
     with scene(tmp_path, few) as it:
         with unfinished(it, 1):

@@ -11,7 +11,22 @@ FALLBACKS: Final = 2
 """Further engines that the gateway may try, in the order of their cost."""
 
 
-def fallbacks(decision: Decision, engines: Engines, addresses: Addresses) -> list[str]:
+def named(decision: Decision, engines: Engines, addresses: Addresses) -> list[str]:
+    """The addresses that the gateway is to try, the cheapest first.
+
+    Where others cannot take what was made for the picked one, that is named again: a gateway that has tried all may go
+    on with any.
+    """
+    picked = decision.worker or decision.decode
+    assert picked is not None
+    address = addresses.of(engines.of(picked))
+    if address is None:
+        return []
+    found = [address, *_fallbacks(decision, engines, addresses)]
+    return found + [address] * (FALLBACKS + 1 - len(found))
+
+
+def _fallbacks(decision: Decision, engines: Engines, addresses: Addresses) -> list[str]:
     """Addresses of other engines, the cheapest first. A pair has none: its other half waits for this engine."""
     picked = decision.worker
     if picked is None:

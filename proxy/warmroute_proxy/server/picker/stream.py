@@ -34,7 +34,7 @@ from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.exchange import GatewayExchange
 from warmroute_proxy.server.picker.heads import length_of, parsed, path_of, read_head
-from warmroute_proxy.server.picker.picks import all_but, fallbacks
+from warmroute_proxy.server.picker.picks import all_but, named
 from warmroute_proxy.server.request.idempotency import SharedExchange, left_gateway
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.placing import Placing
@@ -250,12 +250,12 @@ class Stream(Carrier):
 
     def _take_answer_headers(self, message: Any) -> None:
         headers, leg = message.response_headers, self._leg
-        if self._exchange is None:
-            return
-        if leg is None:  # the gateway's own answer, to a request that it has waited for too long
+        if leg is None:  # the gateway's own answer, to a request that it has not asked about, or waited for too long
             self._passes = True
+            self.deadline_s = float("inf")
             self._send(wire.UNREAD_HEADERS)
-            self._exchange.leave()
+            if self._exchange is not None:
+                self._exchange.leave()
             return
         pairs = dict(wire.pairs(headers))
         self._answer_names = [name for name in pairs if not name.startswith(":")]
@@ -335,16 +335,10 @@ class Stream(Carrier):
     def send_with(self, decision: Decision, head: bytes, body: Parts, leg: Leg) -> None:
         """Tell the gateway where the request goes, and what the engine is sent."""
         gateway = self._gateway
-        answering = decision.worker or decision.decode
-        assert answering is not None
-        addresses = [
-            gateway.addresses.of(gateway.engines.of(answering)),
-            *fallbacks(decision, gateway.engines, gateway.addresses),
-        ]
+        where = ",".join(named(decision, gateway.engines, gateway.addresses))
         path, headers = parsed(head)
         names = {name for name, _ in headers}
         removed = [name for name in self._names if name not in names and name not in KEPT_HEADERS]
-        where = ",".join(address for address in addresses if address is not None)
         self._leg, self._decision = leg, decision
         leg.sent, leg.connection = True, self
         whole = b"".join(body)
