@@ -53,7 +53,6 @@ class Addresses:
         due = self._clock() - self._resolved_s > RESOLVE_EVERY_S
         new = not names <= self._resolved.keys() | self._failed
         if names and self._task is None and (due or new):
-            self._resolved_s = self._clock()
             self._task = asyncio.get_running_loop().create_task(self.resolve(names))
             self._task.add_done_callback(self._ended)
 
@@ -66,6 +65,7 @@ class Addresses:
 
     async def resolve(self, names: Iterable[str] | None = None) -> None:
         """Resolve host names: these, or all. What does not resolve keeps the address that it had."""
+        self._resolved_s = self._clock()
         await asyncio.gather(*map(self._resolve_one, self._names() if names is None else names))
 
     async def _resolve_one(self, name: str) -> None:

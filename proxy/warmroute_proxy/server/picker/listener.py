@@ -205,7 +205,8 @@ class _Conversation:
         out, write = self._stream.out, self._context.write
         async with self._writing:
             while out:
-                await write(out.popleft())
+                message = out.popleft()
+                await write(message if isinstance(message, bytes) else message())
 
 
 def for_gateway(new_request: Callable[[RequestPath, Exchange, ParsedRequest, str], InferenceRequest]) -> Any:

@@ -10,8 +10,9 @@ would have read it from a connection. So usage, receipts and rows come about as 
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from warmroute.contract import headers as names
@@ -68,7 +69,9 @@ class Stream(Carrier):
 
     def __init__(self, gateway: Gateway, wake: Callable[[], None], *, full: bool = False) -> None:
         """`wake` is called when there is something to send outside of `take`. `full`: there are too many streams."""
-        self.out: deque[bytes] = deque()
+        self.out: deque[bytes | Callable[[], bytes]] = deque()
+        """Messages to send; of a body, what makes one when its turn has come, so that none is in memory twice."""
+
         self.broken = False
         """Whether the stream is to end with an error, once all is sent."""
 
@@ -346,10 +349,7 @@ class Stream(Carrier):
             self._send(wire.buffered_destination(where, path, headers, removed, whole))
             return
         self._send(wire.destination(where, path, headers, removed, len(whole)))
-        *pieces, end = _pieces(whole)
-        for piece in pieces:
-            self._send(wire.request_body(piece, ends=False))
-        self._send(wire.request_body(end, ends=not self._sent_trailers))
+        self._send_body(wire.request_body, whole, ends=not self._sent_trailers)
         if self._sent_trailers:
             self._send(wire.REQUEST_TRAILERS)
 
@@ -414,8 +414,7 @@ class Stream(Carrier):
 
     def answer_goes_on(self, data: bytes) -> None:
         """Send some of it."""
-        for piece in _pieces(data):
-            self._send(wire.answer_body(piece, ends=False))
+        self._send_body(wire.answer_body, data, ends=False)
 
     def answer_ends(self, data: bytes, *, broken: bool) -> None:
         """Send the last of it, once the engine's own has ended; of a broken one, at once."""
@@ -429,18 +428,22 @@ class Stream(Carrier):
         if data is None or not self._answer_ended:
             return
         self._end = None
-        *pieces, end = _pieces(data) or [b""]
-        for piece in pieces:
-            self._send(wire.answer_body(piece, ends=False))
-        if self.broken:
-            self._send(wire.answer_body(end, ends=False))
-        elif self._answer_trailers:
-            self._send(wire.answer_body(end, ends=False))
+        self._send_body(wire.answer_body, data, ends=not (self.broken or self._answer_trailers))
+        if self._answer_trailers and not self.broken:
             self._send(wire.ANSWER_TRAILERS)
-        else:
-            self._send(wire.answer_body(end, ends=True))
 
-    def _send(self, message: bytes) -> None:
+    def _send_body(self, message: Callable[..., bytes], data: bytes, *, ends: bool) -> None:
+        """Send it in pieces; nothing where there is nothing, unless that is the end."""
+        if len(data) <= wire.CHUNK_BYTES:
+            if data or ends:
+                self._send(message(data, ends=ends))
+            return
+        view = memoryview(data)
+        for at in range(0, len(data), wire.CHUNK_BYTES):
+            is_end = at + wire.CHUNK_BYTES >= len(data)
+            self._send(partial(message, view[at : at + wire.CHUNK_BYTES], ends=ends and is_end))
+
+    def _send(self, message: bytes | Callable[[], bytes]) -> None:
         self.out.append(message)
         if not self._taking:
             self._wake()
@@ -458,12 +461,6 @@ class Stream(Carrier):
 
 def _nothing() -> None:
     """Nobody waits for what is to be sent."""
-
-
-def _pieces(data: bytes) -> Sequence[bytes]:
-    if len(data) <= wire.CHUNK_BYTES:
-        return [data] if data else []
-    return [data[at : at + wire.CHUNK_BYTES] for at in range(0, len(data), wire.CHUNK_BYTES)]
 
 
 def _wrong_mode(text: str) -> Refusal:
