@@ -255,6 +255,11 @@ def test_where_the_picker_is_gone_an_envoy_that_fails_open_goes_on_without_it(tm
             assert given.status_code == 200, given.text
             assert "x-warmroute-receipt" not in given.headers
         assert all(engine.bodies for engine in it.engines)  # in turn
+        for engine in it.engines:
+            engine.bodies.clear()
+        wish = {"x-gateway-destination-endpoint": it.engines[0].url.removeprefix("http://")}
+        assert [it.post(chat("a"), **wish).status_code for _ in range(4)] == [200] * 4
+        assert it.engines[1].bodies  # no client chooses
 
 
 def test_as_the_page_has_it_envoy_fails_closed(tmp_path: Path) -> None:
