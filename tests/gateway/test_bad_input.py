@@ -132,6 +132,9 @@ def test_a_body_that_is_slow_is_a_408(tmp_path: Path) -> None:
             assert stream.read().immediate_response.status.code == 408
         with Conversation(channel) as silent:
             assert silent.status() is grpc.StatusCode.INTERNAL
+        with Conversation(channel) as refused:  # and its stream stays open
+            assert refused.send(head(CHAT, "nobody")).read().immediate_response.status.code == 401
+            assert refused.status() is grpc.StatusCode.INTERNAL
         nothing_is_left(it)
 
 

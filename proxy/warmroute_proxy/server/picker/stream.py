@@ -163,15 +163,13 @@ class Stream(Carrier):
             self._gateway.endpoint.on_status(exchange.request, 200)  # as far as is known
             served.unread(self._gateway.limits.first_token_timeout_s)
             return
-        exchange.leave()
-        if shared is not None:
-            shared.lost()
+        _leave(exchange, shared)
         if served is not None:
             served.give_up_usage()  # it would have come here
 
     def on_deadline(self) -> None:
-        """The headers or the body are late."""
-        if self._exchange is None:
+        """The headers or the body are late, or a gateway goes on with what was refused."""
+        if self._exchange is None or self._exchange.ended:
             self.broken = True
             self._wake()
         elif not self._whole:
@@ -258,7 +256,7 @@ class Stream(Carrier):
             self.deadline_s = float("inf")
             self._send(wire.UNREAD_HEADERS)
             if self._exchange is not None:
-                self._exchange.leave()
+                _leave(self._exchange, self._shared)
             return
         pairs = dict(wire.pairs(headers))
         self._answer_names = [name for name in pairs if not name.startswith(":")]
@@ -454,13 +452,20 @@ class Stream(Carrier):
             self.broken = True
             return
         self._whole = True
-        self.deadline_s = float("inf")
+        self.deadline_s = self._gateway.clock() + self._gateway.limits.head_timeout_s
         self._body.drop()
         exchange.refuse(self._gateway.endpoint.in_shape(exchange.request, refusal))
 
 
 def _nothing() -> None:
     """Nobody waits for what is to be sent."""
+
+
+def _leave(exchange: GatewayExchange, shared: SharedExchange | None) -> None:
+    """The client has left: nothing will come of its answer, for others with its key neither."""
+    exchange.leave()
+    if shared is not None:
+        shared.lost()
 
 
 def _wrong_mode(text: str) -> Refusal:

@@ -148,15 +148,17 @@ class InferenceRequest:
 
     def moved(self, decision: Decision | None) -> None:
         """The carrier has taken it to another engine, since the one that was picked did not answer. None: to one that
-        nobody here knows, so that its row names none.
+        nobody here knows, so that its row names none. That may be the picked one by another address: none is at fault.
         """
         path, account, attempt, now_s = self._path, self._account, self._attempt, self._path.engines.clock()
         if attempt is None or self.state is not _DISPATCHED:
             return
-        workers, rid = tuple([worker.id for worker in attempt.decision.workers]), attempt.rid
-        failure = Failure(Refusal(502, "the gateway has left it", code="engine_error"), workers, True)
-        at_fault, _ = path.faults.judge(self.parsed, failure, now_s, had_token=False)
-        path.settlement.release(account, rid, at_fault, now_s)
+        at_fault: tuple[str, ...] = ()
+        if decision is not None:
+            workers = tuple([worker.id for worker in attempt.decision.workers])
+            failure = Failure(Refusal(502, "the gateway has left it", code="engine_error"), workers, True)
+            at_fault, _ = path.faults.judge(self.parsed, failure, now_s, had_token=False)
+        path.settlement.release(account, attempt.rid, at_fault, now_s)
         path.settlement.move(account, decision)
         if decision is not None:
             path.open_requests.record(self.id, decision)
