@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.gateway import Envoy, Picker, ext_proc, route, unused_port
+from tests.subjects.gateway import Envoy, Picker, ext_proc, fails_open, route, unused_port
 from tests.subjects.processes import EngineProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta, whole
 from warmroute_cli.processes import stop_all
@@ -59,11 +60,13 @@ def scene(
     change: Change | None = None,
     *,
     engines: int = 2,
-    of_engine: str = "",
+    of_engine: str | Sequence[str] = "",
     **of_picker: Any,
 ) -> Iterator[Scene]:
     scripted = [ScriptedEngine(f"s{number}", answers) for number in range(engines)]
-    picker = Picker(folder / "p", [f"{engine.toml()}\n{of_engine}" for engine in scripted], **of_picker)
+    lines = [of_engine] * engines if isinstance(of_engine, str) else of_engine
+    tables = [f"{engine.toml()}\n{more}" for engine, more in zip(scripted, lines, strict=True)]
+    picker = Picker(folder / "p", tables, **of_picker)
     envoy: Envoy | None = None
     try:
         picker.start()
@@ -242,8 +245,8 @@ def test_health_is_told_for_each_of_the_three_services(tmp_path: Path) -> None:
         assert it.picker.health("liveness") == 1
 
 
-def test_where_the_picker_is_gone_envoy_goes_on_without_it(tmp_path: Path) -> None:
-    with scene(tmp_path) as it:
+def test_where_the_picker_is_gone_an_envoy_that_fails_open_goes_on_without_it(tmp_path: Path) -> None:
+    with scene(tmp_path, fails_open) as it:
         assert "x-warmroute-receipt" in it.post(chat("a")).headers
         it.picker.kill()
         until(lambda: it.envoy.stat("cluster.warmroute.membership_healthy") == 0, "Envoy has noticed")
@@ -252,13 +255,15 @@ def test_where_the_picker_is_gone_envoy_goes_on_without_it(tmp_path: Path) -> No
             assert given.status_code == 200, given.text
             assert "x-warmroute-receipt" not in given.headers
         assert all(engine.bodies for engine in it.engines)  # in turn
+        for engine in it.engines:
+            engine.bodies.clear()
+        wish = {"x-gateway-destination-endpoint": it.engines[0].url.removeprefix("http://")}
+        assert [it.post(chat("a"), **wish).status_code for _ in range(4)] == [200] * 4
+        assert it.engines[1].bodies  # no client chooses
 
 
-def test_where_it_is_to_fail_closed_it_does(tmp_path: Path) -> None:
-    def closed(config: dict[str, Any]) -> None:
-        ext_proc(config)["failure_mode_allow"] = False
-
-    with scene(tmp_path, closed) as it:
+def test_as_the_page_has_it_envoy_fails_closed(tmp_path: Path) -> None:
+    with scene(tmp_path) as it:
         it.picker.kill()
         given = it.post(chat("a"))
         assert given.status_code == 500
@@ -282,8 +287,15 @@ def test_a_buffered_body_is_taken_up_to_envoy_s_limit(tmp_path: Path) -> None:
         assert given.json()["usage"]["warmroute"]["id"]
         sent = next(engine for engine in it.engines if engine.bodies)
         assert "w w w" in sent.sent()["messages"][-1]["content"]
-        # Envoy refuses it, or holds it where it came before the answer to its head; then the picker ends that.
-        assert it.post(chat("w " * 300_000)).status_code in {413, 500}
+        received = it.envoy.stat("ext_proc.stream_msgs_received")
+        text = json.dumps(chat("w " * 300_000)).encode()
+        lines = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {it.picker.keys[0]}\r\n"
+        with socket.create_connection(("127.0.0.1", it.envoy.port), timeout=seconds(20)) as client:
+            client.sendall(f"{lines}content-length: {len(text)}\r\n\r\n".encode())
+            until(lambda: it.envoy.stat("ext_proc.stream_msgs_received") > received, "the picker has answered its head")
+            with contextlib.suppress(OSError):  # Envoy closes it before all was sent
+                client.sendall(text)
+            assert client.recv(100).startswith(b"HTTP/1.1 413 ")
         assert it.post(chat("w")).status_code == 200
 
 
@@ -327,6 +339,39 @@ def test_where_answers_are_not_read_they_pass_and_rows_have_no_tokens(tmp_path: 
         assert sorted(len(engine.bodies) for engine in it.engines) == [0, 2]
 
 
+@pytest.mark.parametrize("mode", ["SEND", "SKIP"])
+def test_where_answers_are_not_read_what_needs_them_is_refused_by_name(tmp_path: Path, mode: str) -> None:
+    body = {"model": "claude-x", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
+    with scene(tmp_path, off(mode)) as it, it.envoy.client(it.picker.keys[0]) as client:
+        given = client.post("/v1/messages", json=body)
+        assert (given.status_code, given.json()["type"]) == (500, "error")
+        assert "response_body_mode" in given.json()["error"]["message"]
+        given = it.post(chat(), **{"idempotency-key": "k"})
+        assert (given.status_code, given.json()["error"]["code"]) == (500, "gateway_config")
+        assert "Idempotency-Key" in given.json()["error"]["message"]
+    assert not any(engine.bodies for engine in it.engines)
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(500, "engine_error"), (400, "refused")])
+def test_where_answers_are_not_read_an_engine_s_error_is_one_in_the_row_and_is_its_own(
+    tmp_path: Path, status: int, outcome: str
+) -> None:
+    with scene(tmp_path, off("SEND"), engines=1) as it:
+        it.engines[0].script = lambda handler: handler.reply(status, b'{"error":{"message":"no"}}')
+        given = it.post(chat("e"))
+        assert (given.status_code, given.json()["error"]["message"]) == (status, "no")
+        row = it.picker.row(given.headers["x-warmroute-receipt"])
+        assert (row["outcome"], row["price_nanousd"]) == (outcome, 0)
+        it.engines[0].script = Handler.cut
+        given = it.post(chat("c"))
+        assert (given.status_code, given.json()["error"]["code"]) == (502, "engine_error")
+        assert it.picker.row(given.headers["x-warmroute-receipt"])["outcome"] == "engine_error"
+        with it.picker.admin() as admin:
+            metrics = admin.get("/metrics").text
+    assert f'warmroute_requests_total{{route="{CHAT}",status="{status}"}} 1' in metrics
+    assert f'warmroute_requests_total{{route="{CHAT}",status="502"}} 1' in metrics
+
+
 def test_other_apis_are_translated_both_ways(usual: Scene) -> None:
     body = {"model": "claude-x", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}
     with usual.envoy.client(usual.picker.keys[0]) as client:
@@ -346,7 +391,7 @@ def test_what_the_proxy_answers_itself_is_answered(usual: Scene) -> None:
         assert client.get(CHAT).status_code == 405
         assert client.post(CHAT, content=b"{").json()["error"]["code"] == "invalid_json"
         offered = client.get("/v1/responses", headers={"upgrade": "websocket", "connection": "upgrade"})
-        assert offered.status_code in {403, 426}  # Envoy's own, unless it lets upgrades pass
+        assert offered.status_code == 403  # Envoy's own: the page's lets no upgrades pass
     with usual.envoy.client("sk-nobody") as client:
         given = client.post(CHAT, json=chat())
         assert (given.status_code, given.json()["error"]["code"]) == (401, "invalid_api_key")
@@ -360,6 +405,33 @@ def test_a_key_of_idempotency_gives_the_answer_again(usual: Scene) -> None:
         assert first.status_code == again.status_code == 200
         assert first.content == again.content
     assert sum(len(engine.bodies) for engine in usual.engines) == bodies + 2
+
+
+def test_a_client_that_leaves_takes_its_answer_along_and_a_retry_with_its_key_is_served(tmp_path: Path) -> None:
+    gate = threading.Event()
+    with scene(tmp_path, engines=1) as it, contextlib.ExitStack() as stack:
+        it.engines[0].script = held(gate)
+        key = {"idempotency-key": "k"}
+        text = json.dumps(chat("i"), separators=(",", ":")).encode()
+        first = stack.enter_context(socket.create_connection(("127.0.0.1", it.envoy.port), timeout=seconds(20)))
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {it.picker.keys[0]}\r\nidempotency-key: k\r\n"
+        first.sendall(f"{head}content-length: {len(text)}\r\n\r\n".encode() + text)
+        until(lambda: it.engines[0].bodies, "the first runs")
+        joined: list[Any] = []
+        second = threading.Thread(target=lambda: joined.append(it.post(chat("i"), **key)))
+        second.start()
+        with it.picker.admin() as admin:
+            until(lambda: "warmroute_joins_total 1" in admin.get("/metrics").text, "another joins", 5)
+        first.close()
+        second.join(seconds(20))
+        assert (joined[0].status_code, joined[0].json()["error"]["code"]) == (503, "overloaded")
+        assert joined[0].headers["retry-after"] == "1"
+        gate.set()
+        again = it.post(chat("i"), **key)
+        assert again.status_code == 200, again.text
+        assert it.picker.rows(2)[0]["outcome"] == "client_left"
+        assert it.post(chat("i"), **key).content == again.content
+        assert len(it.engines[0].bodies) == 2
 
 
 def test_a_client_that_leaves_stops_its_engine_and_has_a_row(engines: list[EngineProcess], tmp_path: Path) -> None:
@@ -381,7 +453,8 @@ def test_a_client_that_leaves_stops_its_engine_and_has_a_row(engines: list[Engin
             envoy.stop()
 
 
-def test_a_pair_is_driven_by_the_picker_the_prefill_leg_is_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["read", "SEND", "SKIP"])
+def test_a_pair_is_driven_by_the_picker_the_prefill_leg_is_its_own(tmp_path: Path, mode: str) -> None:
     roles = {"p0": "prefill", "d0": "decode"}
     engines = [EngineProcess(tmp_path, name, role) for name, role in roles.items()]
     picker: Picker | None = None
@@ -390,7 +463,8 @@ def test_a_pair_is_driven_by_the_picker_the_prefill_leg_is_its_own(tmp_path: Pat
         tables = [engine.listening().toml("east") for engine in engines]
         picker = Picker(tmp_path / "p", tables)
         picker.start()
-        envoy = Envoy(tmp_path / "envoy", picker.url, [engine.url for engine in engines]).listening()
+        change = None if mode == "read" else off(mode)
+        envoy = Envoy(tmp_path / "envoy", picker.url, [engine.url for engine in engines], change).listening()
         with envoy.client(picker.keys[0]) as client:
             whole_answer = client.post(CHAT, json=chat("pair", max_tokens=4))
             streamed = client.post(CHAT, json=chat("pair", turns=2, max_tokens=4, stream=True))
@@ -398,7 +472,7 @@ def test_a_pair_is_driven_by_the_picker_the_prefill_leg_is_its_own(tmp_path: Pat
         assert whole_answer.json()["usage"]["completion_tokens"] == 4
         assert len(events(streamed.text)) >= 4
         assert [len(engine.log()["finished"]) for engine in engines] == [2, 2]
-        row = picker.row(whole_answer.headers["x-warmroute-receipt"])
+        row = picker.rows(2)[0]
         assert {worker["role"] for worker in json.loads(row["workers"])} == {"prefill", "decode"}
     finally:
         if envoy is not None:

@@ -54,6 +54,25 @@ def route(config: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def cluster(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """A cluster, by its name."""
+    found: dict[str, Any] = next(each for each in config["static_resources"]["clusters"] if each["name"] == name)
+    return found
+
+
+def falls_back(config: dict[str, Any]) -> None:
+    """Envoy sends a request to any engine, once no engine that the picker named is left."""
+    policy = cluster(config, "engines")["load_balancing_policy"]["policies"][0]["typed_extension_config"]
+    fallback = policy["typed_config"]["fallback_policy"]["policies"][0]["typed_extension_config"]
+    policy["typed_config"]["fallback_policy"] = fallback["typed_config"]["subset_lb_policy"]
+
+
+def fails_open(config: dict[str, Any]) -> None:
+    """Envoy goes on without the picker."""
+    ext_proc(config)["failure_mode_allow"] = True
+    falls_back(config)
+
+
 def endpoint(url: str) -> dict[str, Any]:
     """An address in a cluster."""
     parts = urlsplit(url)

@@ -90,8 +90,7 @@ class OpenConnections:
     def use(self, tenant: str) -> None:
         """A tenant's request has begun on a connection. Raises: Refusal, where the tenant uses too many."""
         if not self.in_use.reserve(tenant, 1, TENANT_WEIGHT):
-            message = "your requests and WebSockets take all connections that one tenant may have; try again in 1 s"
-            raise Refusal(429, message, code="too_many_requests", retry_after_s=1)
+            raise too_many()
 
     def leave(self, tenant: str) -> None:
         """A connection that a tenant used is free, or gone."""
@@ -116,3 +115,9 @@ class OpenConnections:
         """Close all without waiting."""
         for connection in list(self.members):
             connection.abort()
+
+
+def too_many() -> Refusal:
+    """The answer to a tenant that uses too many connections."""
+    message = "your requests and WebSockets take all connections that one tenant may have; try again in 1 s"
+    return Refusal(429, message, code="too_many_requests", retry_after_s=1)

@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 RESOLVE_EVERY_S: Final = 30.0
 RESOLVE_TIMEOUT_S: Final = 5.0
+MAX_UNKNOWN: Final = 1024  # addresses that are logged
 
 
 class Addresses:
@@ -23,6 +24,8 @@ class Addresses:
         self._engines = engines
         self._clock = clock
         self._resolved: dict[str, str] = {}  # by host name
+        self._failed: set[str] = set()  # host names that did not resolve when they were last looked at
+        self._unknown: set[str] = set()  # addresses that were logged
         self._resolved_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -48,8 +51,8 @@ class Addresses:
         """Resolve host names that are new, and all of them now and then."""
         names = self._names()
         due = self._clock() - self._resolved_s > RESOLVE_EVERY_S
-        if names and self._task is None and (due or not names <= self._resolved.keys()):
-            self._resolved_s = self._clock()
+        new = not names <= self._resolved.keys() | self._failed
+        if names and self._task is None and (due or new):
             self._task = asyncio.get_running_loop().create_task(self.resolve(names))
             self._task.add_done_callback(self._ended)
 
@@ -62,17 +65,28 @@ class Addresses:
 
     async def resolve(self, names: Iterable[str] | None = None) -> None:
         """Resolve host names: these, or all. What does not resolve keeps the address that it had."""
-        loop = asyncio.get_running_loop()
-        for name in self._names() if names is None else names:
-            try:
-                async with asyncio.timeout(RESOLVE_TIMEOUT_S):
-                    found = await loop.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-            except (OSError, TimeoutError) as error:
+        self._resolved_s = self._clock()
+        await asyncio.gather(*map(self._resolve_one, self._names() if names is None else names))
+
+    async def _resolve_one(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+                found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, TimeoutError) as error:
+            if name not in self._failed:
                 log.warning("the host name %s of an engine does not resolve: %s", name, type(error).__name__)
-                continue
-            by_family = {family: str(address[0]) for family, _, _, _, address in reversed(found)}
-            address = by_family.get(socket.AF_INET) or next(iter(by_family.values()))  # IPv4 where there is one
-            self._resolved[name] = _literal(address) or address
+            self._failed.add(name)
+            return
+        self._failed.discard(name)
+        by_family = {family: str(address[0]) for family, _, _, _, address in reversed(found)}
+        address = by_family.get(socket.AF_INET) or next(iter(by_family.values()))  # IPv4 where there is one
+        self._resolved[name] = _literal(address) or address
+
+    def log_unknown(self, address: str) -> None:
+        """Log that an engine has answered which is not in the config, once for each address."""
+        if address not in self._unknown and len(self._unknown) < MAX_UNKNOWN:
+            self._unknown.add(address)
+            log.warning("an engine has answered at %s that is not in the config: its requests name no worker", address)
 
     def close(self) -> None:
         """Resolve no more."""

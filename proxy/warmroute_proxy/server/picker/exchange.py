@@ -91,6 +91,9 @@ class GatewayExchange(Exchange):
             status, headers, parts = gathered
             self.respond(status, headers, b"".join((*parts, data)))
             return
+        if broken and not self.started:
+            self.fail()  # a stream that just ends is one that Envoy may let pass
+            return
         self._finish()
         self._answers.answer_ends(data, broken=broken)
 

@@ -6,6 +6,12 @@ from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.request_reader import MAX_TARGET_BYTES
 
 
+def path_of(pairs: list[tuple[str, str]]) -> str:
+    """The path, whatever else the head has; empty where it is too long."""
+    target = next((value for name, value in pairs if name == ":path"), "")
+    return target.partition("?")[0] if len(target) <= MAX_TARGET_BYTES else ""
+
+
 def read_head(request: Request, pairs: list[tuple[str, str]], limits: Limits) -> None:
     """Read method, target and headers. Raises: Refusal."""
     if (

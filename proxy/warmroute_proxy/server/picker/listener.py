@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import grpc
 
+from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.build import Proxy
@@ -24,14 +25,15 @@ from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.stream import Gateway, Stream
+from warmroute_proxy.server.request.idempotency import left_gateway
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.placing import stay
 from warmroute_proxy.server.request.request_path import RequestPath
 
 log = logging.getLogger(__name__)
 
-MESSAGE_BYTES: Final = 1_048_576
-"""Of a message beside the body that it holds."""
+UNBOUNDED: Final = 2**31 - 1
+"""For limits of gRPC's: it would end a stream with an error, and an Envoy that fails open sends such a request past."""
 
 SERVING: Final = b"\x08\x01"
 NOT_SERVING: Final = b"\x08\x02"
@@ -57,12 +59,12 @@ class PickerListener:
         self._proxy = proxy
         self._lag: LoopLag = proxy.loop_lag
         addresses = Addresses(proxy.engines, proxy.clock)
+        max_streams = proxy.config.limits.connections  # of one connection or a few: they take no descriptors
         self._gateway = Gateway(
             endpoint, endpoint.handle, limits, proxy.clock, proxy.body_memory, proxy.engines, addresses,
-            proxy.path.placing,
+            proxy.path.placing, FairBudget(max_streams),
         )  # fmt: skip
         self._server: Any = None
-        self._max_streams = proxy.config.limits.connections  # of one connection or a few: they take no descriptors
 
     async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
         """Listen and return the port. `shared`: other processes listen there too; `tls`: None for none. gRPC has its
@@ -73,11 +75,10 @@ class PickerListener:
         gateway.handle = RequestStarts(gateway.endpoint, asyncio.get_running_loop(), gateway.clock, self._lag).handle
         options = [
             ("grpc.so_reuseport", int(shared)),
-            ("grpc.max_receive_message_length", gateway.limits.body_bytes + MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", -1),  # the gateway's own buffer bounds a message
             ("grpc.max_send_message_length", -1),
-            # By default gRPC drops some of more than a thousand streams that open at once.
-            ("grpc.server.max_pending_requests", self._max_streams),
-            ("grpc.server.max_pending_requests_hard_limit", self._max_streams),
+            ("grpc.server.max_pending_requests", UNBOUNDED),
+            ("grpc.server.max_pending_requests_hard_limit", UNBOUNDED),
         ]
         server = self._server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(
@@ -114,7 +115,7 @@ class PickerListener:
 
     def use_limits(self, limits: Limits) -> None:
         """Use other limits for streams that open from now on."""
-        self._gateway.limits = replace(limits, connections=self._max_streams)
+        self._gateway.limits = replace(limits, connections=self._gateway.in_use.total)
 
     def sweep(self) -> None:
         """Check the deadlines of all streams; called a few times a second."""
@@ -137,7 +138,7 @@ class PickerListener:
 
     async def _process(self, _requests: Any, context: Any) -> None:
         """One stream."""
-        await _Conversation(self._gateway, context, self.connections.members, self._max_streams).run()
+        await _Conversation(self._gateway, context, self.connections.members).run()
 
     async def _check(self, request: bytes, context: Any) -> bytes:
         """Health: `request` has the name of a service as its only field."""
@@ -152,19 +153,16 @@ class PickerListener:
 class _Conversation:
     """Reads and writes the messages of one stream."""
 
-    def __init__(self, gateway: Gateway, context: Any, members: set[Stream], max_streams: int) -> None:
+    def __init__(self, gateway: Gateway, context: Any, members: set[Stream]) -> None:
         self._context = context
         self._members = members
-        self._full = len(members) >= max_streams
-        self._stream = Stream(gateway, self._wake)
-        self._flushing = False
+        self._stream = Stream(gateway, self._wake, full=len(members) >= gateway.in_use.total)
+        self._writing = asyncio.Lock()  # gRPC takes one message at a time, and the order counts
         self._writer: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Until the gateway ends the stream."""
         stream, context = self._stream, self._context
-        if self._full:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many streams are open")
         self._members.add(stream)
         try:
             while not stream.broken and (message := await context.read()) is not grpc.aio.EOF:
@@ -185,7 +183,7 @@ class _Conversation:
 
     def _wake(self) -> None:
         """Something is to be sent though nothing was read."""
-        if not self._flushing:
+        if not self._writing.locked() and (self._writer is None or self._writer.done()):
             self._writer = asyncio.get_running_loop().create_task(self._flush_alone())
 
     async def _flush_alone(self) -> None:
@@ -203,27 +201,27 @@ class _Conversation:
         await self._context.abort(grpc.StatusCode.INTERNAL, "the answer, or the request, has ended early")
 
     async def _flush(self) -> None:
-        """Send what there is, unless another task does: gRPC takes one message at a time, and the order counts."""
-        if self._flushing:
-            return
+        """Send all that there is. Who reads waits for it, so that it reads no faster than is written."""
         out, write = self._stream.out, self._context.write
-        self._flushing = True
-        try:
+        async with self._writing:
             while out:
-                await write(out.popleft())
-        finally:
-            self._flushing = False
+                message = out.popleft()
+                await write(message if isinstance(message, bytes) else message())
 
 
 def for_gateway(new_request: Callable[[RequestPath, Exchange, ParsedRequest, str], InferenceRequest]) -> Any:
-    """What makes a request that a gateway carries. It stays in this region: nobody could carry it to another."""
+    """What makes a request that a gateway carries. It stays in this region: nobody could carry it to another. It
+    raises a `Refusal` where the gateway has left meanwhile, or is set up so that it could not be answered.
+    """
 
     def make(path: RequestPath, exchange: Exchange, parsed: ParsedRequest, receipt_id: str) -> InferenceRequest:
+        carrier = exchange.request.carrier
+        if not isinstance(carrier, Stream):
+            raise left_gateway()
+        carrier.check(exchange)
         parsed.facts = stay(parsed.facts)
         made = new_request(path, exchange, parsed, receipt_id)
-        carrier = exchange.request.carrier
-        if isinstance(carrier, Stream):
-            carrier.allow(made)
+        carrier.allow(made, exchange)
         return made
 
     return make

@@ -3,6 +3,7 @@
 from typing import Final
 
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.picker.addresses import Addresses
 
@@ -10,13 +11,28 @@ FALLBACKS: Final = 2
 """Further engines that the gateway may try, in the order of their cost."""
 
 
-def fallbacks(decision: Decision, engines: Engines, addresses: Addresses) -> list[str]:
+def named(decision: Decision, engines: Engines, addresses: Addresses) -> list[str]:
+    """The addresses that the gateway is to try, the cheapest first.
+
+    Where others cannot take what was made for the picked one, that is named again: a gateway that has tried all may go
+    on with any.
+    """
+    picked = decision.worker or decision.decode
+    assert picked is not None
+    address = addresses.of(engines.of(picked))
+    if address is None:
+        return []
+    found = [address, *_fallbacks(decision, engines, addresses)]
+    return found + [address] * (FALLBACKS + 1 - len(found))
+
+
+def _fallbacks(decision: Decision, engines: Engines, addresses: Addresses) -> list[str]:
     """Addresses of other engines, the cheapest first. A pair has none: its other half waits for this engine."""
     picked = decision.worker
     if picked is None:
         return []
     found: list[str] = []
-    kind = engines.of(picked).config.kind
+    first = engines.of(picked)
     workers = {worker.id: worker for worker in engines.workers()}
     for candidate in decision.reasons[1:]:
         worker = workers.get(candidate.id)
@@ -24,12 +40,22 @@ def fallbacks(decision: Decision, engines: Engines, addresses: Addresses) -> lis
             continue
         engine = engines.of(worker)
         address = addresses.of(engine)
-        takes_it = engine.config.kind == kind and engine.info.dp_size > picked.dp_rank
+        takes_it = _takes_the_same(first, engine) and engine.info.dp_size > picked.dp_rank
         if address is not None and address not in found and takes_it:
             found.append(address)
             if len(found) == FALLBACKS:
                 break
     return found
+
+
+def _takes_the_same(first: Engine, other: Engine) -> bool:
+    """Whether what was made for one engine may go to another: its key, its path, its body."""
+    one, two = first.config, other.config
+    return (
+        (one.kind, one.provider, one.model_names) == (two.kind, two.provider, two.model_names)
+        and first.bearer == other.bearer
+        and first.upstream.base_path == other.upstream.base_path
+    )
 
 
 def all_but(address: str, decision: Decision, engines: Engines, addresses: Addresses) -> frozenset[str] | None:

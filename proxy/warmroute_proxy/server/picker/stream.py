@@ -10,14 +10,16 @@ would have read it from a connection. So usage, receipts and rows come about as 
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from warmroute.contract import headers as names
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.carrier import Carrier
@@ -27,12 +29,14 @@ from warmroute_proxy.server.engines.upstream import Parts
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.http.incoming_body import IncomingBody
+from warmroute_proxy.server.http.open_connections import TENANT_WEIGHT, too_many
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.exchange import GatewayExchange
-from warmroute_proxy.server.picker.heads import length_of, parsed, read_head
-from warmroute_proxy.server.picker.picks import all_but, fallbacks
+from warmroute_proxy.server.picker.heads import length_of, parsed, path_of, read_head
+from warmroute_proxy.server.picker.picks import all_but, named
+from warmroute_proxy.server.request.idempotency import SharedExchange, left_gateway
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.placing import Placing
 
@@ -56,19 +60,29 @@ class Gateway:
     engines: Engines
     addresses: Addresses
     placing: Placing
+    in_use: FairBudget
+    """The streams that tenants have, as the proxy counts the connections that they use."""
 
 
 class Stream(Carrier):
     """One request and its answer."""
 
-    def __init__(self, gateway: Gateway, wake: Callable[[], None]) -> None:
-        """`wake` is called when there is something to send outside of `take`."""
-        self.out: deque[bytes] = deque()
+    def __init__(self, gateway: Gateway, wake: Callable[[], None], *, full: bool = False) -> None:
+        """`wake` is called when there is something to send outside of `take`. `full`: there are too many streams."""
+        self.out: deque[bytes | Callable[[], bytes]] = deque()
+        """Messages to send; of a body, what makes one when its turn has come, so that none is in memory twice."""
+
         self.broken = False
         """Whether the stream is to end with an error, once all is sent."""
 
         self.deadline_s = gateway.clock() + gateway.limits.head_timeout_s
         self.served: InferenceRequest | None = None
+        self.gone = False
+        """Whether the gateway has ended the stream."""
+
+        self._shared: SharedExchange | None = None  # the answer of a request with an Idempotency-Key
+        self._full = full
+        self._tenant = ""  # in whose share the stream counts
         self._gateway = gateway
         self._wake = wake
         self._taking = False
@@ -131,27 +145,31 @@ class Stream(Carrier):
         self.deadline_s = float("inf")
         self._body.drop()
         exchange, served, leg = self._exchange, self.served, self._leg
+        if self._tenant:
+            self._gateway.in_use.release(self._tenant, 1)
+            self._tenant = ""
         # They refer to the stream: no reference cycle may remain, nor memory of a body until it is collected.
-        self._exchange = self.served = self._leg = self._decision = None
+        shared = self._shared
+        self._exchange = self.served = self._leg = self._decision = self._shared = None
+        self.gone = True
         self._wake = _nothing
         if exchange is None:
             return
         exchange.request.carrier = None
         if served is None:
             exchange.request.release()
-        if exchange.ended:
-            return
-        if leg is not None and not self._reads_answers and served is not None:
+        if leg is not None and not self._reads_answers and served is not None and not exchange.ended:
             exchange.ended = True
-            served.unread()
+            self._gateway.endpoint.on_status(exchange.request, 200)  # as far as is known
+            served.unread(self._gateway.limits.first_token_timeout_s)
             return
-        exchange.leave()
+        _leave(exchange, shared)
         if served is not None:
             served.give_up_usage()  # it would have come here
 
     def on_deadline(self) -> None:
-        """The headers or the body are late."""
-        if self._exchange is None:
+        """The headers or the body are late, or a gateway goes on with what was refused."""
+        if self._exchange is None or self._exchange.ended:
             self.broken = True
             self._wake()
         elif not self._whole:
@@ -163,6 +181,7 @@ class Stream(Carrier):
             return
         pairs = wire.pairs(headers)
         request = Request(gateway.clock())
+        request.path = path_of(pairs)  # by which a refusal has the shape of its API
         request.carrier = self
         self._exchange = GatewayExchange(self, request)
         self.deadline_s = gateway.clock() + gateway.limits.body_timeout_s
@@ -172,13 +191,24 @@ class Stream(Carrier):
         read_head(request, pairs, gateway.limits)
         self._names = [name for name in request.headers if not name.startswith(":")]
         request.length = 0 if headers.end_of_stream else length_of(request, gateway.limits)
+        if self._full:
+            raise Refusal(503, "too many requests are open; try again in 1 s", code="overloaded", retry_after_s=1)
         gateway.endpoint.on_head(request)
+        self._count_for(request.tenant)
         if request.length != 0:
             request.reservation = gateway.memory.reserve(request.tenant, request.length or 0)
         if headers.end_of_stream:
             self._begin(request, self._exchange)
         elif self._buffered:
             self._send(wire.go_on())
+
+    def _count_for(self, tenant: str) -> None:
+        """Count as a stream of a tenant's. Raises: Refusal."""
+        if not tenant:
+            return
+        if not self._gateway.in_use.reserve(tenant, 1, TENANT_WEIGHT):
+            raise too_many()
+        self._tenant = tenant
 
     def _take_modes(self, modes: Any) -> None:
         """Note what passes here. Raises: Refusal, for what cannot."""
@@ -221,38 +251,48 @@ class Stream(Carrier):
 
     def _take_answer_headers(self, message: Any) -> None:
         headers, leg = message.response_headers, self._leg
-        if self._exchange is None:
-            return
-        if leg is None:  # the gateway's own answer, to a request that it has waited for too long
+        if leg is None:  # the gateway's own answer, to a request that it has not asked about, or waited for too long
             self._passes = True
+            self.deadline_s = float("inf")
             self._send(wire.UNREAD_HEADERS)
-            self._exchange.leave()
-            return
-        if leg.done:
-            self._answer_names = []
+            if self._exchange is not None:
+                _leave(self._exchange, self._shared)
             return
         pairs = dict(wire.pairs(headers))
         self._answer_names = [name for name in pairs if not name.startswith(":")]
-        self._note_served(wire.served(message))
-        if not self._reads_answers:
-            self._pass_by(pairs)
+        if leg.done:
             return
+        self._note_served(wire.served(message))
         broke_off = wire.broke_off(message)
         if broke_off:
-            leg.fail(Cause.ERROR, f"the gateway got no answer from it ({broke_off[:100]})")
+            if not self._reads_answers:
+                self._answer_names = None  # no body can be changed, but the whole answer can
+            if wire.is_engines(broke_off):
+                leg.fail(Cause.ERROR, f"the gateway got no answer from it ({broke_off[:100]})")
+            else:
+                leg.fail(Cause.OURS, f"the gateway has answered itself ({broke_off[:100]})")
+            return
+        if not self._reads_answers:
+            self._pass_by(leg, pairs)
             return
         leg.head(int(pairs.get(":status", "0")), pairs)
         if headers.end_of_stream:
             self._take_answer(b"", ends=True)
 
-    def _pass_by(self, pairs: dict[str, str]) -> None:
-        """The body of the answer is not read: the head is all that there is of it."""
+    def _pass_by(self, leg: Leg, pairs: dict[str, str]) -> None:
+        """The body of the answer is not read: the head is all that there is of it. An error is the engine's own."""
         served, exchange = self.served, self._exchange
         if served is None or exchange is None:
             return
+        status = int(pairs.get(":status", "0"))
         exchange.ended = True
-        served.unread()
-        self._send(wire.answer_headers(int(pairs.get(":status", "200")), ((names.RECEIPT, served.id),), ()))
+        self._gateway.endpoint.on_status(exchange.request, status)
+        self._send(wire.answer_headers(status, ((names.RECEIPT, served.id),), ()))
+        if status == 200:
+            served.unread(self._gateway.limits.first_token_timeout_s)
+        else:
+            leg.head(status, pairs)
+            leg.end()
 
     def _note_served(self, address: str) -> None:
         """Where another engine has answered than the one that was picked, the request is that one's."""
@@ -260,6 +300,10 @@ class Stream(Carrier):
         if not address or served is None or decision is None:
             return
         gateway = self._gateway
+        if gateway.addresses.engine_at(address) is None:
+            gateway.addresses.log_unknown(address)
+            served.moved(None)
+            return
         others = all_but(address, decision, gateway.engines, gateway.addresses)
         if others is None:
             return
@@ -267,6 +311,7 @@ class Stream(Carrier):
             moved = gateway.placing.router.place(served.parsed.facts, gateway.clock(), others)
         except NoWorker:
             log.warning("an engine has answered at %s that could not have been picked", address)
+            served.moved(None)
             return
         served.moved(moved)
         self._decision = moved
@@ -291,16 +336,10 @@ class Stream(Carrier):
     def send_with(self, decision: Decision, head: bytes, body: Parts, leg: Leg) -> None:
         """Tell the gateway where the request goes, and what the engine is sent."""
         gateway = self._gateway
-        answering = decision.worker or decision.decode
-        assert answering is not None
-        addresses = [
-            gateway.addresses.of(gateway.engines.of(answering)),
-            *fallbacks(decision, gateway.engines, gateway.addresses),
-        ]
+        where = ",".join(named(decision, gateway.engines, gateway.addresses))
         path, headers = parsed(head)
         names = {name for name, _ in headers}
         removed = [name for name in self._names if name not in names and name not in KEPT_HEADERS]
-        where = ",".join(address for address in addresses if address is not None)
         self._leg, self._decision = leg, decision
         leg.sent, leg.connection = True, self
         whole = b"".join(body)
@@ -308,16 +347,26 @@ class Stream(Carrier):
             self._send(wire.buffered_destination(where, path, headers, removed, whole))
             return
         self._send(wire.destination(where, path, headers, removed, len(whole)))
-        *pieces, end = _pieces(whole)
-        for piece in pieces:
-            self._send(wire.request_body(piece, ends=False))
-        self._send(wire.request_body(end, ends=not self._sent_trailers))
+        self._send_body(wire.request_body, whole, ends=not self._sent_trailers)
         if self._sent_trailers:
             self._send(wire.REQUEST_TRAILERS)
 
-    def allow(self, served: InferenceRequest) -> None:
+    def check(self, exchange: Exchange) -> None:
+        """Refuse what cannot be answered here. Raises: Refusal."""
+        if self.gone:
+            raise left_gateway()
+        if self._reads_answers:
+            return
+        if exchange.translates:
+            raise _wrong_mode("this API is translated, so response_body_mode must be FULL_DUPLEX_STREAMED")
+        if isinstance(exchange, SharedExchange):
+            raise _wrong_mode("no answer is kept for an Idempotency-Key, unless response_body_mode is "
+                              "FULL_DUPLEX_STREAMED; send none")  # fmt: skip
+
+    def allow(self, served: InferenceRequest, exchange: Exchange) -> None:
         """Note the request, and keep it from the engines that the gateway did not name."""
         self.served = served
+        self._shared = exchange if isinstance(exchange, SharedExchange) else None
         served.excluded |= self._gateway.addresses.excluded(self._allowed)
 
     # -- the channel of a leg
@@ -363,8 +412,7 @@ class Stream(Carrier):
 
     def answer_goes_on(self, data: bytes) -> None:
         """Send some of it."""
-        for piece in _pieces(data):
-            self._send(wire.answer_body(piece, ends=False))
+        self._send_body(wire.answer_body, data, ends=False)
 
     def answer_ends(self, data: bytes, *, broken: bool) -> None:
         """Send the last of it, once the engine's own has ended; of a broken one, at once."""
@@ -378,18 +426,22 @@ class Stream(Carrier):
         if data is None or not self._answer_ended:
             return
         self._end = None
-        *pieces, end = _pieces(data) or [b""]
-        for piece in pieces:
-            self._send(wire.answer_body(piece, ends=False))
-        if self.broken:
-            self._send(wire.answer_body(end, ends=False))
-        elif self._answer_trailers:
-            self._send(wire.answer_body(end, ends=False))
+        self._send_body(wire.answer_body, data, ends=not (self.broken or self._answer_trailers))
+        if self._answer_trailers and not self.broken:
             self._send(wire.ANSWER_TRAILERS)
-        else:
-            self._send(wire.answer_body(end, ends=True))
 
-    def _send(self, message: bytes) -> None:
+    def _send_body(self, message: Callable[..., bytes], data: bytes, *, ends: bool) -> None:
+        """Send it in pieces; nothing where there is nothing, unless that is the end."""
+        if len(data) <= wire.CHUNK_BYTES:
+            if data or ends:
+                self._send(message(data, ends=ends))
+            return
+        view = memoryview(data)
+        for at in range(0, len(data), wire.CHUNK_BYTES):
+            is_end = at + wire.CHUNK_BYTES >= len(data)
+            self._send(partial(message, view[at : at + wire.CHUNK_BYTES], ends=ends and is_end))
+
+    def _send(self, message: bytes | Callable[[], bytes]) -> None:
         self.out.append(message)
         if not self._taking:
             self._wake()
@@ -400,7 +452,7 @@ class Stream(Carrier):
             self.broken = True
             return
         self._whole = True
-        self.deadline_s = float("inf")
+        self.deadline_s = self._gateway.clock() + self._gateway.limits.head_timeout_s
         self._body.drop()
         exchange.refuse(self._gateway.endpoint.in_shape(exchange.request, refusal))
 
@@ -409,10 +461,11 @@ def _nothing() -> None:
     """Nobody waits for what is to be sent."""
 
 
-def _pieces(data: bytes) -> Sequence[bytes]:
-    if len(data) <= wire.CHUNK_BYTES:
-        return [data] if data else []
-    return [data[at : at + wire.CHUNK_BYTES] for at in range(0, len(data), wire.CHUNK_BYTES)]
+def _leave(exchange: GatewayExchange, shared: SharedExchange | None) -> None:
+    """The client has left: nothing will come of its answer, for others with its key neither."""
+    exchange.leave()
+    if shared is not None:
+        shared.lost()
 
 
 def _wrong_mode(text: str) -> Refusal:

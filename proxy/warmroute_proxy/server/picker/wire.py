@@ -60,6 +60,11 @@ def broke_off(message: Any) -> str:
     return "" if details in {"", "via_upstream"} else details
 
 
+def is_engines(details: str) -> bool:
+    """Whether an engine has brought this about: its connection failed, or was reset. Not what Envoy refused itself."""
+    return details.startswith("upstream_reset") and "overflow" not in details
+
+
 def _metadata(message: Any, namespace: str, key: str) -> Any:
     spaces = message.metadata_context.filter_metadata
     if namespace not in spaces:
@@ -105,11 +110,11 @@ def _send_to(
     answer.dynamic_metadata.fields[_LB].struct_value.fields[DESTINATION].string_value = addresses
 
 
-def request_body(data: bytes, *, ends: bool) -> bytes:
+def request_body(data: bytes | memoryview, *, ends: bool) -> bytes:
     """Some of the body for the engine."""
     answer = ext_proc.ProcessingResponse()
     streamed = answer.request_body.response.body_mutation.streamed_response
-    streamed.body, streamed.end_of_stream = data, ends
+    streamed.body, streamed.end_of_stream = bytes(data), ends
     return bytes(answer.SerializeToString())
 
 
@@ -124,11 +129,11 @@ def answer_headers(status: int, headers: Headers, removed: Iterable[str]) -> byt
     return bytes(answer.SerializeToString())
 
 
-def answer_body(data: bytes, *, ends: bool) -> bytes:
+def answer_body(data: bytes | memoryview, *, ends: bool) -> bytes:
     """Some of the body for the client."""
     answer = ext_proc.ProcessingResponse()
     streamed = answer.response_body.response.body_mutation.streamed_response
-    streamed.body, streamed.end_of_stream = data, ends
+    streamed.body, streamed.end_of_stream = bytes(data), ends
     return bytes(answer.SerializeToString())
 
 

@@ -188,6 +188,13 @@ class Attempt:
         self._advance(AttemptEvent.CLOSE)
         self._close_legs()
 
+    def pass_by(self, prefill_s: float) -> None:
+        """Give up the answering leg alone: its engine goes on, and needs the prefill, which has so much time."""
+        self._advance(AttemptEvent.CLOSE)
+        self.leg.close()
+        if self._prefill is not None and not self._prefill.leg.done:
+            self._trailer = asyncio.get_running_loop().call_later(prefill_s, self._guard, self._prefill.close)
+
     def _close_legs(self) -> None:
         self.leg.close()
         if self._prefill is not None:

@@ -68,9 +68,11 @@ class Deadlines:
         *,
         answering: bool,
         continued: bool,
+        carried: bool,
     ) -> Failure | None:
         """What an attempt has failed by; None while it is in time. `answering`: content has come; `continued`: another
-        engine may go on with it.
+        engine may go on with it; `carried`: a gateway has the connections. It reads no more of an answer whose client
+        does not read, which looks like a silent engine: so only that of an engine which answers no probe is one.
         """
         limits, worker = self._limits, attempt.waits_for
         if now_s - received_s > limits.total_timeout_s:
@@ -79,7 +81,8 @@ class Deadlines:
         lost = worker.engine in self._engines.lost
         if answering:
             idle_s = min(limits.idle_timeout_s, LOST_IDLE_S) if continued and lost else limits.idle_timeout_s
-            if not attempt.leg.paused and now_s - progress.last_data_s > idle_s:
+            slow = attempt.leg.paused or (carried and not lost)
+            if not slow and now_s - progress.last_data_s > idle_s:
                 return timed_out(worker, f"no token for {idle_s:g} s")
         elif now_s - progress.dispatched_s > limits.first_token_timeout_s:
             awaited = "first token" if attempt.leg.streamed else "answer"

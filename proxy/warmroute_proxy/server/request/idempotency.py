@@ -206,6 +206,20 @@ class SharedExchange(Exchange):
         if on_gone is not None:
             on_gone()
 
+    def lost(self) -> None:
+        """End, where the client has left by whose stream the answer came: others get no more of it, and try again."""
+        if self.ended:
+            return
+        on_gone, refusal = self.on_gone, left_gateway()
+        for reader in self._finish(keep_answer=False):
+            exchange = reader.let_go()
+            if exchange.started:
+                exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
+            else:
+                exchange.refuse(refusal)
+        if on_gone is not None:
+            on_gone()
+
     def _outgrown(self) -> None:
         """The recording was dropped. Without it only one reader can be served: the others cannot wait anywhere."""
         parts, self._parts = self._parts, []
@@ -353,6 +367,12 @@ class IdempotentCalls:
         self.outlive_s = 0.0
         for shared in list(self.live.values()):
             shared.give_up()
+
+
+def left_gateway() -> Refusal:
+    """The answer where the client has left by whose connection an answer came to a gateway."""
+    problem = "the request that computed this answer has left its gateway; try again in 1 s"
+    return Refusal(503, problem, code="overloaded", retry_after_s=1)
 
 
 def _spent(call: IdempotentCall) -> Refusal:

@@ -146,25 +146,32 @@ class InferenceRequest:
         headers = engine_headers(request.headers)
         attempt.start(parsed, headers, request.path, tagged=tagged, carrier=request.carrier)
 
-    def moved(self, decision: Decision) -> None:
-        """The carrier has taken it to another engine, since the one that was picked did not answer."""
+    def moved(self, decision: Decision | None) -> None:
+        """The carrier has taken it to another engine, since the one that was picked did not answer. None: to one that
+        nobody here knows, so that its row names none. That may be the picked one by another address: none is at fault.
+        """
         path, account, attempt, now_s = self._path, self._account, self._attempt, self._path.engines.clock()
         if attempt is None or self.state is not _DISPATCHED:
             return
-        workers, rid = tuple([worker.id for worker in attempt.decision.workers]), attempt.rid
-        failure = Failure(Refusal(502, "the gateway has left it", code="engine_error"), workers, True)
-        at_fault, _ = path.faults.judge(self.parsed, failure, now_s, had_token=False)
-        path.settlement.release(account, rid, at_fault, now_s)
-        path.open_requests.record(self.id, decision)
+        at_fault: tuple[str, ...] = ()
+        if decision is not None:
+            workers = tuple([worker.id for worker in attempt.decision.workers])
+            failure = Failure(Refusal(502, "the gateway has left it", code="engine_error"), workers, True)
+            at_fault, _ = path.faults.judge(self.parsed, failure, now_s, had_token=False)
+        path.settlement.release(account, attempt.rid, at_fault, now_s)
         path.settlement.move(account, decision)
-        path.settlement.reserve(account, self.parsed.facts, decision, now_s)
-        attempt.moved(decision)
+        if decision is not None:
+            path.open_requests.record(self.id, decision)
+            path.settlement.reserve(account, self.parsed.facts, decision, now_s)
+            attempt.moved(decision)
 
-    def unread(self) -> None:
-        """Its answer passes by without being read: the row has no tokens, and nothing is charged."""
+    def unread(self, prefill_s: float) -> None:
+        """Its answer passes by without being read: the row has no tokens, and nothing is charged. A prefill engine has
+        so much time left.
+        """
         if self._attempt is None or self.state not in UNDER_WAY:
             return
-        self._attempt.close()
+        self._attempt.pass_by(prefill_s)
         self._settle("completed", 200, self._path.engines.clock(), charged=False)
 
     # -- relay: what the attempt reports
@@ -384,19 +391,21 @@ class InferenceRequest:
     def sweep(self, now_s: float) -> None:
         """Check deadlines, and send comments before the first token. Called every quarter of a second."""
         attempt, progress, deadlines = self._attempt, self._progress, self._path.deadlines
+        carried = self._exchange.request.carrier is not None
         answering, received_s = self.state is _ANSWERING, self._exchange.request.received_s
         if attempt is not None and self.state in UNDER_WAY:
             if progress.observe(attempt.scanner.content_events, now_s):
                 self._path.settlement.progress(self._account, attempt.scanner.content_events)
             continued = self._account.continuation is not None
-            missed = deadlines.missed(attempt, progress, received_s, now_s, answering=answering, continued=continued)
+            missed = deadlines.missed(
+                attempt, progress, received_s, now_s, answering=answering, continued=continued, carried=carried
+            )
             if missed is not None:
                 self.failed(missed)
                 return
         elif self.waiter is None:
             return
-        carried = self._exchange.request.carrier is not None  # then the answer begins with the engine's
-        due = self.parsed.stream and not answering and not carried
+        due = self.parsed.stream and not answering and not carried  # else the answer begins with the engine's
         if due and deadlines.comment_is_due(progress, received_s, now_s):
             self._answer.comment()
 

@@ -125,10 +125,13 @@ class Settlement:
         self._ledger.open(entry)
         account.entry = entry
 
-    def move(self, account: RequestAccount, decision: Decision) -> None:
-        """The attempt is at other workers than it was sent to. Raises: JournalError."""
+    def move(self, account: RequestAccount, decision: Decision | None) -> None:
+        """The attempt is at other workers than it was sent to; None: at unknown ones. Raises: JournalError."""
         if account.entry is not None:
-            move(account.entry, self._engines.served_by(decision), decision.predicted_cached_tokens)
+            if decision is None:
+                move(account.entry, (), 0)
+            else:
+                move(account.entry, self._engines.served_by(decision), decision.predicted_cached_tokens)
             self._ledger.open(account.entry)
 
     def interrupt(self, account: RequestAccount) -> None:
