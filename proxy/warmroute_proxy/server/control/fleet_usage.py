@@ -55,10 +55,20 @@ class FleetUsage:
         return await answered(self._ledger.queries.climb(turns, by, operator=operator))
 
     async def everywhere(
-        self, own: Awaitable[T], kind: type[T], tenant: TenantConfig, target: str, session: str | None
+        self,
+        own: Awaitable[T],
+        kind: type[T],
+        tenant: TenantConfig,
+        target: str,
+        session: str | None,
+        *,
+        of_all: bool = False,
     ) -> tuple[dict[str, str], list[T]]:
-        """Which regions were counted, and the answers. `own`: that of this one; the others are asked for `target`."""
-        mine, theirs = await asyncio.gather(own, self._questions.ask_all(tenant, target, session, PEER_TIMEOUT_S))
+        """Which regions were counted, and the answers. `own`: that of this one. The others are asked for `target`: those
+        where the tenant may be served, or all where the question is `of_all` tenants.
+        """
+        others = self._questions.ask_all(tenant, target, session, PEER_TIMEOUT_S, of_all=of_all)
+        mine, theirs = await asyncio.gather(own, others)
         regions, answers = {self._region: "counted"}, [mine]
         for region, body in theirs.items():
             try:

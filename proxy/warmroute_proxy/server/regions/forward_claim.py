@@ -30,7 +30,7 @@ from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.processes.shared_nonces import SharedNonces
-from warmroute_proxy.server.regions.versions import NEWEST, OLDEST
+from warmroute_proxy.server.regions.versions import NEWEST, OLDEST, Versions
 
 VALID_S: Final = 30.0
 CLOCKS_APART_S: Final = 10.0
@@ -96,8 +96,8 @@ class Forwards:
         self._nonces = nonces or Nonces()
         self._steady_clock = steady_clock or unix_clock
         self._newest = _NewestTaken()
-        self.versions: dict[str, int] = {}
-        """The version to sign in for a region, where that is known."""
+        self.versions = Versions()
+        """Those to sign in."""
 
     def sign(
         self,
@@ -122,7 +122,7 @@ class Forwards:
             self._random_hex(16),
             body_sha256,
             *noted,
-            v=self.versions.get(audience, NEWEST),
+            v=self.versions.of(audience),
         )
         payload = base64.urlsafe_b64encode(msgspec.json.encode(claim))
         return f"{payload.decode()}.{self._mac(payload)}"
