@@ -378,7 +378,7 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     )
     shared = proxy.stores.fleet_ledger
     read_by = proxy.ledger, questions, config.proxy.region
-    usage = FleetUsage(*read_by)
+    usage = FleetUsage(*read_by, alone=not proxy.announcements.other_proxies.active)
     if shared is not None:
         from warmroute_proxy.server.control.shared_usage import SharedUsage
 

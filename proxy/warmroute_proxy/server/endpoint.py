@@ -322,7 +322,7 @@ class PublicEndpoint:
             return
         if parsed is None:
             parsed = self._parser.read(request, caller)
-        shared = self._idempotent_calls.share(call, exchange, kept=caller.served_here)
+        shared = self._idempotent_calls.share(call, exchange, may_keep=caller.served_here)
         self._idempotent_calls.begin(shared, partial(self._begin_shared_request, request, shared, parsed))
 
     def _begin_shared_request(self, request: Request, shared: SharedExchange, parsed: ParsedRequest) -> None:

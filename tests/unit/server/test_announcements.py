@@ -42,6 +42,13 @@ class Posts:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            if head.startswith(b"get /ready"):
+                ready = b'{"region": "east", "forward_versions": [0, 1]}'
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(ready), ready)
+                )
+                writer.close()
+                return
             length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
             body = await reader.readexactly(length)
             writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")

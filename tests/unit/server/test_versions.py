@@ -209,3 +209,23 @@ async def test_a_region_that_says_nothing_slows_no_other_down() -> None:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         peers.close()
+
+
+async def test_one_missed_probe_ends_nothing_that_is_under_way() -> None:
+    status = 200
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps({"region": "west"}).encode()
+        head = f"HTTP/1.1 {status} Said\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+
+    async with listening(answer) as url:
+        peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, forwards())
+        seen = []
+        for status in (200, 503, 200, 503, 503, 200):  # noqa: B007 - the server reads it
+            await peers.probe("west", Router("east", [], [Peer("west", 0.03)]))
+            seen.append(("west" in peers.down, peers.gone("west")))
+        assert seen == [(False, False), (True, False), (False, False), (True, False), (True, True), (False, False)]
+        assert peers.silent == set()
+        peers.close()

@@ -84,7 +84,7 @@ class Peers:
         if status == OWN_FAULT:
             return
         found = json_object(body) or {}
-        self._hear(region, found)
+        self._observe(region, found)
         up = status == 200 and self._understands(region, found)
         if up:
             self.rtt_s[region] = self._clock() - began_s
@@ -92,7 +92,7 @@ class Peers:
         router.set_peer_up(region, up)
         (self.down.discard if up else self.down.add)(region)
 
-    def _hear(self, region: str, ready: Mapping[str, Any]) -> None:
+    def _observe(self, region: str, ready: Mapping[str, Any]) -> None:
         """Note whether a proxy of that region has answered, ready or not."""
         (self.silent.discard if ready.get("region") == region else self.silent.add)(region)
 

@@ -71,7 +71,7 @@ class SharedExchange(Exchange):
         "_first",
         "_idempotent_calls",
         "_keeps_answer",
-        "_kept",
+        "_may_keep",
         "_parts",
         "_readers",
         "_slow",
@@ -80,11 +80,11 @@ class SharedExchange(Exchange):
     )
 
     def __init__(
-        self, idempotent_calls: "IdempotentCalls", call: IdempotentCall, first: Exchange, *, kept: bool = True
+        self, idempotent_calls: "IdempotentCalls", call: IdempotentCall, first: Exchange, *, may_keep: bool = True
     ) -> None:
-        """`kept`: whether the answer may be kept after its end."""
+        """`may_keep`: whether the answer may be kept after its end."""
         self._idempotent_calls = idempotent_calls
-        self._kept = kept
+        self._may_keep = may_keep
         self.call = call
         self._parts = call.recording.chunks if call.recording is not None else []
         self._readers = [AnswerReader(first, call.recording, self)]
@@ -121,7 +121,7 @@ class SharedExchange(Exchange):
         self.started = True
         for reader in self._finish(keep_answer=status == 200):
             reader.let_go().respond(status, headers, body)
-        self._drop_unless_kept()
+        self._drop_unless_it_may_keep()
 
     def answer(self, lines: bytes, body: bytes) -> None:
         """A whole 200 at once."""
@@ -172,7 +172,7 @@ class SharedExchange(Exchange):
                 self._idempotent_calls.reads_on(reader, self.call)
             else:
                 reader.let_go().end(last_data)
-        self._drop_unless_kept()
+        self._drop_unless_it_may_keep()
 
     def abort(self, data: bytes = b"") -> None:
         """End a streamed answer that is not complete, at once for readers that have not read all of it."""
@@ -239,9 +239,9 @@ class SharedExchange(Exchange):
             reader.let_go().abort(error_event(409, problem, "idempotency_key_spent"))
         self.paced()
 
-    def _drop_unless_kept(self) -> None:
+    def _drop_unless_it_may_keep(self) -> None:
         """Its readers have it, or read on from what each of them holds."""
-        if not self._kept:
+        if not self._may_keep:
             self._idempotent_calls.calls.drop_unqueued(self.call, self._idempotent_calls.clock())
 
     def _finish(self, *, keep_answer: bool | None) -> list[AnswerReader]:
@@ -257,7 +257,7 @@ class SharedExchange(Exchange):
         idempotent_calls.orphans.pop(self, None)
         idempotent_calls.live.pop(call.key, None)
         if keep_answer:
-            idempotent_calls.calls.ended(call, idempotent_calls.clock(), kept=self._kept)
+            idempotent_calls.calls.ended(call, idempotent_calls.clock(), may_keep=self._may_keep)
         elif keep_answer is not None:
             idempotent_calls.calls.failed(call)
         readers, self._readers = self._readers, []
@@ -330,14 +330,14 @@ class IdempotentCalls:
                 AnswerReader(exchange, call.recording, _Replay(self, call)).catch_up()
         return None
 
-    def share(self, call: IdempotentCall, exchange: Exchange, *, kept: bool = True) -> SharedExchange:
-        """The exchange for the request of a call that begins. `exchange` is its first reader; `kept`: whether the
+    def share(self, call: IdempotentCall, exchange: Exchange, *, may_keep: bool = True) -> SharedExchange:
+        """The exchange for the request of a call that begins. `exchange` is its first reader; `may_keep`: whether the
         answer may be kept after its end.
         """
         if not self.calls.begin(call, self.clock()):
             problem = "too many of your requests with an Idempotency-Key are under way"
             raise Refusal(503, problem, code="overloaded", retry_after_s=1)
-        shared = self.live[call.key] = SharedExchange(self, call, exchange, kept=kept)
+        shared = self.live[call.key] = SharedExchange(self, call, exchange, may_keep=may_keep)
         return shared
 
     def begin(self, shared: SharedExchange, make: Callable[[], None]) -> None:
