@@ -16,34 +16,37 @@ FREE: Final = frozenset({"engine_error", "refused", "cut_off", "interrupted"})
 AT_HOME_SHARE: Final = 0.9
 
 
-def audit(found: Findings) -> list[str]:
-    """Everything that is wrong with a run; empty: nothing."""
+def audit(found: Findings, *, affinity: bool = True) -> list[str]:
+    """Everything that is wrong with a run; empty: nothing. Without `affinity`, turns need not be served at home, and
+    the engines may have no room for one.
+    """
     rows = [row for rows in found.files.values() for row in rows]
     by_id: dict[str, Row] = {row["id"]: row for row in rows}
     problems = list(found.complaints)
     problems += [f"{name} still had {count} requests" for name, count in found.still_working.items() if count]
     problems += [f"{name} has {count} open entries" for name, count in found.open_at_end.items() if count]
     problems += [f"{name} has {count} rows to have voided" for name, count in found.orders_at_end.items() if count]
-    problems += answers(found)
+    problems += answers(found, refuses=not affinity)
     problems += rows_once(found, rows)
     problems += answers_against_rows(found, by_id)
     problems += paths(found, by_id)
     problems += forwards(found, rows)
     problems += residency(found, rows)
     problems += engines_against_rows(found, rows)
-    problems += homes(found)
+    if affinity:
+        problems += homes(found)
     return problems
 
 
-def answers(found: Findings) -> list[str]:
-    """No answer breaks off in silence; where nothing is broken, each is whole, at the first try."""
+def answers(found: Findings, *, refuses: bool = False) -> list[str]:
+    """No answer breaks off in silence; where nothing is broken, each is whole, at the first try, or `refuses`."""
     problems = []
     for asked in found.tried:
         seen = asked.seen
         where = f"turn {seen.ask.number} at {asked.proxy}"
         if seen.end == "unfinished":
             problems.append(f"{where}: {seen.status} {seen.detail}: ...{seen.raw[-300:]!r}")
-        elif seen.end != "whole" and not asked.during:
+        elif seen.end != "whole" and not asked.during and not (refuses and seen.status in {429, 503}):
             problems.append(f"{where}: {seen.end} {seen.status} {seen.detail}, though nothing was broken")
     return problems
 
@@ -142,7 +145,9 @@ def paths(found: Findings, by_id: dict[str, Row]) -> list[str]:
 
 
 def forwards(found: Findings, rows: list[Row]) -> list[str]:
-    """Each try is forwarded at most once: no proxy forwards what was forwarded to it."""
+    """Each try is forwarded at most once: no proxy forwards what was forwarded to it. Each forward of a region has a
+    row at the home, or failed, or its client has no whole answer.
+    """
     forwards = sum(count.get("warmroute_forwards_total", 0.0) for count in found.counts.values())
     problems = []
     if forwards > len(found.tried):
@@ -153,6 +158,17 @@ def forwards(found: Findings, rows: list[Row]) -> list[str]:
         sent = sum(found.counts[name].get("warmroute_forwards_total", 0.0) for name in names)
         if count > sent and not names & found.killed:
             problems.append(f"{count} rows were forwarded from {region}, which has forwarded {sent:.0f}")
+    for region in {name.rpartition("-")[0] for name in found.counts}:
+        names = {name for name in found.counts if name.startswith(f"{region}-")}
+        sent, failed = (
+            sum(found.counts[name].get(counter, 0.0) for name in names)
+            for counter in ("warmroute_forwards_total", "warmroute_forward_failures_total")
+        )
+        lost = sum(asked.region == region and asked.seen.end != "whole" for asked in found.tried)
+        if sent > came[region] + failed + lost:
+            problems.append(
+                f"{region} forwarded {sent:.0f}: {came[region]} have rows, {failed:.0f} failed, {lost} were lost"
+            )
     return problems
 
 
