@@ -14,8 +14,8 @@ server ran on one machine without a GPU, with a tiny model of random weights. It
 names, and its defaults else. So the page says what one version did with these options, and is no ranking. A server may
 do more with other options, and most checks are of things that no server has claimed to do. Each `no` has the request
 that shows it below; anyone can send that again. `-` means that the check does not apply, or showed nothing. A router
-hands on what its engines report: `n > 1` comes from there, for warmroute, too. `cancel` needs a receipt:
-without one, it is not seen from outside if a request that its client left was settled.
+hands on what its engines report; `n > 1` comes from there. `cancel` needs a receipt: without one, it is not seen from
+outside if a request that its client left was settled.
 """
 
 

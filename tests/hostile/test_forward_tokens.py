@@ -37,7 +37,12 @@ class Regions:
         numbers = itertools.count()
         signer = Forwards(SECRETS, "east", self.east.unix_s, lambda _: f"{next(numbers)}")
         self._signer = signer
-        self._checker = Forwards(SECRETS, "west", self.west.unix_s, lambda _: "", nonces, self.west.steady)
+        self._nonces = nonces
+        self.restart()
+
+    def restart(self) -> None:
+        """Of west."""
+        self._checker = Forwards(SECRETS, "west", self.west.unix_s, lambda _: "", self._nonces, self.west.steady)
 
     def token(self, timeout_s: float = 600.0) -> str:
         return self._signer.sign("t", "t", "wr-1", "west", BODY, timeout_s)
@@ -116,3 +121,24 @@ def test_no_token_is_taken_twice_whatever_clocks_do(steps: list[tuple[str, float
             assert not any(regions.takes(token) for token in taken)
     if nonces is not None:
         nonces.close()
+
+
+@pytest.mark.parametrize("ago_s", [0.0, CLOCKS_APART_S + 0.1, VALID_S - 0.1])
+def test_a_start_takes_none_of_long_before(ago_s: float) -> None:
+    """It knows no nonces: what was issued until just before may have been used. Later ones are taken."""
+    regions = Regions()
+    token = regions.token()
+    regions.wait(ago_s)
+    regions.restart()
+    assert regions.takes(token) is (ago_s <= CLOCKS_APART_S)
+    assert regions.takes(regions.token())
+
+
+def test_a_start_with_a_clock_that_is_ahead_refuses_for_a_minute_at_most() -> None:
+    regions = Regions()
+    regions.west.offset_s += 86_400.0
+    regions.restart()
+    regions.west.offset_s -= 86_400.0
+    assert not regions.takes(regions.token())
+    regions.wait(2 * VALID_S + 1)
+    assert regions.takes(regions.token())

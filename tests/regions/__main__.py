@@ -57,7 +57,7 @@ def main() -> int:
         print("\n".join(moves(found)))
     if args.figures:
         args.figures.write_text(json.dumps(measured(found)))
-    problems = audit(found) if args.policy == "cost" else []
+    problems = audit(found, affinity=args.policy == "cost")
     for problem in problems:
         print(f"WRONG: {problem}")
     print(f"seed {seed}: {f'{len(problems)} problems' if problems else 'everything holds'}")

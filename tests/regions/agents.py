@@ -31,6 +31,11 @@ def canary(tenant: str) -> str:
     return f"canary-of-{tenant}-residents"
 
 
+def answer_canary(tenant: str) -> str:
+    """The word that only answers to a tenant have. Unlike those of messages, they may pass where its client entered."""
+    return f"reply-to-{tenant}-residents"
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One turn. `entry` orders the regions, the first is where it enters; `proxy` is the number of the proxy there."""
@@ -83,6 +88,8 @@ def _agent(seed: int, number: int, regions: Sequence[str]) -> Agent:
     for at, (headers, body) in enumerate(requests):
         text = " ".join(f"{number}.{at}.{word}" for word in range(draw.randint(2, 25)))
         entry = tuple(draw.sample(list(regions), len(regions)))
+        if TENANTS[tenant]:
+            text = f"{answer_canary(tenant)} {text}"
         ask = _ask(number * 1000 + at, headers, body, text, stream=draw.random() < 0.7)
         found.append(Turn(number, at, tenant, ask, entry, draw.randrange(2), named, hints))
     return Agent(number, tenant, recorded, tuple(found))
@@ -127,6 +134,11 @@ def _ask(number: int, headers: dict[str, str], body: dict[str, Any], text: str, 
         leave="stays", leave_after=0.0, resets=False, reads_slowly=False, keeps=False,
         headers=tuple(sorted(headers.items())),
     )  # fmt: skip
+
+
+def with_key(ask: Ask, mark: str) -> Ask:
+    """The same with an idempotency key that no other try has."""
+    return replace(ask, headers=(*ask.headers, ("idempotency-key", f"try-{mark}")))
 
 
 def with_home(ask: Ask, home: str) -> Ask:

@@ -13,38 +13,52 @@ from .run import Asked, Findings
 Row = dict[str, Any]
 
 FREE: Final = frozenset({"engine_error", "refused", "cut_off", "interrupted"})
-AT_HOME_SHARE: Final = 0.9
+REFUSED_SHARE: Final = 0.05
+"""Of the tries where nothing is broken: a slow machine lets a probe of its engines miss its deadline."""
+
+AT_HOME_SHARE: Final = 0.75
+"""Where it is not kept, a turn is at home once in three times."""
 
 
-def audit(found: Findings) -> list[str]:
-    """Everything that is wrong with a run; empty: nothing."""
+def audit(found: Findings, *, affinity: bool = True) -> list[str]:
+    """Everything that is wrong with a run; empty: nothing. Without `affinity`, turns need not be served at home, and
+    the engines may have no room for one.
+    """
     rows = [row for rows in found.files.values() for row in rows]
     by_id: dict[str, Row] = {row["id"]: row for row in rows}
     problems = list(found.complaints)
     problems += [f"{name} still had {count} requests" for name, count in found.still_working.items() if count]
     problems += [f"{name} has {count} open entries" for name, count in found.open_at_end.items() if count]
     problems += [f"{name} has {count} rows to have voided" for name, count in found.orders_at_end.items() if count]
-    problems += answers(found)
+    problems += answers(found, refuses=not affinity)
     problems += rows_once(found, rows)
     problems += answers_against_rows(found, by_id)
     problems += paths(found, by_id)
     problems += forwards(found, rows)
     problems += residency(found, rows)
     problems += engines_against_rows(found, rows)
-    problems += homes(found)
+    if affinity:
+        problems += homes(found)
     return problems
 
 
-def answers(found: Findings) -> list[str]:
-    """No answer breaks off in silence; where nothing is broken, each is whole, at the first try."""
-    problems = []
+def answers(found: Findings, *, refuses: bool = False) -> list[str]:
+    """No answer breaks off in silence; where nothing is broken, each is whole at the first try, but for a few that are
+    refused; `refuses`: for any number."""
+    problems: list[str] = []
+    refused: list[str] = []
+    calm = 0
     for asked in found.tried:
+        calm += not asked.during
         seen = asked.seen
         where = f"turn {seen.ask.number} at {asked.proxy}"
         if seen.end == "unfinished":
             problems.append(f"{where}: {seen.status} {seen.detail}: ...{seen.raw[-300:]!r}")
         elif seen.end != "whole" and not asked.during:
-            problems.append(f"{where}: {seen.end} {seen.status} {seen.detail}, though nothing was broken")
+            problem = f"{where}: {seen.end} {seen.status} {seen.detail}, though nothing was broken"
+            (refused if seen.status in {429, 503} else problems).append(problem)
+    if not refuses and len(refused) > REFUSED_SHARE * calm:
+        problems += refused
     return problems
 
 
@@ -142,7 +156,9 @@ def paths(found: Findings, by_id: dict[str, Row]) -> list[str]:
 
 
 def forwards(found: Findings, rows: list[Row]) -> list[str]:
-    """Each try is forwarded at most once: no proxy forwards what was forwarded to it."""
+    """Each try is forwarded at most once: no proxy forwards what was forwarded to it. Each forward of a region has a
+    row at the home, or failed, or its client has no whole answer.
+    """
     forwards = sum(count.get("warmroute_forwards_total", 0.0) for count in found.counts.values())
     problems = []
     if forwards > len(found.tried):
@@ -153,6 +169,17 @@ def forwards(found: Findings, rows: list[Row]) -> list[str]:
         sent = sum(found.counts[name].get("warmroute_forwards_total", 0.0) for name in names)
         if count > sent and not names & found.killed:
             problems.append(f"{count} rows were forwarded from {region}, which has forwarded {sent:.0f}")
+    for region in {name.rpartition("-")[0] for name in found.counts}:
+        names = {name for name in found.counts if name.startswith(f"{region}-")}
+        sent, failed = (
+            sum(found.counts[name].get(counter, 0.0) for name in names)
+            for counter in ("warmroute_forwards_total", "warmroute_forward_failures_total")
+        )
+        lost = sum(asked.region == region and asked.seen.end != "whole" for asked in found.tried)
+        if sent > came[region] + failed + lost:
+            problems.append(
+                f"{region} forwarded {sent:.0f}: {came[region]} have rows, {failed:.0f} failed, {lost} were lost"
+            )
     return problems
 
 

@@ -68,6 +68,7 @@ def _of_fault(found: Findings, number: int) -> dict[str, Any]:
         "failover_usd": _cold_usd(during),
         "failback_usd": _cold_usd(after),
         "turns": len(during) + len(after),
+        "turns_during": len(during),
     }
 
 

@@ -14,10 +14,10 @@ from tests.machine import seconds
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 
 from . import schedule
-from .agents import TENANTS, Agent, Turn, agents, canary, with_home
+from .agents import TENANTS, Agent, Turn, agents, answer_canary, canary, with_home, with_key
 from .namespaces import CLIENTS, Network
 from .processes import DELAY_MS, FAR_MS, PROXIES, REGIONS, Fleet, Region, RegionalProxy, open_entries
-from .schedule import CALM_TURNS, FAULT_TURNS, LOSS_PERCENT, SETTLE_TURNS, Fault
+from .schedule import CALM_TURNS, FAULT_TURNS, LOSS_PERCENT, LOSS_TURNS, OF_LINES, SETTLE_TURNS, Fault
 from .wire import Wire
 
 SPEED: Final = 50.0
@@ -177,6 +177,7 @@ class Run:
             during = set(self._active)
             self._numbers += 1
             mark = str(self._numbers)
+            tried = with_key(ask, mark) if turn.ask.number % 2 else ask
             self._since[mark] = during
             began_s = time.monotonic()
             try:
@@ -190,7 +191,7 @@ class Run:
                 await asyncio.sleep(0.01)
                 continue
             try:
-                seen = await line.exchange(ask, self._fleet.keys[turn.tenant])
+                seen = await line.exchange(tried, self._fleet.keys[turn.tenant])
             finally:
                 line.close()
                 del self._since[mark]
@@ -229,6 +230,7 @@ class Run:
                 began_s = time.monotonic()
                 await asyncio.to_thread(self._begin, fault)
                 await self._turns_more(FAULT_TURNS)
+                await self._felt(fault, recovery)
                 await asyncio.to_thread(self._heal, fault)
                 healed_s = time.monotonic()
                 recovery.lasted_s = healed_s - began_s
@@ -253,6 +255,20 @@ class Run:
         until = len(self._found.tried) + count
         async with self._ended:
             await self._ended.wait_for(lambda: len(self._found.tried) >= until)
+
+    async def _felt(self, fault: Fault, recovery: Recovery) -> None:
+        """Wait until a fault of lines has met something: a probe, or with lost packets, 10 turns from there."""
+        began_at = recovery.began_at
+        if fault.kind == "loss":
+            while sum(asked.region == fault.region for asked in self._found.tried[began_at:]) < LOSS_TURNS:
+                await self._turns_more(1)
+        elif fault.kind in OF_LINES or fault.kind in {"partition", "slow"}:
+            deadline_s = time.monotonic() + seconds(WHOLE_WITHIN_S)
+            while await asyncio.to_thread(self._is_whole):
+                if time.monotonic() > deadline_s:
+                    self._found.complaints.append(f"no proxy reports a region as down during {fault}")
+                    return
+                await asyncio.sleep(0.1)
 
     async def _whole(self, after: str) -> bool:
         """Whether each proxy has found each other region of the fleet, in time."""
@@ -390,17 +406,24 @@ class Run:
 
     def _leaks_in(self, region: Region) -> list[str]:
         """Words of tenants that may not be served in a region, in what its processes wrote or its stores hold."""
-        words = {tenant: canary(tenant).encode() for tenant, allowed in TENANTS.items() if allowed}
+        words = [
+            (tenant, word(tenant).encode())
+            for tenant, allowed in TENANTS.items()
+            if allowed and region.name not in allowed
+            for word in (canary, answer_canary)
+        ]
+        region.redis.save()
         written = {path: path.read_bytes() for path in region.folder.rglob("*") if path.is_file()}
         written |= {path: path.read_bytes() for path in region.redis.folder.rglob("*") if path.is_file()}
         if self._fleet.postgres is not None and region.address == self._fleet.postgres.host:
+            self._fleet.postgres.sql("CHECKPOINT", self._fleet.dsn)
             data = self._fleet.postgres.data
             written |= {path: path.read_bytes() for path in (data / "base").rglob("*") if path.is_file()}
         return [
             f"{path.name} in {region.name} has a word of {tenant}"
             for path, text in written.items()
-            for tenant, word in words.items()
-            if region.name not in TENANTS[tenant] and word in text
+            for tenant, word in words
+            if word in text
         ]
 
 

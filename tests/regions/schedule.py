@@ -28,6 +28,9 @@ SETTLE_TURNS: Final = 60
 """After a fault, until turns count as calm again."""
 
 LOSS_PERCENT: Final = 30
+LOSS_TURNS: Final = 10
+"""So many turns at least enter at the region that loses packets, while it does."""
+
 CLOCKS_APART_S: Final = 5.0
 
 OF_LINES: Final[frozenset[Kind]] = frozenset({"cut", "one_way", "gray"})

@@ -100,6 +100,7 @@ def test_a_lost_answer_that_is_voided_costs_nothing() -> None:
         (lambda f: receipt(f, region="north"), "served in north, the head names west"),
         (lambda f: f.counts["east-0"].update(warmroute_forwards_total=2.0), "2 forwards of 1 tries"),
         (lambda f: f.counts["east-0"].update(warmroute_forwards_total=0.0), "1 rows were forwarded from east"),
+        (lambda f: f.counts["west-1"].update(warmroute_forwards_total=1.0), "west forwarded 1: 0 have rows, 0 failed"),
         (lambda f: row(f).update(tenant="eastern"), "of eastern was served by west-a0"),
         (lambda f: f.leaks.append("a word"), "a word"),
         (lambda f: f.served["west-a0"].append({"rid": "r1"}), "west-a0 served r1 twice"),
@@ -114,6 +115,20 @@ def test_what_the_audit_finds(change: Callable[[Any], Any], problem: str) -> Non
     found = findings()
     change(found)
     assert any(problem in line for line in audit(found)), audit(found)
+
+
+def test_without_affinity_a_turn_may_be_refused_and_no_home_is_kept() -> None:
+    found = findings()
+    found.tried.append(copy.deepcopy(found.tried[0]))
+    found.tried[1].seen.home = "north"
+    seen = found.tried[1].seen
+    seen.end, seen.status, seen.receipt, seen.usage = "error", 503, "", None
+    assert audit(found, affinity=False) == []
+    assert "though nothing was broken" in audit(found)[0]
+    found.tried += [found.tried[0]] * 40
+    assert not any("though nothing was broken" in line for line in audit(found))
+    seen.status = 502
+    assert "though nothing was broken" in audit(found, affinity=False)[0]
 
 
 def test_turns_that_leave_home_without_a_fault_are_found() -> None:

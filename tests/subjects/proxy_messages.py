@@ -19,6 +19,7 @@ from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, 
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, Announcement, Continued
 from warmroute_proxy.server.regions.forward_claim import Forwards, Noted
+from warmroute_proxy.server.regions.versions import NEWEST
 
 SECRETS: Final = Secrets(b"0123456789abcdef0123456789abcdef")
 SIGNED_AT_S: Final = 1000.0
@@ -48,8 +49,10 @@ def announcements() -> list[Announcement]:
 
 
 def forwards(region: str = "east", at_s: float = SIGNED_AT_S) -> Forwards:
-    """What signs and checks tokens in a region."""
-    return Forwards(SECRETS, region, lambda: at_s, lambda size: "ab" * size)
+    """What signs and checks tokens in a region. The proxies of west are known to read the newest version."""
+    made = Forwards(SECRETS, region, lambda: at_s, lambda size: "ab" * size)
+    made.versions.found("west", NEWEST, at_s)
+    return made
 
 
 def tokens() -> dict[str, str]:

@@ -89,6 +89,11 @@ class Authentication:
         claim = self._forwards.check(request.headers[names.FORWARD], request.body_sha256())
         return self._vouched_for(claim), claim
 
+    def may_be_served(self, tenant: str, region: str) -> bool:
+        """Whether there is a tenant of this name that may be served in a region."""
+        found = self._tenants.get(tenant)
+        return found is not None and found.may_be_served(region)
+
     def _vouched_for(self, claim: Forward) -> TenantConfig:
         tenant = self._tenants.get(claim.tenant)
         if tenant is None or tenant.share_group != claim.share_group:

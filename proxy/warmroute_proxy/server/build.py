@@ -252,7 +252,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
 
 
 def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> Callers:
-    return Callers(secrets, conversations, PrefixBreaks(config.prompt_parts_bytes))
+    return Callers(secrets, conversations, PrefixBreaks(config.prompt_parts_bytes), config.proxy.region)
 
 
 def _admission(
@@ -341,7 +341,7 @@ def _links(
     number, processes = (0, 1) if slot is None else (slot.number, config.proxy.processes)
     orders = VoidOrders(config.proxy.state_dir, number, processes)
     timeout_s = config.limits.connect_timeout_s
-    voids = ReceiptVoider(_peers(config, clock, forwards), forwards, orders, metrics, time.time, timeout_s)
+    voids = ReceiptVoider(_peers(config, clock, forwards), forwards, orders, metrics, time.time, clock, timeout_s)
     here = config.proxy.region
     urls = config.proxy.others_than(socket.gethostname())
     others = OtherProxies(urls, here, ANNOUNCEMENTS, forwards, metrics, clock, timeout_s, random.randbits(62))
@@ -378,7 +378,7 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     )
     shared = proxy.stores.fleet_ledger
     read_by = proxy.ledger, questions, config.proxy.region
-    usage = FleetUsage(*read_by)
+    usage = FleetUsage(*read_by, alone=not proxy.announcements.other_proxies.active)
     if shared is not None:
         from warmroute_proxy.server.control.shared_usage import SharedUsage
 

@@ -211,7 +211,10 @@ class PublicEndpoint:
     def _receive_announcements(self, request: Request, exchange: Exchange) -> None:
         """Apply what another region announces."""
         router, conversations = self._path.placing.router, self._parser.callers.conversations
-        self._announcements.receive(request, exchange, router, conversations)
+        here = self._announcements.region
+        self._announcements.receive(
+            request, exchange, router, conversations, lambda tenant: self._authentication.may_be_served(tenant, here)
+        )
 
     def _begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
         """Begin a request to another API, or count its tokens."""
@@ -319,7 +322,7 @@ class PublicEndpoint:
             return
         if parsed is None:
             parsed = self._parser.read(request, caller)
-        shared = self._idempotent_calls.share(call, exchange)
+        shared = self._idempotent_calls.share(call, exchange, may_keep=caller.served_here)
         self._idempotent_calls.begin(shared, partial(self._begin_shared_request, request, shared, parsed))
 
     def _begin_shared_request(self, request: Request, shared: SharedExchange, parsed: ParsedRequest) -> None:

@@ -38,7 +38,6 @@ from warmroute_proxy.server.http.tls import Tls, TlsError
 from warmroute_proxy.server.intake.conversation_file import ConversationFile
 from warmroute_proxy.server.ledger.ledger import LedgerError
 from warmroute_proxy.server.processes.supervisor import ProcessSlot, Supervisor
-from warmroute_proxy.server.regions.peers import Peers
 from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
 from warmroute_proxy.server.reload.checks import problems_for_processes
 from warmroute_proxy.server.reload.orders import ReloadOrders
@@ -48,8 +47,7 @@ log = logging.getLogger("warmroute.proxy")
 
 SWEEP_EVERY_S: Final = 0.25
 PROBE_EVERY_S: Final = 1.0
-PROBE_UNKNOWN_EVERY_S: Final = 0.2
-"""While a region has never answered: the regions of a fleet start together, and nothing is forwarded before."""
+VOIDS_EVERY_S: Final = 1.0
 CLOSE_S: Final = 2.0
 SAME_SIGNAL_S: Final = 1.0
 
@@ -213,7 +211,8 @@ def _always(proxy: Proxy, steps: list[Callable[[], None]]) -> list[Coroutine[Any
         _sweep(proxy.open_requests, steps, proxy.clock, proxy.loop_lag),
         proxy.loop_lag.watch(),
         _probe_engines(proxy.engines, proxy.router),
-        _probe_peers(proxy.peers, proxy.voids, proxy.router),
+        proxy.peers.watch(proxy.router),
+        _send_voids(proxy.voids),
     ]
 
 
@@ -321,20 +320,14 @@ async def _probe_engines(engines: Engines, router: Router) -> None:
         await asyncio.sleep(PROBE_EVERY_S)
 
 
-async def _probe_peers(peers: Peers, voids: ReceiptVoider, router: Router) -> None:
-    """Beside the probes of engines: a region that does not answer must not delay those."""
+async def _send_voids(voids: ReceiptVoider) -> None:
+    """Have the rows voided that wait for it."""
     while True:
-        await peers.probe(router)
-        await _send_safely(voids)
-        await asyncio.sleep(PROBE_EVERY_S if peers.all_known else PROBE_UNKNOWN_EVERY_S)
-
-
-async def _send_safely(voids: ReceiptVoider) -> None:
-    """Have the rows voided that wait for it. An error of ours must not end the probes."""
-    try:
-        await voids.send()
-    except Exception as error:
-        log.error("sending voids failed: %s", type(error).__name__)
+        try:
+            await voids.send()
+        except Exception as error:
+            log.error("sending voids failed: %s", type(error).__name__)
+        await asyncio.sleep(VOIDS_EVERY_S)
 
 
 async def _shut_down(

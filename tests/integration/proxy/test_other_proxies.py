@@ -129,6 +129,9 @@ def test_a_row_is_voided_by_whichever_proxy_is_asked(tmp_path: Path) -> None:
         with it.first.client() as client:
             receipt = client.post("/v1/chat/completions", json=chat("lost")).headers["x-warmroute-receipt"]
         assert it.first.row(receipt)["price_nanousd"] > 0
+        with it.second.client() as client:
+            found = [client.get(path).json() for path in ("/v1/usage?by=model", "/v1/usage", "/v1/usage/receipts")]
+        assert [each["complete"] for each in found] == [False] * 3, "without a database the row is not seen from here"
         path = f"/v1/usage/receipts/{receipt}/void"
         secrets = Secrets((it.first.folder.parent / "secret").read_bytes())
         forwards = Forwards(secrets, "west", time.time, token_hex)

@@ -19,7 +19,7 @@ import pytest
 
 from tests.machine import configured, seconds
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, events, until
-from tests.subjects.scripted import Handler, ScriptedEngine, delta
+from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
@@ -312,6 +312,31 @@ def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path)
             east.stop()
     finally:
         over.set()
+        west.stop()
+        for engine in engines:
+            engine.stop()
+
+
+def test_an_answer_for_which_there_is_no_memory_is_not_charged(tmp_path: Path) -> None:
+    """The home has charged it by then: the proxy where it came in refuses the client, and has the row voided."""
+    usage = {"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 105}
+    long_answer = whole(usage, padding="x" * 3_000_000)
+    engines = [ScriptedEngine(name, lambda handler: handler.reply(200, long_answer)) for name in ("w0", "e0")]
+    west = ProxyProcess(tmp_path, [engines[0].toml().replace('"east"', '"west"')], region="west")
+    try:
+        west.start()
+        limits = "body_bytes = 65536\nbody_memory_bytes = 1048576"
+        east = ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=("west", west.url), limits=limits)
+        east.start()
+        try:
+            assert ask(east, 1, home="west").status_code == 503
+            rows = west.rows(expected=2)
+            assert [row["forwarded_from"] for row in rows if not row["id"].endswith("-void")] == ["east"]
+            assert sum(row["price_nanousd"] for row in rows) == 0
+            assert east.rows() == []
+        finally:
+            east.stop()
+    finally:
         west.stop()
         for engine in engines:
             engine.stop()

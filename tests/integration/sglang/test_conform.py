@@ -10,13 +10,8 @@ from warmroute_cli.main import main
 
 pytestmark = pytest.mark.timeout(400)
 
-KNOWN = {"aggregated": {"n > 1"}, "prefill": set()}
-"""SGLang reports pages of a new prompt as cached where it makes several answers; a pair refuses such requests."""
 
-
-def test_a_proxy_conforms_but_for_what_is_known(
-    behind: Behind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_proxy_conforms(behind: Behind, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / name for name in ("key", "other")]
     for file, key in zip(files, behind.proxy.keys, strict=True):
         file.write_text(key)
@@ -38,9 +33,7 @@ def test_a_proxy_conforms_but_for_what_is_known(
     )
     found = json.loads(capsys.readouterr().out)
     red = {cell["check"] for api in found["apis"].values() for cell in api["cells"] if cell["state"] == "fail"}
-    assert red == KNOWN[behind.computes.role], [
-        (cell["check"], cell["finding"]) for api in found["apis"].values() for cell in api["cells"]
-    ]
+    assert not red, [(cell["check"], cell["finding"]) for api in found["apis"].values() for cell in api["cells"]]
     assert main(["ladder", "--config", str(behind.proxy.config), "--json"]) == 0
     ladder = json.loads(capsys.readouterr().out)
     rows = behind.proxy.rows(ladder["turns"])

@@ -1,6 +1,7 @@
 """Announcements go where their tenant may be served, and nowhere else."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
@@ -9,11 +10,15 @@ import msgspec
 import pytest
 from tests.machine import seconds
 from tests.subjects.proxy_messages import SECRETS
+from tests.subjects.small_client import SmallClient
 
-from warmroute.contract.conversations import Newest
+from warmroute.contract.conversations import Conversations, Newest
 from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.placement.fleet import Peer
+from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, Announcement, Announcements, Continued
 from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.other_proxies import OtherProxies
@@ -37,6 +42,13 @@ class Posts:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            if head.startswith(b"get /ready"):
+                ready = b'{"region": "east", "forward_versions": [0, 1]}'
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(ready), ready)
+                )
+                writer.close()
+                return
             length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
             body = await reader.readexactly(length)
             writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
@@ -72,11 +84,33 @@ async def test_a_tenant_is_announced_where_it_may_be_served(allowed: tuple[str, 
         announcements.newest(NEWEST, allowed)
         told = [region for region in REGIONS if allowed is None or region in allowed]
         await posts.all_of(told, 2)
-        await posts.all_of(["here"], 1)
+        if allowed is None or "east" in allowed:
+            await posts.all_of(["here"], 1)
         announcements.turn(TURN, None)  # the last that anybody is told
         await posts.all_of([region for region in REGIONS if region not in told], 1)
         assert all(posts.told[region][:2] == [TURN, Continued(NEWEST)] for region in told)
         assert all(posts.told[region] == [TURN] for region in REGIONS if region not in told)
-        assert [each for each in posts.told["here"] if isinstance(each, Continued)] == [Continued(NEWEST)]
+        here_too = [Continued(NEWEST)] if allowed is None or "east" in allowed else []
+        assert [each for each in posts.told["here"] if isinstance(each, Continued)] == here_too
         peers.close()
         others.close()
+
+
+async def test_text_of_a_tenant_that_may_not_be_served_here_is_dropped_whoever_sends_it() -> None:
+    clock = asyncio.get_running_loop().time
+    numbers = itertools.count()
+    forwards = [Forwards(SECRETS, region, clock, lambda _: str(next(numbers))) for region in ("west", "east")]
+    peers = Peers({"west": "http://127.0.0.1:9"}, 2.0, clock, forwards[1])
+    others = OtherProxies([], "east", ANNOUNCEMENTS, forwards[1], Metrics(), clock, 2.0, 1)
+    announcements = Announcements("east", peers, forwards[1], Metrics(), clock, 2.0, others)
+    conversations, router = Conversations("x"), Router("east", [], [Peer("west", 0.03)])
+    for tenant in ("first", "second"):
+        request = Request(0.0, "POST", ANNOUNCEMENTS)
+        request.body = msgspec.msgpack.encode([Continued(NEWEST._replace(key=tenant, tenant=tenant))])
+        token = forwards[0].sign("", "", ANNOUNCEMENTS, "east", request.body_sha256(), 2.0)
+        request.headers = {"x-warmroute-forward": token}
+        client = SmallClient()
+        announcements.receive(request, client, router, conversations, lambda tenant: tenant == "second")
+        assert client.how == "respond 200"
+    assert [newest.tenant for newest in conversations.newest()] == ["second"]
+    peers.close()

@@ -21,13 +21,14 @@ from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 CONFIG: Final = parse_config(
     {
         "proxy": {"region": "r"},
-        "region": [{"name": "r"}],
+        "region": [{"name": "r"}, {"name": "far", "url": "http://127.0.0.1:2"}],
         "engine": [{"url": "http://127.0.0.1:1", "region": "r"}],
         "model": [{"name": name, "input": "1", "cached": "0.1", "output": "2"} for name in ("m", "other")],
         "tenant": [
             {"name": name, "share_group": "both", "key_sha256": [digit * 64]}
             for name, digit in (("t", "1"), ("u", "2"))
-        ],
+        ]
+        + [{"name": "stays", "share_group": "stays", "regions": ["r"], "key_sha256": ["3" * 64]}],
     },
     Path(),
     "test",
@@ -53,8 +54,8 @@ SESSIONS: Final = {
 class Reader:
     """A proxy's reading of requests, all by one caller."""
 
-    def __init__(self) -> None:
-        self.callers = Callers(SECRETS, Conversations("x"))
+    def __init__(self, region: str = "r") -> None:
+        self.callers = Callers(SECRETS, Conversations("x"), region=region)
 
     def read(self, body: dict[str, Any], tenant: int = 0) -> ParsedRequest:
         callers, request = self.callers, Request(0.0, "POST", CHAT)
@@ -201,3 +202,19 @@ def test_completions_of_a_text_have_no_session() -> None:
     request.body = b'{"model":"m","prompt":"cat"}'
     caller = reader.callers.of("/v1/completions", CONFIG.tenants[0], {})
     assert read(request, caller, reader.callers, CONFIG).session is None
+
+
+@pytest.mark.parametrize(("region", "is_kept"), [("r", True), ("far", False)])
+def test_text_of_a_tenant_is_kept_only_where_it_may_be_served(region: str, is_kept: bool) -> None:
+    """Where it may not, its conversation is known by hashes; no message, and nothing of the body around them."""
+    reader, tools = Reader(region), [{"type": "function", "function": {"name": "canary", "parameters": {}}}]
+    said = [{"role": "system", "content": "s"}, {"role": "user", "content": "canary"}]
+    sessions = []
+    for turn in range(3):
+        sessions.append(reader.session(said, 2, tools=tools))
+        (newest,) = reader.callers.conversations.newest()
+        assert (b"canary" in newest.text) is is_kept
+        said += [{"role": "assistant", "content": str(turn)}, {"role": "user", "content": "canary"}]
+    assert len(set(sessions)) == 1
+    caller = reader.callers.of(CHAT, CONFIG.tenants[2], {})
+    assert bool(caller.known_bodies) is is_kept

@@ -15,8 +15,9 @@ MORE = b"y" * FULL_BYTES
 class Scene:
     """One call with a key, of which `first` is the first reader."""
 
-    def __init__(self, answer_bytes: int = 100_000) -> None:
+    def __init__(self, answer_bytes: int = 100_000, *, may_keep: bool = True) -> None:
         self.now = 0.0
+        self.may_keep = may_keep
         bounds = IdempotencyBounds(answer_bytes, 100_000, 10, 60.0, 600.0)
         self.idempotent_calls = IdempotentCalls(bounds, OUTLIVE_S, lambda: self.now, Metrics(), plenty())
         self.slow: list[bool] = []
@@ -27,7 +28,7 @@ class Scene:
     def begin(self, client: SmallClient) -> SharedExchange:
         call = self.idempotent_calls.join("tenant", "key", client)
         assert call is not None
-        turn = self.idempotent_calls.share(call, client)
+        turn = self.idempotent_calls.share(call, client, may_keep=self.may_keep)
         turn.on_gone, turn.on_pause = self._left, self.slow.append
         turn.start(200, HEAD)
         return turn
@@ -189,3 +190,24 @@ def test_what_still_waited_in_the_queue_when_it_was_given_up_is_forgotten() -> N
     scene.wait(OUTLIVE_S)
     assert scene.gone == 1
     assert scene.idempotent_calls.join("tenant", "key", SmallClient()) is not None
+
+
+def test_an_answer_that_may_not_be_kept_is_gone_once_its_readers_have_it() -> None:
+    """It may be joined while it is under way. Afterwards its key is known, so that nothing is charged twice."""
+    scene = Scene(may_keep=False)
+    second = scene.join()
+    scene.turn.write(PART + b"!")
+    scene.turn.end(b"end")
+    assert scene.idempotent_calls.calls.recorded_bytes > 0, "both read on"
+    for client in (scene.first, second):
+        client.reads()
+        assert (client.how, client.got) == ("end", PART + b"!" + b"end")
+    assert scene.idempotent_calls.calls.recorded_bytes == 0
+    assert scene.join().how == "respond 409"
+    scene.wait(600.0)
+    call = scene.idempotent_calls.join("tenant", "key", client := SmallClient())
+    assert call is not None
+    scene.idempotent_calls.share(call, client, may_keep=False).respond(200, [], b"whole")
+    assert client.how == "respond 200"
+    assert scene.idempotent_calls.calls.recorded_bytes == 0
+    assert scene.join().how == "respond 409"

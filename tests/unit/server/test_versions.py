@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from tests.machine import seconds
+from tests.subjects.http_answers import listening
 from tests.subjects.proxy_messages import BODY_SHA256, CHANGES, SIGNED_AT_S, announcements, forwards, tokens
 
 from warmroute.contract.changes import NO_CHANGES, Changes
@@ -21,7 +23,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.regions import forward_claim
 from warmroute_proxy.server.regions.announcements import Announcement
 from warmroute_proxy.server.regions.peers import Peers
-from warmroute_proxy.server.regions.versions import NEWEST, OLDEST, Spoken, misunderstood, spoken_by
+from warmroute_proxy.server.regions.versions import MIXED_S, NEWEST, OLDEST, Spoken, Versions, misunderstood, spoken_by
 
 GOLDEN: Final = Path(__file__).parent / "golden"
 VERSIONS: Final = range(OLDEST, NEWEST + 1)
@@ -80,7 +82,8 @@ def test_a_proxy_before_versions_reads_the_tokens_of_this_one() -> None:
 @pytest.mark.parametrize("version", [NEWEST + 1, 99])
 def test_a_token_of_a_version_that_is_not_read_is_refused_by_its_name(version: int) -> None:
     newer = forwards()
-    newer.versions["west"] = version
+    newer.versions = Versions()
+    newer.versions.found("west", version, 0.0)
     token = newer.sign("first", "first", "wr-1", "west", BODY_SHA256, 60.0)
     with pytest.raises(Refusal, match=f"version {version}, this proxy reads {OLDEST} to {NEWEST}") as refused:
         forwards("west").check(token, BODY_SHA256)
@@ -136,12 +139,93 @@ async def test_a_region_of_other_versions_is_found_out_by_its_probe(caplog: pyte
         peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, signs)
         router = Router("east", [], [Peer("west", 0.03)])
         with caplog.at_level(logging.ERROR):
-            await peers.probe(router)
-            await peers.probe(router)
+            await peers.probe("west", router)
+            await peers.probe("west", router)
         assert peers.down == {"west"}
         assert [record.message for record in caplog.records] == [misunderstood("west", Spoken(NEWEST + 1, NEWEST + 1))]
         ready["forward_versions"] = [OLDEST, OLDEST]
-        await peers.probe(router)
+        await peers.probe("west", router)
         assert peers.down == set()
-        assert signs.versions == {"west": OLDEST}
+        assert signs.versions.of("west") == OLDEST
+        peers.close()
+
+
+def test_a_region_of_two_releases_is_written_to_in_the_older_ones_version() -> None:
+    versions = Versions()
+    assert versions.of("west") == OLDEST, "nothing is known"
+    versions.found("west", NEWEST, 0.0)
+    assert versions.of("west") == NEWEST
+    versions.found("west", OLDEST, 1.0)
+    versions.found("west", NEWEST, 1.0 + MIXED_S)
+    assert versions.of("west") == OLDEST, "a balancer may lead there again"
+    versions.found("west", NEWEST, 2.0 + MIXED_S)
+    assert versions.of("west") == NEWEST
+
+
+@pytest.mark.parametrize("ready", ["<html>ok</html>", '{"status": "ready"}', '{"status": "ready", "region": "north"}'])
+async def test_what_is_not_that_regions_proxy_is_down(ready: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {len(ready)}\r\n\r\n"
+        writer.write((head + ready).encode())
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, forwards())
+        router = Router("east", [], [Peer("west", 0.03)])
+        with caplog.at_level(logging.ERROR):
+            await peers.probe("west", router)
+            await peers.probe("west", router)
+        assert (peers.down, peers.silent) == ({"west"}, {"west"})
+        assert len(caplog.records) == 1
+        assert "correct its [[region]] url" in caplog.text
+        peers.close()
+
+
+async def test_a_region_that_says_nothing_slows_no_other_down() -> None:
+    """One is connected to and never answers, the other is asked again meanwhile."""
+    asked: list[str] = []
+    often = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.append("north")
+        if len(asked) == 3:
+            often.set()
+        writer.write(b"HTTP/1.1 503 Busy\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+
+    async with listening(hang) as west, listening(answer) as north:
+        clock = asyncio.get_running_loop().time
+        peers = Peers({"west": west, "north": north}, 2.0, clock, forwards())
+        watching = asyncio.create_task(peers.watch(Router("east", [], [Peer("west", 0.03), Peer("north", 0.03)])))
+        async with asyncio.timeout(seconds(10)):
+            await often.wait()
+        assert not peers.gone("west"), "its first probe still waits"
+        assert peers.gone("north"), "two have failed"
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        peers.close()
+
+
+async def test_one_missed_probe_ends_nothing_that_is_under_way() -> None:
+    status = 200
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = json.dumps({"region": "west"}).encode()
+        head = f"HTTP/1.1 {status} Said\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+
+    async with listening(answer) as url:
+        peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, forwards())
+        seen = []
+        for status in (200, 503, 200, 503, 503, 200):  # noqa: B007 - the server reads it
+            await peers.probe("west", Router("east", [], [Peer("west", 0.03)]))
+            seen.append(("west" in peers.down, peers.gone("west")))
+        assert seen == [(False, False), (True, False), (False, False), (True, False), (True, True), (False, False)]
+        assert peers.silent == set()
         peers.close()

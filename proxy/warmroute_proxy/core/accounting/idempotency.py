@@ -154,17 +154,26 @@ class IdempotencyKeys:
         self._forget_recording(call)
         return False
 
-    def ended(self, call: IdempotentCall, now: float) -> None:
-        """A call has its whole answer, which can be replayed for `replay_s` if it was recorded."""
+    def ended(self, call: IdempotentCall, now: float, *, may_keep: bool = True) -> None:
+        """A call has its whole answer, which can be replayed for `replay_s` if it was recorded. Not `may_keep`: until
+        `drop_unqueued`.
+        """
         assert call.under_way
         call.under_way = False
         if call.recording is None:
             self._remember(call, now)
             return
         call.recording.whole = True
+        if not may_keep:
+            return
         call.until_s = now + self.bounds.replay_s
         call.queued = True
         self._tenants[call.tenant].answers.append(call)
+
+    def drop_unqueued(self, call: IdempotentCall, now: float) -> None:
+        """Drop the answer of a call that ended and was to be dropped, once nobody reads it."""
+        if not call.under_way and not call.queued and call.recording is not None:
+            self._drop(call, now)
 
     def lost(self, call: IdempotentCall, now: float) -> None:
         """A call ended without any client, and may be charged: only its key is remembered."""

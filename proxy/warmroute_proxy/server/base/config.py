@@ -238,6 +238,10 @@ class TenantConfig:
         """Whether the model is one of the tenant's."""
         return ANY in self.models or model.name in self.models
 
+    def may_be_served(self, region: str) -> bool:
+        """Whether its prompts may be computed in a region."""
+        return ANY in self.regions or region in self.regions
+
 
 @dataclass(frozen=True, slots=True)
 class DatabaseConfig:

@@ -59,7 +59,8 @@ ANNOUNCEMENTS_TOTAL: Final = Metric(
     "warmroute_announcements_total", "Turns and conversations announced to other regions, and received from them."
 )
 SHARED_EVENTS_TOTAL: Final = Metric(
-    "warmroute_shared_events_total", "Events of requests sent to other proxies of this region, and applied from them."
+    "warmroute_shared_events_total",
+    "Events and newest requests sent to other proxies of this region, and events applied from them.",
 )
 ANNOUNCEMENTS_WAITING: Final = Metric(
     "warmroute_announcements_waiting", "Announcements that another region has not confirmed yet."

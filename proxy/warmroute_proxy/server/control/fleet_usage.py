@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_proxy.server.base.config import TenantConfig
@@ -30,7 +31,9 @@ Answer = TypeVar("Answer")
 class FleetUsage:
     """Asks the ledgers of all regions."""
 
-    def __init__(self, ledger: Ledger, questions: PeerQuestions, region: str) -> None:
+    def __init__(self, ledger: Ledger, questions: PeerQuestions, region: str, *, alone: bool = True) -> None:
+        """`alone`: whether this proxy is the only one of its region. If not, the rows of the others are missing."""
+        self._alone = alone
         self._ledger = ledger
         self._questions = questions
         self._region = region
@@ -39,6 +42,10 @@ class FleetUsage:
         """The sums of this region. All turns of a tenant are added up already, without losses. `operator`: an operator
         asks. Raises: Refusal.
         """
+        sums = await self._added_up(turns, by, operator=operator)
+        return sums if self._alone else replace(sums, complete=False)
+
+    async def _added_up(self, turns: Turns, by: By | None, *, operator: bool) -> Sums:
         tenant = turns.tenant
         if tenant is None or by is not None or turns != Turns(tenant):
             return await answered(self._ledger.queries.add_up(turns, by, operator=operator))
@@ -48,17 +55,28 @@ class FleetUsage:
 
     async def listed_here(self, turns: Turns, limit: int, *, operator: bool = False) -> Listed:
         """The newest turns of this region. Raises: Refusal."""
-        return await answered(self._ledger.queries.newest(turns, limit, operator=operator))
+        listed = await answered(self._ledger.queries.newest(turns, limit, operator=operator))
+        return listed if self._alone else replace(listed, complete=False)
 
     async def ladder_here(self, turns: Turns, by: LadderBy | None, *, operator: bool = False) -> Climbed:
         """The ladder of the newest turns of this region. Raises: Refusal."""
         return await answered(self._ledger.queries.climb(turns, by, operator=operator))
 
     async def everywhere(
-        self, own: Awaitable[T], kind: type[T], tenant: TenantConfig, target: str, session: str | None
+        self,
+        own: Awaitable[T],
+        kind: type[T],
+        tenant: TenantConfig,
+        target: str,
+        session: str | None,
+        *,
+        of_all: bool = False,
     ) -> tuple[dict[str, str], list[T]]:
-        """Which regions were counted, and the answers. `own`: that of this one; the others are asked for `target`."""
-        mine, theirs = await asyncio.gather(own, self._questions.ask_all(tenant, target, session, PEER_TIMEOUT_S))
+        """Which regions were counted, and the answers. `own`: that of this one. The others are asked for `target`:
+        those where the tenant may be served, or all where the question is `of_all` tenants.
+        """
+        others = self._questions.ask_all(tenant, target, session, PEER_TIMEOUT_S, of_all=of_all)
+        mine, theirs = await asyncio.gather(own, others)
         regions, answers = {self._region: "counted"}, [mine]
         for region, body in theirs.items():
             try:

@@ -48,10 +48,17 @@ class SharedUsage(FleetUsage):
         return Listed(rows[:limit], own.complete)
 
     async def everywhere(
-        self, own: Awaitable[T], kind: type[T], tenant: TenantConfig, target: str, session: str | None
+        self,
+        own: Awaitable[T],
+        kind: type[T],
+        tenant: TenantConfig,
+        target: str,
+        session: str | None,
+        *,
+        of_all: bool = False,
     ) -> tuple[dict[str, str], list[T]]:
         """Which regions were counted, and the answer of the database."""
-        del kind, tenant, target, session
+        del kind, tenant, target, session, of_all
         answer = await own
         found = await from_database(self._shared.regions())
         regions = {region: "counted" if all_here else "late" for region, all_here in sorted(found.items())}

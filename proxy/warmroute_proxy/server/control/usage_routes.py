@@ -19,7 +19,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 
 from warmroute.contract import headers as names
-from warmroute_proxy.server.base.config import Config, TenantConfig
+from warmroute_proxy.server.base.config import ANY, Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal, quoted
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.secrets import Secrets
@@ -84,11 +84,13 @@ class Asking:
 
     async def operators_sums(self, request: Request, question: Question) -> dict[str, Any]:
         """The sums of all tenants, or of the one that is asked for, over all regions. Raises: Refusal."""
-        turns, session = _turns(request, question, tenant_of(question, self.live.now), self._secrets)
-        own = self._usage.here(turns, question.by, operator=True)
+        tenant = tenant_of(question, self.live.now)
+        turns, session = _turns(request, question, tenant, self._secrets)
         # A token is in the name of some tenant. That it is for this path says that an operator asks.
+        name = tenant or _any_tenant(self.live.now)
+        own = self._usage.here(turns, question.by, operator=True)
         regions, found = await self._usage.everywhere(
-            own, Sums, _any_tenant(self.live.now), _target(OPERATOR_PATH, question), session
+            own, Sums, name, _target(OPERATOR_PATH, question), session, of_all=tenant is None
         )
         return usage_body(regions, found, question.by, question.since_s)
 
@@ -267,7 +269,7 @@ def _needs_tenant() -> Refusal:
 def _any_tenant(config: Config) -> TenantConfig:
     if not config.tenants:
         raise Refusal(404, "there is no tenant yet: `warmroute tenants add`", code="not_found")
-    return config.tenants[0]
+    return next((tenant for tenant in config.tenants if ANY in tenant.regions), config.tenants[0])
 
 
 def _target(path: str, question: Question, **more: str) -> str:

@@ -61,6 +61,7 @@ class Caller:
         "receipt_fields",
         "region",
         "regions",
+        "served_here",
         "session",
         "session_hex",
         "session_key",
@@ -75,8 +76,11 @@ class Caller:
         secrets: Secrets,
         key_id: str,
         region: str | None,
+        *,
+        served_here: bool = True,
     ) -> None:
-        """`key_id`: of its API key, empty where that is not known; `region`: of the proxy that forwards its requests.
+        """`key_id`: of its API key, empty where that is not known; `region`: of the proxy that forwards its requests;
+        `served_here`: whether its tenant may be served in this region. If not, nothing is kept of its texts.
 
         Raises: Refusal, where a session key is not valid.
         """
@@ -85,6 +89,7 @@ class Caller:
         self.tenant = tenant
         self.key_id = key_id
         self.region = region
+        self.served_here = served_here
         self.regions = None if ANY in tenant.regions else tenant.regions
         self.home_hint = headers.get(names.HOME)
         self.expects = EXPECTED.get(headers.get(names.EXPECT, ""), UNKNOWN)
@@ -168,12 +173,18 @@ class Callers:
     """The callers that are known, their known bodies, and the conversations of those that name no session."""
 
     def __init__(
-        self, secrets: Secrets, conversations: Conversations, prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS
+        self,
+        secrets: Secrets,
+        conversations: Conversations,
+        prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS,
+        region: str | None = None,
     ) -> None:
+        """`region`: that of this proxy; None: each tenant may be served here."""
         self.known_bodies = KnownBodies()
         self.prefix_breaks = prefix_breaks
         self.conversations = conversations
         self.secrets = secrets
+        self._region = region
         self._callers: dict[tuple[str, ...], Caller] = {}
 
     def forget(self) -> None:
@@ -191,7 +202,8 @@ class Callers:
         key = tuple(parts)
         caller = self._callers.get(key)
         if caller is None:
-            caller = Caller(path, tenant, headers, self.secrets, key_id, region)
+            here = self._region is None or tenant.may_be_served(self._region)
+            caller = Caller(path, tenant, headers, self.secrets, key_id, region, served_here=here)
             if sum(map(len, key)) <= MAX_KEY_CHARS:
                 if len(self._callers) >= MAX_CALLERS:
                     self._callers.clear()

@@ -142,7 +142,7 @@ def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> 
         parsed, facts = conversing(parsed, found.identity, found.prompt, caller, callers)
         parsed = replace(parsed, facts=facts)
     body = parsed.body
-    if caller.path == CHAT and isinstance(body, Body) and caller.seen_again(_around(body)):
+    if caller.served_here and caller.path == CHAT and isinstance(body, Body) and caller.seen_again(_around(body)):
         _keep(body, parsed, found, caller, callers.known_bodies)
     return parsed
 
@@ -285,10 +285,10 @@ def _keys(session: Session | None, caller: Caller, secrets: Secrets) -> tuple[st
 
 
 def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversations) -> Conversation:
-    """The conversation that a prompt continues or begins."""
+    """The conversation that a prompt continues or begins. Its text is kept only where it may be served here."""
     last_returned = prompt.returned[-MAX_RETURNED:]
     returned = [asked for message in last_returned if (asked := _asked(message)) is not None]
-    asked = _asked(prompt.asked) if prompt.asked is not None else None
+    asked = _asked(prompt.asked) if prompt.asked is not None and caller.served_here else None
     return conversations.of(caller.tenant.name, prompt.chain.hashes, asked, returned, caller.regions)
 
 

@@ -75,6 +75,10 @@ class VoidOrders:
         """The orders for a region, those that wait longest first."""
         return [order for order in self._orders.values() if order.region == region]
 
+    def older_than(self, at_s: float) -> list[VoidOrder]:
+        """The orders whose answers were lost before then."""
+        return [order for order in self._orders.values() if order.at_s < at_s]
+
     def put_off(self, order: VoidOrder) -> None:
         """Send an order again, behind the others."""
         if self._orders.pop(order.id, None) is not None:

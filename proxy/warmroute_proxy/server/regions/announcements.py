@@ -108,15 +108,27 @@ class Announcements:
         self._add(turn, allowed)
 
     def newest(self, newest: Newest, allowed: Collection[str] | None) -> None:
-        """Announce the newest request of a conversation there, and to the other proxies and processes here."""
+        """Announce the newest request of a conversation there, and to the other processes of this proxy; to the other
+        proxies here, where its tenant is allowed here.
+        """
         if self.processes is not None:
             self.processes.send_newest(newest)
-        self._to_proxies_here(newest)
+        if allowed is None or self.region in allowed:
+            self._to_proxies_here(newest)
         if self._waiting:
             self._add(Continued(newest), allowed)
 
-    def receive(self, request: Request, exchange: Exchange, router: Router, conversations: Conversations) -> None:
-        """Apply what another region announces. Raises: Refusal."""
+    def receive(
+        self,
+        request: Request,
+        exchange: Exchange,
+        router: Router,
+        conversations: Conversations,
+        may_be_served: Callable[[str], bool],
+    ) -> None:
+        """Apply what another region announces. Raises: Refusal. `may_be_served`: whether a tenant may be, here: of one
+        that may not, nothing is kept, whatever another proxy sends.
+        """
         claim = self._forwards.check(request.headers.get(names.FORWARD, ""), request.body_sha256())
         if claim.tenant != NO_TENANT or claim.request_id != ANNOUNCEMENTS:
             raise Refusal(401, "the token is for a request, not for announcements", code="invalid_forward")
@@ -128,6 +140,8 @@ class Announcements:
         self._received[0] += len(found)
         for each in found:
             if isinstance(each, Continued):
+                if not may_be_served(each.newest.tenant):
+                    continue
                 conversations.observe(each.newest)
                 if self.processes is not None:
                     self.processes.send_newest(each.newest)

@@ -1,9 +1,13 @@
 """`x-warmroute-forward`: how one proxy asks another to serve a request, signed under the fleet secret.
 
 The token names the tenant and its share group, the request (id, hash of the body), the region that forwards it, the one
-that it is for, and a deadline. It is valid in that region alone, for 30 s and once: nonces that were used, in any
-process of this proxy (`shared_nonces`), are kept until they would be invalid anyway. A request with a token is not
+that it is for, and a deadline. It is valid in that region alone, for 30 s and once at each of its proxies: nonces
+that were used, in any process of this proxy (`shared_nonces`), are kept until they would be invalid anyway. Proxies of
+one region do not share them, so who has read a token can use it once more at each. A request with a token is not
 forwarded again, so it crosses the network between proxies at most once.
+
+A start knows no nonces of before. So a token that was issued more than `CLOCKS_APART_S` before the start is refused:
+what a proxy took until then cannot be taken again, but for tokens of the last 10 s.
 
 Clocks of regions are apart. So a token counts as too old or too early only 30 s from when it was issued, and a deadline
 as past only `CLOCKS_APART_S` after it: of a short one, nothing would be left where the clock is ahead.
@@ -30,7 +34,7 @@ from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.processes.shared_nonces import SharedNonces
-from warmroute_proxy.server.regions.versions import NEWEST, OLDEST
+from warmroute_proxy.server.regions.versions import NEWEST, OLDEST, Versions
 
 VALID_S: Final = 30.0
 CLOCKS_APART_S: Final = 10.0
@@ -96,8 +100,9 @@ class Forwards:
         self._nonces = nonces or Nonces()
         self._steady_clock = steady_clock or unix_clock
         self._newest = _NewestTaken()
-        self.versions: dict[str, int] = {}
-        """The version to sign in for a region, where that is known."""
+        self._begun_s, self._begun_steady_s = unix_clock(), self._steady_clock()
+        self.versions = Versions()
+        """Those to sign in."""
 
     def sign(
         self,
@@ -108,8 +113,11 @@ class Forwards:
         body_sha256: str,
         timeout_s: float,
         noted: Noted = NOTHING_NOTED,
+        version: int | None = None,
     ) -> str:
-        """The header's value for one request to the proxy of the region `audience`."""
+        """The header's value for one request to the proxy of the region `audience`. `version`: that the proxy reads;
+        None: as its region is known to.
+        """
         now = self._clock()
         claim = Forward(
             tenant,
@@ -122,7 +130,7 @@ class Forwards:
             self._random_hex(16),
             body_sha256,
             *noted,
-            v=self.versions.get(audience, NEWEST),
+            v=self.versions.of(audience) if version is None else version,
         )
         payload = base64.urlsafe_b64encode(msgspec.json.encode(claim))
         return f"{payload.decode()}.{self._mac(payload)}"
@@ -159,6 +167,10 @@ class Forwards:
         return claim
 
     def _spend(self, claim: Forward, steady_s: float) -> None:
+        starts = steady_s - self._begun_steady_s <= 2 * VALID_S
+        if starts and claim.issued_s < self._begun_s - CLOCKS_APART_S:
+            problem = "the forward token is older than this proxy's start, and may have been used before"
+            raise Refusal(401, problem, code="invalid_forward")
         fresh = self._nonces.spend(claim.nonce, steady_s)
         if fresh is None:
             raise Refusal(503, "too many forwards", code="overloaded", retry_after_s=1)

@@ -4,13 +4,16 @@ Each proxy names the others of its region (`[proxy] other_proxies`). Its router'
 `SEND_WITHIN_S`, as those of processes do, in the POST by which regions announce turns, signed in the same way. Where a
 proxy has several processes, the one that receives a message shows it to the others. A request waits for none of this.
 
-The newest requests of conversations without a session key go with them (`send_beside`).
+The newest requests of conversations without a session key go with them (`send_beside`), and again
+where the first message after a good one is not confirmed. Else they are counted as lost.
 
-One message to a proxy is under way at a time. One that is not confirmed is sent again (`replicas.event_stream`).
+One message to a proxy is under way at a time. One that is not confirmed is sent again (`replicas.event_stream`). What a
+proxy reads (`versions`) is asked of its `/ready`, before the first message and after each that was not confirmed.
 """
 
 import asyncio
 import hashlib
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -23,17 +26,21 @@ from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.engines.small_get import ask
+from warmroute_proxy.server.engines.server_info import json_object
+from warmroute_proxy.server.engines.small_get import ask, get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
+from warmroute_proxy.server.regions.versions import misunderstood, spoken_by
 
 SEND_WITHIN_S: Final = 0.002
 RETRY_S: Final = 1.0
 MAX_BESIDE: Final = 4_096
-"""Announcements that wait for a proxy; the oldest are dropped."""
+MAX_BESIDE_BYTES: Final = 4_194_304
+"""Of announcements that wait for a proxy; the oldest are dropped."""
 
 MAX_BESIDE_IN_POST: Final = 16
 NO_TENANT: Final = ""
+_LOG: Final = logging.getLogger(__name__)
 _REFUSED: Final = frozenset({400, 413, 500})
 """The same message would have the same answer."""
 
@@ -43,16 +50,58 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 class _Link:
     """One other proxy."""
 
-    __slots__ = ("beside", "busy", "outbox", "retry_at_s", "up", "upstream", "url")
+    __slots__ = (
+        "beside",
+        "beside_bytes",
+        "busy",
+        "failed",
+        "outbox",
+        "reported",
+        "retry_at_s",
+        "upstream",
+        "url",
+        "version",
+    )
 
     def __init__(self, url: str, upstream: Upstream, sender: int) -> None:
         self.url = url
         self.upstream = upstream
         self.outbox = Outbox(sender)
-        self.beside: deque[msgspec.Struct] = deque(maxlen=MAX_BESIDE)
+        self.beside: deque[bytes] = deque()
+        self.beside_bytes = 0
         self.busy = False
-        self.up = False
         self.retry_at_s = 0.0
+        self.failed = False  # whether the last message was not confirmed
+
+        self.version: int | None = None
+        """That is written to it; None while it is not known."""
+
+        self.reported = False  # whether the log has said that there is none
+
+    def add_beside(self, announcement: bytes) -> int:
+        """Have an announcement wait; how many of the oldest were dropped for it."""
+        self.beside.append(announcement)
+        self.beside_bytes += len(announcement)
+        return self._drop_oldest()
+
+    def _drop_oldest(self) -> int:
+        dropped = 0
+        while len(self.beside) > MAX_BESIDE or self.beside_bytes > MAX_BESIDE_BYTES:
+            self.beside_bytes -= len(self.beside.popleft())
+            dropped += 1
+        return dropped
+
+    def put_back(self, beside: list[bytes]) -> int:
+        """Have announcements wait again, the first of all; how many were dropped."""
+        self.beside.extendleft(reversed(beside))
+        self.beside_bytes += sum(map(len, beside))
+        return self._drop_oldest()
+
+    def take_beside(self, most: int) -> list[bytes]:
+        """The oldest that wait."""
+        taken = [self.beside.popleft() for _ in range(min(len(self.beside), most))]
+        self.beside_bytes -= sum(map(len, taken))
+        return taken
 
 
 class OtherProxies:
@@ -96,16 +145,18 @@ class OtherProxies:
         """The status of the first other proxy that knows of what a POST without a body asks for; else 404, or 503 where
         one does not answer. `tenant`: its name and its share group.
         """
-        found = 404
-        for link in self._links:
-            token = self._forwards.sign(*tenant, path, self.region, SHA256_OF_NOTHING, self._timeout_s)
-            header = f"{names.FORWARD}: {token}\r\n"
-            status, _ = await ask(link.upstream, path, header, self._timeout_s, method="POST")
-            if status in {200, 409}:
-                return status
-            if status != 404:
-                found = 503
-        return found
+        found = await asyncio.gather(*[self._ask(link, path, tenant) for link in self._links])
+        known = [status for status in found if status in {200, 409}]
+        if known:
+            return known[0]
+        return 404 if all(status == 404 for status in found) else 503
+
+    async def _ask(self, link: _Link, path: str, tenant: tuple[str, str]) -> int:
+        """All are asked at once, and have half of the time: who asks this proxy waits for it all."""
+        timeout_s = self._timeout_s / 2
+        version = link.version
+        token = self._forwards.sign(*tenant, path, self.region, SHA256_OF_NOTHING, timeout_s, version=version)
+        return (await ask(link.upstream, path, f"{names.FORWARD}: {token}\r\n", timeout_s, method="POST"))[0]
 
     def start(
         self,
@@ -128,8 +179,9 @@ class OtherProxies:
 
     def send_beside(self, announcement: msgspec.Struct) -> None:
         """Send what is no event of a router to all other proxies, in the same posts; once."""
+        encoded = _encode(announcement)
         for link in self._links:
-            link.beside.append(announcement)
+            self._lost[0] += link.add_beside(encoded)
         self._send_soon()
 
     def _send_soon(self) -> None:
@@ -175,33 +227,59 @@ class OtherProxies:
         if link.busy or now_s < link.retry_at_s:
             return
         message = link.outbox.take(now_s)
-        beside = [link.beside.popleft() for _ in range(min(len(link.beside), MAX_BESIDE_IN_POST))]
+        beside = link.take_beside(MAX_BESIDE_IN_POST)
         if message is None and not beside:
             return
-        body = _encode([*([] if message is None else [message]), *beside])
+        body = _encode([*([] if message is None else [message]), *map(msgspec.Raw, beside)])
         link.busy = True
         count = 0 if message is None else len(message.events)
-        task = asyncio.get_running_loop().create_task(self._post(link, body, count))
+        task = asyncio.get_running_loop().create_task(self._post(link, body, count, beside))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _post(self, link: _Link, body: bytes, count: int) -> None:
-        digest = hashlib.sha256(body).hexdigest()
-        token = self._forwards.sign(NO_TENANT, NO_TENANT, self._path, self.region, digest, self._timeout_s)
+    async def _post(self, link: _Link, body: bytes, count: int, beside: list[bytes]) -> None:
+        """`count`: of events, `beside`: the announcements."""
         status = 0
         try:
-            header = f"{names.FORWARD}: {token}\r\n"
-            status, _ = await ask(link.upstream, self._path, header, self._timeout_s, method="POST", body=body)
+            if link.version is not None or await self._learn(link):
+                status = await self._send_body(link, body)
         finally:
             link.busy = False
-            link.up = status == 200
-            if link.up:
+            if status == 200:
+                link.failed = False
                 link.outbox.confirmed()
-                self._sent[0] += count
+                self._sent[0] += count + len(beside)
             elif status in _REFUSED:
                 link.outbox.refused()
-                self._lost[0] += count
+                self._lost[0] += count + len(beside)
             else:
+                link.version = None
                 link.retry_at_s = self._clock() + RETRY_S
+                if link.failed:
+                    self._lost[0] += len(beside) + len(link.take_beside(MAX_BESIDE))
+                else:
+                    self._lost[0] += link.put_back(beside)
+                link.failed = True
         if link.outbox.waiting or link.beside:
             self._send_to(link)
+
+    async def _send_body(self, link: _Link, body: bytes) -> int:
+        digest, timeout_s = hashlib.sha256(body).hexdigest(), self._timeout_s
+        token = self._forwards.sign(
+            NO_TENANT, NO_TENANT, self._path, self.region, digest, timeout_s, version=link.version
+        )
+        header = f"{names.FORWARD}: {token}\r\n"
+        return (await ask(link.upstream, self._path, header, timeout_s, method="POST", body=body))[0]
+
+    async def _learn(self, link: _Link) -> bool:
+        """Ask a proxy what it reads; whether it has answered. Where it says nothing of it, it reads the oldest."""
+        status, body = await get(link.upstream, "/ready", timeout_s=self._timeout_s)
+        if status <= 0:
+            return False
+        there = spoken_by(json_object(body) or {})
+        common = there.common()
+        if common is None and not link.reported:
+            _LOG.error("%s", misunderstood(f"{self.region}, proxy {link.url}", there))
+        link.reported = common is None
+        link.version = common
+        return common is not None

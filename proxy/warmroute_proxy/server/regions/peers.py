@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from warmroute.contract import headers as names
 from warmroute_proxy.core.placement.router import Router
@@ -14,7 +14,15 @@ from warmroute_proxy.server.engines.server_info import json_object
 from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
-from warmroute_proxy.server.regions.versions import misunderstood, spoken_by
+from warmroute_proxy.server.regions.versions import misunderstood, spoken_by, stranger
+
+PROBE_EVERY_S: Final = 1.0
+PROBE_UNKNOWN_EVERY_S: Final = 0.2
+STARTS_S: Final = 10.0
+"""So long a region that has not answered yet is asked more often: the regions of a fleet start together."""
+
+MISSES: Final = 2
+"""After so many missed probes, what is under way in a region is given up."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -27,20 +35,19 @@ class Peers:
     ) -> None:
         """`forwards`: signs what is sent to them."""
         self.forwards = forwards
-        self._reported: set[str] = set()  # regions that were said to speak other versions
+        self._reported: dict[str, str] = {}  # what the log has said of a region
+        self._missed = dict.fromkeys(urls, 0)  # probes in a row
         self.upstreams = {region: Upstream(url, connect_timeout_s, clock) for region, url in urls.items()}
         self.down: set[str] = set(urls)
         """The regions whose last probe has failed, or that have not been probed: nothing is known of their version."""
+
+        self.silent: set[str] = set(urls)
+        """The regions of which no proxy has answered the last probe, ready or not."""
 
         self.rtt_s: dict[str, float] = {}
         """How long the last probe of a region took that succeeded: there and back."""
 
         self._clock = clock
-
-    @property
-    def all_known(self) -> bool:
-        """Whether each region has answered once."""
-        return len(self.rtt_s) == len(self.upstreams)
 
     def gauges(self) -> list[GaugeRow]:
         """What the page of metrics says of the other regions."""
@@ -52,32 +59,62 @@ class Peers:
                 rows.append((declared.REGION_RTT_SECONDS, label, self.rtt_s[region]))
         return rows
 
-    async def probe(self, router: Router) -> None:
-        """Ask each whether requests should be sent to it."""
-        await asyncio.gather(*[self._probe(region, router) for region in self.upstreams])
+    def gone(self, region: str) -> bool:
+        """Whether what is under way there is given up: one probe may be lost."""
+        return self._missed[region] >= MISSES
 
-    async def _probe(self, region: str, router: Router) -> None:
+    async def watch(self, router: Router) -> None:
+        """Ask each again and again whether requests should be sent to it. None waits for another."""
+        await asyncio.gather(*[self._watch(region, router) for region in self.upstreams])
+
+    async def _watch(self, region: str, router: Router) -> None:
+        began_s = self._clock()
+        while True:
+            try:
+                await self.probe(region, router)
+            except Exception as error:
+                _LOG.error("the probe of region %s failed: %s", region, type(error).__name__)
+            starts = region not in self.rtt_s and self._clock() - began_s < STARTS_S
+            await asyncio.sleep(PROBE_UNKNOWN_EVERY_S if starts else PROBE_EVERY_S)
+
+    async def probe(self, region: str, router: Router) -> None:
+        """Ask one."""
         began_s = self._clock()
         status, body = await get(self.upstreams[region], "/ready")
         if status == OWN_FAULT:
             return
-        if status == 200:
+        found = json_object(body) or {}
+        self._observe(region, found)
+        up = status == 200 and self._understands(region, found)
+        if up:
             self.rtt_s[region] = self._clock() - began_s
-        up = status == 200 and self._understands(region, body)
+        self._missed[region] = 0 if up else self._missed[region] + 1
         router.set_peer_up(region, up)
         (self.down.discard if up else self.down.add)(region)
 
-    def _understands(self, region: str, ready: bytes) -> bool:
-        """Whether a region and this one read a version in common, by what its probe has answered."""
-        there = spoken_by(json_object(ready) or {})
+    def _observe(self, region: str, ready: Mapping[str, Any]) -> None:
+        """Note whether a proxy of that region has answered, ready or not."""
+        (self.silent.discard if ready.get("region") == region else self.silent.add)(region)
+
+    def _understands(self, region: str, ready: Mapping[str, Any]) -> bool:
+        """Whether it is that region's proxy, and reads a version that this one does, too; if not, the log says so."""
+        there = spoken_by(ready)
         common = there.common()
-        if common is not None:
-            self.forwards.versions[region] = common
-            self._reported.discard(region)
-        elif region not in self._reported:
-            self._reported.add(region)
-            _LOG.error("%s", misunderstood(region, there))
-        return common is not None
+        if ready.get("region") != region:
+            self._report(region, stranger(region, ready))
+        elif common is None:
+            self._report(region, misunderstood(region, there))
+        else:
+            self.forwards.versions.found(region, common, self._clock())
+            self._reported.pop(region, None)
+            return True
+        return False
+
+    def _report(self, region: str, problem: str) -> None:
+        """Log what is wrong, once until it changes."""
+        if self._reported.get(region) != problem:
+            self._reported[region] = problem
+            _LOG.error("%s", problem)
 
     def sweep(self) -> None:
         """Drop idle connections."""
@@ -91,7 +128,7 @@ class Peers:
 
 
 class PeerQuestions:
-    """Asks other regions in the name of a tenant."""
+    """Asks other regions in the name of a tenant: those where it may be served, and whose last probe was answered."""
 
     def __init__(self, peers: Peers, forwards: Forwards, timeout_s: float) -> None:
         self._peers = peers
@@ -100,7 +137,8 @@ class PeerQuestions:
 
     async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
         """The first answer of another region to a small GET that found something; None where none has."""
-        for region, upstream in self._peers.upstreams.items():
+        for region in self._asked(tenant):
+            upstream = self._peers.upstreams[region]
             token = self._forwards.sign(
                 tenant.name, tenant.share_group, path, region, SHA256_OF_NOTHING, self._timeout_s
             )
@@ -110,12 +148,20 @@ class PeerQuestions:
         return None
 
     async def ask_all(
-        self, tenant: TenantConfig, target: str, session: str | None, timeout_s: float
+        self, tenant: TenantConfig, target: str, session: str | None, timeout_s: float, *, of_all: bool = False
     ) -> dict[str, bytes | None]:
-        """Region -> its answer to a GET of a path with its query; None where there was none. `session`: the header."""
-        regions = list(self._peers.upstreams)
-        answers = await asyncio.gather(*[self._ask(region, tenant, target, session, timeout_s) for region in regions])
-        return dict(zip(regions, answers, strict=True))
+        """Region -> its answer to a GET of a path with its query; None where there was none. `session`: the header;
+        `of_all`: the question is about all tenants, and goes to all regions.
+        """
+        may = [region for region in self._peers.upstreams if of_all or tenant.may_be_served(region)]
+        asked = [region for region in may if region not in self._peers.silent]
+        answers = await asyncio.gather(*[self._ask(region, tenant, target, session, timeout_s) for region in asked])
+        return dict.fromkeys(may) | dict(zip(asked, answers, strict=True))
+
+    def _asked(self, tenant: TenantConfig) -> list[str]:
+        """The regions that may know of a tenant, and whose proxies answer."""
+        upstreams, silent = self._peers.upstreams, self._peers.silent
+        return [region for region in upstreams if region not in silent and tenant.may_be_served(region)]
 
     async def _ask(
         self, region: str, tenant: TenantConfig, target: str, session: str | None, timeout_s: float

@@ -1,6 +1,11 @@
-"""Has rows of other regions voided, whose answers were lost on the way to the client (`ledger.void_orders`)."""
+"""Has rows of other regions voided, whose answers were lost on the way to the client (`ledger.void_orders`).
+
+An order that was not carried out is sent again after 1 s, then after twice as long each time, up to
+`MAX_WAIT_S`; the others of its region go before it. One that is `MAX_AGE_S` old is given up, with an error in the log.
+"""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -13,8 +18,13 @@ from warmroute_proxy.server.ledger.void_orders import VoidOrder, VoidOrders
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, VALID_S, Forwards
 from warmroute_proxy.server.regions.peers import Peers
 
-VOIDS_AT_ONCE: Final = 100  # of a region, between two probes
+VOIDS_AT_ONCE: Final = 100  # of a region, in one `send`
 NEVER_COMES_S: Final = 4 * VALID_S  # after it no proxy takes the forward any more
+FIRST_WAIT_S: Final = 1.0
+MAX_WAIT_S: Final = 300.0
+MAX_AGE_S: Final = 7 * 86_400.0
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class ReceiptVoider:
@@ -27,13 +37,17 @@ class ReceiptVoider:
         orders: VoidOrders,
         metrics: Metrics,
         unix_clock: Callable[[], float],
+        steady_clock: Callable[[], float],
         timeout_s: float,
     ) -> None:
+        """`unix_clock`: when an answer was lost; `steady_clock`: seconds that are never set, for the waits."""
         self.peers = peers
         self.forwards = forwards
         self._orders = orders
         self._metrics = metrics
         self._clock = unix_clock
+        self._steady_clock = steady_clock
+        self._waits: dict[str, tuple[float, float]] = {}  # by order: until when it waits, and how long
         self._timeout_s = timeout_s
 
     def order(self, tenant: TenantConfig, region: str, receipt_id: str) -> None:
@@ -44,20 +58,36 @@ class ReceiptVoider:
     async def send(self) -> None:
         """Send the orders for regions that can be reached."""
         self._orders.sweep()
+        for order in self._orders.older_than(self._clock() - MAX_AGE_S):
+            days = MAX_AGE_S / 86_400
+            _LOG.error("the row %s in region %s was not voided within %g days: given up", order.id, order.region, days)
+            self._done(order)
         if self._orders.waiting:
             up = [region for region in self.peers.upstreams if region not in self.peers.down]
             await asyncio.gather(*[self._send_to(region) for region in up])
 
     async def _send_to(self, region: str) -> None:
-        for order in self._orders.of_region(region)[:VOIDS_AT_ONCE]:
+        now_s = self._steady_clock()
+        due = [order for order in self._orders.of_region(region) if self._waits.get(order.id, (0.0, 0.0))[0] <= now_s]
+        for order in due[:VOIDS_AT_ONCE]:
             path = f"/v1/usage/receipts/{order.id}/void"
             token = self.forwards.sign(order.tenant, order.share_group, path, region, SHA256_OF_NOTHING, VALID_S)
             header = f"{names.FORWARD}: {token}\r\n"
             status, _ = await ask(self.peers.upstreams[region], path, header, self._timeout_s, method="POST")
             never_came = status == 404 and self._clock() - order.at_s > NEVER_COMES_S
             if status == 200 or never_came:
-                self._orders.carried_out(order)
-            elif not status:
-                return
-            else:
-                self._orders.put_off(order)
+                self._done(order)
+                continue
+            self._put_off(order)
+            if not status:
+                return  # maybe none would be answered; the next time another order is the first
+
+    def _done(self, order: VoidOrder) -> None:
+        self._waits.pop(order.id, None)
+        self._orders.carried_out(order)
+
+    def _put_off(self, order: VoidOrder) -> None:
+        """Send it again later, behind the others."""
+        wait_s = min(2 * self._waits.get(order.id, (0.0, FIRST_WAIT_S / 2))[1], MAX_WAIT_S)
+        self._waits[order.id] = self._steady_clock() + wait_s, wait_s
+        self._orders.put_off(order)

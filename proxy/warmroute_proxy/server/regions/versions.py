@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple
 
 OLDEST: Final = 0
 NEWEST: Final = 1
+MIXED_S: Final = 30.0
+"""So long the oldest version that a region has named counts."""
 
 
 class Spoken(NamedTuple):
@@ -42,6 +44,33 @@ def spoken_by(ready: Mapping[str, Any]) -> Spoken:
     if isinstance(found, list) and len(found) == 2 and all(isinstance(each, int) for each in found):
         return Spoken(*found)
     return UNSAID
+
+
+class Versions:
+    """The version to write to each region: the oldest of those that its proxies named within `MIXED_S`. A balancer may
+    stand before proxies of two releases, of which each probe meets one.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[int, float]] = {}  # by region and version, when it was named last
+
+    def found(self, region: str, version: int, now_s: float) -> None:
+        """A proxy of that region reads a version, and none newer."""
+        named = self._found.setdefault(region, {})
+        named[version] = now_s
+        for old in [each for each, at_s in named.items() if now_s - at_s > MIXED_S]:
+            del named[old]
+
+    def of(self, region: str) -> int:
+        """The version to write to a region; the oldest where nothing is known of it."""
+        return min(self._found.get(region, {}), default=OLDEST)
+
+
+def stranger(region: str, ready: Mapping[str, Any]) -> str:
+    """What to do about an answer that is not of a region's proxy."""
+    named = ready.get("region")
+    who = f"the proxy of region {named[:64]!r} answers" if isinstance(named, str) else "no proxy of Warmroute answers"
+    return f"{who} at the url of region {region!r}: nothing is forwarded there; correct its [[region]] url"
 
 
 def misunderstood(region: str, there: Spoken) -> str:

@@ -155,7 +155,7 @@ class ForwardedRequest:
     def sweep(self, now_s: float) -> None:
         """Give up on a home that no longer answers, or sends nothing for too long."""
         limits = self._path.limits
-        if not self._leg.head_seen and self._decision.region in self._path.peers.down:
+        if not self._leg.head_seen and self._path.peers.gone(self._decision.region):
             self._give_up("it stopped answering")
         elif not self._leg.paused and now_s - self._last_data_s > (
             limits.idle_timeout_s if self._exchange.started else limits.first_token_timeout_s
@@ -206,6 +206,7 @@ class ForwardedRequest:
         if reservation is not None and not reservation.add_answer(len(data)):
             self._leg.close()
             if self._finish():
+                self._void()
                 self._release(())
                 self._exchange.refuse(reservation.refusal())
             return

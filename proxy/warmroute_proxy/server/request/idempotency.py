@@ -7,7 +7,8 @@ any other. A client that comes later reads the recording from the first byte, at
 - The engine is slowed down only while every reader is slow: the fastest sets the pace, the others fall behind into the
   recording. Where that is dropped while several read, the one that is furthest stays, and the others get an error.
 - When the last reader leaves, the request goes on for `outlive_s`; if no other joins, the client has left then.
-- Only an answer of status 200 that came to its end is kept. Every other end was charged nothing, and is forgotten.
+- Only an answer of status 200 that came to its end is kept, of a tenant that may be served in this region. Every other
+  end was charged nothing, and is forgotten.
 - Where proxies share markers (`call_markers`), a request begins once it is known that no other process has its key.
 
 Keys are known by a hash under a secret; they are not kept.
@@ -66,10 +67,24 @@ class _Claim:
 class SharedExchange(Exchange):
     """The exchange of a request under way that has a key: it has no connection, but readers."""
 
-    __slots__ = ("_first", "_idempotent_calls", "_keeps_answer", "_parts", "_readers", "_slow", "call", "served")
+    __slots__ = (
+        "_first",
+        "_idempotent_calls",
+        "_keeps_answer",
+        "_may_keep",
+        "_parts",
+        "_readers",
+        "_slow",
+        "call",
+        "served",
+    )
 
-    def __init__(self, idempotent_calls: "IdempotentCalls", call: IdempotentCall, first: Exchange) -> None:
+    def __init__(
+        self, idempotent_calls: "IdempotentCalls", call: IdempotentCall, first: Exchange, *, may_keep: bool = True
+    ) -> None:
+        """`may_keep`: whether the answer may be kept after its end."""
         self._idempotent_calls = idempotent_calls
+        self._may_keep = may_keep
         self.call = call
         self._parts = call.recording.chunks if call.recording is not None else []
         self._readers = [AnswerReader(first, call.recording, self)]
@@ -106,6 +121,7 @@ class SharedExchange(Exchange):
         self.started = True
         for reader in self._finish(keep_answer=status == 200):
             reader.let_go().respond(status, headers, body)
+        self._drop_unless_it_may_keep()
 
     def answer(self, lines: bytes, body: bytes) -> None:
         """A whole 200 at once."""
@@ -156,6 +172,7 @@ class SharedExchange(Exchange):
                 self._idempotent_calls.reads_on(reader, self.call)
             else:
                 reader.let_go().end(last_data)
+        self._drop_unless_it_may_keep()
 
     def abort(self, data: bytes = b"") -> None:
         """End a streamed answer that is not complete, at once for readers that have not read all of it."""
@@ -236,6 +253,11 @@ class SharedExchange(Exchange):
             reader.let_go().abort(error_event(409, problem, "idempotency_key_spent"))
         self.paced()
 
+    def _drop_unless_it_may_keep(self) -> None:
+        """Its readers have it, or read on from what each of them holds."""
+        if not self._may_keep:
+            self._idempotent_calls.calls.drop_unqueued(self.call, self._idempotent_calls.clock())
+
     def _finish(self, *, keep_answer: bool | None) -> list[AnswerReader]:
         """The end of the request; returns the readers that have not got theirs."""
         idempotent_calls, call, markers = self._idempotent_calls, self.call, self._idempotent_calls.markers
@@ -249,7 +271,7 @@ class SharedExchange(Exchange):
         idempotent_calls.orphans.pop(self, None)
         idempotent_calls.live.pop(call.key, None)
         if keep_answer:
-            idempotent_calls.calls.ended(call, idempotent_calls.clock())
+            idempotent_calls.calls.ended(call, idempotent_calls.clock(), may_keep=self._may_keep)
         elif keep_answer is not None:
             idempotent_calls.calls.failed(call)
         readers, self._readers = self._readers, []
@@ -322,12 +344,14 @@ class IdempotentCalls:
                 AnswerReader(exchange, call.recording, _Replay(self, call)).catch_up()
         return None
 
-    def share(self, call: IdempotentCall, exchange: Exchange) -> SharedExchange:
-        """The exchange for the request of a call that begins; `exchange` is its first reader."""
+    def share(self, call: IdempotentCall, exchange: Exchange, *, may_keep: bool = True) -> SharedExchange:
+        """The exchange for the request of a call that begins. `exchange` is its first reader; `may_keep`: whether the
+        answer may be kept after its end.
+        """
         if not self.calls.begin(call, self.clock()):
             problem = "too many of your requests with an Idempotency-Key are under way"
             raise Refusal(503, problem, code="overloaded", retry_after_s=1)
-        shared = self.live[call.key] = SharedExchange(self, call, exchange)
+        shared = self.live[call.key] = SharedExchange(self, call, exchange, may_keep=may_keep)
         return shared
 
     def begin(self, shared: SharedExchange, make: Callable[[], None]) -> None:

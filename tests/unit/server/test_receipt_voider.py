@@ -1,0 +1,140 @@
+"""Rows of other regions are voided one by one: what one order meets holds up no other, and none waits for ever."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.machine import seconds
+from tests.subjects.http_answers import listening
+from tests.subjects.proxy_messages import forwards
+
+from warmroute_proxy.server.base.config import TenantConfig
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.ledger.void_orders import VoidOrders
+from warmroute_proxy.server.regions.other_proxies import OtherProxies
+from warmroute_proxy.server.regions.peers import Peers
+from warmroute_proxy.server.regions.receipt_voider import FIRST_WAIT_S, MAX_AGE_S, MAX_WAIT_S, ReceiptVoider
+
+TENANT: Final = TenantConfig("first", (), "first", frozenset(), frozenset(), 0)
+SILENT: Final = 0
+
+
+class Home:
+    """A region, by receipt id the status that it answers; it says nothing where that is 0."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[str, int] = {}
+        self.asked: list[str] = []
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            receipt = head.split(" ")[1].split("/")[4]
+            self.asked.append(receipt)
+            status = self.statuses.get(receipt, 200)
+            if status == SILENT:
+                await reader.read()
+            else:
+                writer.write(f"HTTP/1.1 {status} Said\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
+
+        async with listening(answer) as url:
+            yield url
+
+
+class Scene:
+    """A voider whose clocks are set by hand."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.now_s = 1_000.0
+        peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, forwards())
+        peers.down.clear()
+        self.orders = VoidOrders(folder, 0, 1)
+        clock = lambda: self.now_s  # noqa: E731
+        self.voider = ReceiptVoider(peers, forwards(), self.orders, Metrics(), clock, clock, 0.2)
+
+
+async def test_an_order_that_is_not_answered_holds_up_no_other(tmp_path: Path) -> None:
+    home = Home()
+    async with home.listening() as url:
+        scene = Scene(url, tmp_path)
+        home.statuses["wr-1"] = SILENT
+        for receipt in ("wr-1", "wr-2"):
+            scene.voider.order(TENANT, "west", receipt)
+        await scene.voider.send()
+        await scene.voider.send()
+        assert [order.id for order in scene.orders.of_region("west")] == ["wr-1"]
+        assert home.asked == ["wr-1", "wr-2"]
+        scene.voider.peers.close()
+
+
+async def test_an_order_waits_longer_each_time(tmp_path: Path) -> None:
+    home = Home()
+    async with home.listening() as url:
+        scene = Scene(url, tmp_path)
+        home.statuses["wr-1"] = 503
+        scene.voider.order(TENANT, "west", "wr-1")
+        asked_at_s = []
+        for _ in range(1_200):
+            before = len(home.asked)
+            await scene.voider.send()
+            if len(home.asked) > before:
+                asked_at_s.append(scene.now_s)
+            scene.now_s += 1.0
+        waits = [after - before for before, after in pairwise(asked_at_s)]
+        assert waits[:9] == [FIRST_WAIT_S * 2**number for number in range(9)]
+        assert set(waits[9:]) == {MAX_WAIT_S}
+        scene.voider.peers.close()
+
+
+async def test_an_order_that_is_never_carried_out_is_given_up_with_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = Home()
+    async with home.listening() as url:
+        scene = Scene(url, tmp_path)
+        home.statuses["wr-1"] = 503
+        scene.voider.order(TENANT, "west", "wr-1")
+        scene.voider.order(TENANT, "gone", "wr-2")  # a region that the config no longer names
+        scene.now_s += MAX_AGE_S
+        await scene.voider.send()
+        assert scene.orders.waiting == 2
+        scene.now_s += 1.0
+        with caplog.at_level(logging.ERROR):
+            await scene.voider.send()
+        assert scene.orders.waiting == 0
+        assert {record.message.split(" was ")[0] for record in caplog.records} == {
+            "the row wr-1 in region west",
+            "the row wr-2 in region gone",
+        }
+        scene.voider.peers.close()
+
+
+async def test_proxies_of_the_region_are_asked_at_once_and_within_half_the_time() -> None:
+    """Each says nothing until both were asked. Then one has the row, and the other never answers."""
+    asked: list[int] = []
+    both = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.append(len(asked))
+        first = len(asked) == 1
+        if len(asked) == 2:
+            both.set()
+        await both.wait()
+        if first:
+            await reader.read()
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
+
+    timeout_s, loop = seconds(1.0), asyncio.get_running_loop()
+    async with listening(answer) as url:
+        others = OtherProxies([url, url], "east", "/x", forwards(), Metrics(), loop.time, timeout_s, 1)
+        async with asyncio.timeout(timeout_s):
+            assert await others.ask("/v1/usage/receipts/wr-1/void", ("first", "first")) == 200
+        others.close()
