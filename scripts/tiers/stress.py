@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from scripts.tiers.steps import PYTHON, main_tests
 
@@ -62,9 +63,13 @@ def _run(seed: int, paths: Sequence[str], loops: int) -> bool:
     return passed
 
 
+_LOOP: Final = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""Ends with its parent, however that ends."""
+
+
 @contextmanager
 def _busy(loops: int) -> Iterator[None]:
-    children = [subprocess.Popen([PYTHON, "-c", "while True: pass"]) for _ in range(loops)]
+    children = [subprocess.Popen([PYTHON, "-c", _LOOP]) for _ in range(loops)]
     try:
         yield
     finally:
