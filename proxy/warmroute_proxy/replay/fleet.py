@@ -35,7 +35,7 @@ class ReplayTurn(msgspec.Struct, eq=False):
     """What the policy expected to be cached; None where it expects nothing."""
     retries: int = 0
     held_tokens: int = 0
-    """Prompt tokens that some worker's device held or would compute when it was sent, where caches are watched."""
+    """Prompt tokens that some worker's tiers held or would hold when it was sent, where caches are watched."""
     here_tokens: int = 0
     """Those of the worker that it was sent to."""
     state: Any = None
@@ -88,6 +88,16 @@ class Worker:
         limit = (request.input_tokens - 1) // scheduler.page_size
         cache = scheduler.cache
         pages = cache.known(request.blocks, limit) if in_flight else cache.match(request.blocks, limit)[0]
+        return pages * scheduler.page_size
+
+    def held_tokens(self, request: Request) -> int:
+        """Tokens of the prompt that all cache tiers of this worker have, or will have of routed requests."""
+        scheduler = self.scheduler
+        limit = (request.input_tokens - 1) // scheduler.page_size
+        pages = scheduler.cache.known(request.blocks, limit)
+        tiers = scheduler.pool.tiers
+        if tiers is not None:
+            pages = tiers.known(request.blocks, pages, limit)
         return pages * scheduler.page_size
 
     def pending_tokens(self) -> int:

@@ -203,9 +203,8 @@ class Simulation:
         turn.worker = chosen
         request = turn.request
         if self.watch_caches:
-            held = [worker.cached_tokens(request, in_flight=True) for worker in self.fleet.prefills]
-            turn.held_tokens = max(held, default=0)
-            turn.here_tokens = chosen.cached_tokens(request, in_flight=True)
+            turn.held_tokens = max((worker.held_tokens(request) for worker in self.fleet.prefills), default=0)
+            turn.here_tokens = chosen.held_tokens(request)
         chosen.requests += 1
         chosen.tokens += request.input_tokens
         turn.work = Work(request.input_tokens, request.output_tokens, request.blocks, owner=turn)

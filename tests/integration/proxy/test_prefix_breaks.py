@@ -9,6 +9,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess
+from tests.subjects.small_fleet import regions  # noqa: F401 - a fixture
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
@@ -55,11 +56,21 @@ def _history(turns: int) -> list[dict[str, Any]]:
     return found
 
 
+def _of(session: str | None, message: dict[str, Any]) -> dict[str, Any]:
+    """A user's message with its session's name: an unknown session is compared with others that begin alike."""
+    return {**message, "content": f"{message['content']} ({session})"} if message["role"] == "user" else message
+
+
 def _ask(
-    client: httpx.Client, session: str | None, messages: list[dict[str, Any]], tools: list[dict[str, Any]] = TOOLS
+    client: httpx.Client,
+    session: str | None,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] = TOOLS,
+    home: str | None = None,
 ) -> dict[str, Any]:
-    body = {"model": "kimi-k2.5", "max_tokens": 4, "tools": tools, "messages": messages}
-    headers = {"x-session-affinity": session} if session else {}
+    named = [_of(session, each) for each in messages]
+    body = {"model": "kimi-k2.5", "max_tokens": 4, "tools": tools, "messages": named}
+    headers = ({"x-session-affinity": session} if session else {}) | ({"x-warmroute-home": home} if home else {})
     answer = client.post("/v1/chat/completions", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     usage: dict[str, Any] = answer.json()["usage"]
@@ -198,3 +209,21 @@ def test_nothing_of_it_is_kept_where_it_is_off(tmp_path: Path) -> None:
     finally:
         proxy.stop()
         stop_all([engine.child], seconds(5.0))
+
+
+def test_a_change_that_another_region_has_served_is_no_change_of_the_next_turn(
+    regions: tuple[ProxyProcess, ProxyProcess],  # noqa: F811
+) -> None:
+    east, west = regions
+    history = _history(6)
+    with east.client() as client:
+        for end in (3, 5, 7):
+            _ask(client, "roams", [_system(), *history[:end]])
+        history[2] = {**history[2], "content": FILES[2].upper()}
+        changed = _ask(client, "roams", [_system(), *history[:9]], home="west")
+        west.kill()
+        receipt = _ask(client, "roams", [_system(), *history[:11]])
+    assert changed["region"] == "west"
+    assert (receipt["region"], receipt["elsewhere_region"]) == ("east", "west")
+    assert receipt["loss"]["elsewhere"] > 1000
+    assert {"prefix_changed", "prefix_break"}.isdisjoint({*receipt["loss"], *receipt})

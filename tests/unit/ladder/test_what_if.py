@@ -69,6 +69,15 @@ def test_steps_do_not_rise_but_for_what_is_named(trace: Path, capsys: Capture) -
         assert step["lost_tokens"] == sum(cause["tokens"] for cause in step["causes"])
 
 
+@pytest.mark.parametrize("tiers", ["20k:200k", "20k:40k:2M"])
+def test_what_lower_tiers_hold_is_kept(trace: Path, capsys: Capture, tiers: str) -> None:
+    found = played(capsys, trace, "--as-it-is", f"policy=round_robin,workers=3,kv-tokens={tiers}")
+    tokens = {step["step"]: step["tokens"] for step in found["steps"]}
+    assert tokens["delivered"] > 0
+    assert tokens["kept"] >= tokens["chosen"] >= tokens["delivered"]
+    assert not [cause for step in found["steps"][1:] for cause in step["causes"] if cause["tokens"] < 0]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -70,14 +70,22 @@ class LowerTiers:
         path = self.host.hold(keys, limit)  # and so touch it
         known = max(device_pages, self.host.resident(path))
         self.host.release(path)
-        stop = known
+        return known - device_pages, self._stored(keys, known, limit) - known
+
+    def known(self, keys: Sequence[int], device_pages: int, limit: int) -> int:
+        """How many leading pages of `keys[:limit]` all tiers have, or will have, together. Touches nothing."""
+        limit = min(limit, len(keys))
+        return self._stored(keys, max(device_pages, self.host.known(keys, limit)), limit)
+
+    def _stored(self, keys: Sequence[int], known: int, limit: int) -> int:
+        """How far storage continues the first `known` pages."""
         storage = self.storage
-        if storage is not None and (limit - known) * self.page_size >= self.prefetch_threshold_tokens:
-            while stop < limit and keys[stop] in storage:
-                stop += 1
-            if (stop - known) * self.page_size < self.prefetch_threshold_tokens:
-                stop = known
-        return known - device_pages, stop - known
+        if storage is None or (limit - known) * self.page_size < self.prefetch_threshold_tokens:
+            return known
+        stop = known
+        while stop < limit and keys[stop] in storage:
+            stop += 1
+        return known if (stop - known) * self.page_size < self.prefetch_threshold_tokens else stop
 
     def write(self, work: Work, pages: int, computed_from: int) -> None:
         """The first `pages` pages of `work` are on the device: copy what the tiers lack, and touch the rest.

@@ -384,14 +384,18 @@ def losses_of(
     """The loss classes of a request. `looked` may have the turn whose prefix this one has changed. Else `last_settled`
     is what the router knows before this request is settled, and where it knows nothing, `earlier` is what the ledger
     knows from before the proxy's start.
+
+    Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
+    `last_settled` has changed nothing, whatever `looked` found in an older one.
     """
     decision, before = attempt.decision, last_settled
     known, other_region = decision.known_tokens, decision.other_region_tokens
     last_turn = turn_before(looked, decision, here)
-    is_rewritten = last_turn is not None and last_turn.rewritten
+    is_repeated = before is not None and repeats(facts.chain, before)
+    is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
     if before is not None and (before.salt_epoch != facts.salt_epoch or not is_rewritten):
         tokens = last_prompt_tokens(before, facts, usage.prompt_tokens)
-        if repeats(facts.chain, before):  # so it was sent before, whatever the index has forgotten
+        if is_repeated:  # so it was sent before, whatever the index has forgotten
             known = max(known, tokens)
             if before.region != here:
                 other_region = max(other_region, tokens)
