@@ -18,7 +18,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import Waiter
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits, UsedTokens
@@ -62,12 +62,12 @@ class InferenceRequest:
     ) -> None:
         blocks = max(1, tokens // 1000)
         chain = Chain([session * 1000 + n for n in range(blocks)], [4000 * (n + 1) for n in range(blocks)])
-        facts = RoutingRequest(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
+        routing = RoutingRequest(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
         parsed: Any = SimpleNamespace(
             tenant=SimpleNamespace(name=tenant),
             key_id=key_id,
             model=SimpleNamespace(name=model),
-            facts=facts,
+            routing=routing,
             forwarded_from=None,
             stream=False,
             body=SimpleNamespace(raw=b"x" * 10),
@@ -84,7 +84,7 @@ class InferenceRequest:
 
     def admitted(self, decision: Decision) -> None:
         fleet = self._fleet
-        self.ticket = fleet.router.dispatched(self.parsed.facts, decision, fleet.now)
+        self.ticket = fleet.router.dispatched(self.parsed.routing, decision, fleet.now)
         fleet.running.append(self)
 
     def sweep(self, now_s: float) -> None:
@@ -129,9 +129,9 @@ class Fleet:
 
     def arrive(self, tenant: str, model: str, tokens: int, session: int, key_id: str = "") -> None:
         turn = InferenceRequest(self, tenant, model, len(self.turns), tokens, session, key_id)
-        facts = turn.parsed.facts
+        routing = turn.parsed.routing
         try:
-            decision: Decision | None = self.router.place(facts, self.now)
+            decision: Decision | None = self.router.place(routing, self.now)
         except NoWorker:
             return
         assert decision is not None
@@ -151,16 +151,16 @@ class Fleet:
             turn = self.running.pop(pick % len(self.running))
             assert turn.ticket is not None
             if well:
-                self.router.settled(turn.ticket, turn.parsed.facts, self.now, None, None, None)
+                self.router.settled(turn.ticket, turn.parsed.routing, self.now, None, None, None)
             else:
                 self.router.failed(turn.ticket, self.now, ())
             self.admission.ended(turn, UsedTokens(100))
 
     def is_down(self, model: str) -> bool:
         """Whether nothing can serve a model now."""
-        facts = InferenceRequest(self, "free", model, 0, 1000, 99).parsed.facts
+        routing = InferenceRequest(self, "free", model, 0, 1000, 99).parsed.routing
         try:
-            self.router.place(facts, self.now)
+            self.router.place(routing, self.now)
         except NoWorker:
             return True
         return False

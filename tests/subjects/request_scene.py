@@ -21,7 +21,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
@@ -250,7 +250,7 @@ class Scene:
         self.place = place
         request = self.request
         request.waiter = None
-        request.admitted(_Places(self).place(request.parsed.facts, self.now, frozenset()))
+        request.admitted(_Places(self).place(request.parsed.routing, self.now, frozenset()))
 
     def turn_away(self) -> None:
         self.request.waiter = None
@@ -305,11 +305,11 @@ class _Places:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scene.router, name)
 
-    def place(self, facts: RoutingRequest, now_s: float, _exclude: frozenset[str]) -> Decision:
+    def place(self, routing: RoutingRequest, now_s: float, _exclude: frozenset[str]) -> Decision:
         scene = self._scene
         if scene.place == "refuse":
-            raise NoWorker(facts.model, served=True)
-        decision = scene.router.place(facts, now_s)
+            raise NoWorker(routing.model, served=True)
+        decision = scene.router.place(routing, now_s)
         if scene.place == "forward":
             return msgspec.structs.replace(decision, kind="forward", region="west")
         return decision
@@ -322,14 +322,14 @@ class _Places:
 
 
 def _intake(several: bool, stream: bool) -> ParsedRequest:
-    facts = RoutingRequest("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
+    routing = RoutingRequest("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
     made = SimpleNamespace(
         forwarded=list,
         tenant=SimpleNamespace(name="t", limits=None, share_group="t"), key_id="",
         route="/v1/chat/completions", body=Body(BODY),
         model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
-        session=None, facts=facts, forwarded_from=None, wire_model=None, several=several,
+        session=None, routing=routing, forwarded_from=None, wire_model=None, several=several,
         dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True, left_unanswered=lambda: None,
         look=lambda: None,
     )  # fmt: skip

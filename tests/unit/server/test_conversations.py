@@ -93,7 +93,7 @@ def test_each_recorded_conversation_is_one_session_without_its_headers(seed: int
     sessions: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for name, n, body in in_turns(seed):
         parsed = reader.read(body)
-        assert parsed.facts.derived
+        assert parsed.routing.derived
         sessions[str(parsed.session)].add((name, n))
     expected = [{(name, n) for n in numbers} for name, groups in SESSIONS.items() for numbers in groups]
     assert sorted(map(sorted, sessions.values())) == sorted(map(sorted, expected))

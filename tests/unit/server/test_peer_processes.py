@@ -10,7 +10,7 @@ from tests.machine import seconds
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import EngineConfig

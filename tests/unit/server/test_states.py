@@ -256,7 +256,7 @@ class Tried:
     def __init__(self) -> None:
         self.scene = scene = Scene(("prefill", "decode"))
         parsed = scene.request.parsed
-        decision: Decision = scene.router.place(parsed.facts, scene.now)
+        decision: Decision = scene.router.place(parsed.routing, scene.now)
         engines: Any = scene.engines
         self.owner = Owner()
         self.attempt = Attempt(self.owner, engines, decision, "rid", parsed, 1 << 20, None)

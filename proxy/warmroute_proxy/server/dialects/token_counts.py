@@ -85,7 +85,7 @@ class TokenCounts:
 
     def count(self, parsed: ParsedRequest, on_count: OnCount) -> None:
         """Count the tokens of a chat completion, and call `on_count` once."""
-        engines, tokens = self._able(parsed.model), self._router.estimated_tokens(parsed.facts)
+        engines, tokens = self._able(parsed.model), self._router.estimated_tokens(parsed.routing)
         if not engines or not self._may_ask(parsed.tenant.name, tokens, len(engines)):
             on_count(tokens, True)
         else:
@@ -117,7 +117,7 @@ class TokenCounts:
 
     def estimated(self, parsed: ParsedRequest) -> int:
         """The tokens of a prompt by learned bytes per token."""
-        return self._router.estimated_tokens(parsed.facts)
+        return self._router.estimated_tokens(parsed.routing)
 
     def _able(self, model: ModelConfig) -> list[Engine]:
         """The engines that could tell."""

@@ -1,4 +1,4 @@
-"""From a request to the facts that placement decides on, and everything a dispatch needs; or a refusal.
+"""From a request to what placement decides on, and everything a dispatch needs; or a refusal.
 
 All checks that need no engine are here: the model, the fields and their types. The prompt is read once, as raw slices,
 to be fingerprinted; its text is not kept beyond the body itself.
@@ -19,13 +19,13 @@ from warmroute.contract.identity import (
 from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Chain, Fingerprint, UserPart
-from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.prompt.fingerprint import (
     fingerprint_chat,
     fingerprint_messages,
     fingerprint_text,
     tools_prefix,
 )
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.dialects.fields import Permissions
 from warmroute_proxy.dialects.work import TooMuch, is_dense
 from warmroute_proxy.server.base.config import Config, ModelConfig, TenantConfig
@@ -94,20 +94,20 @@ def _read_known(
     else:
         prompt = known_bodies.read(known, raw, end, addresses, check)
     parsed = known.parsed
-    facts = parsed.facts
+    routing = parsed.routing
     digest = prompt.tools_system_digest
     if known.derives:
-        parsed, facts = conversing(parsed, known.identity, prompt, caller, callers)
-        lineage = facts.lineage
+        parsed, routing = conversing(parsed, known.identity, prompt, caller, callers)
+        lineage = routing.lineage
     elif digest == known.system_digest:
         lineage = known.lineage
     else:
-        lineage = known.lineage = _key(known.identity, digest, prompt, facts.session)
+        lineage = known.lineage = _key(known.identity, digest, prompt, routing.session)
         known.system_digest = digest
-    facts = replace(
-        facts, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
+    routing = replace(
+        routing, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
     )
-    return replace(parsed, body=TemplatedBody(raw, body_template), facts=facts, messages=prompt.messages)
+    return replace(parsed, body=TemplatedBody(raw, body_template), routing=routing, messages=prompt.messages)
 
 
 def conversing(
@@ -120,7 +120,7 @@ def conversing(
     thread = _key(identity, prompt.tools_digest, prompt, session)
     return (
         replace(parsed, session=session_hex, conversation=conversation),
-        replace(parsed.facts, session=session, lineage=lineage, thread=thread),
+        replace(parsed.routing, session=session, lineage=lineage, thread=thread),
     )
 
 
@@ -139,8 +139,8 @@ def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> 
     found = read_body(raw, caller, callers.secrets, config)
     parsed = replace(found.parsed, prefix_breaks=callers.prefix_breaks)
     if found.converses:
-        parsed, facts = conversing(parsed, found.identity, found.prompt, caller, callers)
-        parsed = replace(parsed, facts=facts)
+        parsed, routing = conversing(parsed, found.identity, found.prompt, caller, callers)
+        parsed = replace(parsed, routing=routing)
     body = parsed.body
     if caller.served_here and caller.path == CHAT and isinstance(body, Body) and caller.seen_again(_around(body)):
         _keep(body, parsed, found, caller, callers.known_bodies)
@@ -164,7 +164,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
     session_hex, session_key = _keys(session, caller, secrets)
     limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
     identity = f"{model.name}\0{caller.agent}\0".encode()
-    facts = RoutingRequest(
+    routing = RoutingRequest(
         model=model.name,
         lineage=_key(identity, prompt.tools_system_digest, prompt, session_key),
         thread=None if session_key is None else _key(identity, prompt.tools_digest, prompt, session_key),
@@ -186,7 +186,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
     parsed = ParsedRequest(
         tenant, caller.path, body, model, asked if asked != model.name else None, stream, include_usage,
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
-        _without_session(value("metadata")), salt, session_hex, facts, caller.region, read.dropped, read.bounded,
+        _without_session(value("metadata")), salt, session_hex, routing, caller.region, read.dropped, read.bounded,
         receipt_fields=caller.receipt_fields, key_id=caller.key_id, messages=prompt.messages,
     )  # fmt: skip
     return ReadBody(parsed, prompt, identity, seed, session is None and caller.path == CHAT)
@@ -213,7 +213,7 @@ def _keep(body: Body, parsed: ParsedRequest, found: ReadBody, caller: Caller, kn
     without_prompt = replace(
         parsed,
         body=NO_BODY,
-        facts=replace(parsed.facts, chain=Chain([], [])),
+        routing=replace(parsed.routing, chain=Chain([], [])),
         session=None if found.converses else parsed.session,
         conversation=None,
         messages=[],

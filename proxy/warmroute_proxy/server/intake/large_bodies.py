@@ -300,8 +300,8 @@ class LargeBodies:
         body = LargeBody(shared.view(), found.spans)
         parsed = replace(found.read.parsed, tenant=caller.tenant, body=body)
         if found.read.converses:
-            parsed, facts = conversing(parsed, found.read.identity, found.read.prompt, caller, self._callers)
-            parsed = replace(parsed, facts=facts)
+            parsed, routing = conversing(parsed, found.read.identity, found.read.prompt, caller, self._callers)
+            parsed = replace(parsed, routing=routing)
         return parsed
 
     def _end(self, waiting: _Waiting, refusal: Refusal) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversation
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Looked, PrefixBreaks
@@ -32,7 +32,7 @@ class ParsedRequest(msgspec.Struct, gc=False):
     """Sent to the engine instead of the client's `metadata`, where that names a session."""
     salt: str
     session: str | None
-    facts: RoutingRequest
+    routing: RoutingRequest
     forwarded_from: str | None
     dropped: frozenset[str] = frozenset()
     """Members that no engine gets: they are not on the list of fields."""
@@ -64,12 +64,12 @@ class ParsedRequest(msgspec.Struct, gc=False):
 
     def look(self) -> Looked | KnownPrompt | None:
         """Compare its prompt with those before it, while its text is there."""
-        return self.prefix_breaks.look(self.facts, self.messages, self.body, self.salt)
+        return self.prefix_breaks.look(self.routing, self.messages, self.body, self.salt)
 
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""
         if self.conversation is not None:
-            self.conversation.left_unanswered(self.facts.chain.hashes[-1])
+            self.conversation.left_unanswered(self.routing.chain.hashes[-1])
 
     @property
     def model_name(self) -> str:

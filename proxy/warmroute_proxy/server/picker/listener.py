@@ -27,7 +27,6 @@ from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.stream import Gateway, Stream
 from warmroute_proxy.server.request.idempotency import left_gateway
 from warmroute_proxy.server.request.inference_request import InferenceRequest
-from warmroute_proxy.server.request.placing import stay
 from warmroute_proxy.server.request.request_path import RequestPath
 
 log = logging.getLogger(__name__)
@@ -219,7 +218,7 @@ def for_gateway(new_request: Callable[[RequestPath, Exchange, ParsedRequest, str
         if not isinstance(carrier, Stream):
             raise left_gateway()
         carrier.check(exchange)
-        parsed.facts = stay(parsed.facts)
+        parsed.routing = parsed.routing.stay()
         made = new_request(path, exchange, parsed, receipt_id)
         carrier.allow(made, exchange)
         return made

@@ -308,7 +308,7 @@ class Stream(Carrier):
         if others is None:
             return
         try:
-            moved = gateway.placing.router.place(served.parsed.facts, gateway.clock(), others)
+            moved = gateway.placing.router.place(served.parsed.routing, gateway.clock(), others)
         except NoWorker:
             log.warning("an engine has answered at %s that could not have been picked", address)
             served.moved(None)

@@ -23,7 +23,7 @@ import msgspec
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.dispatch_rate import DispatchRate
@@ -103,7 +103,7 @@ class Admission:
             if not self._refused_by_limit(request):
                 self._wait(self._waiter(request), *_NOWHERE)
             return None
-        if decision.kind != "forward" and not self._goes_first(parsed.facts, decision):
+        if decision.kind != "forward" and not self._goes_first(parsed.routing, decision):
             waiter = self._waiter(request)
             found = self._place_queued(waiter, decision)
             if not found.goes:
@@ -194,8 +194,7 @@ class Admission:
     def _stays(self, request: RequestToAdmit, now_s: float) -> None:
         """Let the client of a stream know that it waits. Its head may be sent then, so it is not forwarded any more."""
         parsed = request.parsed
-        if parsed.facts.may_forward:
-            parsed.facts = msgspec.structs.replace(parsed.facts, may_forward=False)
+        parsed.routing = parsed.routing.stay()
         request.sweep(now_s)
 
     def _refused_by_limit(self, request: RequestToAdmit) -> bool:
@@ -205,22 +204,22 @@ class Admission:
             self._refuse(request, *lacking)
         return lacking is not None
 
-    def _goes_first(self, facts: RoutingRequest, decision: Decision) -> bool:
+    def _goes_first(self, routing: RoutingRequest, decision: Decision) -> bool:
         """Whether a request goes where it was decided since nobody waits: what most do, without being a waiter."""
         router, queue, now_s = self._router, self.queue, self._clock()
-        if queue.requests or not router.has_capacity(facts.model, decision, now_s):
+        if queue.requests or not router.has_capacity(routing.model, decision, now_s):
             return False
-        return passes(router, queue, facts, decision, now_s)
+        return passes(router, queue, routing, decision, now_s)
 
     def _waiter(self, request: RequestToAdmit) -> "Waiter[RequestToAdmit]":
         parsed = request.parsed
         key_id = parsed.key_id if self.limits.has_key(parsed.key_id) else ""
         size_bytes = len(parsed.body.raw)
-        return Waiter(request, parsed.tenant.name, parsed.facts.model, size_bytes, self._clock(), key_id)
+        return Waiter(request, parsed.tenant.name, parsed.routing.model, size_bytes, self._clock(), key_id)
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()
-        return place_queued(self._router, self.queue, waiter, request.parsed.facts, decision, request.excluded, now)
+        return place_queued(self._router, self.queue, waiter, request.parsed.routing, decision, request.excluded, now)
 
     def _wait(self, waiter: "Waiter[RequestToAdmit]", worker_id: str, compute_s: float) -> None:
         pushed_out = self.queue.join(waiter, worker_id, compute_s)
@@ -252,7 +251,7 @@ class Admission:
         if not self._may_begin(waiter):
             return None
         try:
-            decision = self._router.place(request.parsed.facts, self._clock(), request.excluded)
+            decision = self._router.place(request.parsed.routing, self._clock(), request.excluded)
             found = self._place_queued(waiter, decision)
             self.limits.reserve_spend(request, found.decision)  # it may have waited for another region
         except NoWorker:
@@ -276,7 +275,9 @@ class Admission:
     def _go(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> None:
         request, now = waiter.item, self._clock()
         tokens = decision.prompt_tokens_est - decision.predicted_cached_tokens
-        self.queue.served(waiter, tokens + request.parsed.facts.expected_output_tokens * request.parsed.facts.sequences)
+        self.queue.served(
+            waiter, tokens + request.parsed.routing.expected_output_tokens * request.parsed.routing.sequences
+        )
         self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
         memory_s = waiter.memory_wait_s(now)

@@ -107,7 +107,7 @@ class ForwardedRequest:
         self._decision = decision
         self._serve_here = serve_here
         self._report_end = ended
-        self._ticket = forwarding.router.dispatched(parsed.facts, decision, forwarding.clock())
+        self._ticket = forwarding.router.dispatched(parsed.routing, decision, forwarding.clock())
         self._leg = Leg(self)
         self._ended = False
         self._last_data_s = forwarding.clock()
@@ -230,7 +230,7 @@ class ForwardedRequest:
         if not self._finish():
             return
         if self._status < 400:
-            path.router.settled(self._ticket, self.parsed.facts, path.clock(), None, None, None)
+            path.router.settled(self._ticket, self.parsed.routing, path.clock(), None, None, None)
         else:
             self._release(())  # a refusal makes no region a session's home
         if self._is_stream:

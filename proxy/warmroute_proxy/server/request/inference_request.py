@@ -31,7 +31,6 @@ from warmroute_proxy.server.request.client_answer import ClientAnswer
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable
 from warmroute_proxy.server.request.deadlines import RequestProgress
 from warmroute_proxy.server.request.failure import Failure, outcome_of, shutting_down, unreadable
-from warmroute_proxy.server.request.placing import stay
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import End, RequestAccount
 from warmroute_proxy.server.request.states import REQUEST, UNDER_WAY, RequestEvent, RequestState, next_state
@@ -115,7 +114,7 @@ class InferenceRequest:
         self.excluded |= {peer}
         # The home may have a row under the old id.
         self.id = self._answer.receipt_id = self._path.engines.ids.receipt()
-        self.parsed.facts = stay(self.parsed.facts)
+        self.parsed.routing = self.parsed.routing.stay()
         self.begin()
 
     def _forward_ended(self) -> None:
@@ -125,7 +124,7 @@ class InferenceRequest:
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
         path, parsed, account, request = self._path, self.parsed, self._account, self._exchange.request
-        engines, facts, memory = path.engines, parsed.facts, request.reservation
+        engines, routing, memory = path.engines, parsed.routing, request.reservation
         rid = engines.ids.rid()
         path.open_requests.record(self.id, decision)
         try:
@@ -134,10 +133,10 @@ class InferenceRequest:
             path.settlement.interrupt(account)  # of an earlier attempt
             self.refused(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
             return
-        path.settlement.reserve(account, facts, decision, now_s)
+        path.settlement.reserve(account, routing, decision, now_s)
         path.faults.dispatched(parsed, account.ticket, now_s)
         attempt = self._attempt = Attempt(self, engines, decision, rid, parsed, path.max_answer_bytes, memory)
-        tagged = parsed.prompts == 1 and engines.tag(decision, rid, facts.chain)
+        tagged = parsed.prompts == 1 and engines.tag(decision, rid, routing.chain)
         path.open_requests.live.add(self)
         sent_s = engines.clock()
         self._progress.dispatched(sent_s)
@@ -162,7 +161,7 @@ class InferenceRequest:
         path.settlement.move(account, decision)
         if decision is not None:
             path.open_requests.record(self.id, decision)
-            path.settlement.reserve(account, self.parsed.facts, decision, now_s)
+            path.settlement.reserve(account, self.parsed.routing, decision, now_s)
             attempt.moved(decision)
 
     def unread(self, prefill_s: float) -> None:

@@ -90,7 +90,7 @@ class TracedRequest(InferenceRequest):
         tracing.ended(
             Finished(
                 self._trace.trace_id, self._span_id, self._trace.span_id, self._exchange.request.received_s, now_s,
-                offset_s, self.id, parsed.session, parsed.model.name, parsed.route, parsed.stream, parsed.facts.turn,
+                offset_s, self.id, parsed.session, parsed.model.name, parsed.route, parsed.stream, parsed.routing.turn,
                 outcome, status, error or ("" if outcome in _NO_ERRORS else outcome), entry, self._timeline.children,
             )
         )  # fmt: skip

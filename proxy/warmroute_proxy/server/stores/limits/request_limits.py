@@ -78,11 +78,11 @@ class RequestLimits:
 
     def reserve(self, request: LimitedRequest, decision: Decision) -> Shortage | None:
         """Reserve what a request may use, where it is counted here; or return what is short."""
-        parsed, facts = request.parsed, request.parsed.facts
+        parsed, routing = request.parsed, request.parsed.routing
         tenant, key_id = parsed.tenant.name, parsed.key_id
         if parsed.forwarded_from is None and request.reservation is None and (quotas := self.quotas.of(tenant, key_id)):
-            sequences = facts.sequences
-            tokens = decision.prompt_tokens_est + facts.expected_output_tokens * sequences
+            sequences = routing.sequences
+            tokens = decision.prompt_tokens_est + routing.expected_output_tokens * sequences
             shortage = reserve(quotas, tokens, self._clock(), sequences)
             if shortage is not None:
                 return shortage
@@ -100,8 +100,8 @@ class RequestLimits:
         leases = self._budgets.of(parsed.tenant.name, parsed.key_id)
         if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
             return
-        rates, facts = self._prices.now(parsed.model.name).rates, parsed.facts
-        amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
+        rates, routing = self._prices.now(parsed.model.name).rates, parsed.routing
+        amount = list_nanousd(rates, decision.prompt_tokens_est, routing.expected_output_tokens * routing.sequences)
         if reservation is None:
             reservation = request.reservation = Reservation((), 0, 0)
         reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
