@@ -67,12 +67,12 @@ class InferenceRequest:
             tenant=SimpleNamespace(name=tenant),
             key_id=key_id,
             model=SimpleNamespace(name=model),
-            routing=routing,
             forwarded_from=None,
             stream=False,
-            body=SimpleNamespace(raw=b"x" * 10),
         )
         self.parsed = parsed
+        self.routing = routing
+        self.body: Any = SimpleNamespace(raw=b"x" * 10)
         self.tenant = tenant
         self.number = number
         self.reservation: Reservation | None = None
@@ -84,7 +84,7 @@ class InferenceRequest:
 
     def admitted(self, decision: Decision) -> None:
         fleet = self._fleet
-        self.ticket = fleet.router.dispatched(self.parsed.routing, decision, fleet.now)
+        self.ticket = fleet.router.dispatched(self.routing, decision, fleet.now)
         fleet.running.append(self)
 
     def sweep(self, now_s: float) -> None:
@@ -129,7 +129,7 @@ class Fleet:
 
     def arrive(self, tenant: str, model: str, tokens: int, session: int, key_id: str = "") -> None:
         turn = InferenceRequest(self, tenant, model, len(self.turns), tokens, session, key_id)
-        routing = turn.parsed.routing
+        routing = turn.routing
         try:
             decision: Decision | None = self.router.place(routing, self.now)
         except NoWorker:
@@ -151,14 +151,14 @@ class Fleet:
             turn = self.running.pop(pick % len(self.running))
             assert turn.ticket is not None
             if well:
-                self.router.settled(turn.ticket, turn.parsed.routing, self.now, None, None, None)
+                self.router.settled(turn.ticket, turn.routing, self.now, None, None, None)
             else:
                 self.router.failed(turn.ticket, self.now, ())
             self.admission.ended(turn, UsedTokens(100))
 
     def is_down(self, model: str) -> bool:
         """Whether nothing can serve a model now."""
-        routing = InferenceRequest(self, "free", model, 0, 1000, 99).parsed.routing
+        routing = InferenceRequest(self, "free", model, 0, 1000, 99).routing
         try:
             self.router.place(routing, self.now)
         except NoWorker:

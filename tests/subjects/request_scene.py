@@ -29,7 +29,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.body import Body
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
@@ -189,12 +189,13 @@ class Scene:
             forwarding=cast("Any", SimpleNamespace(begin=self._forward)),
             engines=engines,
             deadlines=Deadlines(LIMITS, engines),
-            settlement=Settlement(router, engines, admission, ledger, metrics, re_prefills, alone, lambda: 1.0),
+            settlement=Settlement(router, engines, admission, ledger, metrics, alone, lambda: 1.0),
+            re_prefills=re_prefills,
             answer_headers=AnswerHeaders("east", admission),
             metrics=metrics,
             max_answer_bytes=1 << 20,
         )
-        self.request = InferenceRequest(path, self.client, _intake(several, stream), self.number())
+        self.request = InferenceRequest(path, self.client, _read(several, stream), self.number())
 
     def number(self) -> str:
         """Any id, each once."""
@@ -250,7 +251,7 @@ class Scene:
         self.place = place
         request = self.request
         request.waiter = None
-        request.admitted(_Places(self).place(request.parsed.routing, self.now, frozenset()))
+        request.admitted(_Places(self).place(request.routing, self.now, frozenset()))
 
     def turn_away(self) -> None:
         self.request.waiter = None
@@ -321,19 +322,19 @@ class _Places:
         return frozenset()
 
 
-def _intake(several: bool, stream: bool) -> ParsedRequest:
+def _read(several: bool, stream: bool) -> ReadRequest:
     routing = RoutingRequest("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
     made = SimpleNamespace(
         forwarded=list,
         tenant=SimpleNamespace(name="t", limits=None, share_group="t"), key_id="",
-        route="/v1/chat/completions", body=Body(BODY),
+        route="/v1/chat/completions",
         model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
         session=None, routing=routing, forwarded_from=None, wire_model=None, several=several,
         dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True, left_unanswered=lambda: None,
-        look=lambda: None,
+        look=lambda _: None,
     )  # fmt: skip
-    return cast("ParsedRequest", made)
+    return ReadRequest(cast("ParsedRequest", made), Body(BODY))
 
 
 def in_loop(steps: Callable[[], None]) -> None:

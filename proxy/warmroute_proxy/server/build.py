@@ -215,13 +215,13 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     open_requests, admission = OpenRequests(), _admission(config, router, metrics, clock, stores, engines)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
-    settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, announcements, time.time)
+    settlement = Settlement(router, engines, admission, ledger, request_metrics, announcements, time.time)
     path = RequestPath(
         open_requests=open_requests,
         placing=Placing(router, engines, admission, faults, request_metrics), admission=admission,
         forwarding=Forwarding(config, voids, router, admission, open_requests, metrics, clock),
         faults=faults, engines=engines, deadlines=Deadlines(limits, engines),
-        settlement=settlement, answer_headers=AnswerHeaders(config.proxy.region, admission),
+        settlement=settlement, re_prefills=re_prefills, answer_headers=AnswerHeaders(config.proxy.region, admission),
         metrics=request_metrics, max_answer_bytes=limits.response_bytes,
     )  # fmt: skip
     holdings = Holdings(open_requests, admission, re_prefills, ledger, memory, announcements)

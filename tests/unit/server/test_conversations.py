@@ -61,7 +61,7 @@ class Reader:
         callers, request = self.callers, Request(0.0, "POST", CHAT)
         request.body = json.dumps(body).encode()
         caller = callers.of(CHAT, CONFIG.tenants[tenant], {})
-        return read(request, caller, callers, CONFIG)
+        return read(request, caller, callers, CONFIG).parsed
 
     def session(self, messages: Sequence[dict[str, Any]], tenant: int = 0, **more: Any) -> str:
         found = self.read({"model": "m", "messages": messages, **more}, tenant).session
@@ -201,7 +201,7 @@ def test_completions_of_a_text_have_no_session() -> None:
     request = Request(0.0, "POST", "/v1/completions")
     request.body = b'{"model":"m","prompt":"cat"}'
     caller = reader.callers.of("/v1/completions", CONFIG.tenants[0], {})
-    assert read(request, caller, reader.callers, CONFIG).session is None
+    assert read(request, caller, reader.callers, CONFIG).parsed.session is None
 
 
 @pytest.mark.parametrize(("region", "is_kept"), [("r", True), ("far", False)])

@@ -262,7 +262,7 @@ class Tried:
         self.attempt = Attempt(self.owner, engines, decision, "rid", parsed, 1 << 20, None)
 
     def start(self) -> None:
-        self.attempt.start(self.scene.request.parsed, "", "/v1/chat/completions", tagged=False)
+        self.attempt.start(self.scene.request.parsed, self.scene.request.body, "", "/v1/chat/completions", tagged=False)
 
     def event(self, data: bytes) -> None:
         leg = self.scene.leg()

@@ -17,7 +17,7 @@ from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.dialects.socket_turn import TranslatedTurn, TurnDialect
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.intake import CHAT, check_light
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ReadRequest
 
 
 class DialectRefusal(Refusal):
@@ -108,6 +108,6 @@ def chat_request_of(request: Request) -> Request:
     return chat
 
 
-def noted(parsed: ParsedRequest, dialect: Dialect, changes: Changes) -> ParsedRequest:
+def noted(read: ReadRequest, dialect: Dialect, changes: Changes) -> ReadRequest:
     """The intake of a translated request: its route, and what was changed in it."""
-    return replace(parsed, route=dialect.route, changes=changes)
+    return read._replace(parsed=replace(read.parsed, route=dialect.route, changes=changes))

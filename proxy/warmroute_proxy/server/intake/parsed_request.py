@@ -1,7 +1,7 @@
-"""The `ParsedRequest`: a request as it was read, with what placement decides on and all that a dispatch needs."""
+"""The `ParsedRequest`: what was read of a request, with what placement decides on and what a dispatch needs."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,12 +14,11 @@ from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Looked, PrefixBreaks
 
 
-class ParsedRequest(msgspec.Struct, gc=False):
-    """A request that may be dispatched. `session`: 16 hex digits in place of its key, or None."""
+class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
+    """What was read of a request that may be dispatched. `session`: 16 hex digits in place of its key, or None."""
 
     tenant: TenantConfig
     route: str
-    body: AnyBody
     model: ModelConfig
     alias: str | None
     stream: bool
@@ -62,9 +61,9 @@ class ParsedRequest(msgspec.Struct, gc=False):
         """The member of its receipt that says in which other region it came in, and what the distance cost."""
         return [b'"forwarded":%b' % msgspec.json.encode({"from": self.forwarded_from, "rtt_ms": self.rtt_ms})]
 
-    def look(self) -> Looked | KnownPrompt | None:
+    def look(self, body: AnyBody) -> Looked | KnownPrompt | None:
         """Compare its prompt with those before it, while its text is there."""
-        return self.prefix_breaks.look(self.routing, self.messages, self.body, self.salt)
+        return self.prefix_breaks.look(self.routing, self.messages, body, self.salt)
 
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""
@@ -85,3 +84,10 @@ class ParsedRequest(msgspec.Struct, gc=False):
     def several(self) -> bool:
         """Whether the engine divides it into several requests, with ids of their own, which share computed prefixes."""
         return self.choices > 1 or self.prompts > 1
+
+
+class ReadRequest(NamedTuple):
+    """A request as it was read, and its body, which is dropped long before the request has ended."""
+
+    parsed: ParsedRequest
+    body: AnyBody

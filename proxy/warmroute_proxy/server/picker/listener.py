@@ -21,7 +21,7 @@ from warmroute_proxy.server.build import Proxy
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.request_starts import RequestStarts
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.stream import Gateway, Stream
@@ -208,18 +208,17 @@ class _Conversation:
                 await write(message if isinstance(message, bytes) else message())
 
 
-def for_gateway(new_request: Callable[[RequestPath, Exchange, ParsedRequest, str], InferenceRequest]) -> Any:
+def for_gateway(new_request: Callable[[RequestPath, Exchange, ReadRequest, str], InferenceRequest]) -> Any:
     """What makes a request that a gateway carries. It stays in this region: nobody could carry it to another. It
     raises a `Refusal` where the gateway has left meanwhile, or is set up so that it could not be answered.
     """
 
-    def make(path: RequestPath, exchange: Exchange, parsed: ParsedRequest, receipt_id: str) -> InferenceRequest:
+    def make(path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> InferenceRequest:
         carrier = exchange.request.carrier
         if not isinstance(carrier, Stream):
             raise left_gateway()
         carrier.check(exchange)
-        parsed.routing = parsed.routing.stay()
-        made = new_request(path, exchange, parsed, receipt_id)
+        made = new_request(path, exchange, read, receipt_id)
         carrier.allow(made, exchange)
         return made
 

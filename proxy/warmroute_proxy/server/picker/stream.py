@@ -308,7 +308,7 @@ class Stream(Carrier):
         if others is None:
             return
         try:
-            moved = gateway.placing.router.place(served.parsed.routing, gateway.clock(), others)
+            moved = gateway.placing.router.place(served.routing, gateway.clock(), others)
         except NoWorker:
             log.warning("an engine has answered at %s that could not have been picked", address)
             served.moved(None)
@@ -364,8 +364,9 @@ class Stream(Carrier):
                               "FULL_DUPLEX_STREAMED; send none")  # fmt: skip
 
     def allow(self, served: InferenceRequest, exchange: Exchange) -> None:
-        """Note the request, and keep it from the engines that the gateway did not name."""
+        """Note the request, and keep it from other regions and from the engines that the gateway did not name."""
         self.served = served
+        served.routing = served.routing.stay()
         self._shared = exchange if isinstance(exchange, SharedExchange) else None
         served.excluded |= self._gateway.addresses.excluded(self._allowed)
 

@@ -35,9 +35,16 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request.failure import shutting_down
-from warmroute_proxy.server.stores.limits.request_limits import CODE, RequestLimits, ReservingRequest, go_duration
+from warmroute_proxy.server.stores.limits.request_limits import (
+    CODE,
+    LimitedRequest,
+    RequestLimits,
+    ReservingRequest,
+    go_duration,
+)
 from warmroute_proxy.server.stores.stores import Stores
 
 log = logging.getLogger(__name__)
@@ -47,12 +54,13 @@ _NOWHERE: Final = ("", 0.0)
 """The worker, and the seconds to compute there, of a request that its limits hold up."""
 
 
-class RequestToAdmit(ReservingRequest, Protocol):
+class RequestToAdmit(LimitedRequest, Protocol):
     """A request, as far as admission knows it."""
 
-    parsed: ParsedRequest
     waiter: "Waiter[RequestToAdmit] | None"
 
+    @property
+    def body(self) -> AnyBody: ...
     @property
     def excluded(self) -> frozenset[str]: ...
     def admitted(self, decision: Decision) -> None: ...
@@ -103,7 +111,7 @@ class Admission:
             if not self._refused_by_limit(request):
                 self._wait(self._waiter(request), *_NOWHERE)
             return None
-        if decision.kind != "forward" and not self._goes_first(parsed.routing, decision):
+        if decision.kind != "forward" and not self._goes_first(request.routing, decision):
             waiter = self._waiter(request)
             found = self._place_queued(waiter, decision)
             if not found.goes:
@@ -193,8 +201,7 @@ class Admission:
 
     def _stays(self, request: RequestToAdmit, now_s: float) -> None:
         """Let the client of a stream know that it waits. Its head may be sent then, so it is not forwarded any more."""
-        parsed = request.parsed
-        parsed.routing = parsed.routing.stay()
+        request.routing = request.routing.stay()
         request.sweep(now_s)
 
     def _refused_by_limit(self, request: RequestToAdmit) -> bool:
@@ -214,12 +221,12 @@ class Admission:
     def _waiter(self, request: RequestToAdmit) -> "Waiter[RequestToAdmit]":
         parsed = request.parsed
         key_id = parsed.key_id if self.limits.has_key(parsed.key_id) else ""
-        size_bytes = len(parsed.body.raw)
-        return Waiter(request, parsed.tenant.name, parsed.routing.model, size_bytes, self._clock(), key_id)
+        size_bytes = len(request.body.raw)
+        return Waiter(request, parsed.tenant.name, request.routing.model, size_bytes, self._clock(), key_id)
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()
-        return place_queued(self._router, self.queue, waiter, request.parsed.routing, decision, request.excluded, now)
+        return place_queued(self._router, self.queue, waiter, request.routing, decision, request.excluded, now)
 
     def _wait(self, waiter: "Waiter[RequestToAdmit]", worker_id: str, compute_s: float) -> None:
         pushed_out = self.queue.join(waiter, worker_id, compute_s)
@@ -251,7 +258,7 @@ class Admission:
         if not self._may_begin(waiter):
             return None
         try:
-            decision = self._router.place(request.parsed.routing, self._clock(), request.excluded)
+            decision = self._router.place(request.routing, self._clock(), request.excluded)
             found = self._place_queued(waiter, decision)
             self.limits.reserve_spend(request, found.decision)  # it may have waited for another region
         except NoWorker:
@@ -275,9 +282,7 @@ class Admission:
     def _go(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> None:
         request, now = waiter.item, self._clock()
         tokens = decision.prompt_tokens_est - decision.predicted_cached_tokens
-        self.queue.served(
-            waiter, tokens + request.parsed.routing.expected_output_tokens * request.parsed.routing.sequences
-        )
+        self.queue.served(waiter, tokens + request.routing.expected_output_tokens * request.routing.sequences)
         self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
         memory_s = waiter.memory_wait_s(now)

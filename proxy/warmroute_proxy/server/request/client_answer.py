@@ -55,12 +55,12 @@ class ClientAnswer:
         self.exchange = exchange
         self.receipt_id = receipt_id
         self._headers = headers
-        self._intake = parsed
+        self._parsed = parsed
 
     def begin(self) -> None:
         """Send the head of a stream, unless it was sent."""
         if not self.exchange.started:
-            self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._intake))
+            self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._parsed))
 
     def comment(self) -> None:
         """Send a stream's sign of life, which clients ignore."""
@@ -71,7 +71,7 @@ class ClientAnswer:
         if self.exchange.started:
             self.exchange.write(data)
         else:
-            self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._intake), data)
+            self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._parsed), data)
 
     def passthrough_target(self) -> Write | None:
         """Where more of the stream may be written unparsed."""
@@ -86,7 +86,7 @@ class ClientAnswer:
 
     def end(self, answer: Answer | None, scanner: UsageTracker, entry: Entry) -> None:
         """End a stream with its last chunk and `[DONE]`, or send a whole `answer`. The row is durable by then."""
-        parsed = self._intake
+        parsed = self._parsed
         if answer is not None:
             body = answer.settled(entry.usage, keep_sglext=parsed.keep_sglext)
             self.exchange.answer(self._headers.of_whole(self.receipt_id, parsed), body)
@@ -98,11 +98,11 @@ class ClientAnswer:
 
     def refuse(self, refusal: Refusal, *, has_receipt: bool) -> None:
         """Send an error: as an event where the stream has begun, else as the answer."""
-        self._intake.left_unanswered()
+        self._parsed.left_unanswered()
         if self.exchange.started:
             self.exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
             return
-        headers = self._headers.of("application/json", self.receipt_id, self._intake) if has_receipt else []
+        headers = self._headers.of("application/json", self.receipt_id, self._parsed) if has_receipt else []
         self.exchange.refuse(refusal, headers)
 
 

@@ -33,7 +33,7 @@ class Placing:
                 return None
             excluded |= self._faults.closed_to(parsed, now_s)
         try:
-            decision = router.place(parsed.routing, now_s, excluded)
+            decision = router.place(request.routing, now_s, excluded)
         except NoWorker as error:
             causes = self._engines.why_unavailable(error.model) if error.served else ""
             request.refused(no_worker(error, causes, split=parsed.choices > 1 and self._engines.all_split()))
@@ -41,8 +41,8 @@ class Placing:
         if (
             admission.queue.requests
             or parsed.tenant.limits is not None
-            or not router.has_capacity(parsed.routing.model, decision, now_s)
-            or not passes(router, admission.queue, parsed.routing, decision, now_s)
+            or not router.has_capacity(request.routing.model, decision, now_s)
+            or not passes(router, admission.queue, request.routing, decision, now_s)
         ):
             return admission.enter(request, decision)
         return decision
@@ -50,7 +50,7 @@ class Placing:
     def place_again(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Where another attempt goes; None where no worker has capacity, or the budget of retries is spent."""
         parsed, router = request.parsed, self.router
-        routing = parsed.routing = parsed.routing.stay()
+        routing = request.routing = request.routing.stay()
         try:
             closed = self._faults.closed_to(parsed, now_s)
             decision = router.place(routing, now_s, request.excluded | router.full(routing.model) | closed)

@@ -173,9 +173,8 @@ class RePrefills:
 
 
 class _Asked(NamedTuple):
-    """What the engine is sent."""
+    """What the engine is sent beside the body."""
 
-    body: Body
     wire_model: str | None
     salt: str
     model_name: str
@@ -200,8 +199,8 @@ class _RePrefill:
         self._rid = owner.engines.ids.rid()
         self._began_s = owner.clock()
         drop = _NOT_OF_THE_PROMPT | prompt.dropped
-        body = Body(b"".join(Body(prompt.body).rewritten(drop, b'"max_tokens":1')))
-        self._asked = _Asked(body, prompt.wire_model, prompt.salt, prompt.routing.model)
+        self._body = Body(b"".join(Body(prompt.body).rewritten(drop, b'"max_tokens":1')))
+        self._asked = _Asked(prompt.wire_model, prompt.salt, prompt.routing.model)
         self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES, None)
         self._ticket = owner.router.dispatched(prompt.routing, decision, self._began_s)
 
@@ -209,7 +208,7 @@ class _RePrefill:
         """Send it, to both legs of a pair."""
         prompt, decision = self.prompt, self._decision
         tagged = self._owner.engines.tag(decision, self._rid, prompt.routing.chain)
-        self._attempt.start(self._asked, engine_headers({}), prompt.path, tagged=tagged)
+        self._attempt.start(self._asked, self._body, engine_headers({}), prompt.path, tagged=tagged)
 
     def sweep(self, now_s: float) -> None:
         """Give up after `TIMEOUT_S`."""

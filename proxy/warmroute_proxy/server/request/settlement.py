@@ -28,8 +28,6 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.quota import NO_TOKENS
 from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.intake.body import NO_BODY
 from warmroute_proxy.server.intake.caller import as_warm
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
@@ -40,7 +38,6 @@ from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
-from warmroute_proxy.server.request.re_prefill import RePrefills
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.stores.limits.request_limits import ReservingRequest
 
@@ -92,7 +89,6 @@ class Settlement:
         admission: Admission,
         ledger: Ledger,
         metrics: RequestMetrics,
-        re_prefills: RePrefills,
         announcements: Announcements,
         unix_clock: Callable[[], float],
     ) -> None:
@@ -102,7 +98,6 @@ class Settlement:
         self._credits = Credits()
         self._ledger = ledger
         self._metrics = metrics
-        self._re_prefills = re_prefills
         self._announcements = announcements if announcements.active else None
         self._region = announcements.region
         self._unix_clock = unix_clock
@@ -120,7 +115,6 @@ class Settlement:
                 self._region, model.name, parsed.route, parsed.stream,
                 self._prices.rates(model.name, opened_at), opened_at, parsed.forwarded_from,
             )  # fmt: skip
-            account.looked = parsed.look()
         dispatch(entry, rid, served_by, decision.predicted_cached_tokens)
         self._ledger.open(entry)
         account.entry = entry
@@ -272,23 +266,6 @@ class Settlement:
         self._admission.freed()
         # What it has stored of the prompt will be evicted, and its KV events are to be followed until then.
         self._engines.settled(ticket.decision, rid, 0)
-
-    def release_body(
-        self, account: RequestAccount, attempt: Attempt | None, parsed: ParsedRequest, request: Request
-    ) -> None:
-        """Drop the body: nothing is sent again. Megabytes must not wait for the garbage collector."""
-        body, re_prefills = request.body, self._re_prefills
-        if (
-            isinstance(body, bytes)
-            and len(body) >= re_prefills.prompts.min_bytes
-            and account.ttft_ms is not None
-            and attempt is not None
-        ):
-            re_prefills.keep(parsed, body, request.path, attempt.decision.cache_worker)
-        if account.continuation is None:
-            parsed.body = NO_BODY
-            request.drop_body()
-        request.body = b""
 
     def _settle_ticket(
         self, account: RequestAccount, attempt: Attempt, parsed: ParsedRequest, usage: Usage, end: End

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from warmroute.contract.money import list_nanousd
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.budget import Amounts, Lease, SpendReservation
 from warmroute_proxy.core.queue.quota import NEVER, Bucket, Kind, Quota, Shortage, UsedTokens, reserve
 from warmroute_proxy.core.queue.reservation import Reservation
@@ -38,7 +39,10 @@ class ReservingRequest(Protocol):
 class LimitedRequest(ReservingRequest, Protocol):
     """The same, as it comes."""
 
-    parsed: ParsedRequest
+    routing: RoutingRequest
+
+    @property
+    def parsed(self) -> ParsedRequest: ...
 
 
 class RequestLimits:
@@ -78,7 +82,7 @@ class RequestLimits:
 
     def reserve(self, request: LimitedRequest, decision: Decision) -> Shortage | None:
         """Reserve what a request may use, where it is counted here; or return what is short."""
-        parsed, routing = request.parsed, request.parsed.routing
+        parsed, routing = request.parsed, request.routing
         tenant, key_id = parsed.tenant.name, parsed.key_id
         if parsed.forwarded_from is None and request.reservation is None and (quotas := self.quotas.of(tenant, key_id)):
             sequences = routing.sequences
@@ -100,7 +104,7 @@ class RequestLimits:
         leases = self._budgets.of(parsed.tenant.name, parsed.key_id)
         if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
             return
-        rates, routing = self._prices.now(parsed.model.name).rates, parsed.routing
+        rates, routing = self._prices.now(parsed.model.name).rates, request.routing
         amount = list_nanousd(rates, decision.prompt_tokens_est, routing.expected_output_tokens * routing.sequences)
         if reservation is None:
             reservation = request.reservation = Reservation((), 0, 0)
