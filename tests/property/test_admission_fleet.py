@@ -24,6 +24,7 @@ from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits, UsedTokens
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import Scope
+from warmroute_proxy.core.queue.shortage import Shortage
 from warmroute_proxy.core.replicas.record import Opened, Placed, RecordedCall
 from warmroute_proxy.core.replicas.recorder import Playback
 from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
@@ -75,7 +76,7 @@ class InferenceRequest:
         self.body: Any = SimpleNamespace(raw=b"x" * 10)
         self.tenant = tenant
         self.number = number
-        self.reservation: Reservation | None = None
+        self.quota: Reservation | None = None
         self.waiter: Any = None
         self.excluded: frozenset[str] = frozenset()
         self.ticket: Ticket | None = None
@@ -92,7 +93,7 @@ class InferenceRequest:
 
     def refused(self, refusal: Refusal) -> None:
         self.refusal = refusal
-        if self.reservation is not None:
+        if self.quota is not None:
             self._fleet.admission.cancel(self)
 
     def crashed(self) -> None:
@@ -118,7 +119,7 @@ class Fleet:
             ScopeLimits(Scope(name, (name,), kind="tenant"), limits) for name, limits in TENANTS.items() if limits
         ] + list(limits)
         config = SimpleNamespace(limits=Limits(queue_requests=8, queue_bytes=1000), scope_limits=lambda: of_tenants)
-        self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now, stores)
+        self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now, stores, Shortage())
         self.running: list[InferenceRequest] = []
         self.turns: list[InferenceRequest] = []
         self.report()
@@ -294,7 +295,7 @@ async def play(fleet: Fleet, operations: list[tuple[Any, ...]]) -> None:
         fleet.check()
     assert fleet.admission.queue.requests == fleet.admission.queue.bytes == 0  # all were served in the end
     for turn in fleet.turns:
-        assert turn.reservation is None
+        assert turn.quota is None
         assert turn.refusal is None or (turn.refusal.status, turn.ticket) == (429, None)
     fleet.verify()
     quota = fleet.admission.limits.quotas.of("held", "")[0]

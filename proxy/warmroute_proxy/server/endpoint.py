@@ -14,9 +14,8 @@ from warmroute.contract import headers as names
 from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.authentication import Authentication, KnownKey
-from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.errors import Refusal, is_websocket, wrong_method
-from warmroute_proxy.server.base.metrics import Counter, Metrics
+from warmroute_proxy.server.base.metrics import Counter
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.gemini import GEMINI, cut_key
@@ -46,7 +45,6 @@ from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTE
 from warmroute_proxy.server.regions.forward_claim import Forward
 from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
-from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.tracing.traced_request import NewRequest
 
@@ -67,22 +65,19 @@ class PublicEndpoint:
         ledger: Ledger,
         idempotent_calls: IdempotentCalls,
         path: RequestPath,
-        metrics: Metrics,
         announcements: Announcements,
         control_plane: Bridge,
+        new_request: NewRequest,
     ) -> None:
-        """`path` is what each inference request uses."""
+        """`path` is what each inference request uses, `new_request` makes one."""
         self._parser = parser
         self._authentication = authentication
         self._ledger = ledger
         self._idempotent_calls = idempotent_calls
         self._path = path
-        self._metrics = metrics
         self._announcements = announcements
         self._control_plane = control_plane
-        self.new_request: NewRequest = InferenceRequest
-        """What makes a request."""
-
+        self._new_request = new_request
         self._token_counts = TokenCounts(path.engines, path.placing.router, parser.counted_tokens_per_minute)
         self._sockets = ResponsesSockets(parser.terms)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
@@ -184,8 +179,7 @@ class PublicEndpoint:
     def _counter(self, route: str, status: int) -> Counter:
         counter = self._answers.get((route, status))
         if counter is None:
-            labels = ("route", route), ("status", str(status))
-            counter = self._answers[route, status] = self._metrics.counter(declared.REQUESTS_TOTAL, labels)
+            counter = self._answers[route, status] = self._path.metrics.answers(route, status)
         return counter
 
     def _begin_request(self, request: Request, exchange: Exchange) -> None:
@@ -206,7 +200,7 @@ class PublicEndpoint:
             self._begin_idempotent_request(request, exchange, caller)
         else:
             read = self._parser.read(request, caller)
-            self.new_request(self._path, exchange, read, self._path.engines.ids.receipt()).begin()
+            self._new_request(self._path, exchange, read, self._path.engines.ids.receipt()).begin()
 
     def _receive_announcements(self, request: Request, exchange: Exchange) -> None:
         """Apply what another region announces."""
@@ -298,11 +292,11 @@ class PublicEndpoint:
             self._check_open()
             if caller.region is not None:
                 claim = self._authentication.of_forwarded(request)[1]
-                self.new_request(self._path, exchange, _as_claimed(read, claim), claim.request_id).begin()
+                self._new_request(self._path, exchange, _as_claimed(read, claim), claim.request_id).begin()
             elif caller.idempotent:
                 self._begin_idempotent_request(request, exchange, caller, read)
             else:
-                self.new_request(self._path, exchange, read, self._path.engines.ids.receipt()).begin()
+                self._new_request(self._path, exchange, read, self._path.engines.ids.receipt()).begin()
         except Exception as error:
             _answer_error(request, exchange, error)
 
@@ -311,7 +305,7 @@ class PublicEndpoint:
         tenant, claim = self._authentication.of_forwarded(request)
         caller = self._parser.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
         read = _as_claimed(self._parser.read(request, caller), claim)
-        self.new_request(self._path, exchange, read, claim.request_id).begin()
+        self._new_request(self._path, exchange, read, claim.request_id).begin()
 
     def _begin_idempotent_request(
         self, request: Request, exchange: Exchange, caller: Caller, read: ReadRequest | None = None
@@ -329,7 +323,7 @@ class PublicEndpoint:
         """Begin a request that no other process has, maybe a moment after it came."""
         try:
             self._check_open()
-            inference = self.new_request(self._path, shared, read, self._path.engines.ids.receipt())
+            inference = self._new_request(self._path, shared, read, self._path.engines.ids.receipt())
             shared.served = inference
             inference.begin()
         except Exception as error:

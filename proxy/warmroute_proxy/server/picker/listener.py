@@ -16,7 +16,6 @@ import grpc
 
 from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.base.config import Limits
-from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.build import Proxy
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.http.exchange import Exchange
@@ -28,6 +27,7 @@ from warmroute_proxy.server.picker.stream import Gateway, Stream
 from warmroute_proxy.server.request.idempotency import left_gateway
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.request_path import RequestPath
+from warmroute_proxy.server.tracing.traced_request import NewRequest
 
 log = logging.getLogger(__name__)
 
@@ -52,15 +52,16 @@ class Streams:
 class PickerListener:
     """One gRPC server."""
 
-    def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits) -> None:
-        endpoint.new_request = for_gateway(endpoint.new_request)
+    def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits, is_ready: Callable[[], bool]) -> None:
+        """`endpoint`: with requests `for_gateway`. `is_ready`: whether requests should be sent here now."""
         self.connections = Streams()
         self._proxy = proxy
-        self._lag: LoopLag = proxy.loop_lag
+        self._is_ready = is_ready
         addresses = Addresses(proxy.engines, proxy.clock)
         max_streams = proxy.config.limits.connections  # of one connection or a few: they take no descriptors
+        starts = RequestStarts(endpoint, asyncio.get_running_loop(), proxy.clock, proxy.loop_lag)
         self._gateway = Gateway(
-            endpoint, endpoint.handle, limits, proxy.clock, proxy.body_memory, proxy.engines, addresses,
+            endpoint, starts.handle, limits, proxy.clock, proxy.body_memory, proxy.engines, addresses,
             proxy.path.placing, FairBudget(max_streams),
         )  # fmt: skip
         self._server: Any = None
@@ -69,9 +70,7 @@ class PickerListener:
         """Listen and return the port. `shared`: other processes listen there too; `tls`: None for none. gRPC has its
         own, and reads the files of the config with each connection.
         """
-        gateway = self._gateway
-        await gateway.addresses.resolve()
-        gateway.handle = RequestStarts(gateway.endpoint, asyncio.get_running_loop(), gateway.clock, self._lag).handle
+        await self._gateway.addresses.resolve()
         options = [
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", -1),  # the gateway's own buffer bounds a message
@@ -146,7 +145,7 @@ class PickerListener:
             return SERVING
         if service not in READINESS:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {service[:100]!r}")
-        return SERVING if self._proxy.ready() else NOT_SERVING
+        return SERVING if self._is_ready() else NOT_SERVING
 
 
 class _Conversation:
@@ -208,7 +207,7 @@ class _Conversation:
                 await write(message if isinstance(message, bytes) else message())
 
 
-def for_gateway(new_request: Callable[[RequestPath, Exchange, ReadRequest, str], InferenceRequest]) -> Any:
+def for_gateway(new_request: NewRequest) -> NewRequest:
     """What makes a request that a gateway carries. It stays in this region: nobody could carry it to another. It
     raises a `Refusal` where the gateway has left meanwhile, or is set up so that it could not be answered.
     """

@@ -73,8 +73,15 @@ class Admission:
     """The queue of one proxy process, its tenants' quotas, and its budget of retries."""
 
     def __init__(
-        self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], stores: Stores
+        self,
+        config: Config,
+        router: Router,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        stores: Stores,
+        shortage: Shortage,
     ) -> None:
+        """`shortage`: of KV memory, which is observed here."""
         bounds = config.limits
         self.queue: Queue[RequestToAdmit] = Queue(
             bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s
@@ -88,7 +95,7 @@ class Admission:
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
         self.prices = stores.prices
-        self.shortage = Shortage()
+        self.shortage = shortage
         self.limits = RequestLimits(config, metrics, clock, stores)
         self.limits.on_answer(self.freed)
 
