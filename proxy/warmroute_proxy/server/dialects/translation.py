@@ -101,7 +101,7 @@ def translate(request: Request, terms: Terms) -> tuple[Request, Translated]:
 def chat_request_of(request: Request) -> Request:
     """A request to chat completions with the body of this one, which was translated; it takes it over."""
     chat = Request(request.received_s, request.method, CHAT, request.headers)
-    chat.caller, chat.tenant, chat.reservation = request.caller, request.tenant, request.reservation
+    chat.caller, chat.tenant, chat.body_reservation = request.caller, request.tenant, request.body_reservation
     chat.body, chat.shared, chat.length = request.body, request.shared, len(request.body)
     chat.carrier = request.carrier
     request.body, request.shared = b"", None

@@ -196,7 +196,7 @@ class Stream(Carrier):
         gateway.endpoint.on_head(request)
         self._count_for(request.tenant)
         if request.length != 0:
-            request.reservation = gateway.memory.reserve(request.tenant, request.length or 0)
+            request.body_reservation = gateway.memory.reserve(request.tenant, request.length or 0)
         if headers.end_of_stream:
             self._begin(request, self._exchange)
         elif self._buffered:
@@ -228,7 +228,7 @@ class Stream(Carrier):
             self._body_bytes += len(data)
             if self._body_bytes > limits.body_bytes:
                 raise Refusal(413, f"the request body exceeds {limits.body_bytes} bytes", code="request_too_large")
-            reservation = request.reservation
+            reservation = request.body_reservation
             if reservation is not None and reservation.body_bytes < self._body_bytes:
                 reservation.add_body(self._body_bytes - reservation.body_bytes)
             self._body.add(data, request.tenant)

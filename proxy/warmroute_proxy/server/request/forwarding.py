@@ -202,7 +202,7 @@ class ForwardedRequest:
         if self._held_bytes > self._path.limits.response_bytes:
             self._give_up("its answer is too large")
             return
-        reservation = self._exchange.request.reservation
+        reservation = self._exchange.request.body_reservation
         if reservation is not None and not reservation.add_answer(len(data)):
             self._leg.close()
             if self._finish():

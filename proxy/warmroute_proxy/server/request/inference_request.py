@@ -61,7 +61,7 @@ class InferenceRequest:
         self._account = RequestAccount()
         self._progress = RequestProgress()
         self.waiter: Waiter[RequestToAdmit] | None = None  # while it is queued
-        self.reservation: Reservation | None = None
+        self.quota: Reservation | None = None
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it is not to go to
         self._attempt: Attempt | None = None  # until its row is written
         self._refusal: Refusal | None = None
@@ -122,12 +122,12 @@ class InferenceRequest:
 
     def _forward_ended(self) -> None:
         self._advance(RequestEvent.FORWARD_ENDED)
-        if self.reservation is not None:
-            self._path.admission.ended(self, UsedTokens(self.reservation.tokens))
+        if self.quota is not None:
+            self._path.admission.ended(self, UsedTokens(self.quota.tokens))
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
         path, parsed, account, request = self._path, self.parsed, self._account, self._exchange.request
-        engines, routing, memory = path.engines, self.routing, request.reservation
+        engines, routing, memory = path.engines, self.routing, request.body_reservation
         rid = engines.ids.rid()
         path.open_requests.record(self.id, decision)
         if account.entry is None:
@@ -407,7 +407,7 @@ class InferenceRequest:
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer with an error, which names the receipt where there is one."""
-        if self.reservation is not None:
+        if self.quota is not None:
             self._path.admission.cancel(self)
         self._answer.refuse(refusal, has_receipt=self._account.entry is not None)
 

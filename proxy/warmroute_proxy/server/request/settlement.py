@@ -161,7 +161,7 @@ class Settlement:
         settled = self._settle_ticket(account, attempt, parsed, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
-        reservation = request.reservation
+        reservation = request.quota
         if reservation is not None:
             self._admission.ended(request, reservation.used(usage) if end.charged else NO_TOKENS)
         changes = parsed.changes

@@ -33,7 +33,7 @@ _HEADERS: Final[tuple[tuple[Kind, str, str, str], ...]] = (
 class ReservingRequest(Protocol):
     """A request that may have reserved something."""
 
-    reservation: Reservation | None
+    quota: Reservation | None
 
 
 class LimitedRequest(ReservingRequest, Protocol):
@@ -84,13 +84,13 @@ class RequestLimits:
         """Reserve what a request may use, where it is counted here; or return what is short."""
         parsed, routing = request.parsed, request.routing
         tenant, key_id = parsed.tenant.name, parsed.key_id
-        if parsed.forwarded_from is None and request.reservation is None and (quotas := self.quotas.of(tenant, key_id)):
+        if parsed.forwarded_from is None and request.quota is None and (quotas := self.quotas.of(tenant, key_id)):
             sequences = routing.sequences
             tokens = decision.prompt_tokens_est + routing.expected_output_tokens * sequences
             shortage = reserve(quotas, tokens, self._clock(), sequences)
             if shortage is not None:
                 return shortage
-            made = request.reservation = Reservation(quotas, tokens, sequences)
+            made = request.quota = Reservation(quotas, tokens, sequences)
             if self._over_proxies:
                 made.slots = self._slots.of(tenant, key_id)
                 if windows := self._windows.of(tenant, key_id):
@@ -100,19 +100,19 @@ class RequestLimits:
 
     def reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
         """Let the request reserve its price, once, unless another region is to compute it: that one pays."""
-        parsed, reservation = request.parsed, request.reservation
+        parsed, reservation = request.parsed, request.quota
         leases = self._budgets.of(parsed.tenant.name, parsed.key_id)
         if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
             return
         rates, routing = self._prices.now(parsed.model.name).rates, request.routing
         amount = list_nanousd(rates, decision.prompt_tokens_est, routing.expected_output_tokens * routing.sequences)
         if reservation is None:
-            reservation = request.reservation = Reservation((), 0, 0)
+            reservation = request.quota = Reservation((), 0, 0)
         reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
 
     def may_begin(self, request: ReservingRequest) -> bool:
         """Whether the limits let a request run now; one that another region has failed is counted already."""
-        reservation = request.reservation
+        reservation = request.quota
         if reservation is None:
             return True
         if reservation.at_once_reached() is not None:
@@ -122,7 +122,7 @@ class RequestLimits:
 
     def begin(self, request: ReservingRequest) -> None:
         """A request runs from now on."""
-        reservation = request.reservation
+        reservation = request.quota
         if reservation is not None:
             reservation.begin()
             if reservation.slots:
@@ -130,7 +130,7 @@ class RequestLimits:
 
     def end(self, request: ReservingRequest, used: UsedTokens | None) -> None:
         """A request has ended: release what it has reserved. `used`: None where it did not run."""
-        reservation, request.reservation = request.reservation, None
+        reservation, request.quota = request.quota, None
         if reservation is not None:
             reservation.end(used, self._clock())
 
@@ -138,7 +138,7 @@ class RequestLimits:
         """Why a request is refused for which a budget, or a limit over all proxies, has nothing left, and its answer;
         None: it may wait.
         """
-        reservation = request.reservation
+        reservation = request.quota
         if reservation is not None:
             for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
                 if made is not None and made.lacking is not None:
@@ -154,7 +154,7 @@ class RequestLimits:
 
     def held_up_by(self, request: ReservingRequest) -> str:
         """The limit at once that a request waits for, in words; empty where it waits for none."""
-        reached = None if request.reservation is None else request.reservation.at_once_reached()
+        reached = None if request.quota is None else request.quota.at_once_reached()
         return (
             "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"
         )
