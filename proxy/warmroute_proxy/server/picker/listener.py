@@ -163,20 +163,20 @@ class _Conversation:
         stream, context = self._stream, self._context
         self._members.add(stream)
         try:
-            while not stream.broken and (message := await context.read()) is not grpc.aio.EOF:
+            while not stream.outbox.broken and (message := await context.read()) is not grpc.aio.EOF:
                 stream.take(message)
-                if stream.out:
+                if stream.outbox.out:
                     await self._flush()
-            if stream.broken:
+            if stream.outbox.broken:
                 await self._break_off()
         except Exception as error:
-            if not stream.broken:
+            if not stream.outbox.broken:
                 log.debug("a stream has ended: %s", type(error).__name__)
             raise
         finally:
             self._members.discard(stream)
             stream.lost()
-            if self._writer is not None and not stream.broken:
+            if self._writer is not None and not stream.outbox.broken:
                 self._writer.cancel()
 
     def _wake(self) -> None:
@@ -189,7 +189,7 @@ class _Conversation:
             await self._flush()
         except Exception as error:  # the gateway has left, which the reader notices, too
             log.debug("a message could not be sent: %s", type(error).__name__)
-        if self._stream.broken:
+        if self._stream.outbox.broken:
             with contextlib.suppress(Exception):  # which is how gRPC says that it has done so
                 await self._break_off()
 
@@ -200,7 +200,7 @@ class _Conversation:
 
     async def _flush(self) -> None:
         """Send all that there is. Who reads waits for it, so that it reads no faster than is written."""
-        out, write = self._stream.out, self._context.write
+        out, write = self._stream.outbox.out, self._context.write
         async with self._writing:
             while out:
                 message = out.popleft()
