@@ -32,7 +32,7 @@ from warmroute_proxy.server.engines.sse import UsageTracker, was_aborted
 from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.intake.body import AnyBody
-from warmroute_proxy.server.request.answer import Answer, AnswerBound
+from warmroute_proxy.server.request.answer import Answer, AnswerBound, own_usage, prefill_usage, usage_of
 from warmroute_proxy.server.request.dispatch import (
     DispatchFields,
     Parts,
@@ -43,7 +43,6 @@ from warmroute_proxy.server.request.dispatch import (
 )
 from warmroute_proxy.server.request.failure import Failure, not_connected, refused_by
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
-from warmroute_proxy.server.request.reported_usage import own_usage, prefill_usage, usage_of
 from warmroute_proxy.server.request.states import ATTEMPT, ATTEMPT_ENDED, AttemptEvent, AttemptState, next_state
 
 log = logging.getLogger(__name__)
