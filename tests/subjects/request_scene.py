@@ -175,6 +175,7 @@ class Scene:
         self.queue = SimpleNamespace(requests=0, memory_wait_s=0.0)
         self.prices = Prices([ModelConfig("m", (), (PriceBook(Rates(1, 1, 1)),), None)], lambda: 1.0)
         self.retries = RetryBudget()
+        self.limits = SimpleNamespace(sent_headers=lambda _parsed: ())
         engines: Any = self.engines
         ledger: Any = SimpleNamespace(open=self._open_row, settle=self._settle_row, earlier_turns={})
         re_prefills: Any = SimpleNamespace(prompts=SimpleNamespace(min_bytes=1 << 30))
@@ -191,7 +192,7 @@ class Scene:
             deadlines=Deadlines(LIMITS, engines),
             settlement=Settlement(router, engines, admission, ledger, metrics, alone, lambda: 1.0),
             re_prefills=re_prefills,
-            answer_headers=AnswerHeaders("east", admission),
+            answer_headers=AnswerHeaders("east", admission.limits),
             metrics=metrics,
             max_answer_bytes=1 << 20,
         )
@@ -224,8 +225,6 @@ class Scene:
     def freed(self) -> None: ...
     def ended(self, request: Any, tokens: int) -> None: ...
     def cancel(self, request: Any) -> None: ...
-    def headers(self, _tenant: str) -> tuple[tuple[str, str], ...]:
-        return ()
 
     # -- the ledger and the other region
 

@@ -222,7 +222,8 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         placing=Placing(router, engines, admission, faults, request_metrics), admission=admission,
         forwarding=Forwarding(config, voids, router, admission, open_requests, metrics, clock),
         faults=faults, engines=engines, deadlines=Deadlines(limits, engines),
-        settlement=settlement, re_prefills=re_prefills, answer_headers=AnswerHeaders(config.proxy.region, admission),
+        settlement=settlement, re_prefills=re_prefills,
+        answer_headers=AnswerHeaders(config.proxy.region, admission.limits),
         metrics=request_metrics, max_answer_bytes=limits.response_bytes,
     )  # fmt: skip
     return Proxy(

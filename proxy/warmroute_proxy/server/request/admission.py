@@ -36,7 +36,6 @@ from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.body import AnyBody
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.stores.limits.request_limits import (
     CODE,
@@ -175,10 +174,6 @@ class Admission:
                 continue
             self.queue.leave(waiter)
             self._refuse(waiter.item, "draining", shutting_down())
-
-    def headers(self, parsed: ParsedRequest) -> tuple[tuple[str, str], ...]:
-        """What is left of the limits of a request's tenant and key; none where it has no limits."""
-        return self.limits.headers(parsed)
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
         """What the admin page shows."""

@@ -74,7 +74,6 @@ class Attempt:
 
     # What most attempts neither change nor read: a default is cheap to begin with, and dear to read.
     answer: Answer | None = None
-    _gathered: list[bytes]  # from the head on: of a stream what comes before content, else the answer
     _status = 0
     _retry_after: str | None = None
     _is_stream = False
@@ -106,6 +105,7 @@ class Attempt:
         self.scanner = _NOT_STREAMED
         self._prefill: PrefillLeg | None = None
         self._trailer: asyncio.TimerHandle | None = None
+        self._gathered: list[bytes] = []  # of a stream what comes before content, else the answer
         if asked.stream:
             self.scanner = UsageTracker(keep_sglext=asked.keep_sglext)
 
@@ -222,7 +222,6 @@ class Attempt:
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self._status = status
-        self._gathered = []
         if status != 200:
             self._retry_after = headers.get("retry-after")
         is_events = headers.get("content-type", "").startswith("text/event-stream")

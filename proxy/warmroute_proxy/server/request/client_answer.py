@@ -12,8 +12,8 @@ from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.intake.intake import COMPLETIONS
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
-from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.answer import Answer
+from warmroute_proxy.server.stores.limits.request_limits import RequestLimits
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
 _COMMENT: Final = b": the prompt is being computed\n\n"
@@ -22,10 +22,10 @@ _COMMENT: Final = b": the prompt is being computed\n\n"
 class AnswerHeaders:
     """Makes the headers of answers: the receipt's id, the region, and what is left of a tenant's limits."""
 
-    def __init__(self, region: str, admission: Admission) -> None:
+    def __init__(self, region: str, limits: RequestLimits) -> None:
         home = region.encode("latin-1", "replace").replace(b"%", b"%%")
         self._region = region
-        self._admission = admission
+        self._limits = limits
         self._of_whole = (
             f"content-type: application/json\r\n{names.RECEIPT}: %b\r\n{names.HOME}: ".encode() + home + b"\r\n"
         )
@@ -35,8 +35,8 @@ class AnswerHeaders:
         lines = self._of_whole % receipt_id.encode()
         if parsed.tenant.limits is None:
             return lines
-        limits = self._admission.headers(parsed)
-        return lines + "".join([f"{name}: {value}\r\n" for name, value in limits]).encode()
+        left = self._limits.sent_headers(parsed)
+        return lines + "".join([f"{name}: {value}\r\n" for name, value in left]).encode()
 
     def of(self, content_type: str, receipt_id: str, parsed: ParsedRequest) -> list[tuple[str, str]]:
         """The headers of a stream, or of an error of a request that has a receipt."""
@@ -44,7 +44,7 @@ class AnswerHeaders:
         if content_type == EVENTS:
             headers.append(("cache-control", "no-cache"))
         if parsed.tenant.limits is not None:
-            headers += self._admission.headers(parsed)
+            headers += self._limits.sent_headers(parsed)
         return headers
 
 

@@ -185,7 +185,7 @@ class ForwardedRequest:
         self._last_data_s = self._path.clock()
         self._status = status
         self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
-        self._headers += self._path.admission.headers(self.parsed)
+        self._headers += self._path.admission.limits.sent_headers(self.parsed)
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         if self._is_stream:
             self._path.router.first_token(self._ticket, self._last_data_s)

@@ -378,7 +378,7 @@ class InferenceRequest:
         path.open_requests.live.discard(self)
         self._release_body()
         end = End(outcome, status, now_s, charged, self.state is _SETTLING_LEFT)
-        path.settlement.settle(account, self, attempt, self.parsed, end, self._row_written)
+        path.settlement.settle(account, self, attempt, end, self._row_written)
 
     def _row_written(self, failure: JournalError | None) -> None:
         """The row is durable, or cannot be written: end the answer."""

@@ -39,7 +39,7 @@ from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
-from warmroute_proxy.server.stores.limits.request_limits import ReservingRequest
+from warmroute_proxy.server.stores.limits.request_limits import LimitedRequest
 
 UNCHARGED: Final = Rates(0, 0, 0)
 _TIERS_GUESSED: Final = ("cached_tiers",)
@@ -111,9 +111,11 @@ class Settlement:
         if entry is None:
             routing, model, opened_at = parsed.routing, parsed.model, self._unix_clock()
             entry = Entry(
-                receipt_id, parsed.tenant.name, parsed.session, routing.lineage.to_bytes(8, "big").hex(), routing.turn,
-                self._region, model.name, parsed.route, parsed.stream,
-                self._prices.rates(model.name, opened_at), opened_at, parsed.forwarded_from,
+                id=receipt_id, tenant=parsed.tenant.name, session=parsed.session,
+                lineage=routing.lineage.to_bytes(8, "big").hex(), turn=routing.turn, region=self._region,
+                model=model.name, route=parsed.route, stream=parsed.stream,
+                rates=self._prices.rates(model.name, opened_at), opened_at=opened_at,
+                forwarded_from=parsed.forwarded_from,
             )  # fmt: skip
         dispatch(entry, rid, served_by, decision.predicted_cached_tokens)
         self._ledger.open(entry)
@@ -139,14 +141,13 @@ class Settlement:
     def settle(
         self,
         account: RequestAccount,
-        request: ReservingRequest,
+        request: LimitedRequest,
         attempt: Attempt,
-        parsed: ParsedRequest,
         end: End,
         on_written: Callable[[JournalError | None], None],
     ) -> None:
         """Turn what was reported into a row and a receipt; `on_written` is called once the row is durable."""
-        entry, routing = account.entry, parsed.routing
+        entry, parsed, routing = account.entry, request.parsed, request.routing
         assert entry is not None
         if end.outcome != "completed":
             parsed.left_unanswered()
@@ -157,8 +158,8 @@ class Settlement:
             usage = account.continuation.settled(usage, attempt.scanner)
         before = self._router.last_settled(routing)
         earlier = None if before is not None else self._ledger.earlier_turns.get(entry.lineage)
-        loss = losses_of(before, routing, usage, attempt, self._region, earlier, account.looked)
-        settled = self._settle_ticket(account, attempt, parsed, usage, end)
+        loss = losses_of(before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked)
+        settled = self._settle_ticket(account, attempt, request, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
         reservation = request.quota
@@ -268,13 +269,13 @@ class Settlement:
         self._engines.settled(ticket.decision, rid, 0)
 
     def _settle_ticket(
-        self, account: RequestAccount, attempt: Attempt, parsed: ParsedRequest, usage: Usage, end: End
+        self, account: RequestAccount, attempt: Attempt, request: LimitedRequest, usage: Usage, end: End
     ) -> Settled | None:
         """Give the router what came of its decision; None where the ticket was released before."""
-        ticket = account.ticket
+        ticket, parsed, routing = account.ticket, request.parsed, request.routing
         if ticket is None:
             return None
-        if not parsed.routing.expects:
+        if not routing.expects:
             called_tools = (attempt.answer or attempt.scanner).called_tools
             self._router.working_set.expect(ticket, TOOLS if called_tools else PERSON)
         guessed, reasoning = usage.estimated, usage.reasoning_tokens
@@ -295,15 +296,15 @@ class Settlement:
             if attempt.answer is None and _shows_pace(account, parsed, guessed, client_left=end.client_left)
             else None
         )
-        settled = self._router.settled(ticket, parsed.routing, end.now_s, prompt, cached, completion, streamed)
+        settled = self._router.settled(ticket, routing, end.now_s, prompt, cached, completion, streamed)
         if self._announcements is not None:
-            turn = self._router.regional_turn(ticket, parsed.routing, prompt, cached, completion)
-            self._announcements.turn(turn, parsed.routing.allowed_regions)
+            turn = self._router.regional_turn(ticket, routing, prompt, cached, completion)
+            self._announcements.turn(turn, routing.allowed_regions)
         account.ticket = None
         self._admission.freed()
         self._engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
         if account.looked is not None and end.charged and end.outcome == "completed":
-            parsed.prefix_breaks.remember(parsed.routing, parsed.messages, account.looked, usage, ticket.decision)
+            parsed.prefix_breaks.remember(routing, parsed.messages, account.looked, usage, ticket.decision)
         return settled
 
 
@@ -354,6 +355,7 @@ def losses_of(
     routing: RoutingRequest,
     usage: Usage,
     attempt: Attempt,
+    *,
     here: str,
     earlier: EarlierTurn | None = None,
     looked: Looked | KnownPrompt | None = None,

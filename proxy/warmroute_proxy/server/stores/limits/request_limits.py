@@ -6,7 +6,7 @@ limit, what is left of it, and when it renews. Clients that have used most of a 
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from warmroute.contract.money import list_nanousd
 from warmroute_proxy.core.placement.decision import Decision
@@ -28,6 +28,13 @@ _HEADERS: Final[tuple[tuple[Kind, str, str, str], ...]] = (
     ("requests", "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
     ("tokens", "x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
 )
+
+
+class LimitHeaders(NamedTuple):
+    """The headers of an answer, and the limits that they warn of: name and limit."""
+
+    headers: tuple[tuple[str, str], ...]
+    warned: tuple[tuple[str, str], ...]
 
 
 class ReservingRequest(Protocol):
@@ -146,11 +153,11 @@ class RequestLimits:
         return None
 
     def beyond(self, parsed: ParsedRequest, shortage: Shortage) -> Refusal:
-        """The 429 of a request that is beyond a limit by the minute."""
+        """The 429 of a request that is beyond a limit by the minute, which is counted if it warns of one."""
         after_s = max(1, math.ceil(shortage.wait_s))
         what = f"the limit of {shortage.limit} {shortage.kind} a minute{shortage.scope.words} is reached"
         text = f"{what}: {shortage.left} are left; try again in {after_s} s"
-        return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.headers(parsed))
+        return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.sent_headers(parsed))
 
     def held_up_by(self, request: ReservingRequest) -> str:
         """The limit at once that a request waits for, in words; empty where it waits for none."""
@@ -159,7 +166,14 @@ class RequestLimits:
             "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"
         )
 
-    def headers(self, parsed: ParsedRequest) -> tuple[tuple[str, str], ...]:
+    def sent_headers(self, parsed: ParsedRequest) -> tuple[tuple[str, str], ...]:
+        """`headers`, for an answer that is sent now: what it warns of is counted."""
+        headers, warned = self.headers(parsed)
+        for name, limit in warned:
+            self._metrics.add(declared.BUDGET_WARNINGS_TOTAL, labels=(("budget", name), ("limit", limit)))
+        return headers
+
+    def headers(self, parsed: ParsedRequest) -> LimitHeaders:
         """What is left of limits by the minute, as OpenAI's headers, of the one with the least; and the warning of
         budgets that are used up for the most part.
         """
@@ -183,9 +197,7 @@ class RequestLimits:
         if warned:
             warnings = [f"{name}; {limit}; {share:.0%}" for (name, limit, _), share in warned.items()]
             found.append(("x-warmroute-budget", ", ".join(warnings)))
-            for name, limit, _ in warned:
-                self._metrics.add(declared.BUDGET_WARNINGS_TOTAL, labels=(("budget", name), ("limit", limit)))
-        return tuple(found)
+        return LimitHeaders(tuple(found), tuple((name, limit) for name, limit, _ in warned))
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
         """What operators see: all of them."""
