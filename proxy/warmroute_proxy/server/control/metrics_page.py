@@ -8,7 +8,7 @@ from warmroute_proxy import BUILD
 from warmroute_proxy.core.base.trouble import Trouble
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base import declared_metrics as declared
-from warmroute_proxy.server.base.declared_metrics import BY_NAME, OF_WORKERS
+from warmroute_proxy.server.base.declared_metrics import OF_PROCESSES, OF_WORKERS
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import GaugeRow, HeldBy, Labels, Metrics
 from warmroute_proxy.server.control.exposition import page_of
@@ -123,8 +123,7 @@ class MetricsPage:
     def _gauges(self, others: list[ProcessReport]) -> list[GaugeRow]:
         held = zip(self._holdings.now(), *(other.gauges for other in others), strict=True)
         rows: list[GaugeRow] = [
-            (BY_NAME[f"warmroute_{name}"], (), float(sum(values)))
-            for name, values in zip(Gauges._fields, held, strict=True)
+            (OF_PROCESSES[name], (), float(sum(values))) for name, values in zip(Gauges._fields, held, strict=True)
         ]
         rows.append((declared.BUILD_INFO, (("version", VERSION), ("build", BUILD)), 1.0))
         there = {*self._troubles(), *(name for other in others for name in other.troubles)}
