@@ -36,16 +36,11 @@ class DialectRefusal(Refusal):
         return self._dialect.error(self.status, self.message, self.code, self.param)
 
 
-def translated_body(
-    path: str, query: bytes, raw: bytes, terms: Terms, work: TranslationWork | None = None
-) -> Translated:
-    """A body that came to a path of a dialect, in chat's terms. Raises: Refusal, TooMuch.
-
-    `work`: what may be made of it; None where there is time for it, away from the event loop.
-    """
+def translated_body(path: str, query: bytes, raw: bytes, terms: Terms) -> Translated:
+    """A body that came to a path of a dialect, in chat's terms, away from the event loop. Raises: Refusal, TooMuch."""
     dialect = dialect_of(path)
     assert dialect is not None
-    return _translated(partial(dialect.translate, path, query), raw, terms, work or TranslationWork())
+    return _translated(partial(dialect.translate, path, query), raw, terms, TranslationWork())
 
 
 def _translated(
