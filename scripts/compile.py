@@ -68,7 +68,7 @@ _COMPILED: Final = {
     "server/ledger": "journal ledger",
     "server/tracing": "traced_request",
     "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request placing"
-    " prefill_leg reported_usage request_metrics settlement states",
+    " prefill_leg request_metrics settlement states",
 }
 """Module names by room."""
 

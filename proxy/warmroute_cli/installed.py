@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
 
-def missing(modules: Sequence[str], extra: str, copy: "Distribution | None" = None) -> str | None:
+def missing(modules: Sequence[str], extra: str) -> str | None:
     """A line that says which modules are not there and how to install them; None where all are."""
     absent = [name for name in modules if find_spec(name) is None]
     if not absent:
         return None
-    return f"{', '.join(absent)} not installed: {install_command(extra, copy)}"
+    return f"{', '.join(absent)} not installed: {install_command(extra)}"
 
 
 def install_command(extra: str, copy: "Distribution | None" = None) -> str:

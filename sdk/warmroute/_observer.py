@@ -212,7 +212,7 @@ class Observer:
             identity = self._identify(call, turn, caller, body)
             if options.method.lower() == "post" and options.url.partition("?")[0].rstrip("/").endswith(TURNS):
                 turn.session = identity.key
-                turn.lineage = _lineage(identity.key, current())
+                turn.lineage = _of_block(identity.key, current())
                 call.watch = Watch(self.books, turn)
                 self._request_usage(call, turn, caller, body)
                 self._add_key(call, caller)
@@ -326,8 +326,8 @@ def _observed(stream_cls: Any) -> Any:
     return observed(stream_cls)
 
 
-def _lineage(key: str | None, block: Named | None) -> str:
-    """The session, and the kind and agent of its block."""
+def _of_block(key: str | None, block: Named | None) -> str:
+    """The session, and the kind and agent of its block: what its prompts are compared within."""
     if key is None or block is None or block.key != key or (block.kind in ("main", "sample") and block.agent is None):
         return key or ""
     return f"{key} {block.kind} {block.agent or ''}"

@@ -53,14 +53,14 @@ def outcome(raw: bytes, asks: Caller, kept: KnownBodies, under_way: Conversation
     request = Request(0.0, "POST", CHAT)
     request.body = raw
     try:
-        parsed = read(request, asks, callers, CONFIG, no_check)
+        parsed, body = read(request, asks, callers, CONFIG, no_check)
     except Refusal as refusal:
         return refusal.status, refusal.code, refusal.message, refusal.param
-    sent = [b"".join(parsed.body.rewritten(drop, b'"rid":"x"')) for drop in DROPS]
+    sent = [b"".join(body.rewritten(drop, b'"rid":"x"')) for drop in DROPS]
     pairs = [json.loads(each.decode("latin-1"), object_pairs_hook=lambda found: found) for each in sent]
-    assert not isinstance(parsed.body, LargeBody)
-    members = {name: bytes(value) for name, value in parsed.body.members.items()}
-    said = {name: getattr(parsed, name) for name in parsed.__struct_fields__ if name != "body"}
+    assert not isinstance(body, LargeBody)
+    members = {name: bytes(value) for name, value in body.members.items()}
+    said = {name: getattr(parsed, name) for name in parsed.__struct_fields__}
     said["conversation"] = parsed.conversation and parsed.conversation.newest
     return said, members, pairs
 

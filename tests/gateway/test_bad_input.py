@@ -212,7 +212,12 @@ def test_what_is_refused_by_its_head_has_the_shape_of_its_api(it: Scene, channel
 
 def test_the_length_of_an_answer_that_comes_too_late_is_not_left_on_another() -> None:
     """It comes between the end of its request and the row, which no client can time."""
-    gateway = cast("Gateway", SimpleNamespace(clock=lambda: 0.0, limits=SimpleNamespace(head_timeout_s=1.0)))
+    gateway = cast(
+        "Gateway",
+        SimpleNamespace(
+            clock=lambda: 0.0, limits=SimpleNamespace(head_timeout_s=1.0), endpoint=SimpleNamespace(on_status=None)
+        ),
+    )
     stream = Stream(gateway, lambda: None)
     stream._leg = leg = Leg(cast("Receiver", None))
     leg.done = True
@@ -220,8 +225,8 @@ def test_the_length_of_an_answer_that_comes_too_late_is_not_left_on_another() ->
     length = late.response_headers.headers.headers.add()
     length.key, length.raw_value = "content-length", b"5"
     stream.take(late.SerializeToString())
-    stream.answer_whole(504, [("content-type", "application/json")], b"{}")
-    begun = messages.ProcessingResponse.FromString(cast("bytes", stream.out[0])).response_headers.response
+    stream.answer.whole(504, [("content-type", "application/json")], b"{}")
+    begun = messages.ProcessingResponse.FromString(cast("bytes", stream.outbox.out[0])).response_headers.response
     assert list(begun.header_mutation.remove_headers) == ["content-length"]
 
 

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -165,10 +166,10 @@ async def test_who_reads_waits_for_what_another_task_writes() -> None:
             written.append(message)
 
     class Fake:
-        broken, out = False, deque([b"alone"])
+        outbox = SimpleNamespace(broken=False, out=deque([b"alone"]))
 
         def take(self, _message: bytes) -> None:
-            self.out.append(b"%d" % len(read))
+            self.outbox.out.append(b"%d" % len(read))
 
         def lost(self) -> None:
             pass

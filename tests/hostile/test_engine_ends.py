@@ -58,8 +58,8 @@ def test_suspects_of_two_tenants_are_not_tried_again_on_one_engine() -> None:
 
 
 def _intake(tenant: str) -> Any:
-    facts = SimpleNamespace(model="m", chain=SimpleNamespace(hashes=[1]))
-    return SimpleNamespace(tenant=SimpleNamespace(name=tenant), facts=facts, bounded=True)
+    routing = SimpleNamespace(model="m", chain=SimpleNamespace(hashes=[1]))
+    return SimpleNamespace(tenant=SimpleNamespace(name=tenant), routing=routing, bounded=True)
 
 
 def _faults() -> Faults:

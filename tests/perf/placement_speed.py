@@ -15,7 +15,7 @@ from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 CUTS = 52
 CUT_BYTES = 2000
@@ -34,7 +34,7 @@ def chain(conversation: int, cuts: int = CUTS) -> Chain:
     return Chain(hashes, list(range(CUT_BYTES, CUT_BYTES * (cuts + 1), CUT_BYTES)))
 
 
-def facts(conversation: int, turn: int, cuts: int = CUTS) -> RoutingRequest:
+def routing(conversation: int, turn: int, cuts: int = CUTS) -> RoutingRequest:
     """One request of a conversation that names itself."""
     return RoutingRequest(
         model="model",
@@ -58,14 +58,14 @@ def decision_us(workers: int) -> tuple[float, float]:
     now_s = 0.0
     for conversation in range(CONVERSATIONS):
         now_s += 0.01
-        first = facts(conversation, 1, CUTS - 2)
+        first = routing(conversation, 1, CUTS - 2)
         ticket = router.dispatched(first, router.place(first, now_s), now_s)
         if conversation % 8:  # the others are under way
             router.settled(ticket, first, now_s + 0.005, 25_000, 0, 100)
     for number in range(workers):
         router.observe_loads(f"w{number}", EngineLoads(0, 0, 0, 0, 0), now_s)
-    known = [facts(conversation, 2) for conversation in range(CONVERSATIONS)]
-    new = [facts(conversation, 1) for conversation in range(CONVERSATIONS, 2 * CONVERSATIONS)]
+    known = [routing(conversation, 2) for conversation in range(CONVERSATIONS)]
+    new = [routing(conversation, 1) for conversation in range(CONVERSATIONS, 2 * CONVERSATIONS)]
     return _least_us(router, known, now_s), _least_us(router, new, now_s)
 
 

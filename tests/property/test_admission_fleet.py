@@ -18,12 +18,13 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import Waiter
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits, UsedTokens
 from warmroute_proxy.core.queue.reservation import Reservation
 from warmroute_proxy.core.queue.scope import Scope
+from warmroute_proxy.core.queue.shortage import Shortage
 from warmroute_proxy.core.replicas.record import Opened, Placed, RecordedCall
 from warmroute_proxy.core.replicas.recorder import Playback
 from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
@@ -62,20 +63,20 @@ class InferenceRequest:
     ) -> None:
         blocks = max(1, tokens // 1000)
         chain = Chain([session * 1000 + n for n in range(blocks)], [4000 * (n + 1) for n in range(blocks)])
-        facts = RoutingRequest(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
+        routing = RoutingRequest(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
         parsed: Any = SimpleNamespace(
             tenant=SimpleNamespace(name=tenant),
             key_id=key_id,
             model=SimpleNamespace(name=model),
-            facts=facts,
             forwarded_from=None,
             stream=False,
-            body=SimpleNamespace(raw=b"x" * 10),
         )
         self.parsed = parsed
+        self.routing = routing
+        self.body: Any = SimpleNamespace(raw=b"x" * 10)
         self.tenant = tenant
         self.number = number
-        self.reservation: Reservation | None = None
+        self.quota: Reservation | None = None
         self.waiter: Any = None
         self.excluded: frozenset[str] = frozenset()
         self.ticket: Ticket | None = None
@@ -84,7 +85,7 @@ class InferenceRequest:
 
     def admitted(self, decision: Decision) -> None:
         fleet = self._fleet
-        self.ticket = fleet.router.dispatched(self.parsed.facts, decision, fleet.now)
+        self.ticket = fleet.router.dispatched(self.routing, decision, fleet.now)
         fleet.running.append(self)
 
     def sweep(self, now_s: float) -> None:
@@ -92,7 +93,7 @@ class InferenceRequest:
 
     def refused(self, refusal: Refusal) -> None:
         self.refusal = refusal
-        if self.reservation is not None:
+        if self.quota is not None:
             self._fleet.admission.cancel(self)
 
     def crashed(self) -> None:
@@ -118,7 +119,7 @@ class Fleet:
             ScopeLimits(Scope(name, (name,), kind="tenant"), limits) for name, limits in TENANTS.items() if limits
         ] + list(limits)
         config = SimpleNamespace(limits=Limits(queue_requests=8, queue_bytes=1000), scope_limits=lambda: of_tenants)
-        self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now, stores)
+        self.admission = Admission(cast("Config", config), self.router, Metrics(), lambda: self.now, stores, Shortage())
         self.running: list[InferenceRequest] = []
         self.turns: list[InferenceRequest] = []
         self.report()
@@ -129,9 +130,9 @@ class Fleet:
 
     def arrive(self, tenant: str, model: str, tokens: int, session: int, key_id: str = "") -> None:
         turn = InferenceRequest(self, tenant, model, len(self.turns), tokens, session, key_id)
-        facts = turn.parsed.facts
+        routing = turn.routing
         try:
-            decision: Decision | None = self.router.place(facts, self.now)
+            decision: Decision | None = self.router.place(routing, self.now)
         except NoWorker:
             return
         assert decision is not None
@@ -151,16 +152,16 @@ class Fleet:
             turn = self.running.pop(pick % len(self.running))
             assert turn.ticket is not None
             if well:
-                self.router.settled(turn.ticket, turn.parsed.facts, self.now, None, None, None)
+                self.router.settled(turn.ticket, turn.routing, self.now, None, None, None)
             else:
                 self.router.failed(turn.ticket, self.now, ())
             self.admission.ended(turn, UsedTokens(100))
 
     def is_down(self, model: str) -> bool:
         """Whether nothing can serve a model now."""
-        facts = InferenceRequest(self, "free", model, 0, 1000, 99).parsed.facts
+        routing = InferenceRequest(self, "free", model, 0, 1000, 99).routing
         try:
-            self.router.place(facts, self.now)
+            self.router.place(routing, self.now)
         except NoWorker:
             return True
         return False
@@ -294,7 +295,7 @@ async def play(fleet: Fleet, operations: list[tuple[Any, ...]]) -> None:
         fleet.check()
     assert fleet.admission.queue.requests == fleet.admission.queue.bytes == 0  # all were served in the end
     for turn in fleet.turns:
-        assert turn.reservation is None
+        assert turn.quota is None
         assert turn.refusal is None or (turn.refusal.status, turn.ticket) == (429, None)
     fleet.verify()
     quota = fleet.admission.limits.quotas.of("held", "")[0]

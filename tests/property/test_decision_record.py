@@ -16,7 +16,7 @@ from warmroute_proxy.core.placement.decision import Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.record import MAGIC, Closed, Frames, RecordedCall, RecordError, frame
 from warmroute_proxy.core.replicas.recorder import Recorder
@@ -41,7 +41,7 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(list[Event]).decode
 
 
-def facts(number: int, variant: int) -> RoutingRequest:
+def routing(number: int, variant: int) -> RoutingRequest:
     cuts = 1 + number % 4
     hashes = [(number % 3 << 50) + cut for cut in range(cuts)]
     return RoutingRequest(
@@ -73,7 +73,7 @@ class Driver:
         router, worker = self.router, IDS[number % len(IDS)]
         self.now_s += 0.05 * number
         if op == "turn":
-            asked = facts(number, variant)
+            asked = routing(number, variant)
             try:
                 decision = router.place(asked, self.now_s, frozenset(IDS[:variant]))
             except NoWorker:
@@ -92,8 +92,8 @@ class Driver:
                 "loads": lambda: router.observe_loads(
                     worker, EngineLoads(variant, 500 * number, 9000, 3000 * number, 10**6 * number), self.now_s
                 ),
-                "stored": lambda: router.cache_stored(worker, facts(number, 0).chain.hashes, "device"),
-                "removed": lambda: router.cache_removed(worker, facts(number, 0).chain.hashes, tier="device"),
+                "stored": lambda: router.cache_stored(worker, routing(number, 0).chain.hashes, "device"),
+                "removed": lambda: router.cache_removed(worker, routing(number, 0).chain.hashes, tier="device"),
                 "cleared": lambda: router.cache_cleared(worker),
             }
             told[op]()

@@ -11,7 +11,7 @@ from tests.search import searched
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.event_stream import (
     ALIVE_EVERY_S,
     CUT_BYTES,
@@ -157,16 +157,16 @@ def test_the_books_are_those_of_the_sender_after_lost_messages() -> None:
     running: list[Any] = []
     for session in range(8):
         chain = Chain([session * 1000 + n for n in range(20)], [4000 * (n + 1) for n in range(20)])
-        facts = RoutingRequest("m", session, session, False, None, chain, 0, 1, 300, None, None, True)
-        running.append((facts, router.dispatched(facts, router.place(facts, 1.0), 1.0)))
+        routing = RoutingRequest("m", session, session, False, None, chain, 0, 1, 300, None, None, True)
+        running.append((routing, router.dispatched(routing, router.place(routing, 1.0), 1.0)))
         message = outbox.take(1.0)
         assert message is not None
         if session % 3:
             inbox.apply(message, other, 1.0)
         if session % 3 == 1:
             outbox.confirmed()
-    for facts, ticket in running[:5]:
-        router.settled(ticket, facts, 2.0, 20_000, 0, 100)
+    for routing, ticket in running[:5]:
+        router.settled(ticket, routing, 2.0, 20_000, 0, 100)
     message = outbox.take(2.0)
     assert message is not None
     inbox.apply(message, other, 2.0)

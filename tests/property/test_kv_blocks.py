@@ -7,7 +7,7 @@ from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.engines.kv_blocks import KvBlocks
 
 BLOCK = 16
@@ -65,13 +65,13 @@ def test_predicted_tiers_are_parts_of_the_prompt(
     router = Router("east", [Worker(id_, id_, 0, "aggregated", host_cache=True, store="s") for id_ in "ab"])
     keys = list(range(100, 112))
 
-    def facts(length: int) -> RoutingRequest:
+    def routing(length: int) -> RoutingRequest:
         ends = [4000 * (n + 1) for n in range(length)]
         return RoutingRequest("m", 1, 1, False, None, Chain(keys[:length], ends), 0, 1, 300, None, None, False)
 
     for what, worker, tier, start, stop in operations:
         if what == "place":
-            request = facts(max(stop, 1))
+            request = routing(max(stop, 1))
             decision = router.place(request, 0.0)
             router.settled(router.dispatched(request, decision, 0.0), request, 0.0, None, None, None)
         elif what == "stored":
@@ -83,7 +83,7 @@ def test_predicted_tiers_are_parts_of_the_prompt(
         else:
             router.worker_restarted(worker)
     for exclude in ("", "a", "b"):
-        decision = router.place(facts(blocks), 0.0, frozenset({exclude}))
+        decision = router.place(routing(blocks), 0.0, frozenset({exclude}))
         assert min(decision.predicted) >= 0
         assert sum(decision.predicted) == decision.predicted_cached_tokens < decision.prompt_tokens_est
         assert decision.predicted_cached_tokens <= decision.known_tokens

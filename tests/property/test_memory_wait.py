@@ -14,7 +14,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.placement.working_set import SMALL_TOKENS, need_tokens
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.memory_wait import passes
@@ -43,17 +43,17 @@ class Front:
         self.sent: list[tuple[int, str]] = []
         self.rounds = 0
 
-    def arrive(self, facts: RoutingRequest, tenant: str = "t") -> Waiter[RoutingRequest] | None:
+    def arrive(self, routing: RoutingRequest, tenant: str = "t") -> Waiter[RoutingRequest] | None:
         """None where it goes at once."""
-        decision = self.router.place(facts, self.now)
-        free = passes(self.router, self.queue, facts, decision, self.now)
+        decision = self.router.place(routing, self.now)
+        free = passes(self.router, self.queue, routing, decision, self.now)
         if free and not self.queue.requests and self.router.has_capacity("m", decision, self.now):
-            self.go(facts, decision)
+            self.go(routing, decision)
             return None
-        waiter = Waiter(facts, tenant, "m", 0, self.now)
-        found = place_queued(self.router, self.queue, waiter, facts, decision, frozenset(), self.now)
+        waiter = Waiter(routing, tenant, "m", 0, self.now)
+        found = place_queued(self.router, self.queue, waiter, routing, decision, frozenset(), self.now)
         if found.goes:
-            self.go(facts, found.decision)
+            self.go(routing, found.decision)
             return None
         self.queue.join(waiter, found.waits_at, found.compute_s)
         self.round()
@@ -75,23 +75,23 @@ class Front:
                 self.queue.served(waiter, 1)
                 self.go(waiter.item, found.decision, checked=waited_s < limit_s)
 
-    def go(self, facts: RoutingRequest, decision: Decision, *, checked: bool = True) -> None:
+    def go(self, routing: RoutingRequest, decision: Decision, *, checked: bool = True) -> None:
         id_ = decision.cache_worker
         residents = self.router.fleet.workers[id_].load.residents
         uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
-        need, lineage = need_tokens(facts, decision), facts.lineage
+        need, lineage = need_tokens(routing, decision), routing.lineage
         cold = uncached >= max(SMALL_TOKENS, decision.prompt_tokens_est / 2)
         if checked and self.queue.memory_wait_s and cold and 2 * residents.tokens_of(lineage) < need:
             assert not residents.in_use or need <= residents.free_tokens(lineage, self.now)
-        self.running.append((facts, self.router.dispatched(facts, decision, self.now)))
+        self.running.append((routing, self.router.dispatched(routing, decision, self.now)))
         self.sent.append((lineage, id_))
 
     def end(self, number: int = 0) -> None:
-        facts, ticket = self.running.pop(number)
-        tokens = facts.chain.total_bytes // 4
+        routing, ticket = self.running.pop(number)
+        tokens = routing.chain.total_bytes // 4
         self.router.first_token(ticket, self.now)
         cached = min(ticket.decision.predicted_cached_tokens, tokens)
-        self.router.settled(ticket, facts, self.now, tokens, cached, 100)
+        self.router.settled(ticket, routing, self.now, tokens, cached, 100)
         self.round()
 
     def books(self, id_: str) -> Any:
@@ -109,7 +109,7 @@ class Tight(RuleBasedStateMachine):
     @rule(session=SESSIONS, thousands=st.integers(10, 40), tenant=st.sampled_from(["t", "u"]))
     def arrive(self, session: int, thousands: int, tenant: str) -> None:
         front = self.front
-        facts = turn_of(session, thousands)
+        routing = turn_of(session, thousands)
         resident = [
             id_
             for id_ in IDS
@@ -117,7 +117,7 @@ class Tight(RuleBasedStateMachine):
         ]
         held = max([front.books(id_).tokens_of(session) for id_ in resident], default=0)
         idle = not front.running and not front.queue.requests
-        waiter = front.arrive(facts, tenant)
+        waiter = front.arrive(routing, tenant)
         if held >= thousands * 1000 and front.router.working_set._homes.get(session) in resident:
             assert waiter is None or waiter.worker_id != FOR_MEMORY, "a resident turn waits for memory"
         if idle:

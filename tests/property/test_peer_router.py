@@ -12,7 +12,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 
@@ -34,7 +34,7 @@ encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(list[Event]).decode
 
 
-def facts(number: int) -> RoutingRequest:
+def routing(number: int) -> RoutingRequest:
     cuts = 1 + number % 4
     return RoutingRequest(
         model="m",
@@ -70,7 +70,7 @@ class Processes:
     def do(self, operation: str, who: int, number: int) -> None:
         self.now_s += 0.07 * number
         if operation == "turn":
-            self._turn(who, facts(number))
+            self._turn(who, routing(number))
         elif operation in {"end", "token", "fail"}:
             self._of_a_turn(operation, number)
         else:
@@ -89,7 +89,7 @@ class Processes:
 
     def answers(self, number: int) -> list[Decision | None]:
         """What each would decide now, the one first."""
-        return [self._place(router, facts(number)) for router in (self.one, *self.many)]
+        return [self._place(router, routing(number)) for router in (self.one, *self.many)]
 
     def _place(self, router: Router, asked: RoutingRequest) -> Decision | None:
         try:

@@ -16,8 +16,8 @@ from warmroute_proxy.core.placement.decision import Candidate, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.prompt.fingerprint import fingerprint_chat
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 ROLES = st.lists(st.sampled_from(["aggregated", "prefill", "decode"]), min_size=1, max_size=6)
 EVENTS = st.lists(
@@ -30,7 +30,7 @@ EVENTS = st.lists(
 )
 
 
-def facts(session: int, blocks: int, **changed: Any) -> RoutingRequest:
+def routing(session: int, blocks: int, **changed: Any) -> RoutingRequest:
     """A prompt of which the first three blocks are the same in all sessions."""
     hashes = [n if n < 3 else (session + 1) * 1000 + n for n in range(blocks)]
     fields: dict[str, Any] = {
@@ -64,7 +64,7 @@ def play(router: Router, events: list[tuple[int, int, str]]) -> list[tuple[Ticke
     """Run the events at second 0; what is still open at the end."""
     open_: list[tuple[Ticket, RoutingRequest]] = []
     for session, blocks, end in events:
-        request = facts(session, blocks)
+        request = routing(session, blocks)
         try:
             decision = router.place(request, 0.0)
         except NoWorker:
@@ -97,7 +97,7 @@ def test_excluded_down_and_draining_places_are_never_chosen(
     for id_ in draining:
         router.set_draining(id_, True)
     may_forward = data.draw(st.booleans())
-    request = facts(0, 5, may_forward=may_forward, home_hint=data.draw(st.sampled_from([None, "east", "west"])))
+    request = routing(0, 5, may_forward=may_forward, home_hint=data.draw(st.sampled_from([None, "east", "west"])))
     try:
         decision = router.place(request, 0.0, frozenset(excluded))
     except NoWorker:
@@ -119,7 +119,7 @@ def test_excluded_down_and_draining_places_are_never_chosen(
 def test_equal_views_decide_alike(roles: list[Any], events: list[tuple[int, int, str]]) -> None:
     workers = fleet(roles)
     one, other = Router("east", workers), Router("east", workers[::-1])
-    request = facts(3, 8)
+    request = routing(3, 8)
     try:
         expected = one.place(request, 0.0).cache_worker
     except NoWorker:
@@ -160,7 +160,7 @@ def test_a_warm_idle_home_is_always_gone_home_to(units: int, decodes: int, sessi
     blocks: dict[int, int] = {}
     for session in sessions:
         blocks[session] = blocks.get(session, 3) + step
-        request = facts(session, blocks[session], home_hint="east" if session in homes else None)
+        request = routing(session, blocks[session], home_hint="east" if session in homes else None)
         decision = router.place(request, 0.0)
         if session in homes:
             assert decision.cache_worker == homes[session]
@@ -185,7 +185,7 @@ def test_no_session_leaves_its_warm_home_without_a_reason_that_the_decision_show
         now_s += pause_s
         turn = 2 if session in homes else 1
         blocks[session] = blocks.get(session, 3) + new
-        request = facts(session, blocks[session], turn=turn)
+        request = routing(session, blocks[session], turn=turn)
         decision = router.place(request, now_s)
         terms = {reason.id: reason for reason in decision.reasons}
         if session in homes and decision.cache_worker != homes[session]:
@@ -218,7 +218,7 @@ def test_a_known_conversation_leaves_a_home_with_capacity_only_for_a_place_that_
         blocks[session] = blocks.get(session, shared_blocks) + new
         hashes = [n if n < shared_blocks else (session + 1) * 1000 + n for n in range(blocks[session])]
         chain = Chain(hashes, [4000 * (n + 1) for n in range(len(hashes))])
-        request = facts(session, 1, chain=chain, turn=2 if session in homes else 1)
+        request = routing(session, 1, chain=chain, turn=2 if session in homes else 1)
         decision = router.place(request, now_s)
         assert decision.known == (session in homes)
         terms = {reason.id: reason for reason in decision.reasons}
@@ -241,7 +241,7 @@ def test_a_new_worker_takes_its_share_of_sessions_and_one_that_leaves_gives_up_o
     sessions = range(first, first + 400)
 
     def homes(router: Router) -> dict[int, str]:
-        return {n: router.place(facts(n, 5), 0.0).cache_worker for n in sessions}
+        return {n: router.place(routing(n, 5), 0.0).cache_worker for n in sessions}
 
     workers = fleet(["aggregated"] * (units + 1))
     router = Router("east", workers[:-1])
@@ -262,7 +262,7 @@ def test_memory_is_bounded_whatever_the_keys(seed: int) -> None:
     index, affinity = PrefixIndex(generations=3, entries_per_generation=64), Affinity(max_entries=16)
     router = Router("east", fleet(["aggregated"] * 3), index=index, affinity=affinity)
     for n in range(200):
-        request = facts(seed + n, 9, thread=seed + n, model=f"m{n % 5}")
+        request = routing(seed + n, 9, thread=seed + n, model=f"m{n % 5}")
         decision = router.place(request, float(n))
         router.settled(router.dispatched(request, decision, float(n)), request, float(n), 9000, 0, 1)
     snapshot = router.snapshot(200.0)
@@ -280,9 +280,9 @@ def test_tenants_with_different_seeds_share_nothing(texts: list[str], one: int, 
     messages = Raw(json.dumps([{"role": "user", "content": text} for text in texts]).encode())
     chains = [fingerprint_chat(None, messages, seed).chain for seed in (one, other)]
     router = Router("east", fleet(["aggregated"]))
-    mine = facts(0, 1, chain=chains[0])
+    mine = routing(0, 1, chain=chains[0])
     router.settled(router.dispatched(mine, router.place(mine, 0.0), 0.0), mine, 0.0, None, None, None)
-    seen = router.place(facts(1, 1, chain=chains[1]), 0.0)
+    seen = router.place(routing(1, 1, chain=chains[1]), 0.0)
     assert (seen.known_tokens > 0) == (one == other and chains[0].total_bytes > 4)
     if one != other:
         assert set(chains[0].hashes).isdisjoint(chains[1].hashes)

@@ -21,7 +21,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
@@ -29,7 +29,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.body import Body
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
@@ -175,6 +175,7 @@ class Scene:
         self.queue = SimpleNamespace(requests=0, memory_wait_s=0.0)
         self.prices = Prices([ModelConfig("m", (), (PriceBook(Rates(1, 1, 1)),), None)], lambda: 1.0)
         self.retries = RetryBudget()
+        self.limits = SimpleNamespace(sent_headers=lambda _parsed: ())
         engines: Any = self.engines
         ledger: Any = SimpleNamespace(open=self._open_row, settle=self._settle_row, earlier_turns={})
         re_prefills: Any = SimpleNamespace(prompts=SimpleNamespace(min_bytes=1 << 30))
@@ -189,12 +190,13 @@ class Scene:
             forwarding=cast("Any", SimpleNamespace(begin=self._forward)),
             engines=engines,
             deadlines=Deadlines(LIMITS, engines),
-            settlement=Settlement(router, engines, admission, ledger, metrics, re_prefills, alone, lambda: 1.0),
-            answer_headers=AnswerHeaders("east", admission),
+            settlement=Settlement(router, engines, admission, ledger, metrics, alone, lambda: 1.0),
+            re_prefills=re_prefills,
+            answer_headers=AnswerHeaders("east", admission.limits),
             metrics=metrics,
             max_answer_bytes=1 << 20,
         )
-        self.request = InferenceRequest(path, self.client, _intake(several, stream), self.number())
+        self.request = InferenceRequest(path, self.client, _read(several, stream), self.number())
 
     def number(self) -> str:
         """Any id, each once."""
@@ -223,8 +225,6 @@ class Scene:
     def freed(self) -> None: ...
     def ended(self, request: Any, tokens: int) -> None: ...
     def cancel(self, request: Any) -> None: ...
-    def headers(self, _tenant: str) -> tuple[tuple[str, str], ...]:
-        return ()
 
     # -- the ledger and the other region
 
@@ -250,7 +250,7 @@ class Scene:
         self.place = place
         request = self.request
         request.waiter = None
-        request.admitted(_Places(self).place(request.parsed.facts, self.now, frozenset()))
+        request.admitted(_Places(self).place(request.routing, self.now, frozenset()))
 
     def turn_away(self) -> None:
         self.request.waiter = None
@@ -305,11 +305,11 @@ class _Places:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scene.router, name)
 
-    def place(self, facts: RoutingRequest, now_s: float, _exclude: frozenset[str]) -> Decision:
+    def place(self, routing: RoutingRequest, now_s: float, _exclude: frozenset[str]) -> Decision:
         scene = self._scene
         if scene.place == "refuse":
-            raise NoWorker(facts.model, served=True)
-        decision = scene.router.place(facts, now_s)
+            raise NoWorker(routing.model, served=True)
+        decision = scene.router.place(routing, now_s)
         if scene.place == "forward":
             return msgspec.structs.replace(decision, kind="forward", region="west")
         return decision
@@ -321,19 +321,19 @@ class _Places:
         return frozenset()
 
 
-def _intake(several: bool, stream: bool) -> ParsedRequest:
-    facts = RoutingRequest("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
+def _read(several: bool, stream: bool) -> ReadRequest:
+    routing = RoutingRequest("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
     made = SimpleNamespace(
         forwarded=list,
         tenant=SimpleNamespace(name="t", limits=None, share_group="t"), key_id="",
-        route="/v1/chat/completions", body=Body(BODY),
+        route="/v1/chat/completions",
         model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
-        session=None, facts=facts, forwarded_from=None, wire_model=None, several=several,
+        session=None, routing=routing, forwarded_from=None, wire_model=None, several=several,
         dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True, left_unanswered=lambda: None,
-        look=lambda: None,
+        look=lambda _: None,
     )  # fmt: skip
-    return cast("ParsedRequest", made)
+    return ReadRequest(cast("ParsedRequest", made), Body(BODY))
 
 
 def in_loop(steps: Callable[[], None]) -> None:

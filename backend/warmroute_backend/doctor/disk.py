@@ -24,13 +24,13 @@ def measured(folder: Path, size_bytes: int = SIZE_BYTES) -> Disk:
     try:
         free = shutil.disk_usage(nearest).free
         if free < 2 * size_bytes:
-            return Disk(str(folder), free, None, None, f"{nearest} has only {free >> 20} MiB free")
+            return Disk(str(folder), None, None, f"{nearest} has only {free >> 20} MiB free")
         with tempfile.NamedTemporaryFile(dir=nearest, prefix=".warmroute-doctor-") as file:
             written, write_s = _write(file.fileno(), size_bytes)
             read, read_s = _read(file.fileno(), written)
     except OSError as error:
-        return Disk(str(folder), None, None, None, f"{nearest} cannot be written: {error.strerror}")
-    return Disk(str(folder), free, written / max(write_s, 1e-9), read / max(read_s, 1e-9))
+        return Disk(str(folder), None, None, f"{nearest} cannot be written: {error.strerror}")
+    return Disk(str(folder), written / max(write_s, 1e-9), read / max(read_s, 1e-9))
 
 
 def _write(descriptor: int, size_bytes: int) -> tuple[int, float]:

@@ -99,10 +99,9 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A folder's free bytes, and how fast it is written (to the disk) and read, in bytes a second."""
+    """How fast a folder is written (to the disk) and read, in bytes a second."""
 
     folder: str
-    free_bytes: int | None
     write_bytes_s: float | None
     read_bytes_s: float | None
     problem: str = ""

@@ -33,15 +33,15 @@ class Identity:
     start_ticks: int
 
 
-def identity_of(pid: int, proc: Path = PROC) -> Identity | None:
+def identity_of(pid: int) -> Identity | None:
     """The process that has this number now; None where none has. One that has ended and waits to be reaped counts."""
-    found = _stat(pid, proc)
+    found = _stat(pid)
     return None if found is None else Identity(pid, int(found[_AFTER_NAME_START]))
 
 
-def is_alive(identity: Identity, proc: Path = PROC) -> bool:
+def is_alive(identity: Identity) -> bool:
     """Whether this very process runs, and is no zombie."""
-    found = _stat(identity.pid, proc)
+    found = _stat(identity.pid)
     if found is None or int(found[_AFTER_NAME_START]) != identity.start_ticks:
         return False
     return found[_AFTER_NAME_STATE] not in {"Z", "X"}
@@ -64,43 +64,43 @@ def signal_process(identity: Identity, number: signal.Signals) -> bool:
     return True
 
 
-def session_members(leader: Identity, proc: Path = PROC) -> set[Identity]:
+def session_members(leader: Identity) -> set[Identity]:
     """The other processes of a leader's session. Only while the leader is alive or a zombie: empty otherwise."""
-    if identity_of(leader.pid, proc) != leader:
+    if identity_of(leader.pid) != leader:
         return set()
     found = set()
-    for pid in _pids(proc):
-        stat = _stat(pid, proc)
+    for pid in _pids():
+        stat = _stat(pid)
         if stat is not None and int(stat[_AFTER_NAME_SESSION]) == leader.pid and pid != leader.pid:
             found.add(Identity(pid, int(stat[_AFTER_NAME_START])))
     return found
 
 
-def marked(mark: str, proc: Path = PROC) -> set[Identity]:
+def marked(mark: str) -> set[Identity]:
     """The processes that were started with this value of `MARK`, by them and their children."""
     wanted = f"{MARK}={mark}".encode()
     found = set()
-    for pid in _pids(proc):
+    for pid in _pids():
         with contextlib.suppress(OSError):
-            if wanted in (proc / str(pid) / "environ").read_bytes().split(b"\0"):
-                identity = identity_of(pid, proc)
-                if identity is not None and is_alive(identity, proc):
+            if wanted in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
+                identity = identity_of(pid)
+                if identity is not None and is_alive(identity):
                     found.add(identity)
     return found
 
 
-def boot_id(proc: Path = PROC) -> str:
+def boot_id() -> str:
     """The name of this run of the system: processes of another one are gone, whatever their numbers."""
-    return (proc / "sys/kernel/random/boot_id").read_text().strip()
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
-def _pids(proc: Path) -> list[int]:
-    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()]
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdecimal()]
 
 
-def _stat(pid: int, proc: Path) -> list[str] | None:
+def _stat(pid: int) -> list[str] | None:
     """The fields behind the name, which may itself have spaces and brackets."""
     try:
-        return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[-1].split()
+        return (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[-1].split()
     except OSError:
         return None

@@ -212,9 +212,9 @@ class Server:
             os.killpg(group, signal.SIGKILL)
 
 
-def start_deadline_s(timeout_s: float = START_TIMEOUT_S) -> float:
-    """Until when a start that begins now may take, on the monotonic clock; `timeout_s`: at the reference's speed."""
-    return time.monotonic() + timeout_s * min(MAX_STRETCH, slowness())
+def start_deadline_s() -> float:
+    """Until when a start that begins now may take, on the monotonic clock."""
+    return time.monotonic() + START_TIMEOUT_S * min(MAX_STRETCH, slowness())
 
 
 def wait_all(servers: Iterable[Server]) -> None:

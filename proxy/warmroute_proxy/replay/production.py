@@ -35,7 +35,7 @@ from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.fleet import Worker as CoreWorker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.event_stream import Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
@@ -80,7 +80,7 @@ class _Leg(msgspec.Struct, frozen=True, gc=False):
     """A turn at one proxy; a forwarded one has two."""
 
     router: Router
-    facts: RoutingRequest
+    routing: RoutingRequest
     ticket: Any
 
 
@@ -194,31 +194,31 @@ class Production(Policy):
     # --- decisions -----------------------------------------------------------------------------------------------
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
-        facts = self._facts(turn.request)
+        routing = self._routing(turn.request)
         origin = turn.origin if turn.origin in self._routers else self._regions[0]
         router = self._router(origin, turn.request)
-        decision = router.place(facts, now_s)
+        decision = router.place(routing, now_s)
         if self._queues:
-            found = self._queues[router].enter(turn, facts, decision, now_s)
+            found = self._queues[router].enter(turn, routing, decision, now_s)
             if found is None:
                 return None
             decision = found
-        return self._dispatch(turn, router, facts, decision, now_s)
+        return self._dispatch(turn, router, routing, decision, now_s)
 
     def _dispatch(
-        self, turn: ReplayTurn, router: Router, facts: RoutingRequest, decision: Decision, now_s: float
+        self, turn: ReplayTurn, router: Router, routing: RoutingRequest, decision: Decision, now_s: float
     ) -> Worker:
-        turn.state = [_Leg(router, facts, router.dispatched(facts, decision, now_s))]
+        turn.state = [_Leg(router, routing, router.dispatched(routing, decision, now_s))]
         if decision.kind == "forward":
-            facts, router = _forwarded(facts), self._router(decision.region, turn.request)
-            decision = router.place(facts, now_s)
-            turn.state.append(_Leg(router, facts, router.dispatched(facts, decision, now_s)))
+            routing, router = routing.stay(), self._router(decision.region, turn.request)
+            decision = router.place(routing, now_s)
+            turn.state.append(_Leg(router, routing, router.dispatched(routing, decision, now_s)))
         return self._by_name[decision.cache_worker]
 
     def _waited(
-        self, router: Router, turn: ReplayTurn, facts: RoutingRequest, decision: Decision, now_s: float
+        self, router: Router, turn: ReplayTurn, routing: RoutingRequest, decision: Decision, now_s: float
     ) -> None:
-        self.send(turn, self._dispatch(turn, router, facts, decision, now_s), now_s)
+        self.send(turn, self._dispatch(turn, router, routing, decision, now_s), now_s)
 
     def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - decided with it
         return self._by_name[turn.state[-1].ticket.decision.decode.id]
@@ -227,7 +227,7 @@ class Production(Policy):
         routers = self._routers[region]
         return routers[request.number % len(routers)]
 
-    def _facts(self, request: Request) -> RoutingRequest:
+    def _routing(self, request: Request) -> RoutingRequest:
         full = request.input_tokens // self._block_tokens
         hashes, ends, tail = request.blocks, self._ends[:full], request.tail
         if tail is None:
@@ -266,18 +266,18 @@ class Production(Policy):
                 leg.router.working_set.expect(leg.ticket, self._hints.by_turn.get(request.number, UNKNOWN))
             leg.router.settled(
                 leg.ticket,
-                leg.facts,
+                leg.routing,
                 now_s,
                 request.input_tokens,
                 work.cached_tokens,
                 request.output_tokens,
                 request.output_tokens,
             )
-            if request.number in self._hints.last_turns and not leg.facts.derived:
-                leg.router.observe_session(leg.facts.session or 0, OVER, now_s)
+            if request.number in self._hints.last_turns and not leg.routing.derived:
+                leg.router.observe_session(leg.routing.session or 0, OVER, now_s)
         turn.predicted_tokens = turn.state[-1].ticket.decision.predicted_cached_tokens
         self._freed(now_s)
-        if turn.state[0].facts.may_forward:
+        if turn.state[0].routing.may_forward:
             self._homes[request.session] = turn.worker.region
 
     def lost(self, turn: ReplayTurn, now_s: float) -> None:
@@ -369,11 +369,3 @@ def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:
     idle = scheduler.cache.idle_pages + scheduler.free_pages
     in_use = (scheduler.capacity_pages - idle) * scheduler.page_size
     return 0, in_use, scheduler.max_running, scheduler.capacity_pages * scheduler.page_size
-
-
-def _forwarded(facts: RoutingRequest) -> RoutingRequest:
-    """The same request at the peer that it was forwarded to, which must serve it."""
-    return RoutingRequest(
-        facts.model, facts.lineage, facts.session, facts.derived, facts.parent, facts.chain, facts.structural_bytes,
-        facts.turn, facts.expected_output_tokens, facts.home_hint, None, may_forward=False,
-    )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.memory_wait import passes
@@ -29,7 +29,7 @@ class Waiting(NamedTuple):
     """A turn that waits."""
 
     turn: ReplayTurn
-    facts: RoutingRequest
+    routing: RoutingRequest
 
 
 class ProxyQueue:
@@ -55,13 +55,13 @@ class ProxyQueue:
         """How many wait."""
         return self._queue.requests
 
-    def enter(self, turn: ReplayTurn, facts: RoutingRequest, decision: Decision, now_s: float) -> Decision | None:
+    def enter(self, turn: ReplayTurn, routing: RoutingRequest, decision: Decision, now_s: float) -> Decision | None:
         """Where a turn goes now, None if it waits."""
         router, queue = self._router, self._queue
-        passes_memory = passes(router, queue, facts, decision, now_s)
-        if passes_memory and not queue.requests and router.has_capacity(facts.model, decision, now_s):
+        passes_memory = passes(router, queue, routing, decision, now_s)
+        if passes_memory and not queue.requests and router.has_capacity(routing.model, decision, now_s):
             return decision
-        waiter = Waiter(Waiting(turn, facts), "", facts.model, 0, now_s)
+        waiter = Waiter(Waiting(turn, routing), "", routing.model, 0, now_s)
         found = self._find(waiter, decision, now_s)
         if found.goes:
             return found.decision
@@ -92,9 +92,9 @@ class ProxyQueue:
         router = self._router
 
         def find(waiter: Waiter[Waiting]) -> Placement | None:
-            facts = waiter.item.facts
+            routing = waiter.item.routing
             try:
-                return self._find(waiter, router.place(facts, now_s), now_s)
+                return self._find(waiter, router.place(routing, now_s), now_s)
             except NoWorker:
                 return None
 
@@ -102,10 +102,10 @@ class ProxyQueue:
             if not found.goes:
                 continue
             decision = found.decision
-            turn, facts = waiter.item
+            turn, routing = waiter.item
             uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
-            self._queue.served(waiter, uncached + facts.expected_output_tokens)
-            self._go(turn, facts, decision, now_s)
+            self._queue.served(waiter, uncached + routing.expected_output_tokens)
+            self._go(turn, routing, decision, now_s)
 
     def _find(self, waiter: Waiter[Waiting], decision: Decision, now_s: float) -> Placement:
-        return place_queued(self._router, self._queue, waiter, waiter.item.facts, decision, frozenset(), now_s)
+        return place_queued(self._router, self._queue, waiter, waiter.item.routing, decision, frozenset(), now_s)

@@ -21,6 +21,7 @@ from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret
 from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
+from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.engines.engines import Engines
@@ -59,7 +60,7 @@ from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import Settlement
 from warmroute_proxy.server.routing import routing
 from warmroute_proxy.server.stores.stores import Stores
-from warmroute_proxy.server.tracing.traced_request import request_maker
+from warmroute_proxy.server.tracing.traced_request import NewRequest
 from warmroute_proxy.server.tracing.tracing import Tracing
 
 
@@ -94,12 +95,8 @@ class Proxy:
     request_metrics: RequestMetrics
     idempotent_calls: IdempotentCalls
     path: RequestPath
-    metrics_page: MetricsPage
     tracing: Tracing | None
     """None: no request has a trace."""
-
-    ready: Callable[[], bool] = lambda: True
-    """Whether requests should be sent here now. `control_planes` knows."""
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -116,20 +113,12 @@ class Proxy:
         """The links to other regions."""
         return self.voids.peers
 
-    def public_endpoint(self, control_plane: Bridge) -> PublicEndpoint:
+    def public_endpoint(self, control_plane: Bridge, new_request: NewRequest) -> PublicEndpoint:
         """What clients and other proxies reach."""
-        made = PublicEndpoint(
-            self.parser,
-            self.authentication,
-            self.ledger,
-            self.idempotent_calls,
-            self.path,
-            self.metrics,
-            self.announcements,
-            control_plane,
-        )
-        made.new_request = request_maker(self.tracing)
-        return made
+        return PublicEndpoint(
+            self.parser, self.authentication, self.ledger, self.idempotent_calls, self.path, self.announcements,
+            control_plane, new_request,
+        )  # fmt: skip
 
     def follow_directory(self) -> None:
         """Let all that knows tenants know those of the database, now and whenever they change."""
@@ -160,7 +149,6 @@ class Proxy:
             self.ledger.sweep,
             self.stores.sweep,
             lambda: self.re_prefills.sweep(self.clock()),
-            self.metrics_page.publish,
             self.peers.sweep,
             self.announcements.other_proxies.sweep,
         ]
@@ -171,8 +159,6 @@ class Proxy:
         membership = Membership(
             self.engines, self.router, self.re_prefills, self.body_memory, timeout_s, state_dir, self.clock
         )
-        discovery = Discovery(state_dir)
-        self.metrics_page.more_gauges += [discovery.gauges, self.parser.large_bodies.gauges, self.peers.gauges]
         appliers: list[Applier] = [
             self.stores.replace,
             self.authentication.replace,
@@ -181,13 +167,25 @@ class Proxy:
             self.path.deadlines.replace,
             self.path.forwarding.replace,
         ]
-        prices = self.stores.prices
-        reloads = Reloads(running, self.live, discovery, membership, appliers, prices, self.metrics)
-        if self.stores.access is not None:
-            reloads.completed = self.stores.access.replace
-            reloads.left_out = self.stores.access.newly_left_out
-            self.stores.access.on_tenants.append(lambda _config: reloads.engines_found())
+        prices, access = self.stores.prices, self.stores.access
+        reloads = Reloads(running, self.live, state_dir, membership, appliers, prices, self.metrics, access)
         return ReloadOrders(reloads, source, state_dir, self.peer_processes)
+
+    def readiness(self, orders: ReloadOrders) -> Readiness:
+        """Why no requests should be sent here."""
+        degraded = [self.stores.problems, orders.problems, self.parser.large_bodies.problems]
+        return Readiness(self.open_requests, self.ledger, self.engines, degraded)
+
+    def metrics_page(self, discovery: Discovery, readiness: Readiness) -> MetricsPage:
+        """What `/metrics` shows."""
+        holdings = Holdings(
+            self.open_requests, self.admission, self.re_prefills, self.ledger, self.body_memory, self.announcements
+        )
+        gauges = [self.stores.gauges, discovery.gauges, self.parser.large_bodies.gauges, self.peers.gauges]
+        return MetricsPage(
+            self.metrics, holdings, self.router, self.engines, self.peer_processes, self.loop_lag, gauges,
+            readiness.troubles,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Close what is left open at the end, the ledger last."""
@@ -207,24 +205,27 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     """Make all parts; `slot`: the place of this process among several. Asks every engine for its ranks first."""
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     secrets = Secrets(load_secret(config.secret_file, os.environ))
-    memory, engines = _body_memory(config, metrics), await _engines(config, metrics, clock)
-    ledger, stores = await _ledger(config, slot, metrics, engines)  # first: it locks the state folder
-    voids, announcements = _links(config, slot, secrets, metrics, clock)
-    router, recording, peer_processes, conversations = routing(config, slot, engines, metrics, announcements)
+    number, memory = slot.number if slot is not None else None, _body_memory(config, metrics)
+    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
+    engines = await _engines(config, number, metrics, clock)  # the ledger comes first: it locks the state folder
+    stores = await Stores.opened(config, number, metrics)
+    voids, announcements, peer_processes = _links(config, slot, secrets, metrics, clock)
+    router, recording, conversations = routing(config, slot, engines, metrics, announcements, peer_processes)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
-    open_requests, admission = OpenRequests(), _admission(config, router, metrics, clock, stores, engines)
+    open_requests, shortage = OpenRequests(), engines.watching.shortage
+    admission = Admission(config, router, metrics, clock, stores, shortage)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
-    settlement = Settlement(router, engines, admission, ledger, request_metrics, re_prefills, announcements, time.time)
+    settlement = Settlement(router, engines, admission, ledger, request_metrics, announcements, time.time)
     path = RequestPath(
         open_requests=open_requests,
         placing=Placing(router, engines, admission, faults, request_metrics), admission=admission,
         forwarding=Forwarding(config, voids, router, admission, open_requests, metrics, clock),
         faults=faults, engines=engines, deadlines=Deadlines(limits, engines),
-        settlement=settlement, answer_headers=AnswerHeaders(config.proxy.region, admission),
+        settlement=settlement, re_prefills=re_prefills,
+        answer_headers=AnswerHeaders(config.proxy.region, admission.limits),
         metrics=request_metrics, max_answer_bytes=limits.response_bytes,
     )  # fmt: skip
-    holdings = Holdings(open_requests, admission, re_prefills, ledger, memory, announcements)
     return Proxy(
         live=LiveConfig(config),
         authentication=_authentication(config, stores, voids),
@@ -246,22 +247,12 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         request_metrics=request_metrics,
         idempotent_calls=_idempotent_calls(config, stores, secrets, metrics, clock, memory),
         path=path,
-        metrics_page=MetricsPage(metrics, holdings, router, engines, peer_processes, clock, loop_lag, stores),
         tracing=_tracing(config, secrets, metrics, clock),
     )
 
 
 def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> Callers:
     return Callers(secrets, conversations, PrefixBreaks(config.prompt_parts_bytes), config.proxy.region)
-
-
-def _admission(
-    config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], stores: Stores, engines: Engines
-) -> Admission:
-    """Admission, which says when KV memory is short."""
-    made = Admission(config, router, metrics, clock, stores)
-    engines.watching.memory = lambda evicted: made.shortage.sign(evicted, time.time())
-    return made
 
 
 def _authentication(config: Config, stores: Stores, voids: ReceiptVoider) -> Authentication:
@@ -296,9 +287,13 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 
 
-async def _engines(config: Config, metrics: Metrics, clock: Callable[[], float]) -> Engines:
+async def _engines(config: Config, number: int | None, metrics: Metrics, clock: Callable[[], float]) -> Engines:
+    """The engines, and in the first process the file of what they have counted."""
+    counters = None if number else CounterFile(config.proxy.state_dir)
     configs = [engine for engine in config.engines if engine.region == config.proxy.region]
-    engines = Engines(configs, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region)
+    engines = Engines(
+        configs, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region, counters
+    )
     await fetch_server_infos(engines)
     return engines
 
@@ -308,16 +303,6 @@ def _request_metrics(metrics: Metrics, ledger: Ledger, slot: ProcessSlot | None)
     made = RequestMetrics(metrics)
     made.interrupted(ledger.interrupted + (slot.interrupted if slot is not None else 0))
     return made
-
-
-async def _ledger(
-    config: Config, slot: ProcessSlot | None, metrics: Metrics, engines: Engines
-) -> tuple[Ledger, Stores]:
-    """The ledger and the stores, and in the first process the file of what engines have counted."""
-    number = slot.number if slot is not None else None
-    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
-    engines.counters = None if number else CounterFile(config.proxy.state_dir)
-    return ledger, await Stores.opened(config, number, metrics)
 
 
 def _tracing(config: Config, secrets: Secrets, metrics: Metrics, clock: Callable[[], float]) -> Tracing | None:
@@ -334,8 +319,8 @@ def _peers(config: Config, clock: Callable[[], float], forwards: Forwards) -> Pe
 
 def _links(
     config: Config, slot: ProcessSlot | None, secrets: Secrets, metrics: Metrics, clock: Callable[[], float]
-) -> tuple[ReceiptVoider, Announcements]:
-    """The links to other regions, with what is to be voided there and what is announced."""
+) -> tuple[ReceiptVoider, Announcements, PeerProcesses | None]:
+    """The links to other regions, with what is to be voided there and what is announced; and to other processes."""
     nonces = slot.nonces if slot is not None else None
     forwards = Forwards(secrets, config.proxy.region, time.time, random.token_hex, nonces, clock)
     number, processes = (0, 1) if slot is None else (slot.number, config.proxy.processes)
@@ -345,12 +330,20 @@ def _links(
     here = config.proxy.region
     urls = config.proxy.others_than(socket.gethostname())
     others = OtherProxies(urls, here, ANNOUNCEMENTS, forwards, metrics, clock, timeout_s, random.randbits(62))
-    return voids, Announcements(here, voids.peers, forwards, metrics, clock, timeout_s, others)
+    peer_processes = None
+    if slot is not None:
+        shown = others.apply if others.active else None
+        loop = asyncio.get_running_loop()
+        peer_processes = PeerProcesses(slot.shared_memory, slot.number, clock, loop, shown)
+    announcements = Announcements(here, voids.peers, forwards, metrics, clock, timeout_s, others, peer_processes)
+    return voids, announcements, peer_processes
 
 
-def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
+def control_planes(
+    proxy: Proxy, orders: ReloadOrders, readiness: Readiness, page: MetricsPage
+) -> tuple[Bridge, Bridge]:
     """The applications of the public and of the admin listener. Their framework is imported here, since it is slow."""
-    from warmroute_proxy.server.control.control_plane import AdminParts, PublicParts, Readiness, admin_app, public_app
+    from warmroute_proxy.server.control.control_plane import AdminParts, PublicParts, admin_app, public_app
     from warmroute_proxy.server.control.directory_routes import DirectoryAdmin
     from warmroute_proxy.server.control.engine_admin import EngineAdmin
     from warmroute_proxy.server.control.engine_flip import EngineFlips
@@ -361,10 +354,6 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     from warmroute_proxy.server.control.view_routes import Views
 
     config, clock = proxy.config, proxy.clock
-    degraded = [proxy.stores.problems, orders.problems, proxy.parser.large_bodies.problems]
-    readiness = Readiness(proxy.open_requests, proxy.ledger, proxy.engines, degraded)
-    proxy.metrics_page.troubles = readiness.troubles
-    proxy.ready = lambda: not readiness.problems()
     questions = PeerQuestions(proxy.peers, proxy.voids.forwards, config.limits.connect_timeout_s)
     engine_admin = EngineAdmin(
         proxy.engines,
@@ -392,7 +381,7 @@ def control_planes(proxy: Proxy, orders: ReloadOrders) -> tuple[Bridge, Bridge]:
     flips = EngineFlips(proxy.engines, proxy.router, engine_admin)
     views = Views(asking, receipts, proxy.open_requests, proxy.admission, directory, clock)
     parts = AdminParts(
-        proxy.metrics_page, engine_admin, flips, proxy.router, proxy.admission, proxy.open_requests, directory, asking,
+        page, engine_admin, flips, proxy.router, proxy.admission, proxy.open_requests, directory, asking,
         views, orders, clock,
     )  # fmt: skip
     return Bridge(public, {}), Bridge(admin_app(parts, page_files()), {})

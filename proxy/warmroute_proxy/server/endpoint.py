@@ -14,9 +14,8 @@ from warmroute.contract import headers as names
 from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.authentication import Authentication, KnownKey
-from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.errors import Refusal, is_websocket, wrong_method
-from warmroute_proxy.server.base.metrics import Counter, Metrics
+from warmroute_proxy.server.base.metrics import Counter
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.gemini import GEMINI, cut_key
@@ -39,14 +38,13 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.intake import CHAT, ROUTES
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES, Announcements
 from warmroute_proxy.server.regions.forward_claim import Forward
 from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
-from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.tracing.traced_request import NewRequest
 
@@ -67,22 +65,19 @@ class PublicEndpoint:
         ledger: Ledger,
         idempotent_calls: IdempotentCalls,
         path: RequestPath,
-        metrics: Metrics,
         announcements: Announcements,
         control_plane: Bridge,
+        new_request: NewRequest,
     ) -> None:
-        """`path` is what each inference request uses."""
+        """`path` is what each inference request uses, `new_request` makes one."""
         self._parser = parser
         self._authentication = authentication
         self._ledger = ledger
         self._idempotent_calls = idempotent_calls
         self._path = path
-        self._metrics = metrics
         self._announcements = announcements
         self._control_plane = control_plane
-        self.new_request: NewRequest = InferenceRequest
-        """What makes a request."""
-
+        self._new_request = new_request
         self._token_counts = TokenCounts(path.engines, path.placing.router, parser.counted_tokens_per_minute)
         self._sockets = ResponsesSockets(parser.terms)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
@@ -184,8 +179,7 @@ class PublicEndpoint:
     def _counter(self, route: str, status: int) -> Counter:
         counter = self._answers.get((route, status))
         if counter is None:
-            labels = ("route", route), ("status", str(status))
-            counter = self._answers[route, status] = self._metrics.counter(declared.REQUESTS_TOTAL, labels)
+            counter = self._answers[route, status] = self._path.metrics.answers(route, status)
         return counter
 
     def _begin_request(self, request: Request, exchange: Exchange) -> None:
@@ -205,8 +199,8 @@ class PublicEndpoint:
         elif caller.idempotent:
             self._begin_idempotent_request(request, exchange, caller)
         else:
-            parsed = self._parser.read(request, caller)
-            self.new_request(self._path, exchange, parsed, self._path.engines.ids.receipt()).begin()
+            read = self._parser.read(request, caller)
+            self._new_request(self._path, exchange, read, self._path.engines.ids.receipt()).begin()
 
     def _receive_announcements(self, request: Request, exchange: Exchange) -> None:
         """Apply what another region announces."""
@@ -239,10 +233,10 @@ class PublicEndpoint:
             if dialect.counts(request.path):
                 self._count_tokens(self._parser.unserved(chat, caller), exchange, dialect)
                 return
-            parsed = noted(self._parser.read_translated(chat, caller), dialect, found.changes)
+            read = noted(self._parser.read_translated(chat, caller), dialect, found.changes)
         except Refusal as refusal:
             raise DialectRefusal(dialect, refusal) from None
-        self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, parsed)
+        self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, read)
 
     def _begin_large_translated(
         self,
@@ -250,25 +244,25 @@ class PublicEndpoint:
         exchange: Exchange,
         dialect: Dialect,
         caller: Caller,
-        parsed: ParsedRequest | Refusal,
+        read: ReadRequest | Refusal,
         found: Any,
     ) -> None:
         """The same, of a request that another process has translated and read, unless its client has left."""
         if exchange.ended:
             return
-        if isinstance(parsed, Refusal):
-            exchange.refuse(DialectRefusal(dialect, parsed))
+        if isinstance(read, Refusal):
+            exchange.refuse(DialectRefusal(dialect, read))
         elif dialect.counts(request.path):
-            self._count_tokens(parsed, exchange, dialect)
+            self._count_tokens(read, exchange, dialect)
         else:
             chat = chat_request_of(request)
-            parsed = noted(parsed, dialect, found.changes)
+            read = noted(read, dialect, found.changes)
             if isinstance(dialect, TurnDialect):
                 dialect.translated(found)
-            self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, parsed)
+            self._begin_read_request(DialectExchange(exchange, chat, dialect, found), caller, read)
 
-    def _count_tokens(self, parsed: ParsedRequest, exchange: Exchange, dialect: Dialect) -> None:
-        self._token_counts.count(parsed, partial(_answer_count, exchange, dialect))
+    def _count_tokens(self, read: ReadRequest, exchange: Exchange, dialect: Dialect) -> None:
+        self._token_counts.count(read, partial(_answer_count, exchange, dialect))
 
     def _check_open(self) -> None:
         """Raises: Refusal, where no request may begin."""
@@ -286,23 +280,23 @@ class PublicEndpoint:
         self._parser.large_bodies.read(exchange, shared, caller, on_read)
 
     def _begin_read_request(
-        self, exchange: Exchange, caller: Caller, parsed: ParsedRequest | Refusal, _translated: object = None
+        self, exchange: Exchange, caller: Caller, read: ReadRequest | Refusal, _translated: object = None
     ) -> None:
         """Begin a request that was read before, unless its client has left."""
         request = exchange.request
         if exchange.ended:
             return
         try:
-            if isinstance(parsed, Refusal):
-                raise parsed
+            if isinstance(read, Refusal):
+                raise read
             self._check_open()
             if caller.region is not None:
                 claim = self._authentication.of_forwarded(request)[1]
-                self.new_request(self._path, exchange, _as_claimed(parsed, claim), claim.request_id).begin()
+                self._new_request(self._path, exchange, _as_claimed(read, claim), claim.request_id).begin()
             elif caller.idempotent:
-                self._begin_idempotent_request(request, exchange, caller, parsed)
+                self._begin_idempotent_request(request, exchange, caller, read)
             else:
-                self.new_request(self._path, exchange, parsed, self._path.engines.ids.receipt()).begin()
+                self._new_request(self._path, exchange, read, self._path.engines.ids.receipt()).begin()
         except Exception as error:
             _answer_error(request, exchange, error)
 
@@ -310,26 +304,26 @@ class PublicEndpoint:
         """Begin a request that another proxy forwards. Its receipt has the id that the other proxy has given it."""
         tenant, claim = self._authentication.of_forwarded(request)
         caller = self._parser.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
-        parsed = _as_claimed(self._parser.read(request, caller), claim)
-        self.new_request(self._path, exchange, parsed, claim.request_id).begin()
+        read = _as_claimed(self._parser.read(request, caller), claim)
+        self._new_request(self._path, exchange, read, claim.request_id).begin()
 
     def _begin_idempotent_request(
-        self, request: Request, exchange: Exchange, caller: Caller, parsed: ParsedRequest | None = None
+        self, request: Request, exchange: Exchange, caller: Caller, read: ReadRequest | None = None
     ) -> None:
-        """Join the request that the key stands for, or begin it. `parsed`: where it was read already."""
+        """Join the request that the key stands for, or begin it. `read`: where it was read already."""
         call = self._idempotent_calls.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
         if call is None:
             return
-        if parsed is None:
-            parsed = self._parser.read(request, caller)
+        if read is None:
+            read = self._parser.read(request, caller)
         shared = self._idempotent_calls.share(call, exchange, may_keep=caller.served_here)
-        self._idempotent_calls.begin(shared, partial(self._begin_shared_request, request, shared, parsed))
+        self._idempotent_calls.begin(shared, partial(self._begin_shared_request, request, shared, read))
 
-    def _begin_shared_request(self, request: Request, shared: SharedExchange, parsed: ParsedRequest) -> None:
+    def _begin_shared_request(self, request: Request, shared: SharedExchange, read: ReadRequest) -> None:
         """Begin a request that no other process has, maybe a moment after it came."""
         try:
             self._check_open()
-            inference = self.new_request(self._path, shared, parsed, self._path.engines.ids.receipt())
+            inference = self._new_request(self._path, shared, read, self._path.engines.ids.receipt())
             shared.served = inference
             inference.begin()
         except Exception as error:
@@ -353,11 +347,14 @@ def _route_of(path: str) -> str:
     return "other" if dialect is None else dialect.route
 
 
-def _as_claimed(parsed: ParsedRequest, claim: Forward) -> ParsedRequest:
-    """The intake of a forwarded request, with what the proxy that its client has reached knows of it."""
+def _as_claimed(read: ReadRequest, claim: Forward) -> ReadRequest:
+    """A forwarded request, with what the proxy that its client has reached knows of it."""
+    parsed = read.parsed
     if claim.route is None and claim.changes == NO_CHANGES:
-        return replace(parsed, rtt_ms=claim.rtt_ms)
-    return replace(parsed, route=claim.route or parsed.route, changes=claim.changes, rtt_ms=claim.rtt_ms)
+        parsed = replace(parsed, rtt_ms=claim.rtt_ms)
+    else:
+        parsed = replace(parsed, route=claim.route or parsed.route, changes=claim.changes, rtt_ms=claim.rtt_ms)
+    return read._replace(parsed=parsed)
 
 
 def _answer_count(exchange: Exchange, dialect: Dialect, tokens: int, estimated: bool) -> None:

@@ -30,6 +30,7 @@ from warmroute_proxy.server.base.metrics import HeldBy
 from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.build import Proxy, build, control_planes
 from warmroute_proxy.server.check import probe, problems_of, shown, zero_digests
+from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe as probe_engines
 from warmroute_proxy.server.http.asgi import Bridge
@@ -42,6 +43,7 @@ from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
 from warmroute_proxy.server.reload.checks import problems_for_processes
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.open_requests import OpenRequests
+from warmroute_proxy.server.tracing.traced_request import request_maker
 
 log = logging.getLogger("warmroute.proxy")
 
@@ -178,8 +180,10 @@ async def _run(
     conversations = _conversations(config, proxy, slot)
     orders = proxy.reload_orders(running, source)
     loop.add_signal_handler(signal.SIGHUP, _hung_up, tls, orders)
-    public_plane, admin_plane = control_planes(proxy, orders)
-    public = _public_listener(proxy, public_plane, limits, picker=picker)
+    readiness = proxy.readiness(orders)
+    page = proxy.metrics_page(orders.reloads.discovery, readiness)
+    public_plane, admin_plane = control_planes(proxy, orders, readiness, page)
+    public = _public_listener(proxy, public_plane, limits, readiness, picker=picker)
     admin_limits = replace(limits, connections=ADMIN_CONNECTIONS)
     admin = Listener(proxy.admin_endpoint(admin_plane), admin_limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     orders.reloads.begin()
@@ -190,7 +194,7 @@ async def _run(
     context = tls.context if tls is not None else None
     port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)
     admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port, shared=shared)
-    steps = [*proxy.sweep_steps([public, admin]), orders.reloads.sweep]
+    steps = [*proxy.sweep_steps([public, admin]), page.publish, orders.reloads.sweep]
     watching = [orders.watch(proxy.live), conversations.keep(), *proxy.stores.watching()]
     tasks = [loop.create_task(each) for each in [*_always(proxy, steps), *watching]]
     _collect_less_often()
@@ -231,14 +235,18 @@ def _collect_less_often() -> None:
     gc.set_threshold(50_000, 50, 100)
 
 
-def _public_listener(proxy: Proxy, control_plane: Bridge, limits: Limits, *, picker: bool) -> PublicListener:
+def _public_listener(
+    proxy: Proxy, control_plane: Bridge, limits: Limits, readiness: Readiness, *, picker: bool
+) -> PublicListener:
     """What clients reach, or their gateway."""
-    endpoint = proxy.public_endpoint(control_plane)
+    new_request = request_maker(proxy.tracing)
     if not picker:
+        endpoint = proxy.public_endpoint(control_plane, new_request)
         return Listener(endpoint, limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
-    from warmroute_proxy.server.picker.listener import PickerListener
+    from warmroute_proxy.server.picker.listener import PickerListener, for_gateway
 
-    return PickerListener(proxy, endpoint, limits)
+    endpoint = proxy.public_endpoint(control_plane, for_gateway(new_request))
+    return PickerListener(proxy, endpoint, limits, readiness.is_ready)
 
 
 def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets as random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -30,25 +29,18 @@ class Routing(NamedTuple):
 
     router: Router
     recording: Recording | None
-    peer_processes: PeerProcesses | None
     conversations: Conversations
 
 
 def routing(
-    config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
+    config: Config,
+    slot: ProcessSlot | None,
+    engines: Engines,
+    metrics: Metrics,
+    announcements: Announcements,
+    peer_processes: PeerProcesses | None,
 ) -> Routing:
     """The router and the conversations, with the drain orders from before a restart."""
-    made = _made(config, slot, engines, metrics, announcements)
-    for region in config.regions:
-        made.router.set_peer_up(region.name, False)  # until its first probe tells its version
-    _restore_drains(config, engines, made.router)
-    return made
-
-
-def _made(
-    config: Config, slot: ProcessSlot | None, engines: Engines, metrics: Metrics, announcements: Announcements
-) -> Routing:
-    """The same, before those orders."""
     others_here = announcements.other_proxies
     announce = announcements.newest if announcements.active or others_here.active else None
     name = random.token_hex(8)
@@ -57,23 +49,28 @@ def _made(
     fleet = here, engines.workers(), others, config.proxy.policy
     recording = None if config.proxy.record is None else Recording(_record_of(config.proxy.record, slot), loop)
     listeners = [] if recording is None else [Recorder(recording.write, VERSION, *fleet)]
-    if slot is None:
-        if not others_here.active:
+    if peer_processes is not None:
+        send = _to_both(peer_processes, others_here) if others_here.active else peer_processes.send
+        replica = Replica(*fleet, send=send, receive=peer_processes.apply_updates, listeners=listeners)
+        router = replica.router
+        if others_here.active:
+            others_here.start(replica, peer_processes.show, peer_processes.apply_updates)
+        conversations = Conversations(name, announcements.newest, peer_processes.apply_updates)
+        peer_processes.start(replica, engines, metrics, conversations)
+    else:
+        conversations = Conversations(name, announce)
+        if others_here.active:
+            alone = Replica(*fleet, send=others_here.send, listeners=listeners)
+            router = alone.router
+            others_here.start(alone)
+        else:
             router = Router(*fleet, listeners=listeners)
-            return Routing(router, recording, None, Conversations(name, announce))
-        alone = Replica(*fleet, send=others_here.send, listeners=listeners)
-        others_here.start(alone)
-        return Routing(alone.router, recording, None, Conversations(name, announce))
-    peer_processes = PeerProcesses(slot.shared_memory, slot.number, time.monotonic, loop)
-    send = _to_both(peer_processes, others_here) if others_here.active else peer_processes.send
-    replica = Replica(*fleet, send=send, receive=peer_processes.apply_updates, listeners=listeners)
-    if others_here.active:
-        peer_processes.on_shown = others_here.apply
-        others_here.start(replica, peer_processes.show, peer_processes.apply_updates)
-    announcements.processes = peer_processes
-    conversations = Conversations(name, announcements.newest, peer_processes.apply_updates)
-    peer_processes.start(replica, engines, metrics, conversations)
-    return Routing(replica.router, recording, peer_processes, conversations)
+    for region in config.regions:
+        router.set_peer_up(region.name, False)  # until its first probe tells its version
+    for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
+        if engine_id in engines.by_id:
+            engines.drain(engine_id, "operator", True, router, since_s)
+    return Routing(router, recording, conversations)
 
 
 def _record_of(path: Path, slot: ProcessSlot | None) -> Path:
@@ -89,10 +86,3 @@ def _to_both(peer_processes: PeerProcesses, other_proxies: OtherProxies) -> Call
         other_proxies.send(event, now_s)
 
     return send
-
-
-def _restore_drains(config: Config, engines: Engines, router: Router) -> None:
-    """Follow the drain orders that were given before a restart."""
-    for engine_id, since_s in drain_orders.load(config.proxy.state_dir).items():
-        if engine_id in engines.by_id:
-            engines.drain(engine_id, "operator", True, router, since_s)

@@ -30,6 +30,7 @@ from warmroute_proxy.server.engines.kv_events import KvEvents
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.main import _sweep
 from warmroute_proxy.server.request.admission import Admission
+from warmroute_proxy.server.request.inference_request import InferenceRequest
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
 RECORD = 'record = "turns.record"'
@@ -102,7 +103,7 @@ async def scene(folder: Path, limits: str = "") -> AsyncIterator[Scene]:
     engines = [ScriptedEngine(name, answers) for name in ("e0", "e1")]
     process = ProxyProcess(folder, [engine.toml() for engine in engines], second=LIMITS, limits=limits, extra=RECORD)
     proxy = await build(load_config(process.write_config()), None)
-    endpoint = proxy.public_endpoint(None)  # type: ignore[arg-type]
+    endpoint = proxy.public_endpoint(None, InferenceRequest)  # type: ignore[arg-type]
     listener = Listener(endpoint, proxy.config.limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     port = await listener.listen("127.0.0.1", 0)
     sweep = asyncio.create_task(_sweep(proxy.open_requests, proxy.sweep_steps([listener]), proxy.clock, proxy.loop_lag))

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from tests.subjects.scripted import Handler, ScriptedEngine
-from tests.unit.core.test_router import facts, send
+from tests.unit.core.test_router import routing, send
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
@@ -38,7 +38,7 @@ async def test_a_prompt_that_ends_while_the_report_is_under_way_is_not_counted_a
         return int(worker["queue_s"] / worker["prefill_s_per_token"] + 0.5)
 
     try:
-        ticket = send(router, facts(tokens=WAITING), NOW_S)
+        ticket = send(router, routing(tokens=WAITING), NOW_S)
         probing = asyncio.create_task(probe(engines, router))
         await asyncio.to_thread(asked.wait)
         assert queued_tokens() == WAITING

@@ -11,14 +11,14 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import MAX_RECHECKED, Placement, next_dispatches, place_queued
 
 SLOTS, STAY_S = 4, 8.0
 
 
-def facts(name: int, thousands: int, **changed: Any) -> RoutingRequest:
+def routing(name: int, thousands: int, **changed: Any) -> RoutingRequest:
     """A turn of session `name`, by 4 bytes a token."""
     chain = Chain([name * 1000 + n for n in range(thousands)], [4000 * (n + 1) for n in range(thousands)])
     fields: dict[str, Any] = {
@@ -55,7 +55,7 @@ class Scene:
 
     def fill(self, id_: str) -> None:
         """Answers under way in all slots of an engine."""
-        self.tickets += [self.send(facts(900 + number, 1), id_) for number in range(SLOTS)]
+        self.tickets += [self.send(routing(900 + number, 1), id_) for number in range(SLOTS)]
 
     def end_one(self) -> None:
         """The oldest of those ends."""
@@ -101,49 +101,49 @@ class Scene:
 def scene() -> Scene:
     """Session 1 has its long history at `a`, whose turns take 8 s; `b` is idle."""
     scene = Scene("a", "b")
-    scene.serve(facts(1, 100), "a")
+    scene.serve(routing(1, 100), "a")
     scene.fill("a")
     return scene
 
 
 def test_a_full_home_is_waited_for_where_computing_again_is_dearer(scene: Scene) -> None:
-    assert scene.goes(facts(1, 101)) is None
+    assert scene.goes(routing(1, 101)) is None
 
 
 def test_who_has_nothing_to_wait_for_goes_where_there_is_room(scene: Scene) -> None:
-    assert scene.goes(facts(2, 20)) == "b"
+    assert scene.goes(routing(2, 20)) == "b"
 
 
 def test_a_full_decode_engine_is_waited_for_likewise() -> None:
     scene = Scene("p", "d", "a", roles={"p": "prefill", "d": "decode"})
-    scene.serve(facts(1, 100), "p")
+    scene.serve(routing(1, 100), "p")
     scene.fill("p")
-    assert scene.goes(facts(1, 101)) is None
-    assert scene.goes(facts(2, 20)) == "a"
+    assert scene.goes(routing(1, 101)) is None
+    assert scene.goes(routing(2, 20)) == "a"
     scene.now += 600.0
-    assert scene.goes(facts(1, 101)) == "a"
+    assert scene.goes(routing(1, 101)) == "a"
 
 
 def test_a_full_prefill_engine_is_waited_for_likewise() -> None:
     scene = Scene("p", "d", "a", roles={"p": "prefill", "d": "decode"})
-    scene.serve(facts(1, 100), "p")
+    scene.serve(routing(1, 100), "p")
     for number in range(SLOTS):  # prompts that are not computed yet
-        turn = facts(900 + number, 1)
+        turn = routing(900 + number, 1)
         scene.router.dispatched(turn, scene.router.place(turn, scene.now, frozenset({"a"})), scene.now)
-    assert scene.goes(facts(1, 101)) is None
+    assert scene.goes(routing(1, 101)) is None
     scene.now += 600.0
-    assert scene.goes(facts(1, 101)) == "a"
+    assert scene.goes(routing(1, 101)) == "a"
 
 
 def test_a_short_history_is_computed_again() -> None:
     scene = Scene("a", "b")
-    scene.serve(facts(1, 2), "a")
+    scene.serve(routing(1, 2), "a")
     scene.fill("a")
-    assert scene.goes(facts(1, 3)) == "b"
+    assert scene.goes(routing(1, 3)) == "b"
 
 
 def test_nobody_waits_for_an_engine_that_ends_nothing(scene: Scene) -> None:
-    waiter = scene.wait(facts(1, 101))
+    waiter = scene.wait(routing(1, 101))
     assert scene.next(again=True) == []
     scene.now += 600.0
     assert scene.next(again=True) == [(waiter.item, "b")]
@@ -151,40 +151,40 @@ def test_nobody_waits_for_an_engine_that_ends_nothing(scene: Scene) -> None:
 
 def test_nobody_waits_for_an_engine_of_which_no_end_is_known() -> None:
     scene = Scene("a", "b")
-    scene.send(facts(1, 100), "a")
+    scene.send(routing(1, 100), "a")
     for number in range(SLOTS - 1):
-        scene.send(facts(900 + number, 1), "a")
-    assert scene.goes(facts(1, 101)) == "b"
+        scene.send(routing(900 + number, 1), "a")
+    assert scene.goes(routing(1, 101)) == "b"
 
 
 def test_the_more_wait_the_less_it_is_worth(scene: Scene) -> None:
     waiting = 0
-    while scene.goes(facts(1, 101)) is None:
-        scene.wait(facts(1, 101))
+    while scene.goes(routing(1, 101)) is None:
+        scene.wait(routing(1, 101))
         waiting += 1
         assert waiting < 1000
     assert waiting > 1
 
 
 def test_many_of_another_tenant_who_wait_are_no_reason_to_leave(scene: Scene) -> None:
-    while scene.goes(facts(1, 101), "flood") is None:
-        scene.wait(facts(1, 101), "flood")
-    assert scene.goes(facts(1, 101), "other") is None
+    while scene.goes(routing(1, 101), "flood") is None:
+        scene.wait(routing(1, 101), "flood")
+    assert scene.goes(routing(1, 101), "other") is None
 
 
 def test_one_that_was_idle_before_it_became_full_is_not_stuck() -> None:
     scene = Scene("a", "b")
-    scene.serve(facts(1, 100), "a")
+    scene.serve(routing(1, 100), "a")
     scene.now += 600.0
     scene.fill("a")
-    assert scene.goes(facts(1, 101)) is None
+    assert scene.goes(routing(1, 101)) is None
     scene.now += 600.0
-    assert scene.goes(facts(1, 101)) == "b"
+    assert scene.goes(routing(1, 101)) == "b"
 
 
 def test_of_many_who_wait_a_few_are_asked_at_once_and_all_of_them_in_turn(scene: Scene) -> None:
     scene.router.set_up("b", up=False)
-    everyone = {scene.wait(facts(1, 101), f"tenant {number}") for number in range(3 * MAX_RECHECKED)}
+    everyone = {scene.wait(routing(1, 101), f"tenant {number}") for number in range(3 * MAX_RECHECKED)}
     scene.router.set_up("b", up=True)
     for _ in range(2):
         asked = []
@@ -199,14 +199,14 @@ def test_who_waits_goes_to_another_region_once_that_is_there() -> None:
     scene = Scene("a", peers=[Peer("west", 0.05)])
     scene.router.set_peer_up("west", up=False)
     scene.fill("a")
-    waiter = scene.wait(facts(2, 20))
+    waiter = scene.wait(routing(2, 20))
     assert scene.next(again=True) == []
     scene.router.set_peer_up("west", up=True)
     assert scene.next(again=True) == [(waiter.item, "region:west")]
 
 
 def test_an_end_lets_one_go_who_waits_for_that_engine(scene: Scene) -> None:
-    first, second = scene.wait(facts(1, 101)), scene.wait(facts(1, 101))
+    first, second = scene.wait(routing(1, 101)), scene.wait(routing(1, 101))
     assert scene.next() == []
     scene.end_one()
     assert scene.next() == [(first.item, "a")]
@@ -214,19 +214,19 @@ def test_an_end_lets_one_go_who_waits_for_that_engine(scene: Scene) -> None:
 
 
 def test_who_comes_later_does_not_pass_by_the_line(scene: Scene) -> None:
-    scene.wait(facts(1, 101))
+    scene.wait(routing(1, 101))
     scene.end_one()
-    assert scene.goes(facts(1, 101)) is None
+    assert scene.goes(routing(1, 101)) is None
 
 
 def test_a_short_turn_passes_a_long_one_until_that_is_due(scene: Scene) -> None:
     scene.fill("b")
-    cold = scene.wait(facts(2, 20))  # a second of prefill: due after 4
+    cold = scene.wait(routing(2, 20))  # a second of prefill: due after 4
     scene.router.set_up("b", up=False)
     scene.now += 2.0
-    warm = scene.wait(facts(1, 101))
+    warm = scene.wait(routing(1, 101))
     scene.now += 10.0
-    late = scene.wait(facts(1, 101))
+    late = scene.wait(routing(1, 101))
     order = []
     for _ in range(3):
         scene.end_one()
@@ -235,7 +235,7 @@ def test_a_short_turn_passes_a_long_one_until_that_is_due(scene: Scene) -> None:
 
 
 def test_a_place_that_is_gone_is_waited_for_no_more(scene: Scene) -> None:
-    waiter = scene.wait(facts(1, 101))
+    waiter = scene.wait(routing(1, 101))
     scene.router.remove_worker("a")
     assert scene.next() == [(waiter.item, "b")]
 
@@ -244,4 +244,4 @@ def test_nothing_that_serves_is_said() -> None:
     scene = Scene("a")
     scene.router.set_up("a", up=False)
     with pytest.raises(NoWorker):
-        scene.goes(facts(1, 1))
+        scene.goes(routing(1, 1))

@@ -12,14 +12,14 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 HASHES, ENDS = list(range(1, 11)), [4_000 * n for n in range(1, 11)]
 BEFORE = SettledTurn(("a",), "east", 32_000, 8_000, 10, 0, 1, 0, 8)
 REPORTED = {"prompt_tokens": 10_000, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
 
 
-def facts(**changed: Any) -> RoutingRequest:
+def routing(**changed: Any) -> RoutingRequest:
     made = RoutingRequest("m", 1, 1, False, None, Chain(HASHES, ENDS), 32_000, 2, 100, None, None, False)
     return msgspec.structs.replace(made, **changed)
 
@@ -28,9 +28,9 @@ def decision(busy: bool = False, gone: bool = False) -> Decision:
     """One that went to b, beside which a was idle, busy or could not be used."""
     router = Router("east", [Worker("a", "a", 0, "aggregated"), Worker("b", "b", 0, "aggregated")])
     if busy:
-        other = facts(chain=Chain([99], [4_000_000]), lineage=2, session=2, turn=1)
+        other = routing(chain=Chain([99], [4_000_000]), lineage=2, session=2, turn=1)
         router.dispatched(other, router.place(other, 0.0, frozenset({"b"})), 0.0)
-    chosen = router.place(facts(), 1.0, frozenset({"a"}) if gone else frozenset())
+    chosen = router.place(routing(), 1.0, frozenset({"a"}) if gone else frozenset())
     if chosen.cache_worker == "a":  # as if its own terms had said so
         chosen = msgspec.structs.replace(chosen, cache_worker="b")
     return chosen
@@ -38,7 +38,14 @@ def decision(busy: bool = False, gone: bool = False) -> Decision:
 
 def turn(**changed: Any) -> MovedTurn:
     usage = merge_usage(changed.pop("reported", REPORTED), None, None, 0)
-    fields = {"facts": facts(), "decision": decision(), "usage": usage, "tokens": 7_000, "attempts": 1, "answers": 1}
+    fields = {
+        "routing": routing(),
+        "decision": decision(),
+        "usage": usage,
+        "tokens": 7_000,
+        "attempts": 1,
+        "answers": 1,
+    }
     return MovedTurn(**{**fields, **changed})
 
 
@@ -55,11 +62,11 @@ def test_a_turn_is_followed_by_one_credit() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"facts": facts(derived=True)},
-        {"facts": facts(turn=3)},
-        {"facts": facts(turn=1)},
-        {"facts": facts(salt_epoch=1)},
-        {"facts": facts(chain=Chain([*HASHES[:7], 88, 9, 10], ENDS))},
+        {"routing": routing(derived=True)},
+        {"routing": routing(turn=3)},
+        {"routing": routing(turn=1)},
+        {"routing": routing(salt_epoch=1)},
+        {"routing": routing(chain=Chain([*HASHES[:7], 88, 9, 10], ENDS))},
         {"decision": decision(busy=True)},
         {"decision": decision(gone=True)},
         {"decision": msgspec.structs.replace(decision(), cache_worker="a")},

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from random import Random
 
-from tests.unit.core.test_router import PD, aggregated, facts, send
+from tests.unit.core.test_router import PD, aggregated, routing, send
 
 from warmroute_proxy.core.cache.occupancy import FIRST, RAISED, Occupancy
 from warmroute_proxy.core.load.engine_loads import EngineLoads
@@ -11,7 +11,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.histories import Histories
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 TOKENS = 10_000
 CONVERSATIONS = 60
@@ -48,10 +48,10 @@ def replayed(worker: Worker, held: int, *, events: bool = False) -> tuple[int, i
     if events:
         router.cache_removed(worker.id, [1], "device")
     for name in range(CONVERSATIONS):
-        turn(router, engine, facts(name), 0.0)
+        turn(router, engine, routing(name), 0.0)
     evicted = unnoticed = given_up = 0
     for number in range(3000):
-        request = facts(min(random.randrange(CONVERSATIONS), random.randrange(CONVERSATIONS)), turn=2)
+        request = routing(min(random.randrange(CONVERSATIONS), random.randrange(CONVERSATIONS)), turn=2)
         predicted = router.place(request, float(number)).predicted_cached_tokens
         if number >= 1000:
             evicted += not engine.has(request)
@@ -82,8 +82,8 @@ def test_what_an_engine_tells_by_events_or_keeps_in_other_tiers_is_not_guessed()
 def test_an_engine_that_reports_nothing_as_cached_is_not_believed() -> None:
     router, engine = Router("east", aggregated("a")), Engine(0)
     for number in range(300):
-        turn(router, engine, facts(number % 20, turn=2), float(number))
-    assert router.place(facts(0, turn=2), 300.0).predicted_cached_tokens > 0
+        turn(router, engine, routing(number % 20, turn=2), float(number))
+    assert router.place(routing(0, turn=2), 300.0).predicted_cached_tokens > 0
 
 
 def test_a_turn_waits_for_its_history_and_not_where_it_is_gone() -> None:
@@ -91,7 +91,7 @@ def test_a_turn_waits_for_its_history_and_not_where_it_is_gone() -> None:
     engines = {"a": Engine(4), "b": Engine(4)}
 
     def served(name: int, now_s: float) -> str:
-        request = facts(name, turn=2)
+        request = routing(name, turn=2)
         cache_worker = router.place(request, now_s).cache_worker
         turn(router, engines[cache_worker], request, now_s)
         return cache_worker
@@ -99,14 +99,14 @@ def test_a_turn_waits_for_its_history_and_not_where_it_is_gone() -> None:
     for number in range(600):  # each conversation has two turns, then 19 others have theirs
         served(number // 2 % 20, float(number))
     home = served(100, 600.0)
-    busy = facts(101, 30_000)
+    busy = routing(101, 30_000)
     ticket = router.dispatched(busy, router.place(busy, 600.0, frozenset({"a", "b"} - {home})), 600.0)
-    assert router.place(facts(100, turn=2), 600.0).cache_worker == home
+    assert router.place(routing(100, turn=2), 600.0).cache_worker == home
     router.failed(ticket, 600.0, ())
     for number in range(80):
         served(number // 2 % 20, 601.0 + number)
     router.dispatched(busy, router.place(busy, 700.0, frozenset({"a", "b"} - {home})), 700.0)
-    decision = router.place(facts(100, turn=2), 700.0)
+    decision = router.place(routing(100, turn=2), 700.0)
     assert decision.cache_worker != home
     assert decision.predicted_cached_tokens == 0
     assert decision.known_tokens > 0
@@ -115,13 +115,13 @@ def test_a_turn_waits_for_its_history_and_not_where_it_is_gone() -> None:
 def test_a_history_that_is_in_use_is_not_gone_however_long_its_turn_lasts() -> None:
     router, engine = Router("east", aggregated("a")), Engine(4)
     for number in range(800):
-        turn(router, engine, facts(number // 2 % 20, turn=2), float(number))
-    assert router.place(facts(0, turn=2), 800.0).predicted_cached_tokens < 0.2 * TOKENS
-    ticket = send(router, facts(0, turn=2), 800.0)
+        turn(router, engine, routing(number // 2 % 20, turn=2), float(number))
+    assert router.place(routing(0, turn=2), 800.0).predicted_cached_tokens < 0.2 * TOKENS
+    ticket = send(router, routing(0, turn=2), 800.0)
     router.first_token(ticket, 800.0)
     for number in range(400):
-        turn(router, engine, facts(1 + number // 2 % 19, turn=2), 801.0 + number)
-    assert router.place(facts(0, turn=3), 1300.0).predicted_cached_tokens > 0
+        turn(router, engine, routing(1 + number // 2 % 19, turn=2), 801.0 + number)
+    assert router.place(routing(0, turn=3), 1300.0).predicted_cached_tokens > 0
 
 
 def test_a_prompt_displaces_others_when_its_worker_computes_it_and_not_while_it_waits() -> None:
@@ -129,32 +129,32 @@ def test_a_prompt_displaces_others_when_its_worker_computes_it_and_not_while_it_
     router.observe_loads("a", EngineLoads(max_tokens=3 * TOKENS), 0.0)
     engine = Engine(3)
     for name in (1, 1, 2, 3):
-        turn(router, engine, facts(name, turn=2), 0.0)
-    at_work, waiting = send(router, facts(3, turn=3), 1.0), send(router, facts(4, turn=2), 1.0)
-    assert router.place(facts(1, turn=3), 1.0).predicted_cached_tokens > 0.9 * TOKENS
+        turn(router, engine, routing(name, turn=2), 0.0)
+    at_work, waiting = send(router, routing(3, turn=3), 1.0), send(router, routing(4, turn=2), 1.0)
+    assert router.place(routing(1, turn=3), 1.0).predicted_cached_tokens > 0.9 * TOKENS
     router.first_token(at_work, 2.0)
-    assert router.place(facts(1, turn=3), 2.0).predicted_cached_tokens == 0
+    assert router.place(routing(1, turn=3), 2.0).predicted_cached_tokens == 0
     router.first_token(waiting, 3.0)
-    assert router.place(facts(4, turn=3), 3.0).predicted_cached_tokens > 0.9 * TOKENS
+    assert router.place(routing(4, turn=3), 3.0).predicted_cached_tokens > 0.9 * TOKENS
 
 
 def test_a_prefill_worker_evicts_in_the_order_of_prompts_however_long_the_answers_are() -> None:
     """Conversation 1 had its prompt before 2 had, and its answer lasts longer."""
     router = Router("east", PD)
     router.observe_loads("p", EngineLoads(max_tokens=2 * TOKENS), 0.0)
-    first = facts(1)
+    first = routing(1)
     seen = send(router, first)
     router.settled(seen, first, 0.0, TOKENS, TOKENS, 0)  # the engine reports what it has cached
-    again, other = facts(1, turn=2), facts(2)
+    again, other = routing(1, turn=2), routing(2)
     long, short = send(router, again), send(router, other)
     for ticket in (long, short):
         router.first_token(ticket, 1.0)
     router.settled(short, other, 2.0, TOKENS, 0, 0)
     router.settled(long, again, 9.0, TOKENS, TOKENS, 0)
-    third = facts(3)
+    third = routing(3)
     router.settled(send(router, third, 10.0), third, 11.0, TOKENS, 0, 0)
-    assert router.place(facts(1, turn=3), 12.0).predicted_cached_tokens == 0
-    assert router.place(facts(2, turn=2), 12.0).predicted_cached_tokens > 0.9 * TOKENS
+    assert router.place(routing(1, turn=3), 12.0).predicted_cached_tokens == 0
+    assert router.place(routing(2, turn=2), 12.0).predicted_cached_tokens > 0.9 * TOKENS
 
 
 def test_what_an_engine_says_that_it_holds_bounds_what_is_believed_of_it() -> None:
@@ -163,8 +163,8 @@ def test_what_an_engine_says_that_it_holds_bounds_what_is_believed_of_it() -> No
     router.observe_loads("a", EngineLoads(max_tokens=5 * TOKENS), 0.0)
     engine = Engine(5)
     for name in (1, 1, 2, 3, 4, 5, 6):
-        turn(router, engine, facts(name, turn=2), 0.0)
-    predicted = {name: router.place(facts(name, turn=2), 1.0).predicted_cached_tokens for name in range(1, 7)}
+        turn(router, engine, routing(name, turn=2), 0.0)
+    predicted = {name: router.place(routing(name, turn=2), 1.0).predicted_cached_tokens for name in range(1, 7)}
     assert predicted.pop(1) == 0
     assert min(predicted.values()) > 0.9 * TOKENS
 
@@ -214,7 +214,7 @@ def test_the_least_recently_used_history_is_forgotten_and_counts_as_cached() -> 
 def test_the_lineages_that_lost_their_history_first_are_dropped_first() -> None:
     router = Router("east", aggregated("a"))
     router.observe_loads("a", EngineLoads(max_tokens=TOKENS), 0.0)
-    ticket = send(router, facts(0))
+    ticket = send(router, routing(0))
     histories, load = Histories(max_entries=2), ticket.cache_worker.load
     load.occupancy.reports = True
     for name in range(1, 6):
@@ -224,8 +224,8 @@ def test_the_lineages_that_lost_their_history_first_are_dropped_first() -> None:
 
 def test_the_answer_that_a_worker_has_generated_counts_as_cached_there() -> None:
     router = Router("east", aggregated("a"))
-    first = facts(1)
+    first = routing(1)
     router.settled(send(router, first), first, 1.0, TOKENS, 0, 500)
     blocks = [*first.chain.hashes, 1], [*first.chain.ends, first.chain.ends[-1] + 4000]
-    decision = router.place(facts(1, turn=2, chain=Chain(*blocks)), 2.0)
+    decision = router.place(routing(1, turn=2, chain=Chain(*blocks)), 2.0)
     assert decision.predicted_cached_tokens == TOKENS + 500

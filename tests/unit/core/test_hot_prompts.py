@@ -8,15 +8,15 @@ from tests.search import searched
 
 from warmroute_proxy.core.placement.hot_prompts import MAX_AGE_S, MIN_BYTES, HotPrompt, HotPrompts
 
-from .test_router import facts
+from .test_router import routing
 
 
 def prompt(lineage: int, size: int = MIN_BYTES, cache_worker: str = "a") -> HotPrompt:
-    return HotPrompt(facts(lineage), b"x" * size, "/v1", "salt", None, frozenset(), cache_worker)
+    return HotPrompt(routing(lineage), b"x" * size, "/v1", "salt", None, frozenset(), cache_worker)
 
 
 def bodies(kept: HotPrompts, cache_worker: str = "a", now_s: float = 0.0) -> list[tuple[int, int]]:
-    return [(found.facts.lineage, len(found.body)) for found in kept.hottest([cache_worker], now_s)]
+    return [(found.routing.lineage, len(found.body)) for found in kept.hottest([cache_worker], now_s)]
 
 
 def test_a_lineage_has_its_last_prompt() -> None:

@@ -18,7 +18,7 @@ from warmroute_proxy.core.replicas.record import MAGIC, Frames, Opened, Placed, 
 from warmroute_proxy.core.replicas.recorder import Playback
 from warmroute_proxy.core.replicas.replica import Replica
 
-from .test_router import aggregated, facts, send
+from .test_router import aggregated, routing, send
 
 TOKENS = 101
 BASE_S = 0.02
@@ -31,7 +31,7 @@ def worker(router: Router, id_: str, now_s: float) -> dict[str, Any]:
 
 def stream(router: Router, to: str, s_per_token: float, now_s: float, name: int = 1) -> float:
     """A streamed turn on one worker of aggregated ones; returns when it ended."""
-    asked = facts(name, tokens=1000)
+    asked = routing(name, tokens=1000)
     others = frozenset(id_ for id_ in router.snapshot(now_s)["workers"] if id_ != to)
     ticket = router.dispatched(asked, router.place(asked, now_s, others), now_s)
     router.first_token(ticket, now_s + 0.05)
@@ -58,15 +58,15 @@ def test_a_slow_worker_gets_the_difference_added_to_what_a_token_costs() -> None
     assert slow["decode_s_per_token"] == pytest.approx(5 * BASE_S, rel=0.01)
     assert slow["decode_slower_s_per_token"] == pytest.approx(4 * BASE_S, rel=0.01)
     assert worker(router, "a", now_s)["decode_slower_s_per_token"] == 0.0
-    assert all(send(router, facts(100 + n), now_s).cache_worker.id != "b" for n in range(12))
-    asked = facts(200, expected_output_tokens=1000)
+    assert all(send(router, routing(100 + n), now_s).cache_worker.id != "b" for n in range(12))
+    asked = routing(200, expected_output_tokens=1000)
     costs = {reason.id: reason.decode_s for reason in router.place(asked, now_s).reasons}
     assert costs["b"] == pytest.approx(1000 * 4 * BASE_S, rel=0.01)
 
 
 def test_a_penalty_is_a_cost_that_a_warm_prefix_can_outweigh() -> None:
     router = Router("east", aggregated("a", "b"))
-    long = facts(50, tokens=150_000, expected_output_tokens=20)
+    long = routing(50, tokens=150_000, expected_output_tokens=20)
     ticket = router.dispatched(long, router.place(long, 0.0, frozenset({"a"})), 0.0)
     router.settled(ticket, long, 8.0, 150_000, 0, 20)
     now_s = after_streams(router, {"a": BASE_S, "b": 4 * BASE_S}, 10.0, MIN_STREAMS + 1)
@@ -79,14 +79,14 @@ def test_a_slow_decode_worker_gets_no_new_requests() -> None:
     router = Router("east", workers)
     now_s = 0.0
     for n in range(2 * MIN_STREAMS + 2):
-        asked = facts(n, tokens=1000)
+        asked = routing(n, tokens=1000)
         decision = router.place(asked, now_s, frozenset({f"d{n % 2}"}))
         assert decision.decode is not None
         ticket = router.dispatched(asked, decision, now_s)
         router.first_token(ticket, now_s)
         now_s += 100 * BASE_S * (10 if decision.decode.id == "d0" else 1)
         router.settled(ticket, asked, now_s, 1000, 0, TOKENS, TOKENS)
-    decodes = [router.place(facts(100 + n), now_s).decode for n in range(10)]
+    decodes = [router.place(routing(100 + n), now_s).decode for n in range(10)]
     assert {decode.id for decode in decodes if decode is not None} == {"d1"}
 
 
@@ -95,9 +95,9 @@ def test_after_a_minute_without_a_stream_it_is_tried_again_and_must_be_slow_anew
     now_s = after_streams(router, {"b": 5 * BASE_S, "a": BASE_S}, rounds=MIN_STREAMS + 1)
     assert worker(router, "b", now_s)["decode_slower_s_per_token"] > 0
     last_s = now_s - (TOKENS - 1) * BASE_S - 0.05
-    router.place(facts(90), last_s + FORGET_S - 0.1)
+    router.place(routing(90), last_s + FORGET_S - 0.1)
     assert worker(router, "b", last_s)["decode_slower_s_per_token"] > 0
-    router.place(facts(90), last_s + FORGET_S + 0.1)
+    router.place(routing(90), last_s + FORGET_S + 0.1)
     found = worker(router, "b", last_s + FORGET_S + 0.1)
     assert (found["decode_slower_s_per_token"], found["decode_s_per_token"]) == (0.0, 0.0)
     now_s = after_streams(router, {"a": BASE_S, "b": BASE_S}, last_s + FORGET_S + 1)
@@ -132,7 +132,7 @@ def run_beside(router: Router, requests: list[Ticket], first_s: float, end_s: fl
     for ticket in requests:
         router.first_token(ticket, first_s)
     for ticket in requests:
-        router.settled(ticket, facts(), end_s, 1000, 0, TOKENS, TOKENS)
+        router.settled(ticket, routing(), end_s, 1000, 0, TOKENS, TOKENS)
 
 
 def test_a_full_batch_or_prompts_between_the_tokens_are_not_held_against_a_worker() -> None:
@@ -140,7 +140,7 @@ def test_a_full_batch_or_prompts_between_the_tokens_are_not_held_against_a_worke
     only_b = frozenset({"a"})
     for n in range(MIN_STREAMS + 2):
         now_s = stream(router, "a", BASE_S, now_s, n)
-        batch = [facts(n, tokens=1000) for _ in range(400)]  # each delays each other by 0.1 ms a token
+        batch = [routing(n, tokens=1000) for _ in range(400)]  # each delays each other by 0.1 ms a token
         tickets = [router.dispatched(asked, router.place(asked, now_s, only_b), now_s) for asked in batch]
         run_beside(router, tickets, now_s + 1, now_s + 1 + (BASE_S + 0.04) * (TOKENS - 1))
         now_s += 10
@@ -148,10 +148,10 @@ def test_a_full_batch_or_prompts_between_the_tokens_are_not_held_against_a_worke
 
     for n in range(2 * MIN_STREAMS):
         now_s = stream(router, "a", BASE_S, now_s, n)
-        asked = facts(n, tokens=1000)
+        asked = routing(n, tokens=1000)
         ticket = router.dispatched(asked, router.place(asked, now_s, only_b), now_s)
         router.first_token(ticket, now_s)
-        beside = router.dispatched(facts(n + 50), router.place(facts(n + 50), now_s, only_b), now_s)
+        beside = router.dispatched(routing(n + 50), router.place(routing(n + 50), now_s, only_b), now_s)
         router.first_token(beside, now_s + 20)  # no token came in this time
         router.failed(beside, now_s + 20, ())
         now_s += 20 + BASE_S * (TOKENS - 1)
@@ -180,7 +180,7 @@ def test_one_stream_that_hung_makes_no_worker_slow() -> None:
 def test_answers_that_were_not_streamed_teach_nothing() -> None:
     router, now_s = Router("east", aggregated("a")), 0.0
     for n in range(2 * MIN_STREAMS):
-        asked = facts(n)
+        asked = routing(n)
         ticket = send(router, asked, now_s)
         now_s += 10
         router.settled(ticket, asked, now_s, 1000, 0, TOKENS)
@@ -250,7 +250,7 @@ def test_decisions_by_pace_come_out_of_a_record_again() -> None:
     router = recorded_router(calls.append, "1", "east", aggregated("a", "b"))
     now_s = after_streams(router, {"a": BASE_S, "b": 5 * BASE_S}, rounds=MIN_STREAMS + 1)
     for at_s in (now_s, now_s + FORGET_S, now_s + 2 * FORGET_S):
-        router.place(facts(70), at_s)
+        router.place(routing(70), at_s)
     opened, *rest = [kept.call for kept in Frames(BytesIO(MAGIC + b"".join(map(frame, calls))).read)]
     assert isinstance(opened, Opened)
     playback = Playback(opened)

@@ -14,7 +14,7 @@ from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.router import Router
 
-from .test_router import aggregated, facts, send
+from .test_router import aggregated, routing, send
 
 RATE = 1e-3
 
@@ -104,12 +104,12 @@ def test_a_restarted_worker_has_the_rate_of_the_others_and_no_past() -> None:
 
 def test_a_counter_that_goes_back_is_a_restart() -> None:
     router = Router("east", aggregated("a", "b"))
-    first = send(router, facts())
+    first = send(router, routing())
     home = first.decision.cache_worker
-    router.settled(first, facts(), 0.0, None, None, None)
+    router.settled(first, routing(), 0.0, None, None, None)
     router.observe_loads(home, EngineLoads(prefill_uncached_tokens_total=9000, prefill_busy_us_total=9), 0.0)
     router.observe_loads(home, EngineLoads(prefill_uncached_tokens_total=10, prefill_busy_us_total=9), 1.0)
-    assert router.place(facts(), 1.0).predicted_cached_tokens == 0
+    assert router.place(routing(), 1.0).predicted_cached_tokens == 0
     assert worker(router, home)["proven"] == 0
 
 
@@ -117,7 +117,7 @@ def test_workers_that_a_proxy_starts_with_are_believed_and_later_ones_not() -> N
     router = Router("east", aggregated("a"))
     router.add_worker(aggregated("b")[0])
     assert worker(router, "b")["proven"] == 1, "nothing was served yet: all are equally new"
-    router.settled(send(router, facts()), facts(), 0.0, None, None, None)
+    router.settled(send(router, routing()), routing(), 0.0, None, None, None)
     router.add_worker(aggregated("c")[0])
     router.add_worker(aggregated("a")[0])
     assert [worker(router, id_)["proven"] for id_ in "abc"] == [1, 1, 0]
@@ -126,11 +126,11 @@ def test_workers_that_a_proxy_starts_with_are_believed_and_later_ones_not() -> N
 def test_a_herd_of_new_sessions_does_not_all_land_on_a_cold_engine() -> None:
     """Each is dear elsewhere by what runs there: with belief all would go to the empty engine until it is as busy."""
     router = Router("east", aggregated("a", "b"))
-    router.settled(send(router, facts(99)), facts(99), 0.0, None, None, None)
-    busy = send(router, facts(98, tokens=60_000))
+    router.settled(send(router, routing(99)), routing(99), 0.0, None, None, None)
+    busy = send(router, routing(98, tokens=60_000))
     cold = "b" if busy.decision.cache_worker == "a" else "a"
     router.worker_restarted(cold)
-    taken = [send(router, facts(n, tokens=10_000)).decision.cache_worker for n in range(1, 9)]
+    taken = [send(router, routing(n, tokens=10_000)).decision.cache_worker for n in range(1, 9)]
     assert 0 < taken.count(cold) < 7
     assert worker(router, cold)["prefill_tokens"] <= 60_000
 
@@ -138,24 +138,24 @@ def test_a_herd_of_new_sessions_does_not_all_land_on_a_cold_engine() -> None:
 def test_exactly_one_request_is_the_trial_however_long_it_takes() -> None:
     router = Router("east", aggregated("a"))
     for _ in range(3):
-        router.failed(send(router, facts()), 0.0, ["a"])
-    trial = send(router, facts(), 2.0)
+        router.failed(send(router, routing()), 0.0, ["a"])
+    trial = send(router, routing(), 2.0)
     for now_s in (2.0, 10.0, 500.0):
         with pytest.raises(NoWorker):
-            router.place(facts(), now_s)
+            router.place(routing(), now_s)
     router.failed(trial, 500.0, ())  # its client left: nothing was learned
-    assert send(router, facts(), 500.0).decision.cache_worker == "a"
+    assert send(router, routing(), 500.0).decision.cache_worker == "a"
 
 
 def test_the_end_of_an_older_request_is_not_the_trials() -> None:
     router = Router("east", aggregated("a"))
-    older = send(router, facts(7))
+    older = send(router, routing(7))
     for _ in range(3):
-        router.failed(send(router, facts()), 0.0, ["a"])
-    send(router, facts(), 2.0)
+        router.failed(send(router, routing()), 0.0, ["a"])
+    send(router, routing(), 2.0)
     router.failed(older, 3.0, ["a"])
     with pytest.raises(NoWorker):
-        router.place(facts(), 100.0)
+        router.place(routing(), 100.0)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["send", "fail", "leave", "serve"]), st.floats(0.0, 5.0)), max_size=60))
@@ -184,14 +184,14 @@ def test_while_open_there_is_never_more_than_one_trial(steps: list[tuple[str, fl
 
 def test_what_was_in_the_cache_of_a_restarted_engine_is_known_to_have_been_there() -> None:
     router = Router("east", aggregated("a", "b"))
-    request = facts(7)
+    request = routing(7)
     ticket = send(router, request)
     router.settled(ticket, request, 0.0, None, None, None)
     router.worker_restarted(ticket.cache_worker.id)
-    decision = router.place(facts(7), 0.0)
+    decision = router.place(routing(7), 0.0)
     assert decision.predicted_cached_tokens == 0
     assert decision.restarted_tokens == decision.known_tokens > 0
-    other = send(router, facts(8))
-    router.settled(other, facts(8), 0.0, None, None, None)
+    other = send(router, routing(8))
+    router.settled(other, routing(8), 0.0, None, None, None)
     router.cache_cleared(other.cache_worker.id)  # emptied, by an engine that goes on
-    assert router.place(facts(8), 0.0).restarted_tokens == 0
+    assert router.place(routing(8), 0.0).restarted_tokens == 0

@@ -8,13 +8,13 @@ from warmroute_proxy.core.cache.tiers import FETCH_S_PER_TOKEN_PRIOR, LOAD_S_PER
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 TOKENS = 10_000
 KEYS = [5000 + n for n in range(10)]
 
 
-def facts(tokens: int = TOKENS, **changed: Any) -> RoutingRequest:
+def routing(tokens: int = TOKENS, **changed: Any) -> RoutingRequest:
     blocks = tokens // 1000  # of 4,000 bytes, by the prior of 4 bytes a token
     fields: dict[str, Any] = {
         "model": "m",
@@ -46,48 +46,48 @@ def serve(router: Router, request: RoutingRequest, on: str | None = None, tokens
 
 def test_what_the_device_evicted_is_expected_from_the_host_at_its_price() -> None:
     router = tiered("a")
-    serve(router, facts())
+    serve(router, routing())
     router.cache_removed("a", KEYS[4:], "device")
-    decision = router.place(facts(), 0.0)
+    decision = router.place(routing(), 0.0)
     assert decision.predicted == (4000, 5999, 0)
     assert decision.predicted_cached_tokens == 9999
     assert decision.reasons[0].load_s == pytest.approx(5999 * LOAD_S_PER_TOKEN_PRIOR)
     assert (decision.reasons[0].host_tokens, decision.reasons[0].storage_tokens) == (5999, 0)
     router.cache_stored("a", KEYS[4:], "device")
-    assert router.place(facts(), 0.0).predicted == (9999, 0, 0)
+    assert router.place(routing(), 0.0).predicted == (9999, 0, 0)
 
 
 def test_what_one_worker_wrote_to_a_store_another_of_the_same_store_can_fetch() -> None:
     router = tiered("a", "b")
-    warm = serve(router, facts(), on="a")
-    decision = router.place(facts(), 0.0, frozenset({warm}))
+    warm = serve(router, routing(), on="a")
+    decision = router.place(routing(), 0.0, frozenset({warm}))
     assert decision.cache_worker == "b"
     assert decision.predicted == (0, 0, 9999)
     assert decision.reasons[0].load_s == pytest.approx(9999 * FETCH_S_PER_TOKEN_PRIOR)
     router.add_worker(Worker("c", "c", 0, "aggregated", host_cache=True, store="another"))
-    assert router.place(facts(), 0.0, frozenset({"a", "b"})).predicted_cached_tokens == 0
+    assert router.place(routing(), 0.0, frozenset({"a", "b"})).predicted_cached_tokens == 0
 
 
 def test_a_worker_with_the_prefix_on_its_device_wins_over_one_that_would_fetch_it() -> None:
     router = tiered("a", "b")
-    serve(router, facts(), on="b")
-    assert router.place(facts(), 0.0).cache_worker == "b"
+    serve(router, routing(), on="b")
+    assert router.place(routing(), 0.0).cache_worker == "b"
 
 
 def test_a_restart_empties_device_and_host_but_not_the_store() -> None:
     router = tiered("a")
-    serve(router, facts())
+    serve(router, routing())
     router.worker_restarted("a")
-    assert router.place(facts(), 0.0).predicted == (0, 0, 9999)
+    assert router.place(routing(), 0.0).predicted == (0, 0, 9999)
     router = tiered("a", store=None)
-    serve(router, facts())
+    serve(router, routing())
     router.cache_cleared("a")
-    assert router.place(facts(), 0.0).predicted == (0, 0, 0)
+    assert router.place(routing(), 0.0).predicted == (0, 0, 0)
 
 
 def test_a_store_is_not_asked_for_less_than_a_fetch_is_worth() -> None:
     router = tiered("a")
-    short = facts(chain=Chain(KEYS[:2], [800, 1600]))  # 400 tokens
+    short = routing(chain=Chain(KEYS[:2], [800, 1600]))  # 400 tokens
     serve(router, short, tokens=400)
     for tier in ("device", "host"):
         router.cache_removed("a", KEYS[1:2], tier)
@@ -96,26 +96,26 @@ def test_a_store_is_not_asked_for_less_than_a_fetch_is_worth() -> None:
 
 def test_what_is_only_on_its_way_is_not_in_the_store_yet() -> None:
     router = tiered("a", "b")
-    router.dispatched(facts(), router.place(facts(), 0.0, frozenset({"b"})), 0.0)
-    assert router.place(facts(), 0.0, frozenset({"a"})).predicted_cached_tokens == 0
-    assert router.place(facts(), 0.0, frozenset({"b"})).predicted_cached_tokens == 9999
+    router.dispatched(routing(), router.place(routing(), 0.0, frozenset({"b"})), 0.0)
+    assert router.place(routing(), 0.0, frozenset({"a"})).predicted_cached_tokens == 0
+    assert router.place(routing(), 0.0, frozenset({"b"})).predicted_cached_tokens == 9999
 
 
 def test_a_prefix_that_was_evicted_while_its_turn_waited_is_there_once_computed() -> None:
     router = Router("east", [Worker("a", "a", 0, "aggregated")])
-    serve(router, facts())
-    ticket = router.dispatched(facts(), router.place(facts(), 0.0), 0.0)
+    serve(router, routing())
+    ticket = router.dispatched(routing(), router.place(routing(), 0.0), 0.0)
     router.cache_removed("a", KEYS[2:], "device")
-    assert router.place(facts(), 0.0).predicted_cached_tokens == 2000
+    assert router.place(routing(), 0.0).predicted_cached_tokens == 2000
     router.first_token(ticket, 1.0)
-    assert router.place(facts(), 1.0).predicted_cached_tokens == 9999
+    assert router.place(routing(), 1.0).predicted_cached_tokens == 9999
 
 
 def test_an_evicted_prefix_is_still_known_text() -> None:
     router = Router("east", [Worker("a", "a", 0, "aggregated")])
-    serve(router, facts())
+    serve(router, routing())
     router.cache_removed("a", KEYS, "device")
-    decision = router.place(facts(), 0.0)
+    decision = router.place(routing(), 0.0)
     assert (decision.predicted_cached_tokens, decision.known_tokens) == (0, 9999)
 
 
@@ -128,9 +128,9 @@ def test_the_price_of_moves_is_learned_within_bounds() -> None:
     router.observe_moves("a", "storage", 0, 1.0)
     worker = router.snapshot(0.0)["workers"]["a"]
     assert worker["fetch_s_per_token"] == pytest.approx(MOVE_S_PER_TOKEN_MAX, rel=0.01)
-    serve(router, facts())
+    serve(router, routing())
     router.cache_removed("a", KEYS, "device")
-    assert router.place(facts(), 0.0).reasons[0].load_s == pytest.approx(9999 * worker["load_s_per_token"])
+    assert router.place(routing(), 0.0).reasons[0].load_s == pytest.approx(9999 * worker["load_s_per_token"])
 
 
 def test_news_of_unknown_workers_and_missing_tiers_are_ignored() -> None:
@@ -141,11 +141,11 @@ def test_news_of_unknown_workers_and_missing_tiers_are_ignored() -> None:
     router.cache_stored("a", KEYS, "host")
     router.cache_cleared("nobody")
     router.observe_moves("nobody", "host", 1, 1.0)
-    assert router.place(facts(), 0.0).known_tokens == 0
+    assert router.place(routing(), 0.0).known_tokens == 0
 
 
 def test_round_robin_predicts_tiers_too() -> None:
     router = Router("east", [Worker("a", "a", 0, "aggregated", host_cache=True)], policy="round_robin")
-    serve(router, facts())
+    serve(router, routing())
     router.cache_removed("a", KEYS[5:], "device")
-    assert router.place(facts(), 0.0).predicted == (5000, 4999, 0)
+    assert router.place(routing(), 0.0).predicted == (5000, 4999, 0)

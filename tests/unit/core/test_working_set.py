@@ -12,7 +12,7 @@ from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router, Ticket
 from warmroute_proxy.core.placement.working_set import FITS, FREE, LACKS, MAX_HOMES, MAX_OF_SESSION
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
@@ -39,18 +39,18 @@ def router() -> Router:
     return router
 
 
-def send(router: Router, facts: RoutingRequest, to: str, now_s: float = 0.0) -> Ticket:
-    decision = router.place(facts, now_s, frozenset(IDS) - {to})
-    return router.dispatched(facts, decision, now_s)
+def send(router: Router, routing: RoutingRequest, to: str, now_s: float = 0.0) -> Ticket:
+    decision = router.place(routing, now_s, frozenset(IDS) - {to})
+    return router.dispatched(routing, decision, now_s)
 
 
-def end(router: Router, ticket: Ticket, facts: RoutingRequest, now_s: float) -> None:
+def end(router: Router, ticket: Ticket, routing: RoutingRequest, now_s: float) -> None:
     router.first_token(ticket, now_s)
-    router.settled(ticket, facts, now_s, facts.chain.total_bytes // 4, 0, 100)
+    router.settled(ticket, routing, now_s, routing.chain.total_bytes // 4, 0, 100)
 
 
-def memory_at(router: Router, facts: RoutingRequest, to: str, now_s: float = 0.0) -> int:
-    return router.working_set.memory_for(facts, router.place(facts, now_s, frozenset(IDS) - {to}), now_s)
+def memory_at(router: Router, routing: RoutingRequest, to: str, now_s: float = 0.0) -> int:
+    return router.working_set.memory_for(routing, router.place(routing, now_s, frozenset(IDS) - {to}), now_s)
 
 
 def test_a_worker_is_full_while_turns_run_and_sessions_are_likely_to_return(router: Router) -> None:
@@ -73,8 +73,8 @@ def test_a_small_turn_is_free_whatever_is_there(router: Router) -> None:
 
 
 def test_a_session_that_moves_leaves_its_old_worker(router: Router) -> None:
-    facts = turn_of(1, 60)
-    end(router, send(router, facts, "a"), facts, 1.0)
+    routing = turn_of(1, 60)
+    end(router, send(router, routing, "a"), routing, 1.0)
     assert router.working_set.resident_at(1, 60_000) == "a"
     ticket = send(router, turn_of(1, 61), "b", 2.0)
     assert router.working_set.resident_at(1, 60_000) == "b"
@@ -84,8 +84,8 @@ def test_a_session_that_moves_leaves_its_old_worker(router: Router) -> None:
 
 
 def test_a_worker_that_restarts_has_empty_books(router: Router) -> None:
-    facts = turn_of(1, 60)
-    ticket = send(router, facts, "a")
+    routing = turn_of(1, 60)
+    ticket = send(router, routing, "a")
     router.worker_restarted("a")
     report(router)
     assert router.working_set.as_dict(1.0)["a"]["tokens"] == 0
@@ -130,10 +130,10 @@ def test_a_turn_waits_for_memory_no_longer_than_the_bound_where_no_worker_can_be
 
 def test_a_session_that_is_over_protects_nothing_and_each_kind_of_end_has_its_window(router: Router) -> None:
     first, second, over = turn_of(1, 20), turn_of(2, 20), turn_of(3, 20)
-    for facts, kind in ((first, TOOLS), (second, PERSON), (over, OVER)):
-        ticket = send(router, facts, "a")
+    for routing, kind in ((first, TOOLS), (second, PERSON), (over, OVER)):
+        ticket = send(router, routing, "a")
         router.working_set.expect(ticket, kind)
-        end(router, ticket, facts, 1.0)
+        end(router, ticket, routing, 1.0)
     send(router, turn_of(4, 10), "a", 1.0)
     books = router.fleet.workers["a"].load.residents
     books.windows_s = [30.0, 60.0, 5.0]
@@ -148,10 +148,10 @@ def of_session(session: int, lineage: int, thousands: int = 10, *, derived: bool
     return msgspec.structs.replace(turn_of(lineage, thousands), session=session, derived=derived)
 
 
-def serve(router: Router, facts: RoutingRequest, now_s: float = 1.0, kind: int = TOOLS) -> None:
-    ticket = send(router, facts, "a")
+def serve(router: Router, routing: RoutingRequest, now_s: float = 1.0, kind: int = TOOLS) -> None:
+    ticket = send(router, routing, "a")
     router.working_set.expect(ticket, kind)
-    end(router, ticket, facts, now_s)
+    end(router, ticket, routing, now_s)
 
 
 def protected(router: Router, now_s: float = 2.0) -> int:
@@ -175,12 +175,12 @@ def test_the_end_of_a_session_gives_all_its_memory_free_and_nothing_of_another_o
 
 
 def test_a_session_that_ends_while_its_turn_runs_is_over_whatever_the_answer_says(router: Router) -> None:
-    facts = of_session(1, 11)
-    ticket = send(router, facts, "a")
+    routing = of_session(1, 11)
+    ticket = send(router, routing, "a")
     router.observe_session(1, OVER, 0.5)
     assert protected(router, 0.6) > 0  # in use
     router.working_set.expect(ticket, TOOLS)
-    end(router, ticket, facts, 1.0)
+    end(router, ticket, routing, 1.0)
     assert protected(router) == 0
 
 

@@ -127,8 +127,8 @@ def test_a_lack_is_found_with_what_to_do(node: Machine, change: Change, topic: s
 
 
 def test_a_disk_that_is_slower_than_the_gpus(node: Machine) -> None:
-    slow = replace(node, disk=Disk("/cache", 10**12, 1e9, 0.5e9))
-    fast = replace(node, disk=Disk("/cache", 10**12, 1e11, 1e11))
+    slow = replace(node, disk=Disk("/cache", 1e9, 0.5e9))
+    fast = replace(node, disk=Disk("/cache", 1e11, 1e11))
     plan = replace(kind("files"), cluster=kind("files").cluster)
     (finding,) = [each for each in judge(slow, plan) if each.topic == "HiCache disk"]
     assert finding.level is Level.WARNING

@@ -90,9 +90,10 @@ def test_a_zombie_is_not_alive(leader: subprocess.Popen[str]) -> None:
     assert not is_alive(identity)
 
 
-def test_a_name_with_brackets_and_spaces_is_read(tmp_path: Path) -> None:
+def test_a_name_with_brackets_and_spaces_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warmroute_backend.launch.identity.PROC", tmp_path)
     (tmp_path / "7").mkdir()
     rest = " ".join(["S", "1", "7", "7", *["0"] * 15, "4242"])
     (tmp_path / "7" / "stat").write_text(f"7 (a (b) c) {rest}")
-    assert identity_of(7, tmp_path) == Identity(7, 4242)
-    assert identity_of(8, tmp_path) is None
+    assert identity_of(7) == Identity(7, 4242)
+    assert identity_of(8) is None

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.record import MAGIC, Dispatched, Ended, Opened, Placed, RecordedCall, frame
 from warmroute_proxy.replay.loaders import load, load_all, prompts
 from warmroute_proxy.replay.trace import TraceError, concatenated
@@ -212,9 +212,9 @@ def record_of(path: Path, turns: Sequence[tuple[float, RoutingRequest]]) -> Path
     """A record in which a process serves turns, each for half a second."""
     router = Router("east", [Worker("a", "a", 0, "aggregated")])
     calls: list[RecordedCall] = [Opened("1", "east", "cost", [], [])]
-    for ticket, (at_s, facts) in enumerate(turns):
-        calls += [Placed(at_s, facts, frozenset(), router.place(facts, at_s)), Dispatched(at_s)]
-        calls.append(Ended(ticket, at_s + 0.5, facts.chain.total_bytes // 4, 0, 100))
+    for ticket, (at_s, routing) in enumerate(turns):
+        calls += [Placed(at_s, routing, frozenset(), router.place(routing, at_s)), Dispatched(at_s)]
+        calls.append(Ended(ticket, at_s + 0.5, routing.chain.total_bytes // 4, 0, 100))
     path.write_bytes(MAGIC + b"".join(frame(call) for call in calls))
     return path
 

@@ -1,6 +1,7 @@
 """Whether an answer can be continued, what another engine is asked, and how two halves are one answer."""
 
 import json
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.intake import CHAT, COMPLETIONS
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
 from warmroute_proxy.server.request import continuation
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation, Rest
@@ -27,12 +28,12 @@ DIED = Failure(Refusal(502, "the connection to the engine broke", code="engine_e
 MESSAGES = [{"role": "system", "content": "s"}, {"role": "user", "content": "tell [me]"}]
 
 
-def parsed(route: str = CHAT, *, stream: bool = True, several: bool = False, **members: Any) -> ParsedRequest:
+def read(route: str = CHAT, *, stream: bool = True, several: bool = False, **members: Any) -> ReadRequest:
     given = {"model": "m", "messages": MESSAGES} if route == CHAT else {"model": "m", "prompt": "Once"}
     body = Body(json.dumps({**given, "stream": stream, **members}).encode())
     options = members.get("stream_options") or {}
-    made = SimpleNamespace(route=route, body=body, stream=stream, several=several, stream_options=options)
-    return cast("ParsedRequest", made)
+    made = SimpleNamespace(route=route, stream=stream, several=several, stream_options=options)
+    return ReadRequest(cast("ParsedRequest", made), body)
 
 
 def attempt(prefill: dict[str, Any] | None = None) -> Attempt:
@@ -48,16 +49,17 @@ def event(delta: dict[str, Any] | None = None, finish: str | None = None, *, id_
 ROLE = {"role": "assistant", "content": ""}
 
 
-def asked(of: ParsedRequest, *told: bytes, failure: Failure = DIED) -> dict[str, Any] | None:
+def asked(of: ReadRequest, *told: bytes, failure: Failure = DIED) -> dict[str, Any] | None:
     """The body of the other half; None where there is none."""
-    begun = Continuation.of(of)
+    begun = Continuation.of(*of)
     if begun is None:
         return None
     for data in told:
         assert begun.take(data) == data
-    if begun.rest(failure, attempt()) is None:
+    rest = begun.rest(failure, attempt())
+    if rest is None:
         return None
-    found: dict[str, Any] = json.loads(bytes(of.body.raw))
+    found: dict[str, Any] = json.loads(bytes(rest[1].raw))
     return found
 
 
@@ -65,7 +67,7 @@ WORDS = event(ROLE) + event({"content": "It was "}), event({"content": 'the "bes
 
 
 def test_a_chat_is_asked_to_go_on_with_what_was_said() -> None:
-    found = asked(parsed(temperature=0.5, max_tokens=10, max_completion_tokens=9, min_tokens=1), *WORDS)
+    found = asked(read(temperature=0.5, max_tokens=10, max_completion_tokens=9, min_tokens=1), *WORDS)
     assert found == {
         "model": "m",
         "stream": True,
@@ -80,13 +82,13 @@ def test_a_chat_is_asked_to_go_on_with_what_was_said() -> None:
 
 def test_a_completion_has_it_behind_its_prompt() -> None:
     told = event(text=' upon a "'), event(text="time")
-    assert asked(parsed(COMPLETIONS, max_tokens=5), *told) == {
+    assert asked(read(COMPLETIONS, max_tokens=5), *told) == {
         "model": "m",
         "stream": True,
         "prompt": 'Once upon a "time',
         "max_tokens": 3,
     }
-    found = asked(parsed(COMPLETIONS), *told)
+    found = asked(read(COMPLETIONS), *told)
     assert found is not None
     assert found["max_tokens"] == 14, "of the 16 that a completion has which names no limit"
 
@@ -119,7 +121,7 @@ def test_a_completion_has_it_behind_its_prompt() -> None:
 )
 def test_what_depends_on_more_than_the_text_is_not_continued(members: dict[str, Any]) -> None:
     told = event({"content": "It was "}), event({"content": "the best"})
-    assert asked(parsed(**members), *told) is None
+    assert asked(read(**members), *told) is None
 
 
 @pytest.mark.parametrize(
@@ -131,18 +133,17 @@ def test_what_depends_on_more_than_the_text_is_not_continued(members: dict[str, 
     ],
 )
 def test_what_says_nothing_of_the_kind_is(members: dict[str, Any]) -> None:
-    assert asked(parsed(**members), *WORDS) is not None
+    assert asked(read(**members), *WORDS) is not None
 
 
 @pytest.mark.parametrize("raw", [b'"regex":"\xff"', b'"messages":[{"role":"\xff"}]', b'"messages":[1]'])
 def test_what_cannot_be_read_is_not_continued(raw: bytes) -> None:
-    of = parsed()
-    of.body = Body(b'{"stream":true,%b}' % raw)
+    of = ReadRequest(read().parsed, Body(b'{"stream":true,%b}' % raw))
     assert asked(of, event({"content": "a"})) is None
 
 
 def test_token_ids_as_a_prompt_are_not_continued() -> None:
-    assert asked(parsed(COMPLETIONS, prompt=[1, 2, 3]), event(text="a")) is None
+    assert asked(read(COMPLETIONS, prompt=[1, 2, 3]), event(text="a")) is None
 
 
 @pytest.mark.parametrize(
@@ -159,15 +160,19 @@ def test_token_ids_as_a_prompt_are_not_continued() -> None:
     ],
 )
 def test_what_is_no_text_ends_it_for_good(ending: bytes) -> None:
-    of = parsed()
-    assert asked(of, *WORDS, ending, event({"content": "more"})) is None
-    assert len(of.body.raw) < 3, "nor is the body kept"
+    assert asked(read(), *WORDS, ending, event({"content": "more"})) is None
+    parsed, body = read()
+    begun = Continuation.of(parsed, body)
+    assert begun is not None
+    references = sys.getrefcount(body)
+    begun.take(ending)
+    assert sys.getrefcount(body) == references - 1, "nor is the body kept"
 
 
 def test_no_more_text_is_kept_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(continuation, "MAX_TEXT_CHARS", 20)
-    assert asked(parsed(), event({"content": "x" * 20})) is not None
-    assert asked(parsed(), event({"content": "x" * 20}), event({"content": "y"})) is None
+    assert asked(read(), event({"content": "x" * 20})) is not None
+    assert asked(read(), event({"content": "x" * 20}), event({"content": "y"})) is None
 
 
 @pytest.mark.parametrize(
@@ -175,28 +180,28 @@ def test_no_more_text_is_kept_than_the_bound(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_only_an_engines_own_fault_is_made_good(status: int, at_fault: tuple[str, ...], continued: bool) -> None:
     failure = Failure(Refusal(status, "x"), at_fault, False)
-    assert (asked(parsed(), *WORDS, failure=failure) is not None) == continued
+    assert (asked(read(), *WORDS, failure=failure) is not None) == continued
 
 
 @pytest.mark.parametrize(("counted", "prompt"), [(100, 100), (None, 139), ("100", 139), (0, 139)])
 def test_what_prefill_has_counted_is_the_prompt(counted: Any, prompt: int) -> None:
-    begun = Continuation.of(parsed())
+    begun = Continuation.of(*read())
     assert begun is not None
     begun.take(WORDS[0])
-    rest = begun.rest(DIED, attempt({"prompt_tokens": counted}))
-    assert rest is not None
-    assert rest.settled(reported(140, 96, 10), UsageTracker(keep_sglext=False)).prompt_tokens == prompt
+    found = begun.rest(DIED, attempt({"prompt_tokens": counted}))
+    assert found is not None
+    assert found[0].settled(reported(140, 96, 10), UsageTracker(keep_sglext=False)).prompt_tokens == prompt
 
 
 def test_an_answer_is_continued_once_and_a_second_refusal_is_no_fault_of_the_client() -> None:
-    begun = Continuation.of(parsed())
+    begun = Continuation.of(*read())
     assert begun is not None
     refused = Failure(Refusal(400, "too long", code="context_length_exceeded"), (), False)
     assert begun.refusal(refused).status == 400
     begun.take(WORDS[0])
-    rest = begun.rest(DIED, attempt())
-    assert rest is not None
-    begun.go_on(rest)
+    found = begun.rest(DIED, attempt())
+    assert found is not None
+    begun.go_on(found[0])
     assert begun.rest(DIED, attempt()) is None
     assert (begun.refusal(refused).status, begun.refusal(DIED)) == (502, DIED.refusal)
 

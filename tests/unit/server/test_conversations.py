@@ -61,7 +61,7 @@ class Reader:
         callers, request = self.callers, Request(0.0, "POST", CHAT)
         request.body = json.dumps(body).encode()
         caller = callers.of(CHAT, CONFIG.tenants[tenant], {})
-        return read(request, caller, callers, CONFIG)
+        return read(request, caller, callers, CONFIG).parsed
 
     def session(self, messages: Sequence[dict[str, Any]], tenant: int = 0, **more: Any) -> str:
         found = self.read({"model": "m", "messages": messages, **more}, tenant).session
@@ -93,7 +93,7 @@ def test_each_recorded_conversation_is_one_session_without_its_headers(seed: int
     sessions: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for name, n, body in in_turns(seed):
         parsed = reader.read(body)
-        assert parsed.facts.derived
+        assert parsed.routing.derived
         sessions[str(parsed.session)].add((name, n))
     expected = [{(name, n) for n in numbers} for name, groups in SESSIONS.items() for numbers in groups]
     assert sorted(map(sorted, sessions.values())) == sorted(map(sorted, expected))
@@ -201,7 +201,7 @@ def test_completions_of_a_text_have_no_session() -> None:
     request = Request(0.0, "POST", "/v1/completions")
     request.body = b'{"model":"m","prompt":"cat"}'
     caller = reader.callers.of("/v1/completions", CONFIG.tenants[0], {})
-    assert read(request, caller, reader.callers, CONFIG).session is None
+    assert read(request, caller, reader.callers, CONFIG).parsed.session is None
 
 
 @pytest.mark.parametrize(("region", "is_kept"), [("r", True), ("far", False)])

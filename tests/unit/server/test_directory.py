@@ -16,7 +16,6 @@ from warmroute_proxy.server.base.config_source import ReadConfig
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.discovery import last_known
-from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.reload.reloads import Reloads
 from warmroute_proxy.server.stores.directory import polling
@@ -140,11 +139,10 @@ async def test_a_second_share_group_ends_the_use_of_a_found_engine_without_salts
     access = known(thread, tmp_path, of_file, ["one"])
     live, named = LiveConfig(access.config), Named()
     running, prices = ReadConfig(of_file, "digest", b""), Prices(of_file.models, lambda: 0.0)
-    discovery = Discovery(tmp_path)
-    reloads = Reloads(running, live, discovery, cast("Membership", named), [], prices, Metrics())
-    access.on_tenants += [live.replace, lambda _config: reloads.engines_found()]
+    access.on_tenants.append(live.replace)
+    reloads = Reloads(running, live, tmp_path, cast("Membership", named), [], prices, Metrics(), access)
     reloads.begin()
     assert named.ids == ["a", "b"]
     access.tenants.apply(1, [("two", '{"models": ["m"]}')], whole=False)
-    discovery.close()
+    reloads.discovery.close()
     assert named.ids == ["a"]

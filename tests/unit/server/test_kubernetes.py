@@ -317,7 +317,7 @@ async def test_what_is_known_from_before_a_restart_is_given_to_the_source(server
 
     async def engines() -> list[str]:
         """Those of a proxy that has just read its source."""
-        discovery = Discovery(state_dir)
+        discovery = Discovery(state_dir, lambda: None)
         before = len(server.watches())
         discovery.replace(config)
         async with asyncio.timeout(seconds(20)):

@@ -76,7 +76,7 @@ async def test_a_turn_is_freed_when_it_has_ended(
     )  # its timer holds what is waited for here
     process = ProxyProcess(tmp_path, [engine.toml()])
     proxy = await build(load_config(process.write_config()), None)
-    endpoint = proxy.public_endpoint(None)  # type: ignore[arg-type]
+    endpoint = proxy.public_endpoint(None, InferenceRequest)  # type: ignore[arg-type]
     listener = Listener(endpoint, proxy.config.limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     port = await listener.listen("127.0.0.1", 0)
     body = json.dumps(chat(wish, stream=stream)).encode()

@@ -10,7 +10,7 @@ from tests.machine import seconds
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import EngineConfig
@@ -57,12 +57,18 @@ class Process:
         return sum(self.router.running(worker.id) for worker in self.engines.workers())
 
     def page(self, *troubles: str) -> MetricsPage:
-        holdings, nothing = SimpleNamespace(now=lambda: NOTHING), SimpleNamespace(gauges=list, ran=lambda *_: None)
-        clock = asyncio.get_running_loop().time
-        parts: Any = (self.metrics, holdings, self.router, self.engines, self.peer_processes, clock, nothing, nothing)
-        made = MetricsPage(*parts)
-        made.troubles = lambda: troubles
-        return made
+        holdings, nothing = SimpleNamespace(now=lambda: NOTHING), SimpleNamespace(ran=lambda *_: None)
+        parts: Any = (
+            self.metrics,
+            holdings,
+            self.router,
+            self.engines,
+            self.peer_processes,
+            nothing,
+            [],
+            lambda: troubles,
+        )
+        return MetricsPage(*parts)
 
     def predicted(self) -> int:
         return self.router.place(FACTS, asyncio.get_running_loop().time()).predicted_cached_tokens

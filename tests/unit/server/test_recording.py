@@ -18,7 +18,7 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas import recorder as recorded
 from warmroute_proxy.core.replicas.record import (
     Closed,
@@ -55,7 +55,7 @@ READ_ONLY = frozenset(
 )
 
 
-def facts(number: int, *, model: str = "m", home: str | None = None, cuts: int = 4) -> RoutingRequest:
+def routing(number: int, *, model: str = "m", home: str | None = None, cuts: int = 4) -> RoutingRequest:
     chain = Chain([(number << 40) + cut for cut in range(cuts)], [2048 * (cut + 1) for cut in range(cuts)])
     return RoutingRequest(
         model=model,
@@ -92,7 +92,7 @@ def traffic(router: Router) -> list[object]:
     router.set_peer_up(region="west", up=False)
     for number in range(40):
         now = float(number)
-        asked = facts(number % 7, home="west" if number % 3 == 0 else None, cuts=2 + number % 5)
+        asked = routing(number % 7, home="west" if number % 3 == 0 else None, cuts=2 + number % 5)
         decision = router.place(asked, now, frozenset({"a1"} if number % 5 == 0 else ()))
         decisions.append(decision)
         ticket = router.dispatched(asked, decision, now)
@@ -110,8 +110,8 @@ def traffic(router: Router) -> list[object]:
             router.observe_loads("a2", EngineLoads(1, 400, 900, 5000, 900_000), now)
             router.observe_loads("a2", EngineLoads(0, 0, 0, 10, 10), now + 1)  # totals fell: it has begun anew
         if number == 22:
-            router.cache_stored("a1", facts(number % 7).chain.hashes, "device")
-            router.cache_removed("a2", keys=facts(3).chain.hashes[2:], tier="device")
+            router.cache_stored("a1", routing(number % 7).chain.hashes, "device")
+            router.cache_removed("a2", keys=routing(3).chain.hashes[2:], tier="device")
             router.observe_moves("a1", "host", 4096, 0.01)
         if number == 24:
             router.cache_cleared("a0")
@@ -122,7 +122,7 @@ def traffic(router: Router) -> list[object]:
             router.add_worker(Worker("a3", "a3", 0, "aggregated"))
             router.set_draining("a2", True)
     try:
-        router.place(facts(1, model="unknown"), 99.0, frozenset({"a3", "region:west"}))
+        router.place(routing(1, model="unknown"), 99.0, frozenset({"a3", "region:west"}))
     except NoWorker as error:
         decisions.append(error.served)
     return decisions
@@ -136,7 +136,7 @@ def test_it_decides_as_a_plain_router_and_its_record_plays_back(
     plain = Router("east", WORKERS, PEERS)
     assert traffic(told) == traffic(plain)
     assert told.snapshot(50.0) == plain.snapshot(50.0)
-    assert told.last_settled(facts(4)) == plain.last_settled(facts(4)) is not None
+    assert told.last_settled(routing(4)) == plain.last_settled(routing(4)) is not None
     kept.close()
     verdict = verify(tmp_path / "record")
     assert verdict == ("1.2.3", 41, 0, None, None, "the proxy stopped")
@@ -145,7 +145,7 @@ def test_it_decides_as_a_plain_router_and_its_record_plays_back(
 def test_calls_that_a_router_makes_to_itself_are_not_written(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     kept = Recording(tmp_path / "record", loop)
     router = recorded_router(kept.write, "1", "east", WORKERS)
-    asked = facts(1)
+    asked = routing(1)
     ticket = router.dispatched(asked, router.place(asked, 1.0), 1.0)
     router.settled(ticket, asked, 2.0, 900, 0, 1)
     router.progress(ticket, 5)
@@ -181,14 +181,14 @@ def test_what_a_router_is_told_is_read_back_by_the_types_of_its_arguments() -> N
 def test_a_home_that_is_no_region_is_not_written(tmp_path: Path, loop: asyncio.AbstractEventLoop) -> None:
     kept = Recording(tmp_path / "record", loop)
     router = recorded_router(kept.write, "1", "east", WORKERS, PEERS)
-    asked = facts(1, home="sk-CANARY-in-the-wrong-header")
+    asked = routing(1, home="sk-CANARY-in-the-wrong-header")
     ticket = router.dispatched(asked, router.place(asked, 1.0), 1.0)
-    router.settled(ticket, facts(1, home="another CANARY"), 2.0, 900, 0, 1)
-    router.place(facts(2, home="west"), 3.0)
+    router.settled(ticket, routing(1, home="another CANARY"), 2.0, 900, 0, 1)
+    router.place(routing(2, home="west"), 3.0)
     kept.close()
     data = (tmp_path / "record").read_bytes()
     assert b"CANARY" not in data
-    homes = [call.facts.home_hint for call in calls(tmp_path / "record") if isinstance(call, Placed)]
+    homes = [call.routing.home_hint for call in calls(tmp_path / "record") if isinstance(call, Placed)]
     assert homes == ["?", "west"]
     assert verify(tmp_path / "record").differing == 0
 
@@ -236,7 +236,7 @@ def test_a_call_that_cannot_be_written_ends_the_record_and_no_request(
 ) -> None:
     kept = Recording(tmp_path / "record", loop)
     router = recorded_router(kept.write, "1", "east", WORKERS, PEERS)
-    asked = facts(1)
+    asked = routing(1)
     msgspec.structs.force_setattr(asked, "turn", 2**70)
     assert router.place(asked, 1.0).kind == "local"
     kept.close()

@@ -256,13 +256,13 @@ class Tried:
     def __init__(self) -> None:
         self.scene = scene = Scene(("prefill", "decode"))
         parsed = scene.request.parsed
-        decision: Decision = scene.router.place(parsed.facts, scene.now)
+        decision: Decision = scene.router.place(parsed.routing, scene.now)
         engines: Any = scene.engines
         self.owner = Owner()
         self.attempt = Attempt(self.owner, engines, decision, "rid", parsed, 1 << 20, None)
 
     def start(self) -> None:
-        self.attempt.start(self.scene.request.parsed, "", "/v1/chat/completions", tagged=False)
+        self.attempt.start(self.scene.request.parsed, self.scene.request.body, "", "/v1/chat/completions", tagged=False)
 
     def event(self, data: bytes) -> None:
         leg = self.scene.leg()

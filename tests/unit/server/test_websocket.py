@@ -251,7 +251,7 @@ def test_the_end_of_the_client_is_found_behind_that_of_the_server() -> None:
 def test_memory_of_an_answer_is_given_back_once_it_is_read() -> None:
     scene = Scene()
     request = Request(0.0)
-    request.reservation = scene.memory.reserve("tenant", 1000)
+    request.body_reservation = scene.memory.reserve("tenant", 1000)
     scene.transport.unsent = 100_000
     scene.socket.release(request)
     scene.connections.sweep()

@@ -17,7 +17,7 @@ encode = msgspec.json.Encoder().encode
 Json = dict[str, Any]
 
 
-def usage(jobs: Sequence[Job], *, cache_report: bool = True) -> Json:
+def usage(jobs: Sequence[Job]) -> Json:
     """The usage object of a request. A prompt counts once, its choices are summed."""
     prompt_tokens, cached_tokens, completion_tokens, reasoning = (
         sum(column) for column in zip(*(job.counts() for job in jobs), strict=True)
@@ -26,7 +26,7 @@ def usage(jobs: Sequence[Job], *, cache_report: bool = True) -> Json:
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "completion_tokens": completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens} if cache_report else None,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
         "reasoning_tokens": reasoning,
         "completion_tokens_details": {"reasoning_tokens": reasoning} if reasoning else None,
     }

@@ -10,7 +10,7 @@ from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.core.load.availability import Changes
 from warmroute_proxy.core.load.load import WorkerLoad
 from warmroute_proxy.core.placement.fleet import Peer, Worker
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 NO_SLOT: Final = -1
 """The slot of a tier that a worker lacks."""
@@ -160,18 +160,18 @@ class Choices:
             self._numbers_by_mask[mask] = found
         return found
 
-    def usable(self, facts: RoutingRequest, now_s: float, exclude: frozenset[str]) -> "Choices":
+    def usable(self, routing: RoutingRequest, now_s: float, exclude: frozenset[str]) -> "Choices":
         """Those that this request may use. A prefill worker needs a decode worker, and the reverse."""
         if self._refreshed_count != self._changes.count:
             self.refresh()
-        if self._ready and not exclude and facts.allowed_regions is None and (facts.may_forward or not self.peers):
+        if self._ready and not exclude and routing.allowed_regions is None and (routing.may_forward or not self.peers):
             return self
-        found = self._usable(facts, now_s, exclude)
+        found = self._usable(routing, now_s, exclude)
         found.refresh()
         return found
 
-    def _usable(self, facts: RoutingRequest, now_s: float, exclude: frozenset[str]) -> "Choices":
-        allowed = facts.allowed_regions
+    def _usable(self, routing: RoutingRequest, now_s: float, exclude: frozenset[str]) -> "Choices":
+        allowed = routing.allowed_regions
         cache_workers: tuple[WorkerState, ...] = ()
         decode_workers: tuple[WorkerState, ...] = ()
         peers: tuple[WorkerState, ...] = ()
@@ -180,12 +180,12 @@ class Choices:
             cache_workers = _usable(self.cache_workers, now_s, exclude)
             if not decode_workers and self.split:
                 cache_workers = tuple([worker for worker in cache_workers if worker.role == "aggregated"])
-        if facts.may_forward and self.peers:
+        if routing.may_forward and self.peers:
             peers = _usable(self.peers, now_s, exclude)
             if allowed is not None:
                 peers = tuple([peer for peer in peers if peer.region in allowed])
         if not cache_workers and not peers:
-            raise NoWorker(facts.model, served=bool(self.cache_workers or self.peers))
+            raise NoWorker(routing.model, served=bool(self.cache_workers or self.peers))
         if len(cache_workers) == len(self.cache_workers) and len(decode_workers) == len(
             self.decode_workers
         ):  # all of this region, the usual case

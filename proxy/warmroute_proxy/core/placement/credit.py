@@ -22,7 +22,7 @@ from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import repeats
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 MAX_GRANTED: Final = 20_000
 _COUNTED: Final = frozenset({"prompt_tokens", "cached_tokens"})
@@ -31,7 +31,7 @@ _COUNTED: Final = frozenset({"prompt_tokens", "cached_tokens"})
 class MovedTurn(Frozen, frozen=True):
     """A turn, and how many of its tokens are lost as `moved`. `answers`: of all its prompts."""
 
-    facts: RoutingRequest
+    routing: RoutingRequest
     decision: Decision
     usage: Usage
     tokens: int
@@ -48,7 +48,7 @@ class Credits:
 
     def grant(self, turn: MovedTurn, before: SettledTurn) -> int:
         """Return the tokens of the credit of a turn, 0 where it gets none. A second one is not granted."""
-        key = turn.facts.lineage, before.tip
+        key = turn.routing.lineage, before.tip
         if key in self._granted or not (_is_due(turn, before) and _could_stay(turn.decision, before)):
             return 0
         tokens = min(turn.tokens, before.prompt_tokens or 0)
@@ -65,12 +65,12 @@ def credit_nanousd(tokens: int, rates: Rates) -> int:
 
 
 def _is_due(turn: MovedTurn, before: SettledTurn) -> bool:
-    facts, usage = turn.facts, turn.usage
+    routing, usage = turn.routing, turn.usage
     return (
-        not facts.derived
-        and facts.turn == before.turn + 1
-        and repeats(facts.chain, before)
-        and before.salt_epoch == facts.salt_epoch
+        not routing.derived
+        and routing.turn == before.turn + 1
+        and repeats(routing.chain, before)
+        and before.salt_epoch == routing.salt_epoch
         and not usage.misreported_tokens
         and _COUNTED.isdisjoint(usage.estimated)
         and turn.attempts == 1

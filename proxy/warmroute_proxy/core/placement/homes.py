@@ -22,7 +22,7 @@ from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 
 class Home(Frozen, frozen=True):
@@ -33,46 +33,48 @@ class Home(Frozen, frozen=True):
     certain: bool
 
 
-def home_key(facts: RoutingRequest) -> int | None:
+def home_key(routing: RoutingRequest) -> int | None:
     """The session whose home is remembered: none that is derived, which is a guess."""
-    return None if facts.derived else facts.session
+    return None if routing.derived else routing.session
 
 
 def home_of(
-    facts: RoutingRequest, last_turn: SettledTurn | None, affinity: Affinity, here: str, peers: Collection[str]
+    routing: RoutingRequest, last_turn: SettledTurn | None, affinity: Affinity, here: str, peers: Collection[str]
 ) -> Home | None:
     """The home of a request, None where it is `here` or unknown. `peers`: the other regions that can be used."""
-    is_repeated = last_turn is not None and repeats(facts.chain, last_turn)
-    if last_turn is not None and is_repeated and facts.turn <= last_turn.turn + 1:
+    is_repeated = last_turn is not None and repeats(routing.chain, last_turn)
+    if last_turn is not None and is_repeated and routing.turn <= last_turn.turn + 1:
         if last_turn.region in peers:
             return Home(last_turn.region, last_turn.prompt_bytes, certain=True)
         if last_turn.region == here:
             return None
-    hint = facts.home_hint
+    hint = routing.home_hint
     if hint is not None and (hint in peers or hint == here):
-        return Home(hint, facts.structural_bytes, certain=False) if hint != here else None
+        return Home(hint, routing.structural_bytes, certain=False) if hint != here else None
     known = last_turn
-    if known is None and facts.thread is not None and facts.turn > 1:
-        known = affinity.last_of_thread(facts.thread)
+    if known is None and routing.thread is not None and routing.turn > 1:
+        known = affinity.last_of_thread(routing.thread)
     if known is not None and (known.region in peers or known.region == here):
-        return Home(known.region, facts.structural_bytes, certain=is_repeated) if known.region != here else None
-    for session in (facts.session, facts.parent):
+        return Home(known.region, routing.structural_bytes, certain=is_repeated) if known.region != here else None
+    for session in (routing.session, routing.parent):
         region = affinity.home(session) if session is not None else None
         if region is not None:
-            return Home(region, facts.structural_bytes, certain=False) if region in peers else None
+            return Home(region, routing.structural_bytes, certain=False) if region in peers else None
     return None
 
 
-def regional(facts: RoutingRequest, session: int | None, turn: SettledTurn, before: SettledTurn | None) -> RegionalTurn:
+def regional(
+    routing: RoutingRequest, session: int | None, turn: SettledTurn, before: SettledTurn | None
+) -> RegionalTurn:
     """A turn as other regions are to know it. `before` is the one that it continues; `session` as in `RegionalTurn`."""
-    chain = facts.chain
+    chain = routing.chain
     follows, known = 0, 0
     if before is not None and before.tip != turn.tip:
         follows, known = before.tip, bisect_left(chain.ends, before.prompt_bytes) + 1
     under_way = turn.prompt_tokens is None
-    new = chain.hashes[known:MAX_CUTS] if facts.derived and under_way else []
+    new = chain.hashes[known:MAX_CUTS] if routing.derived and under_way else []
     turn = msgspec.structs.replace(turn, workers=())
-    return RegionalTurn(facts.lineage, session, facts.thread, len(chain.hashes), follows, turn, new)
+    return RegionalTurn(routing.lineage, session, routing.thread, len(chain.hashes), follows, turn, new)
 
 
 def repeats(chain: Chain, turn: SettledTurn) -> bool:
@@ -81,11 +83,11 @@ def repeats(chain: Chain, turn: SettledTurn) -> bool:
     return at < len(chain.hashes) and chain.hashes[at] == turn.tip
 
 
-def last_prompt_tokens(last_settled: SettledTurn, facts: RoutingRequest, prompt_tokens: int) -> int:
+def last_prompt_tokens(last_settled: SettledTurn, routing: RoutingRequest, prompt_tokens: int) -> int:
     """The prompt of the turn before: as counted, or in proportion to this one where only another region counted it."""
     if last_settled.prompt_tokens is not None:
         return last_settled.prompt_tokens
-    total = facts.chain.total_bytes or 1
+    total = routing.chain.total_bytes or 1
     return min(last_settled.prompt_bytes, total) * prompt_tokens // total
 
 
@@ -94,6 +96,6 @@ def elsewhere_region(before: SettledTurn | None, decision: Decision, here: str) 
     return before.region if before is not None and before.region != here else decision.other_region
 
 
-def keeps_warm(facts: RoutingRequest, before: SettledTurn) -> bool:
+def keeps_warm(routing: RoutingRequest, before: SettledTurn) -> bool:
     """Whether a request is a keep-alive: the turn before again, with an answer of one token."""
-    return facts.expected_output_tokens == 1 and before.tip == facts.chain.hashes[-1]
+    return routing.expected_output_tokens == 1 and before.tip == routing.chain.hashes[-1]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from warmroute_proxy.core.load.traffic import MEMORY_S
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 MIN_BYTES: Final = 16_384
 MAX_AGE_S: Final = 600.0
@@ -22,11 +22,11 @@ _BYTES_PER_CUT: Final = 96  # a hash and an end, each an integer of its own in a
 class HotPrompt:
     """One prompt: the request that brought it, without its head, and the worker that has it cached."""
 
-    __slots__ = ("body", "cache_worker", "dropped", "facts", "path", "salt", "size", "used_s", "wire_model")
+    __slots__ = ("body", "cache_worker", "dropped", "path", "routing", "salt", "size", "used_s", "wire_model")
 
     def __init__(
         self,
-        facts: RoutingRequest,
+        routing: RoutingRequest,
         body: bytes,
         path: str,
         salt: str,
@@ -35,7 +35,7 @@ class HotPrompt:
         cache_worker: str,
     ) -> None:
         """`wire_model`: the name to send where the client used an alias; `dropped`: members that no engine gets."""
-        self.facts = facts
+        self.routing = routing
         self.body = body
         self.path = path
         self.salt = salt
@@ -43,7 +43,7 @@ class HotPrompt:
         self.dropped = dropped
         self.cache_worker = cache_worker
         self.used_s = 0.0
-        self.size = len(body) + _BYTES_PER_CUT * len(facts.chain.hashes)
+        self.size = len(body) + _BYTES_PER_CUT * len(routing.chain.hashes)
 
     def heat(self, now_s: float) -> float:
         """The bytes that would have to be computed again, weighted by how likely the prompt is used again soon."""
@@ -66,11 +66,11 @@ class HotPrompts:
 
     def keep(self, prompt: HotPrompt, now_s: float) -> None:
         """A turn was served: its prompt replaces the last one of its lineage."""
-        self.drop(prompt.facts.lineage)
+        self.drop(prompt.routing.lineage)
         if prompt.size > self._max_bytes or len(prompt.body) < self.min_bytes:
             return
         prompt.used_s = now_s
-        self._by_lineage[prompt.facts.lineage] = prompt
+        self._by_lineage[prompt.routing.lineage] = prompt
         self.bytes += prompt.size
         while self.bytes > self._max_bytes:
             self.drop(next(iter(self._by_lineage)))
@@ -87,7 +87,7 @@ class HotPrompts:
             oldest = next(iter(self._by_lineage.values()))
             if now_s - oldest.used_s <= MAX_AGE_S:
                 return
-            self.drop(oldest.facts.lineage)
+            self.drop(oldest.routing.lineage)
 
     def hottest(self, cache_workers: Iterable[str], now_s: float) -> list[HotPrompt]:
         """The prompts that these workers have cached, the hottest first."""

@@ -10,7 +10,7 @@ from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.ticket import Ticket
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -21,11 +21,11 @@ class Listener:
         """A decision or a page is about to be made of what the router knows."""
 
     def placed(
-        self, facts: RoutingRequest, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
+        self, routing: RoutingRequest, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
     ) -> None:
         """A decision; None where there was no worker, and then whether one is `served` by the model."""
 
-    def dispatched(self, ticket: Ticket, facts: RoutingRequest, begins: bool, now_s: float) -> None:
+    def dispatched(self, ticket: Ticket, routing: RoutingRequest, begins: bool, now_s: float) -> None:
         """A request was sent. `begins`: a conversation begins with it."""
 
     def first_token(self, ticket: Ticket, is_first: bool, now_s: float) -> None:
@@ -40,7 +40,7 @@ class Listener:
     def settled(
         self,
         ticket: Ticket,
-        facts: RoutingRequest,
+        routing: RoutingRequest,
         turn: SettledTurn,
         streamed_tokens: int | None,
         expected: int,

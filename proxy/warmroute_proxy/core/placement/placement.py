@@ -36,7 +36,7 @@ from warmroute_proxy.core.placement.homes import Home
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.prices import CHURN, PromptPrices, churn_s
 from warmroute_proxy.core.placement.warm import NOWHERE, has_capacity, home_number, is_known, own_s
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 _MASK_64: Final = (1 << 64) - 1
 
@@ -99,14 +99,14 @@ class Weighed(Frozen, frozen=True):
 
 
 def place_by_cost(
-    facts: RoutingRequest, choices: Choices, prompt: MatchedPrompt, home: Home | None, traffic: Traffic, now_s: float
+    routing: RoutingRequest, choices: Choices, prompt: MatchedPrompt, home: Home | None, traffic: Traffic, now_s: float
 ) -> Decision:
     """Choose the cheapest. `choices` are usable ones, not empty; `home` is that of `homes`."""
     match = prompt.match
     ahead = [load.ahead or load.look() for load in choices.loads]
     decode, decode_id = None, ""
     if choices.decode_workers:
-        decode, slowdown_s = _best_decode(facts, choices.decode_workers, now_s)
+        decode, slowdown_s = _best_decode(routing, choices.decode_workers, now_s)
         decode_id = decode.id
         ahead = _decoding_there(choices.cache_workers, ahead, slowdown_s)
     s_per_token, count = choices.mean_s_per_token, choices.count
@@ -118,16 +118,16 @@ def place_by_cost(
     prices = PromptPrices(prompt.bytes_per_token, s_per_token, match.shared, best_bytes, count, busy, returning_per_s)
     peers: list[PeerCost] = []
     if choices.peers:
-        if facts.derived and match.drops and home is not None and not home.certain:
+        if routing.derived and match.drops and home is not None and not home.certain:
             home = None  # a derived session is a guess: its home counts only where no prefix is known at all
         peers = peer_costs(choices, prompt, prices, CHURN * s_per_token if churn else 0.0, home, now_s)
     groups = groups_of(choices, prompt, prices)
     weighed = Weighed(
-        choices.cache_workers, groups, ahead, churn, peers, facts.expected_output_tokens, decode_id, now_s
+        choices.cache_workers, groups, ahead, churn, peers, routing.expected_output_tokens, decode_id, now_s
     )
     cheapest = weighed.cheapest()
-    winner = cheapest[0] if len(cheapest) == 1 else _break_tie(cheapest, facts, choices, home)
-    known = is_known(facts, prompt.last_turn)
+    winner = cheapest[0] if len(cheapest) == 1 else _break_tie(cheapest, routing, choices, home)
+    known = is_known(routing, prompt.last_turn)
     if known:
         winner = weighed.or_home(winner, cheapest, choices, prompt.last_turn, home)
     reasons = Reasons(None, candidates, weighed, winner)
@@ -193,7 +193,7 @@ def rendezvous(session: int, id_: str) -> int:
 
 
 def _best_decode(
-    facts: RoutingRequest, decode_workers: Sequence[WorkerState], now_s: float
+    routing: RoutingRequest, decode_workers: Sequence[WorkerState], now_s: float
 ) -> tuple[WorkerState, float]:
     """The decode worker that is slowed least, and by how much a token."""
     slowed = [worker.load.decode_slowdown_s(now_s) for worker in decode_workers]
@@ -201,7 +201,7 @@ def _best_decode(
     if slowed.count(least) == 1:
         return decode_workers[slowed.index(least)], least
     tied = [number for number, slowdown_s in enumerate(slowed) if slowdown_s == least]
-    return decode_workers[_heaviest(_rendezvous_key(facts), tied, decode_workers)], least
+    return decode_workers[_heaviest(_rendezvous_key(routing), tied, decode_workers)], least
 
 
 def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], slowdown_s: float) -> list[Ahead]:
@@ -218,12 +218,12 @@ def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], sl
     return found
 
 
-def _break_tie(tied: Sequence[int], facts: RoutingRequest, choices: Choices, home: Home | None) -> int:
+def _break_tie(tied: Sequence[int], routing: RoutingRequest, choices: Choices, home: Home | None) -> int:
     """The winner among the cheapest: the home region, then this region, then by rendezvous."""
     all_ = (*choices.cache_workers, *choices.peers)
     homes = [number for number in tied if home is not None and all_[number].region == home.region]
     here = [number for number in tied if number < len(choices.cache_workers)]
-    return _heaviest(_rendezvous_key(facts), homes or here or tied, all_)
+    return _heaviest(_rendezvous_key(routing), homes or here or tied, all_)
 
 
 def _heaviest(session: int, tied: Sequence[int], workers: Sequence[WorkerState]) -> int:
@@ -295,5 +295,5 @@ def _other_region(chosen: WorkerState, choices: Choices, match: Match) -> tuple[
     return region, most
 
 
-def _rendezvous_key(facts: RoutingRequest) -> int:
-    return facts.lineage if facts.session is None else facts.session
+def _rendezvous_key(routing: RoutingRequest) -> int:
+    return routing.lineage if routing.session is None else routing.session

@@ -38,7 +38,7 @@ from warmroute_proxy.core.placement.placement import place_by_cost, place_round_
 from warmroute_proxy.core.placement.ticket import Ticket
 from warmroute_proxy.core.prompt.bytes_per_token import BytesPerToken, bounded_bytes_per_token
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 __all__ = ["Decision", "NoWorker", "Router", "Settled", "SettledTurn", "Ticket"]
 
@@ -84,38 +84,40 @@ class Router:
 
     # Decisions
 
-    def place(self, facts: RoutingRequest, now_s: float, exclude: frozenset[str] = frozenset()) -> Decision:
+    def place(self, routing: RoutingRequest, now_s: float, exclude: frozenset[str] = frozenset()) -> Decision:
         """Choose where the request goes, or raise `NoWorker`. `exclude`: ids of workers and regions that failed."""
         if not self.listeners:
-            return self._place(facts, now_s, exclude)
+            return self._place(routing, now_s, exclude)
         for each in self.listeners:
             each.before_reading()
         try:
-            decision = self._place(facts, now_s, exclude)
+            decision = self._place(routing, now_s, exclude)
         except NoWorker as error:
             for each in self.listeners:
-                each.placed(facts, exclude, None, error.served, now_s)
+                each.placed(routing, exclude, None, error.served, now_s)
             raise
         for each in self.listeners:
-            each.placed(facts, exclude, decision, True, now_s)
+            each.placed(routing, exclude, decision, True, now_s)
         return decision
 
-    def _place(self, facts: RoutingRequest, now_s: float, exclude: frozenset[str]) -> Decision:
+    def _place(self, routing: RoutingRequest, now_s: float, exclude: frozenset[str]) -> Decision:
         fleet = self.fleet
         fleet.refresh_rates(now_s)
-        choices = fleet.choices(facts.model)
-        last_turn = self._affinity.last_settled(facts.lineage, facts.chain, facts.turn)
+        choices = fleet.choices(routing.model)
+        last_turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
         if self._policy == "round_robin":
-            usable = choices.alone().usable(facts, now_s, exclude)
+            usable = choices.alone().usable(routing, now_s, exclude)
             self._round_robin += 1
-            return place_round_robin(usable, self._match(facts, choices.mask, last_turn, now_s), self._round_robin - 1)
-        usable = choices.usable(facts, now_s, exclude)
+            return place_round_robin(
+                usable, self._match(routing, choices.mask, last_turn, now_s), self._round_robin - 1
+            )
+        usable = choices.usable(routing, now_s, exclude)
         home = None
         if usable.peers:
             regions = [peer.region for peer in usable.peers]
-            home = home_of(facts, last_turn, self._affinity, self._region, regions)
-        prompt = self._match(facts, choices.mask, last_turn, now_s)
-        return place_by_cost(facts, usable, prompt, home, fleet.traffic, now_s)
+            home = home_of(routing, last_turn, self._affinity, self._region, regions)
+        prompt = self._match(routing, choices.mask, last_turn, now_s)
+        return place_by_cost(routing, usable, prompt, home, fleet.traffic, now_s)
 
     def has_capacity(self, model: str, decision: Decision, now_s: float) -> bool:
         """Whether what was decided would run now, rather than wait in an engine's own queue (`load.capacity`)."""
@@ -172,24 +174,24 @@ class Router:
 
     # Attempts
 
-    def dispatched(self, facts: RoutingRequest, decision: Decision, now_s: float) -> Ticket:
+    def dispatched(self, routing: RoutingRequest, decision: Decision, now_s: float) -> Ticket:
         """The request was sent as decided: add its load, and count its prefix as cached where it will be."""
         workers = self.fleet.workers
         cache_worker = workers[decision.cache_worker]
         decode_worker = workers[decision.decode.id] if decision.decode is not None else cache_worker
         local = decode_worker if decision.kind == "local" else None
-        chain, tokens, cached = facts.chain, decision.prompt_tokens_est, decision.predicted_cached_tokens
+        chain, tokens, cached = routing.chain, decision.prompt_tokens_est, decision.predicted_cached_tokens
         from_cut = bisect_right(chain.ends, decision.matched_bytes)
         ticket = Ticket(
-            chain, cache_worker, local, facts.sequences, from_cut, tokens, cached, decision=decision
+            chain, cache_worker, local, routing.sequences, from_cut, tokens, cached, decision=decision
         )  # fmt: skip
         ticket.shared_bytes = decision.shared_bytes
-        begins = self._begins(facts)
+        begins = self._begins(routing)
         self.in_flight.begin(ticket, begins, cached / tokens, now_s)
-        self.histories.dispatched(facts.lineage, ticket)
-        self.working_set.sent(ticket, facts.expects, home_key(facts))
+        self.histories.dispatched(routing.lineage, ticket)
+        self.working_set.sent(ticket, routing.expects, home_key(routing))
         for each in self.listeners:
-            each.dispatched(ticket, facts, begins, now_s)
+            each.dispatched(ticket, routing, begins, now_s)
         return ticket
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
@@ -208,7 +210,7 @@ class Router:
     def settled(
         self,
         ticket: Ticket,
-        facts: RoutingRequest,
+        routing: RoutingRequest,
         now_s: float,
         prompt_tokens: int | None,
         cached_tokens: int | None,
@@ -229,11 +231,11 @@ class Router:
             if worker is not None and predicted + worker.page_tokens >= prompt_tokens:
                 predicted = min(predicted, cacheable_tokens(prompt_tokens, worker.page_tokens))
         error = self._accuracy.observe(predicted, cached_tokens)
-        self.end_history(ticket, facts.lineage, prompt_tokens, cached_tokens, completion_tokens)
-        turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
-        self.remember(facts.model, facts.lineage, facts.chain, turn, home_key(facts), facts.thread)
+        self.end_history(ticket, routing.lineage, prompt_tokens, cached_tokens, completion_tokens)
+        turn = self._settled_turn(ticket, routing, prompt_tokens, cached_tokens, completion_tokens)
+        self.remember(routing.model, routing.lineage, routing.chain, turn, home_key(routing), routing.thread)
         for each in self.listeners:
-            each.settled(ticket, facts, turn, streamed_tokens, expected, now_s)
+            each.settled(ticket, routing, turn, streamed_tokens, expected, now_s)
         return Settled(error, predicted)
 
     def failed(self, ticket: Ticket, now_s: float, at_fault: Collection[str]) -> None:
@@ -337,26 +339,26 @@ class Router:
     def regional_turn(
         self,
         ticket: Ticket,
-        facts: RoutingRequest,
+        routing: RoutingRequest,
         prompt_tokens: int | None = None,
         cached_tokens: int | None = None,
         completion_tokens: int | None = None,
     ) -> RegionalTurn:
         """A turn of this region as the others are to know it; with the reported counts once it has settled."""
-        turn = self._settled_turn(ticket, facts, prompt_tokens, cached_tokens, completion_tokens)
-        before = self._affinity.last_settled(facts.lineage, facts.chain, 1)
-        return regional(facts, home_key(facts), turn, before)
+        turn = self._settled_turn(ticket, routing, prompt_tokens, cached_tokens, completion_tokens)
+        before = self._affinity.last_settled(routing.lineage, routing.chain, 1)
+        return regional(routing, home_key(routing), turn, before)
 
     # What is known
 
-    def last_settled(self, facts: RoutingRequest) -> SettledTurn | None:
+    def last_settled(self, routing: RoutingRequest) -> SettledTurn | None:
         """The last settled turn of the request's lineage, or of the lineage that a new system prompt cut off.
 
         Only a conversation under way (turn 2 or later) can have been cut off: titles and compactions begin at turn 1.
         """
-        turn = self._affinity.last_settled(facts.lineage, facts.chain, facts.turn)
-        if turn is None and facts.thread is not None and facts.turn > 1:
-            return self._affinity.last_of_thread(facts.thread)
+        turn = self._affinity.last_settled(routing.lineage, routing.chain, routing.turn)
+        if turn is None and routing.thread is not None and routing.turn > 1:
+            return self._affinity.last_of_thread(routing.thread)
         return turn
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
@@ -386,33 +388,33 @@ class Router:
             "prediction": self._accuracy.as_dict(),
         }
 
-    def estimated_tokens(self, facts: RoutingRequest) -> int:
+    def estimated_tokens(self, routing: RoutingRequest) -> int:
         """How many tokens a prompt has, by the learned bytes per token of its model."""
-        return math.ceil(facts.chain.total_bytes / self._bytes_per_token.of(facts.model)) or 1
+        return math.ceil(routing.chain.total_bytes / self._bytes_per_token.of(routing.model)) or 1
 
     # Inside
 
-    def _match(self, facts: RoutingRequest, mask: int, turn: SettledTurn | None, now_s: float) -> MatchedPrompt:
+    def _match(self, routing: RoutingRequest, mask: int, turn: SettledTurn | None, now_s: float) -> MatchedPrompt:
         """The prompt in tokens: by the ratio of its own lineage's last turn, else by the learned one of the model."""
-        chain = facts.chain
+        chain = routing.chain
         if turn is not None and turn.prompt_tokens:
             ratio = bounded_bytes_per_token(turn.prompt_bytes / turn.prompt_tokens)
         else:
-            ratio = self._bytes_per_token.of(facts.model)
+            ratio = self._bytes_per_token.of(routing.model)
         if self.histories.gone:
-            for worker, left_tokens in self.histories.evicted_from(facts.lineage).items():
+            for worker, left_tokens in self.histories.evicted_from(routing.lineage).items():
                 if self.fleet.workers.get(worker.id) is worker:
                     own_from = bisect_right(chain.ends, self._shared_bytes(chain) + int(left_tokens * ratio))
                     self.forget_history(worker, chain.hashes[own_from:])
                     for each in self.listeners:
-                        each.evicted(facts.lineage, worker, chain.hashes[own_from:], now_s)
+                        each.evicted(routing.lineage, worker, chain.hashes[own_from:], now_s)
         tokens = math.ceil(chain.total_bytes / ratio) or 1
         match = self.fleet.index.walk(chain, mask)
         return MatchedPrompt(tokens, ratio, match, turn, self.fleet.index.lost_to_restarts(chain, match))
 
-    def _begins(self, facts: RoutingRequest) -> bool:
+    def _begins(self, routing: RoutingRequest) -> bool:
         """Whether a conversation begins with this request."""
-        return facts.turn == 1 and self._affinity.last_settled(facts.lineage, facts.chain, 1) is None
+        return routing.turn == 1 and self._affinity.last_settled(routing.lineage, routing.chain, 1) is None
 
     def forget_history(self, worker: WorkerState, cuts: list[int]) -> None:
         """A cache has evicted these cuts, which only this conversation uses: stop predicting them there."""
@@ -442,12 +444,12 @@ class Router:
     def _settled_turn(
         self,
         ticket: Ticket,
-        facts: RoutingRequest,
+        routing: RoutingRequest,
         prompt_tokens: int | None,
         cached_tokens: int | None,
         completion_tokens: int | None,
     ) -> SettledTurn:
-        decision, chain = ticket.decision, facts.chain
+        decision, chain = ticket.decision, routing.chain
         worker, partner = decision.cache_worker, decision.decode
         return SettledTurn(
             (worker,) if partner is None else (worker, partner.id),
@@ -456,8 +458,8 @@ class Router:
             prompt_tokens,
             completion_tokens,
             cached_tokens,
-            facts.turn,
-            facts.salt_epoch,
+            routing.turn,
+            routing.salt_epoch,
             chain.hashes[-1],
         )
 

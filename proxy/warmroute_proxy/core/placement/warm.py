@@ -18,16 +18,16 @@ from warmroute_proxy.core.load.ahead import Ahead, waits_s
 from warmroute_proxy.core.placement.choices import Choices
 from warmroute_proxy.core.placement.costs import Group, PeerCost
 from warmroute_proxy.core.placement.homes import Home, repeats
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 NOWHERE: Final = -1
 
 
-def is_known(facts: RoutingRequest, last_turn: SettledTurn | None) -> bool:
+def is_known(routing: RoutingRequest, last_turn: SettledTurn | None) -> bool:
     """Whether a request is the next turn of a conversation whose previous turn is known."""
     if last_turn is None:
         return False
-    return not facts.derived or (facts.turn > 1 and repeats(facts.chain, last_turn))
+    return not routing.derived or (routing.turn > 1 and repeats(routing.chain, last_turn))
 
 
 def home_number(choices: Choices, last_turn: SettledTurn, home: Home | None) -> int:

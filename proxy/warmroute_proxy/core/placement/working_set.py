@@ -24,7 +24,7 @@ from warmroute_proxy.core.cache.return_times import KINDS, OVER, PERSON, UNKNOWN
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.ticket import Ticket
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 FREE: Final = 0
 FITS: Final = 1
@@ -139,7 +139,7 @@ class WorkingSet:
 
     # What may be sent
 
-    def memory_for(self, facts: RoutingRequest, decision: Decision, now_s: float) -> int:
+    def memory_for(self, routing: RoutingRequest, decision: Decision, now_s: float) -> int:
         """FREE, FITS or LACKS, for a turn at the worker that was decided."""
         uncached = decision.prompt_tokens_est - decision.predicted_cached_tokens
         if uncached < SMALL_TOKENS or 2 * uncached < decision.prompt_tokens_est:
@@ -147,11 +147,11 @@ class WorkingSet:
         worker = self._workers.get(decision.cache_worker)
         if worker is None or worker.worker is None or worker.tiered:
             return FREE
-        residents, lineage = worker.load.residents, facts.lineage
+        residents, lineage = worker.load.residents, routing.lineage
         if not residents.pool_tokens:
             return FREE
         self.refresh(now_s)
-        need = need_tokens(facts, decision)
+        need = need_tokens(routing, decision)
         if 2 * residents.tokens_of(lineage) >= need:
             return FREE
         return FITS if need <= residents.free_tokens(lineage, now_s) else LACKS
@@ -265,9 +265,9 @@ class WorkingSet:
         return times
 
 
-def need_tokens(facts: RoutingRequest, decision: Decision) -> int:
+def need_tokens(routing: RoutingRequest, decision: Decision) -> int:
     """Tokens that a turn takes of a pool: of its prompt those that no other conversation has."""
     tokens = decision.prompt_tokens_est
     if not decision.shared_bytes:
         return tokens
-    return max(0, tokens - decision.shared_bytes * tokens // (facts.chain.total_bytes or 1))
+    return max(0, tokens - decision.shared_bytes * tokens // (routing.chain.total_bytes or 1))

@@ -9,6 +9,6 @@ addresses         which addresses of images, audio and files may stand in a prom
 canonical         the canonical bytes of each tool and message
 fingerprint       a request's prompt as a chain of hashes
 chain             the chain, and what is stored beside it
+routing_request   what placement knows of a request
 bytes_per_token   learned ratios of bytes to tokens
-facts             what placement knows of a request
 """

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeVar
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, LineKey, Queue, Waiter
 from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, is_overdue, lacking_elsewhere
 
@@ -60,7 +60,7 @@ def place_queued(
     router: Router,
     queue: Queue[T],
     waiter: Waiter[T],
-    facts: RoutingRequest,
+    routing: RoutingRequest,
     decision: Decision,
     excluded: frozenset[str],
     now_s: float,
@@ -68,9 +68,9 @@ def place_queued(
     """Place the next queued request: on its preferred worker if free, else on the cheapest with capacity, if that costs
     less than to wait. It waits for memory where it would evict what is needed again soon.
     """
-    model = facts.model
+    model = routing.model
     if queue.memory_wait_s:
-        verdict = in_memory(router, queue, waiter, facts, decision, excluded, now_s)
+        verdict = in_memory(router, queue, waiter, routing, decision, excluded, now_s)
         if verdict.waits or verdict.goes:
             return Placement(verdict.decision, verdict.goes, verdict.waits)
         decision = verdict.decision
@@ -78,9 +78,9 @@ def place_queued(
     taken = full | (queue.awaited_workers(model) - {waiter.worker_id})
     if decision.cache_worker not in taken and router.has_capacity(model, decision, now_s):
         return Placement(decision, goes=True)
-    taken |= lacking_elsewhere(router, queue, waiter, facts, decision, now_s)
+    taken |= lacking_elsewhere(router, queue, waiter, routing, decision, now_s)
     try:
-        other = router.place(facts, now_s, excluded | taken)
+        other = router.place(routing, now_s, excluded | taken)
     except NoWorker:
         return Placement(decision, goes=False)
     if not router.has_capacity(model, other, now_s):

@@ -20,7 +20,7 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.placement.working_set import FREE, LACKS, need_tokens
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 
 MAX_LOOKED_AT: Final = 16
@@ -40,14 +40,14 @@ class MemoryVerdict(NamedTuple):
     waits: bool = False
 
 
-def passes(router: Router, queue: Queue[T], facts: RoutingRequest, decision: Decision, now_s: float) -> bool:
+def passes(router: Router, queue: Queue[T], routing: RoutingRequest, decision: Decision, now_s: float) -> bool:
     """Whether a request that has just come may go where it was decided, as far as memory is concerned."""
     if not queue.memory_wait_s:
         return True
     working_set = router.working_set
-    working_set.arrived(facts.lineage, now_s)
-    memory = working_set.memory_for(facts, decision, now_s)
-    return memory == FREE or (memory != LACKS and not queue.waits_for_memory(facts.model))
+    working_set.arrived(routing.lineage, now_s)
+    memory = working_set.memory_for(routing, decision, now_s)
+    return memory == FREE or (memory != LACKS and not queue.waits_for_memory(routing.model))
 
 
 def is_overdue(queue: Queue[T], waiter: Waiter[T], now_s: float) -> bool:
@@ -59,7 +59,7 @@ def in_memory(
     router: Router,
     queue: Queue[T],
     waiter: Waiter[T],
-    facts: RoutingRequest,
+    routing: RoutingRequest,
     decision: Decision,
     excluded: frozenset[str],
     now_s: float,
@@ -67,14 +67,14 @@ def in_memory(
     """Where a request may go that is to go as decided: there, home, where it fits, or nowhere yet."""
     if decision.kind == "forward":
         return MemoryVerdict(decision)
-    working_set, model, lineage = router.working_set, facts.model, facts.lineage
+    working_set, model, lineage = router.working_set, routing.model, routing.lineage
     working_set.arrived(lineage, now_s)
-    memory = working_set.memory_for(facts, decision, now_s)
+    memory = working_set.memory_for(routing, decision, now_s)
     if is_overdue(queue, waiter, now_s):
         if memory == LACKS:
-            decision = _at(router, facts, working_set.emptiest(model, excluded, now_s), excluded, now_s) or decision
+            decision = _at(router, routing, working_set.emptiest(model, excluded, now_s), excluded, now_s) or decision
         return MemoryVerdict(decision)
-    need = need_tokens(facts, decision)
+    need = need_tokens(routing, decision)
     home = working_set.resident_at(lineage, need)
     if home:
         working_set.touch(lineage, now_s)
@@ -83,13 +83,13 @@ def in_memory(
     others_wait = queue.waits_for_memory(model)
     if home and home not in excluded:
         if memory == LACKS or others_wait:
-            decision = _at(router, facts, home, excluded, now_s) or decision
+            decision = _at(router, routing, home, excluded, now_s) or decision
         return MemoryVerdict(decision)
     waiter.need_tokens = need - working_set.held_by(lineage)
     if waiter.worker_id == FOR_MEMORY or not others_wait:
         if memory != LACKS and waiter.worker_id != FOR_MEMORY:
             return MemoryVerdict(decision)
-        return _where_it_fits(router, queue, waiter, facts, decision, excluded, now_s)
+        return _where_it_fits(router, queue, waiter, routing, decision, excluded, now_s)
     return MemoryVerdict(decision, waits=True)  # behind those that wait; if it fits, it goes in the next round
 
 
@@ -97,15 +97,15 @@ def _where_it_fits(
     router: Router,
     queue: Queue[T],
     waiter: Waiter[T],
-    facts: RoutingRequest,
+    routing: RoutingRequest,
     decision: Decision,
     excluded: frozenset[str],
     now_s: float,
 ) -> MemoryVerdict:
-    model, need = facts.model, need_tokens(facts, decision)
-    taken = router.working_set.lacking(model, facts.lineage, need, now_s) | router.full(model)
+    model, need = routing.model, need_tokens(routing, decision)
+    taken = router.working_set.lacking(model, routing.lineage, need, now_s) | router.full(model)
     try:
-        other = router.place(facts, now_s, excluded | taken | queue.awaited_workers(model))
+        other = router.place(routing, now_s, excluded | taken | queue.awaited_workers(model))
     except NoWorker:
         return MemoryVerdict(decision, waits=True)
     most_s = decision.reasons.chosen().cost_s + MARGIN_S + now_s - waiter.since_s
@@ -117,18 +117,18 @@ def _where_it_fits(
 
 
 def lacking_elsewhere(
-    router: Router, queue: Queue[T], waiter: Waiter[T], facts: RoutingRequest, decision: Decision, now_s: float
+    router: Router, queue: Queue[T], waiter: Waiter[T], routing: RoutingRequest, decision: Decision, now_s: float
 ) -> frozenset[str]:
     """The workers where a request may not go although the one that was decided has no capacity."""
     if not queue.memory_wait_s or now_s - waiter.since_s >= queue.max_patience_s:
         return _NONE
-    return router.working_set.lacking(facts.model, facts.lineage, need_tokens(facts, decision), now_s)
+    return router.working_set.lacking(routing.model, routing.lineage, need_tokens(routing, decision), now_s)
 
 
-def _at(router: Router, facts: RoutingRequest, home: str, excluded: frozenset[str], now_s: float) -> Decision | None:
+def _at(router: Router, routing: RoutingRequest, home: str, excluded: frozenset[str], now_s: float) -> Decision | None:
     """The decision for one worker; None where it is not usable."""
     try:
-        found = router.place(facts, now_s, excluded | router.working_set.others_than(home))
+        found = router.place(routing, now_s, excluded | router.working_set.others_than(home))
     except NoWorker:
         return None
     return found if found.cache_worker == home else None

@@ -4,7 +4,7 @@
     frame  = length xxh32 payload           two 32-bit little-endian numbers; the hash is that of the payload
     payload = msgpack of one of the calls below, with named fields: first `Opened`, last `Closed`
 
-A record holds what placement knows of requests (`prompt.facts`): keyed hashes, sizes and the names of models, regions
+A record holds what placement knows of requests (`RoutingRequest`): keyed hashes, sizes and the names of models, regions
 and workers; never a prompt, a key or a session id. A client may send any text as its home region: one that is no region
 of the fleet is written as `UNKNOWN_REGION`, which is none either.
 
@@ -20,7 +20,7 @@ from xxhash import xxh32_intdigest
 
 from warmroute_proxy.core.placement.decision import Candidate, Decision, Policy, Reasons
 from warmroute_proxy.core.placement.fleet import Peer, Worker
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Event
 
 VERSION: Final = 2
@@ -46,7 +46,7 @@ class Placed(msgspec.Struct, tag="placed", frozen=True):
     """A call of `place` and its decision; None where there was no worker."""
 
     now_s: float
-    facts: RoutingRequest
+    routing: RoutingRequest = msgspec.field(name="facts")
     exclude: frozenset[str]
     decision: Decision | None
     served: bool = True
@@ -54,10 +54,10 @@ class Placed(msgspec.Struct, tag="placed", frozen=True):
 
 
 class Dispatched(msgspec.Struct, tag="dispatched", frozen=True, omit_defaults=True):
-    """Tickets are numbered in this order. `facts` and `decision` are None where they are those of the last `Placed`."""
+    """Tickets are numbered in this order. `routing` and `decision` are None: those of the last `Placed`."""
 
     now_s: float
-    facts: RoutingRequest | None = None
+    routing: RoutingRequest | None = msgspec.field(default=None, name="facts")
     decision: Decision | None = None
 
 
@@ -72,14 +72,14 @@ class RecordedProgress(msgspec.Struct, tag="progress", frozen=True):
 
 
 class Ended(msgspec.Struct, tag="settled", frozen=True, omit_defaults=True):
-    """A call of `settled`. `facts` is None where they are those of the dispatch."""
+    """A call of `settled`. `routing` is None where it is that of the dispatch."""
 
     ticket: int
     now_s: float
     prompt_tokens: int | None
     cached_tokens: int | None
     completion_tokens: int | None
-    facts: RoutingRequest | None = None
+    routing: RoutingRequest | None = msgspec.field(default=None, name="facts")
     streamed_tokens: int | None = None
 
 

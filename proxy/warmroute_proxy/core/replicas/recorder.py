@@ -19,7 +19,7 @@ from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.router import Ticket
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.record import (
     UNKNOWN_REGION,
@@ -85,20 +85,20 @@ class Recorder(Listener):
         write(Opened(software, region, policy, workers, peers))
 
     def placed(
-        self, facts: RoutingRequest, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
+        self, routing: RoutingRequest, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
     ) -> None:
         if decision is not None:
-            self._last_placed = facts, decision
-        self._write(Placed(now_s, self._without_unknown_home(facts), exclude, decision, served))
+            self._last_placed = routing, decision
+        self._write(Placed(now_s, self._without_unknown_home(routing), exclude, decision, served))
 
-    def dispatched(self, ticket: Ticket, facts: RoutingRequest, begins: bool, now_s: float) -> None:  # noqa: ARG002
-        self._tickets[ticket] = self._dispatches, facts
+    def dispatched(self, ticket: Ticket, routing: RoutingRequest, begins: bool, now_s: float) -> None:  # noqa: ARG002
+        self._tickets[ticket] = self._dispatches, routing
         self._dispatches += 1
         last_placed = self._last_placed
-        if last_placed is not None and last_placed[0] is facts and last_placed[1] is ticket.decision:
+        if last_placed is not None and last_placed[0] is routing and last_placed[1] is ticket.decision:
             self._write(Dispatched(now_s))
         else:
-            self._write(Dispatched(now_s, self._without_unknown_home(facts), ticket.decision))
+            self._write(Dispatched(now_s, self._without_unknown_home(routing), ticket.decision))
 
     def first_token(self, ticket: Ticket, is_first: bool, now_s: float) -> None:  # noqa: ARG002
         if ticket in self._tickets:
@@ -111,14 +111,14 @@ class Recorder(Listener):
     def settled(
         self,
         ticket: Ticket,
-        facts: RoutingRequest,
+        routing: RoutingRequest,
         turn: SettledTurn,
         streamed_tokens: int | None,
         expected: int,  # noqa: ARG002
         now_s: float,
     ) -> None:
         number, dispatched = self._tickets.pop(ticket)
-        other = None if dispatched is facts else self._without_unknown_home(facts)
+        other = None if dispatched is routing else self._without_unknown_home(routing)
         counts = turn.prompt_tokens, turn.cached_tokens, turn.completion_tokens
         self._write(Ended(number, now_s, *counts, other, streamed_tokens))
 
@@ -134,10 +134,10 @@ class Recorder(Listener):
     def forgotten(self, peer: int, now_s: float) -> None:
         self._write(Forgotten(peer, now_s))
 
-    def _without_unknown_home(self, facts: RoutingRequest) -> RoutingRequest:
-        if facts.home_hint is None or facts.home_hint in self._regions:
-            return facts
-        return msgspec.structs.replace(facts, home_hint=UNKNOWN_REGION)
+    def _without_unknown_home(self, routing: RoutingRequest) -> RoutingRequest:
+        if routing.home_hint is None or routing.home_hint in self._regions:
+            return routing
+        return msgspec.structs.replace(routing, home_hint=UNKNOWN_REGION)
 
 
 class Playback:
@@ -156,7 +156,7 @@ class Playback:
         """The call with the decision that is made now."""
         self._last_placed = call
         try:
-            decision = self._router.place(call.facts, call.now_s, call.exclude)
+            decision = self._router.place(call.routing, call.now_s, call.exclude)
             recorded = call.decision
             if recorded is not None and recorded.known is None:  # of an earlier version, or by round robin
                 decision = msgspec.structs.replace(decision, known=None)
@@ -178,9 +178,9 @@ class Playback:
             case RecordedProgress():
                 self._router.progress(self._tickets[call.ticket][0], call.completion_tokens)
             case Ended():
-                ticket, facts = self._tickets.pop(call.ticket)
+                ticket, routing = self._tickets.pop(call.ticket)
                 counts = call.prompt_tokens, call.cached_tokens, call.completion_tokens
-                self._router.settled(ticket, call.facts or facts, call.now_s, *counts, call.streamed_tokens)
+                self._router.settled(ticket, call.routing or routing, call.now_s, *counts, call.streamed_tokens)
             case Failed():
                 self._router.failed(self._tickets.pop(call.ticket)[0], call.now_s, call.at_fault)
             case Applied():
@@ -191,12 +191,12 @@ class Playback:
                 self._update_fleet(call)
 
     def _dispatch(self, call: Dispatched) -> None:
-        facts, decision = call.facts, call.decision
+        routing, decision = call.routing, call.decision
         if self._last_placed is not None:
-            facts, decision = facts or self._last_placed.facts, decision or self._last_placed.decision
-        if facts is None or decision is None:
+            routing, decision = routing or self._last_placed.routing, decision or self._last_placed.decision
+        if routing is None or decision is None:
             raise RecordError("a dispatch without a decision")
-        self._tickets[self._dispatches] = self._router.dispatched(facts, decision, call.now_s), facts
+        self._tickets[self._dispatches] = self._router.dispatched(routing, decision, call.now_s), routing
         self._dispatches += 1
 
     def _update_fleet(self, call: FleetUpdate) -> None:

@@ -33,7 +33,7 @@ from warmroute_proxy.core.placement.homes import home_key
 from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.placement.ticket import Ticket
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, Lost, Sent, Served, SessionObserved
 
 MAX_OPEN: Final = 16_384
@@ -53,7 +53,7 @@ class Sending(Listener):
         if self._receive is not None:
             self._receive()
 
-    def dispatched(self, ticket: Ticket, facts: RoutingRequest, begins: bool, now_s: float) -> None:  # noqa: ARG002
+    def dispatched(self, ticket: Ticket, routing: RoutingRequest, begins: bool, now_s: float) -> None:  # noqa: ARG002
         self.last_number += 1
         self._numbers[ticket] = self.last_number
         self._send(
@@ -84,14 +84,16 @@ class Sending(Listener):
     def settled(
         self,
         ticket: Ticket,
-        facts: RoutingRequest,
+        routing: RoutingRequest,
         turn: SettledTurn,
         streamed_tokens: int | None,
         expected: int,
         now_s: float,
     ) -> None:
-        number, session = self._numbers.pop(ticket), home_key(facts)
-        served = Served(number, facts.lineage, session, facts.thread, facts.model, turn, streamed_tokens, expected)
+        number, session = self._numbers.pop(ticket), home_key(routing)
+        served = Served(
+            number, routing.lineage, session, routing.thread, routing.model, turn, streamed_tokens, expected
+        )
         self._send(served, now_s)
 
     def failed(self, ticket: Ticket, at_fault: Collection[str], now_s: float) -> None:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from warmroute_proxy.core.prompt.chain import Chain
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.record import Dispatched, Ended, Failed, Frames, Placed, RecordError
 from warmroute_proxy.replay.trace import MAX_REQUESTS, Request, Trace, TraceError, mixed
 
@@ -33,7 +33,7 @@ MAX_FORKS: Final = 4
 class _Turn(NamedTuple):
     at_s: float
     end_s: float
-    facts: RoutingRequest
+    routing: RoutingRequest
     prompt_tokens: int
     completion_tokens: int
 
@@ -50,7 +50,7 @@ def load(paths: Sequence[Path], salt: int = 0) -> Trace:
         raise TraceError(f"{' and '.join(map(str, paths))}: no turn was served in this record")
     turns.sort(key=lambda turn: turn.at_s)
     requests, sessions = _requests(turns, salt)
-    named = sum(turn.facts.session is not None and not turn.facts.derived for turn in turns)
+    named = sum(turn.routing.session is not None and not turn.routing.derived for turn in turns)
     name = ", ".join(path.name for path in paths)
     return Trace(name, BLOCK_TOKENS, requests, sessions, named_sessions=2 * named > len(turns))
 
@@ -66,21 +66,21 @@ def _add_turns(turns: list[_Turn], path: Path) -> None:
             if isinstance(call, Placed):
                 placed = call
             elif isinstance(call, Dispatched):
-                facts = call.facts or (placed.facts if placed is not None else None)
+                routing = call.routing or (placed.routing if placed is not None else None)
                 decision = call.decision or (placed.decision if placed is not None else None)
-                if facts is not None and decision is not None and decision.kind == "local":
+                if routing is not None and decision is not None and decision.kind == "local":
                     again = placed is not None and bool(placed.exclude)
-                    first_s = failed_at_s.pop(_name(facts), call.now_s) if again else call.now_s
-                    open_[dispatches] = facts, first_s
+                    first_s = failed_at_s.pop(_name(routing), call.now_s) if again else call.now_s
+                    open_[dispatches] = routing, first_s
                 dispatches += 1
             elif isinstance(call, Failed) and call.ticket in open_:
-                facts, at_s = open_.pop(call.ticket)
+                routing, at_s = open_.pop(call.ticket)
                 if call.at_fault:
-                    failed_at_s[_name(facts)] = at_s
+                    failed_at_s[_name(routing)] = at_s
             elif isinstance(call, Ended) and call.ticket in open_:
-                facts, at_s = open_.pop(call.ticket)
-                if call.prompt_tokens and facts.chain.hashes:
-                    turns.append(_Turn(at_s, call.now_s, facts, call.prompt_tokens, call.completion_tokens or 1))
+                routing, at_s = open_.pop(call.ticket)
+                if call.prompt_tokens and routing.chain.hashes:
+                    turns.append(_Turn(at_s, call.now_s, routing, call.prompt_tokens, call.completion_tokens or 1))
                     if len(turns) > MAX_REQUESTS:
                         raise TraceError(f"{path}: more than {MAX_REQUESTS} requests")
 
@@ -93,11 +93,11 @@ def _requests(turns: list[_Turn], salt: int) -> tuple[list[Request], int]:
     requests: list[Request] = []
     continued_by: dict[int, int] = {}
     for number, turn in enumerate(turns):
-        facts, ratio = turn.facts, ratios[turn.facts.model]
-        key = (True, facts.lineage) if facts.session is None else (False, facts.session)
+        routing, ratio = turn.routing, ratios[turn.routing.model]
+        key = (True, routing.lineage) if routing.session is None else (False, routing.session)
         session = sessions.setdefault(key, len(sessions))
-        known = lasts.setdefault(facts.lineage, [])
-        after = next((earlier for earlier in known if _continues(facts.chain, turns[earlier].facts.chain)), None)
+        known = lasts.setdefault(routing.lineage, [])
+        after = next((earlier for earlier in known if _continues(routing.chain, turns[earlier].routing.chain)), None)
         if after is not None:
             continued_by.setdefault(after, number)
             known.remove(after)
@@ -108,13 +108,13 @@ def _requests(turns: list[_Turn], salt: int) -> tuple[list[Request], int]:
             at_s = turn.at_s - turns[after].end_s
         else:
             after = None
-        tokens = max(1, int(facts.chain.total_bytes / ratio))
+        tokens = max(1, int(routing.chain.total_bytes / ratio))
         requests.append(
             Request(
-                number, at_s, after, session, facts.turn, tokens, max(1, turn.completion_tokens),
-                _blocks(facts.chain, tokens // BLOCK_TOKENS, ratio, salt),
-                mixed([facts.chain.hashes[-1]], salt)[0] if tokens % BLOCK_TOKENS else None,
-                min(int(facts.structural_bytes / ratio), tokens),
+                number, at_s, after, session, routing.turn, tokens, max(1, turn.completion_tokens),
+                _blocks(routing.chain, tokens // BLOCK_TOKENS, ratio, salt),
+                mixed([routing.chain.hashes[-1]], salt)[0] if tokens % BLOCK_TOKENS else None,
+                min(int(routing.structural_bytes / ratio), tokens),
             )
         )  # fmt: skip
     for number, following in continued_by.items():
@@ -129,8 +129,8 @@ def _requests(turns: list[_Turn], salt: int) -> tuple[list[Request], int]:
 def _bytes_per_token(turns: list[_Turn]) -> dict[str, float]:
     sums: dict[str, list[int]] = {}
     for turn in turns:
-        model = sums.setdefault(turn.facts.model, [0, 0])
-        model[0] += turn.facts.chain.total_bytes
+        model = sums.setdefault(turn.routing.model, [0, 0])
+        model[0] += turn.routing.chain.total_bytes
         model[1] += turn.prompt_tokens
     return {model: size / tokens for model, (size, tokens) in sums.items()}
 
@@ -152,5 +152,5 @@ def _continues(chain: Chain, before: Chain) -> bool:
     return at < len(chain.ends) - 1 and chain.ends[at] == before.total_bytes and chain.hashes[at] == before.hashes[-1]
 
 
-def _name(facts: RoutingRequest) -> tuple[int, int]:
-    return facts.lineage, facts.chain.hashes[-1]
+def _name(routing: RoutingRequest) -> tuple[int, int]:
+    return routing.lineage, routing.chain.hashes[-1]

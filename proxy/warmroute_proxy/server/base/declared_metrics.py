@@ -62,9 +62,6 @@ SHARED_EVENTS_TOTAL: Final = Metric(
     "warmroute_shared_events_total",
     "Events and newest requests sent to other proxies of this region, and events applied from them.",
 )
-ANNOUNCEMENTS_WAITING: Final = Metric(
-    "warmroute_announcements_waiting", "Announcements that another region has not confirmed yet."
-)
 VOIDS_ORDERED_TOTAL: Final = Metric(
     "warmroute_voids_ordered_total", "Forwards whose answer was lost: their rows in other regions are voided."
 )
@@ -123,24 +120,6 @@ DISCOVERY_ENGINES: Final = Metric("warmroute_discovery_engines", "Engines that a
 DISCOVERY_PROBLEMS: Final = Metric(
     "warmroute_discovery_problems", "Engines of a source that are not used: an id is taken, or a problem of their own."
 )
-TURNS_LIVE: Final = Metric("warmroute_turns_live", "Open turns.")
-TOKENS_IN_FLIGHT: Final = Metric(
-    "warmroute_tokens_in_flight", "Tokens of this proxy's own open turns: prompts, and what was generated."
-)
-QUEUE_REQUESTS: Final = Metric("warmroute_queue_requests", "Requests in the queue.")
-QUEUE_BYTES: Final = Metric("warmroute_queue_bytes", "Size of the bodies in the queue, bytes.")
-QUEUE_MEMORY_MISSING_TOKENS: Final = Metric(
-    "warmroute_queue_memory_missing_tokens", "KV tokens that turns waiting for memory need, mean of the last minute."
-)
-QUEUE_MEMORY_REQUESTS: Final = Metric(
-    "warmroute_queue_memory_requests", "Requests in the queue that wait for KV memory."
-)
-KEPT_PROMPTS: Final = Metric(
-    "warmroute_kept_prompts", "Prompts of hot sessions in memory, for a re-prefill when an engine leaves."
-)
-LEDGER_ROWS_WAITING: Final = Metric(
-    "warmroute_ledger_rows_waiting", "Turns that ended while the ledger could not be written: their rows wait."
-)
 STORE_UP: Final = Metric(
     "warmroute_store_up", "Whether a store that proxies share answers; only where one is configured."
 )
@@ -168,10 +147,6 @@ BUDGET_LEASE_NANOUSD: Final = Metric(
 BUDGET_LEFT_NANOUSD: Final = Metric(
     "warmroute_budget_left_nanousd", "What the store had left of a budget at its last answer, leases taken off."
 )
-KEPT_PROMPT_BYTES: Final = Metric("warmroute_kept_prompt_bytes", "Size of these prompts, bytes.")
-BODY_MEMORY_BYTES: Final = Metric(
-    "warmroute_body_memory_bytes", "Memory that bodies and gathered answers hold, of `body_memory_bytes`."
-)
 BUILD_INFO: Final = Metric(
     "warmroute_build_info", "Always 1. version: of this proxy; build: `compiled`, or `pure` Python."
 )
@@ -185,52 +160,6 @@ ENGINE_DRAINING: Final = Metric(
     "warmroute_engine_draining", "Whether an engine drains, by an operator's order or by its own /ready."
 )
 ENGINE_CONNECTIONS: Final = Metric("warmroute_engine_connections", "Open connections to an engine.")
-WORKER_DP_RANK: Final = Metric("warmroute_worker_dp_rank", "The data-parallel rank of a worker.")
-WORKER_RUNNING: Final = Metric("warmroute_worker_running", "Open requests of a worker.")
-WORKER_RUNNING_LIMIT: Final = Metric(
-    "warmroute_worker_running_limit", "Requests that a worker runs at once, where that is known."
-)
-WORKER_PREFILL_TOKENS: Final = Metric(
-    "warmroute_worker_prefill_tokens", "Prompt tokens that a worker has yet to compute."
-)
-WORKER_PREFILL_LIMIT: Final = Metric(
-    "warmroute_worker_prefill_limit", "Limit of these prompt tokens; above it, new requests wait in the proxy."
-)
-WORKER_RESIDENT_TOKENS: Final = Metric(
-    "warmroute_worker_resident_tokens", "Tokens of open requests of all proxies in the worker's KV pool."
-)
-WORKER_TOKEN_LIMIT: Final = Metric(
-    "warmroute_worker_token_limit", "Size of the worker's KV pool in tokens, where that is known."
-)
-WORKER_KV_SESSIONS: Final = Metric(
-    "warmroute_worker_kv_sessions", "Conversations that hold KV on a worker, by the proxy's books."
-)
-WORKER_KV_PROTECTED_TOKENS: Final = Metric(
-    "warmroute_worker_kv_protected_tokens", "Tokens of those in use, or likely to be used within the window."
-)
-WORKER_KV_WINDOW_S: Final = Metric(
-    "warmroute_worker_kv_window_s", "How long an idle conversation is worth its KV memory, seconds."
-)
-WORKER_QUEUE_S: Final = Metric("warmroute_worker_queue_s", "Prefill time ahead of a new request, seconds.")
-WORKER_PREFILL_S_PER_TOKEN: Final = Metric(
-    "warmroute_worker_prefill_s_per_token", "Measured prefill time of a worker, seconds a token."
-)
-WORKER_DECODE_S_PER_TOKEN: Final = Metric(
-    "warmroute_worker_decode_s_per_token", "Measured decode time, seconds a token; 0 where that is not known."
-)
-WORKER_DECODE_SLOWER_S_PER_TOKEN: Final = Metric(
-    "warmroute_worker_decode_slower_s_per_token", "Excess over the decode time of similar workers, seconds a token."
-)
-WORKER_LOAD_S_PER_TOKEN: Final = Metric(
-    "warmroute_worker_load_s_per_token", "Measured time to load from host memory, seconds a token."
-)
-WORKER_FETCH_S_PER_TOKEN: Final = Metric(
-    "warmroute_worker_fetch_s_per_token", "Measured time to fetch from storage, seconds a token."
-)
-WORKER_FAILURES_IN_A_ROW: Final = Metric(
-    "warmroute_worker_failures_in_a_row", "Failures since the last success; three close the worker for a while."
-)
-WORKER_PROVEN: Final = Metric("warmroute_worker_proven", "1 once the worker has shown its speed since it began.")
 WORKER_ACCEPT_LENGTH: Final = Metric(
     "warmroute_worker_accept_length", "Tokens that a worker accepts in a step with drafts, as its engine reports."
 )
@@ -258,14 +187,53 @@ KV_BLOCKS_HELD: Final = Metric(
     "warmroute_kv_blocks_held", "Cache blocks of a worker that the proxy knows from KV events."
 )
 
-BY_NAME: Final[Mapping[str, Metric]] = {
-    each.name: each for each in list(globals().values()) if isinstance(each, Metric)
+OF_PROCESSES: Final[Mapping[str, Metric]] = {
+    name: Metric(f"warmroute_{name}", description)
+    for name, description in {
+        "announcements_waiting": "Announcements that another region has not confirmed yet.",
+        "turns_live": "Open turns.",
+        "tokens_in_flight": "Tokens of this proxy's own open turns: prompts, and what was generated.",
+        "queue_requests": "Requests in the queue.",
+        "queue_bytes": "Size of the bodies in the queue, bytes.",
+        "queue_memory_missing_tokens": "KV tokens that turns waiting for memory need, mean of the last minute.",
+        "queue_memory_requests": "Requests in the queue that wait for KV memory.",
+        "kept_prompts": "Prompts of hot sessions in memory, for a re-prefill when an engine leaves.",
+        "ledger_rows_waiting": "Turns that ended while the ledger could not be written: their rows wait.",
+        "kept_prompt_bytes": "Size of these prompts, bytes.",
+        "body_memory_bytes": "Memory that bodies and gathered answers hold, of `body_memory_bytes`.",
+    }.items()
 }
+"""What a process holds, by the fields of `Gauges`."""
+
 OF_WORKERS: Final[Mapping[str, Metric]] = {
-    name.removeprefix("warmroute_worker_"): each
-    for name, each in BY_NAME.items()
-    if name.startswith("warmroute_worker_")
+    name: Metric(f"warmroute_worker_{name}", description)
+    for name, description in {
+        "dp_rank": "The data-parallel rank of a worker.",
+        "running": "Open requests of a worker.",
+        "running_limit": "Requests that a worker runs at once, where that is known.",
+        "prefill_tokens": "Prompt tokens that a worker has yet to compute.",
+        "prefill_limit": "Limit of these prompt tokens; above it, new requests wait in the proxy.",
+        "resident_tokens": "Tokens of open requests of all proxies in the worker's KV pool.",
+        "token_limit": "Size of the worker's KV pool in tokens, where that is known.",
+        "kv_sessions": "Conversations that hold KV on a worker, by the proxy's books.",
+        "kv_protected_tokens": "Tokens of those in use, or likely to be used within the window.",
+        "kv_window_s": "How long an idle conversation is worth its KV memory, seconds.",
+        "queue_s": "Prefill time ahead of a new request, seconds.",
+        "prefill_s_per_token": "Measured prefill time of a worker, seconds a token.",
+        "decode_s_per_token": "Measured decode time, seconds a token; 0 where that is not known.",
+        "decode_slower_s_per_token": "Excess over the decode time of similar workers, seconds a token.",
+        "load_s_per_token": "Measured time to load from host memory, seconds a token.",
+        "fetch_s_per_token": "Measured time to fetch from storage, seconds a token.",
+        "failures_in_a_row": "Failures since the last success; three close the worker for a while.",
+        "proven": "1 once the worker has shown its speed since it began.",
+    }.items()
 }
 """By what the router calls a number of a worker."""
+
+BY_NAME: Final[Mapping[str, Metric]] = {
+    each.name: each
+    for each in (*globals().values(), *OF_PROCESSES.values(), *OF_WORKERS.values())
+    if isinstance(each, Metric)
+}
 
 HELP: Final[Mapping[str, str]] = {each.name: each.help for each in BY_NAME.values()}

@@ -6,6 +6,7 @@ Its framework runs behind the connections of `http`, with the same limits.
     control_plane   the public application (models, usage, receipts, readiness) and that of operators
     engine_admin    operators' view of engines, and their drain orders
     engine_flip     switches engines between prefill and decode
+    readiness       why no requests should be sent here now
     exposition      the text formats of `/metrics`
     metrics_page    `/metrics`, over all processes
     model_routes    the models, in the shape of each API

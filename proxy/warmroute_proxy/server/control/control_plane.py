@@ -4,7 +4,7 @@ Two FastAPI applications, run behind our own connections. Neither is on the path
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute.contract.version import VERSION
 from warmroute_proxy import BUILD
-from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
@@ -28,6 +27,7 @@ from warmroute_proxy.server.control.model_routes import add_models
 from warmroute_proxy.server.control.models import Decisions, Health, Json, Ready
 from warmroute_proxy.server.control.openapi import description
 from warmroute_proxy.server.control.page_files import PageFile, add_page
+from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.control.reload_routes import add_reload
 from warmroute_proxy.server.control.session_routes import SessionWords, add_sessions
 from warmroute_proxy.server.control.usage_routes import (
@@ -40,8 +40,6 @@ from warmroute_proxy.server.control.usage_routes import (
 )
 from warmroute_proxy.server.control.view_routes import Views, add_views, decision_body
 from warmroute_proxy.server.dialects.other_apis import no_route
-from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.versions import HERE
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.admission import Admission
@@ -49,47 +47,6 @@ from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.stores.prices import Prices
 
 MAX_LISTED_DECISIONS: Final = 1000
-
-
-class Readiness:
-    """Why no requests should be sent here now."""
-
-    def __init__(
-        self,
-        open_requests: OpenRequests,
-        ledger: Ledger,
-        engines: Engines,
-        degraded: Sequence[Callable[[], list[Problem]]],
-    ) -> None:
-        """`degraded`: what each part says that does not work as it should."""
-        self._open_requests = open_requests
-        self._ledger = ledger
-        self._engines = engines
-        self._degraded = degraded
-
-    def degraded(self) -> list[Problem]:
-        """What does not work as it should while requests are served."""
-        return [problem for problems in self._degraded for problem in problems()]
-
-    def problems(self) -> list[Problem]:
-        """The reasons; none where the proxy is ready."""
-        reasons = []
-        if self._open_requests.closed:
-            reasons.append(Problem(Trouble.SHUTTING_DOWN, "shutting down"))
-        if not self._ledger.healthy:
-            waiting = self._ledger.waiting
-            text = "the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else "")
-            reasons.append(Problem(Trouble.LEDGER_UNWRITABLE, text))
-        up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.serves]
-        if not up:
-            reasons.append(Problem(Trouble.NO_ENGINE, "no engine is up"))
-        elif all(map(self._engines.drains.draining, up)):
-            reasons.append(Problem(Trouble.ALL_ENGINES_DRAIN, "all engines that are up drain"))
-        return reasons
-
-    def troubles(self) -> tuple[str, ...]:
-        """What this process says at `/ready`, by name."""
-        return tuple({problem.trouble.value for problem in (*self.problems(), *self.degraded())})
 
 
 class PublicParts(NamedTuple):

@@ -6,7 +6,7 @@ A region that does not answer is named in the answer, whose sums are then withou
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +26,15 @@ PEER_TIMEOUT_S: Final = MAX_S + 3.0
 
 T = TypeVar("T", Sums, Listed)
 Answer = TypeVar("Answer")
+
+
+class Elsewhere(NamedTuple):
+    """A question to other regions: those where the tenant may be served, or all where it is `of_all` tenants."""
+
+    tenant: TenantConfig
+    target: str
+    session: str | None
+    of_all: bool = False
 
 
 class FleetUsage:
@@ -62,19 +71,9 @@ class FleetUsage:
         """The ladder of the newest turns of this region. Raises: Refusal."""
         return await answered(self._ledger.queries.climb(turns, by, operator=operator))
 
-    async def everywhere(
-        self,
-        own: Awaitable[T],
-        kind: type[T],
-        tenant: TenantConfig,
-        target: str,
-        session: str | None,
-        *,
-        of_all: bool = False,
-    ) -> tuple[dict[str, str], list[T]]:
-        """Which regions were counted, and the answers. `own`: that of this one. The others are asked for `target`:
-        those where the tenant may be served, or all where the question is `of_all` tenants.
-        """
+    async def everywhere(self, own: Awaitable[T], kind: type[T], asked: Elsewhere) -> tuple[dict[str, str], list[T]]:
+        """Which regions were counted, and the answers. `own`: that of this one."""
+        tenant, target, session, of_all = asked
         others = self._questions.ask_all(tenant, target, session, PEER_TIMEOUT_S, of_all=of_all)
         mine, theirs = await asyncio.gather(own, others)
         regions, answers = {self._region: "counted"}, [mine]

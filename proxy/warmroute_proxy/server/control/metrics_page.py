@@ -1,6 +1,6 @@
 """`/metrics`: the counters of all processes of this proxy, and gauges of what they hold now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from warmroute.contract.version import VERSION
@@ -8,7 +8,7 @@ from warmroute_proxy import BUILD
 from warmroute_proxy.core.base.trouble import Trouble
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base import declared_metrics as declared
-from warmroute_proxy.server.base.declared_metrics import BY_NAME, OF_WORKERS
+from warmroute_proxy.server.base.declared_metrics import OF_PROCESSES, OF_WORKERS
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import GaugeRow, HeldBy, Labels, Metrics
 from warmroute_proxy.server.control.exposition import page_of
@@ -20,7 +20,6 @@ from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.re_prefill import RePrefills
-from warmroute_proxy.server.stores.stores import Stores
 
 LOOK_EVERY_S: Final = 1.0
 """Interval at which a process publishes its troubles to the others."""
@@ -74,25 +73,22 @@ class MetricsPage:
         router: Router,
         engines: Engines,
         peer_processes: PeerProcesses | None,
-        clock: Callable[[], float],
         loop_lag: LoopLag,
-        stores: Stores,
+        gauges: Sequence[Callable[[], list[GaugeRow]]],
+        troubles: Callable[[], tuple[str, ...]],
     ) -> None:
-        """`peer_processes`: the other processes of this proxy; None where it is one."""
+        """`peer_processes`: the other processes of this proxy; None where it is one. `gauges`: those of other parts.
+        `troubles`: what this process says at `/ready`, by name.
+        """
         self._metrics = metrics
         self._holdings = holdings
         self._router = router
         self._engines = engines
         self._peer_processes = peer_processes
-        self._clock = clock
+        self._clock = engines.clock
         self._loop_lag = loop_lag
-        self._stores = stores
-        self.more_gauges: list[Callable[[], list[GaugeRow]]] = []
-        """Of parts that are made later."""
-
-        self.troubles: Callable[[], tuple[str, ...]] = tuple
-        """What this process says at `/ready`, by name; of a part that is made later."""
-
+        self._gauges_of_parts = gauges
+        self._troubles = troubles
         self._own_troubles: tuple[str, ...] = ()
         self._look_s = 0.0  # for them, the next time
 
@@ -101,7 +97,7 @@ class MetricsPage:
         if self._peer_processes is not None:
             now_s = self._clock()
             if now_s >= self._look_s:
-                self._own_troubles, self._look_s = self.troubles(), now_s + LOOK_EVERY_S
+                self._own_troubles, self._look_s = self._troubles(), now_s + LOOK_EVERY_S
             self._peer_processes.publish(self._metrics, self._holdings.now(), self._own_troubles)
 
     def render(self, *, open_metrics: bool = False) -> str:
@@ -127,15 +123,14 @@ class MetricsPage:
     def _gauges(self, others: list[ProcessReport]) -> list[GaugeRow]:
         held = zip(self._holdings.now(), *(other.gauges for other in others), strict=True)
         rows: list[GaugeRow] = [
-            (BY_NAME[f"warmroute_{name}"], (), float(sum(values)))
-            for name, values in zip(Gauges._fields, held, strict=True)
+            (OF_PROCESSES[name], (), float(sum(values))) for name, values in zip(Gauges._fields, held, strict=True)
         ]
         rows.append((declared.BUILD_INFO, (("version", VERSION), ("build", BUILD)), 1.0))
-        there = {*self.troubles(), *(name for other in others for name in other.troubles)}
+        there = {*self._troubles(), *(name for other in others for name in other.troubles)}
         rows += [(declared.TROUBLE, (("trouble", each.value),), float(each.value in there)) for each in Trouble]
         if self._peer_processes is not None:
             rows.append((declared.PROCESSES, (), float(1 + len(others))))
-        for gauges in (self._stores.gauges, *self.more_gauges):
+        for gauges in self._gauges_of_parts:
             rows += gauges()
         drains = self._engines.drains
         for engine in self._engines.by_id.values():

@@ -9,9 +9,8 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from warmroute_proxy.core.accounting.entry_steps import void_id
-from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.control.fleet_usage import FleetUsage, T, answered
+from warmroute_proxy.server.control.fleet_usage import Elsewhere, FleetUsage, T, answered
 from warmroute_proxy.server.ledger.ledger import Ledger, receipt_of
 from warmroute_proxy.server.ledger.totals import TOTALS
 from warmroute_proxy.server.ledger.usage_sums import By, Listed, Sums, Turns
@@ -47,18 +46,9 @@ class SharedUsage(FleetUsage):
         rows = sorted([*sent.listed.rows, *own.rows], key=lambda row: -float(row["settled_at"]))
         return Listed(rows[:limit], own.complete)
 
-    async def everywhere(
-        self,
-        own: Awaitable[T],
-        kind: type[T],
-        tenant: TenantConfig,
-        target: str,
-        session: str | None,
-        *,
-        of_all: bool = False,
-    ) -> tuple[dict[str, str], list[T]]:
+    async def everywhere(self, own: Awaitable[T], kind: type[T], asked: Elsewhere) -> tuple[dict[str, str], list[T]]:
         """Which regions were counted, and the answer of the database."""
-        del kind, tenant, target, session, of_all
+        del kind, asked
         answer = await own
         found = await from_database(self._shared.regions())
         regions = {region: "counted" if all_here else "late" for region, all_here in sorted(found.items())}

@@ -25,7 +25,7 @@ from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer, refused
 from warmroute_proxy.server.control.described import VIEWING, described
-from warmroute_proxy.server.control.fleet_usage import FleetUsage, listed_body, usage_body
+from warmroute_proxy.server.control.fleet_usage import Elsewhere, FleetUsage, listed_body, usage_body
 from warmroute_proxy.server.control.models import OF_TENANT, SESSION, By, ByForAll, Hash, Json, Limit, Rows, Since
 from warmroute_proxy.server.control.usage_question import Question, read_question, session_key
 from warmroute_proxy.server.dialects.other_apis import no_route
@@ -54,8 +54,8 @@ class Asking:
     async def sums(self, request: Request, question: Question, tenant: TenantConfig) -> dict[str, Any]:
         """The sums of a tenant, over all regions. Raises: Refusal."""
         turns, session = _turns(request, question, tenant, self._secrets)
-        own = self._usage.here(turns, question.by)
-        regions, found = await self._usage.everywhere(own, Sums, tenant, _target("/v1/usage", question), session)
+        own, target = self._usage.here(turns, question.by), _target("/v1/usage", question)
+        regions, found = await self._usage.everywhere(own, Sums, Elsewhere(tenant, target, session))
         return usage_body(regions, found, question.by, question.since_s)
 
     async def listed(
@@ -65,7 +65,7 @@ class Asking:
         turns, session = _turns(request, question, tenant, self._secrets)
         own = self._usage.listed_here(turns, question.limit, operator=operator)
         target = _target("/v1/usage/receipts", question, limit=str(question.limit))
-        regions, found = await self._usage.everywhere(own, Listed, tenant, target, session)
+        regions, found = await self._usage.everywhere(own, Listed, Elsewhere(tenant, target, session))
         return listed_body(regions, found, question.limit)
 
     async def listed_of_all(self, question: Question, region: str) -> dict[str, Any]:
@@ -89,9 +89,8 @@ class Asking:
         # A token is in the name of some tenant. That it is for this path says that an operator asks.
         name = tenant or _any_tenant(self.live.now)
         own = self._usage.here(turns, question.by, operator=True)
-        regions, found = await self._usage.everywhere(
-            own, Sums, name, _target(OPERATOR_PATH, question), session, of_all=tenant is None
-        )
+        asked = Elsewhere(name, _target(OPERATOR_PATH, question), session, of_all=tenant is None)
+        regions, found = await self._usage.everywhere(own, Sums, asked)
         return usage_body(regions, found, question.by, question.since_s)
 
     async def here(

@@ -243,7 +243,7 @@ class ResponsesSocket:
 
     def _start(self, stream: _Stream, asked: _Asked) -> None:
         request = Request(asked.began_s, "POST", RESPONSES, self._headers)
-        request.body, request.length, request.reservation = asked.raw, len(asked.raw), asked.reservation
+        request.body, request.length, request.body_reservation = asked.raw, len(asked.raw), asked.reservation
         previous = asked.event.previous_response_id or ""
         before = partial(self._before, stream, previous, len(asked.raw), asked.reservation)
         request.dialect = dialect = TurnDialect(previous, before, asks=asked.event.generate is not False)

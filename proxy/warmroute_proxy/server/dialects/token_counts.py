@@ -23,7 +23,7 @@ from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.small_get import Collector
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ReadRequest
 
 log = logging.getLogger(__name__)
 
@@ -83,14 +83,15 @@ class TokenCounts:
         self._at_once = 0
         self._tenants: dict[str, _OfTenant] = {}
 
-    def count(self, parsed: ParsedRequest, on_count: OnCount) -> None:
+    def count(self, read: ReadRequest, on_count: OnCount) -> None:
         """Count the tokens of a chat completion, and call `on_count` once."""
-        engines, tokens = self._able(parsed.model), self._router.estimated_tokens(parsed.facts)
+        parsed = read.parsed
+        engines, tokens = self._able(parsed.model), self._router.estimated_tokens(parsed.routing)
         if not engines or not self._may_ask(parsed.tenant.name, tokens, len(engines)):
             on_count(tokens, True)
         else:
             engine = min(engines, key=lambda engine: engine.upstream.open)
-            _Question(self, engine, parsed, tokens > LARGE_TOKENS, on_count)
+            _Question(self, engine, read, tokens, on_count)
 
     def began(self, tenant: str, difference: int, *, large: bool) -> None:
         """A question of a tenant's has begun (1) or ended (-1)."""
@@ -115,10 +116,6 @@ class TokenCounts:
         for name in idle:
             del self._tenants[name]
 
-    def estimated(self, parsed: ParsedRequest) -> int:
-        """The tokens of a prompt by learned bytes per token."""
-        return self._router.estimated_tokens(parsed.facts)
-
     def _able(self, model: ModelConfig) -> list[Engine]:
         """The engines that could tell."""
         leaving = self._engines.leaving()
@@ -133,16 +130,18 @@ class _Question:
     """One question to an engine."""
 
     def __init__(
-        self, owner: TokenCounts, engine: Engine, parsed: ParsedRequest, large: bool, on_count: OnCount
+        self, owner: TokenCounts, engine: Engine, read: ReadRequest, estimated: int, on_count: OnCount
     ) -> None:
+        """`estimated`: its tokens by learned bytes per token."""
+        parsed = read.parsed
         self._owner = owner
-        self._large = large
-        self._intake = parsed
+        self._estimated = estimated
+        self._tenant = parsed.tenant.name
         self._on_count: OnCount | None = on_count
         leg = Collector(self._answered, MAX_ANSWER_BYTES).leg
-        owner.began(parsed.tenant.name, 1, large=large)
+        owner.began(self._tenant, 1, large=estimated > LARGE_TOKENS)
         model = b'"model":%b' % msgspec.json.encode(parsed.model.name)
-        body = parsed.body.rewritten(_NOT_OF_THE_PROMPT | parsed.dropped, model)
+        body = read.body.rewritten(_NOT_OF_THE_PROMPT | parsed.dropped, model)
         engine.upstream.send("POST", _PATH, f"{CONTENT_TYPE}{engine.bearer}", body, leg)
         self._leg = leg
         self._timer = asyncio.get_running_loop().call_later(TIMEOUT_S, self._timed_out)
@@ -156,14 +155,14 @@ class _Question:
         if on_count is None:
             return
         self._timer.cancel()
-        self._owner.began(self._intake.tenant.name, -1, large=self._large)
+        self._owner.began(self._tenant, -1, large=self._estimated > LARGE_TOKENS)
         try:
             tokens = _decode(body).count if status == 200 else None
         except (msgspec.DecodeError, RecursionError):
             tokens = None
         if tokens is None:
             log.info("an engine counted no tokens (%d): they are estimated", status)
-            on_count(self._owner.estimated(self._intake), True)
+            on_count(self._estimated, True)
         else:
             on_count(tokens, False)
 

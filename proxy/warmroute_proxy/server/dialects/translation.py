@@ -17,7 +17,7 @@ from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.dialects.socket_turn import TranslatedTurn, TurnDialect
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.intake import CHAT, check_light
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ReadRequest
 
 
 class DialectRefusal(Refusal):
@@ -36,16 +36,11 @@ class DialectRefusal(Refusal):
         return self._dialect.error(self.status, self.message, self.code, self.param)
 
 
-def translated_body(
-    path: str, query: bytes, raw: bytes, terms: Terms, work: TranslationWork | None = None
-) -> Translated:
-    """A body that came to a path of a dialect, in chat's terms. Raises: Refusal, TooMuch.
-
-    `work`: what may be made of it; None where there is time for it, away from the event loop.
-    """
+def translated_body(path: str, query: bytes, raw: bytes, terms: Terms) -> Translated:
+    """A body that came to a path of a dialect, in chat's terms, away from the event loop. Raises: Refusal, TooMuch."""
     dialect = dialect_of(path)
     assert dialect is not None
-    return _translated(partial(dialect.translate, path, query), raw, terms, work or TranslationWork())
+    return _translated(partial(dialect.translate, path, query), raw, terms, TranslationWork())
 
 
 def _translated(
@@ -101,13 +96,13 @@ def translate(request: Request, terms: Terms) -> tuple[Request, Translated]:
 def chat_request_of(request: Request) -> Request:
     """A request to chat completions with the body of this one, which was translated; it takes it over."""
     chat = Request(request.received_s, request.method, CHAT, request.headers)
-    chat.caller, chat.tenant, chat.reservation = request.caller, request.tenant, request.reservation
+    chat.caller, chat.tenant, chat.body_reservation = request.caller, request.tenant, request.body_reservation
     chat.body, chat.shared, chat.length = request.body, request.shared, len(request.body)
     chat.carrier = request.carrier
     request.body, request.shared = b"", None
     return chat
 
 
-def noted(parsed: ParsedRequest, dialect: Dialect, changes: Changes) -> ParsedRequest:
+def noted(read: ReadRequest, dialect: Dialect, changes: Changes) -> ReadRequest:
     """The intake of a translated request: its route, and what was changed in it."""
-    return replace(parsed, route=dialect.route, changes=changes)
+    return read._replace(parsed=replace(read.parsed, route=dialect.route, changes=changes))

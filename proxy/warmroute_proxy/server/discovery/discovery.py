@@ -50,12 +50,12 @@ class _Reading:
 class Discovery:
     """The engines that are found. All methods are called in the event loop."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when a source names other engines than before."""
         self._state_dir = state_dir
         self._known = last_known.load(state_dir)
         self._readings: dict[str, _Reading] = {}
-        self.on_change: Callable[[], None] = _nothing
-        """Called when a source names other engines than before."""
+        self._on_change = on_change
 
     def replace(self, config: Config) -> None:
         """Read the sources of this config, and no others. One that stays as it is goes on."""
@@ -151,7 +151,7 @@ class Discovery:
             reading.engines = found.engines
             self._known = {each: one.engines for each, one in self._readings.items()}
             last_known.save(self._state_dir, self._known)
-            self.on_change()
+            self._on_change()
         return found.next_s
 
 
@@ -165,7 +165,3 @@ def _source(config: DiscoveryConfig, region: str, known: list[dict[str, Any]]) -
     from warmroute_proxy.server.discovery.srv import Records
 
     return Records(config, region)
-
-
-def _nothing() -> None:
-    pass

@@ -40,7 +40,9 @@ class Engines:
         unix_clock: Callable[[], float],
         metrics: Metrics,
         region: str = "",
+        counters: CounterFile | None = None,
     ) -> None:
+        """`counters`: where readings of the engines' own counters are kept; None: another process does it."""
         self.ids = Ids()
         self.drains = Drains()
         self.lost: frozenset[str] = frozenset()
@@ -52,13 +54,11 @@ class Engines:
 
         self.clock = clock
         self.kv_events = KvEvents(metrics, unix_clock)
-        self.watching = Watching(region, metrics)
+        self.watching = Watching(region, metrics, unix_clock)
         self.reading: dict[str, asyncio.Task[None]] = {}
         """By engine: the question for its metrics that is under way."""
 
-        self.counters: CounterFile | None = None
-        """Where readings of the engines' own counters are kept; None: another process does it."""
-
+        self._counters = counters
         self.peer_updates: PeerUpdates | None = None
         self._unix_clock = unix_clock
         self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker, until `workers_changed`
@@ -180,9 +180,9 @@ class Engines:
 
     async def note_counts(self, engine: Engine, counts: EngineCounts) -> None:
         """Keep what an engine has counted. In a thread, because it is written to a file."""
-        if self.counters is not None:
+        if self._counters is not None:
             reading = CounterReading(engine.config.id, engine.role, self._unix_clock(), counts)
-            await asyncio.to_thread(self.counters.note, reading)
+            await asyncio.to_thread(self._counters.note, reading)
 
     def feeds(self) -> dict[str, KvFeed]:
         """The KV events that are followed, by worker id."""
@@ -202,8 +202,8 @@ class Engines:
     def close(self) -> None:
         """Close all connections."""
         self.kv_events.close()
-        if self.counters is not None:
-            self.counters.close()
+        if self._counters is not None:
+            self._counters.close()
         for task in list(self.reading.values()):
             task.cancel()
         for engine in [*self.by_id.values(), *self.departed.values()]:

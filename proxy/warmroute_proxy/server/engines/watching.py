@@ -18,6 +18,7 @@ from warmroute_proxy.core.load.signs import (
     transfers,
 )
 from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.core.queue.shortage import Shortage
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
 
@@ -39,7 +40,7 @@ class Reported(NamedTuple):
 class Watching:
     """Of one region. `region` is the subject of the conditions that are not a worker's."""
 
-    def __init__(self, region: str, metrics: Metrics) -> None:
+    def __init__(self, region: str, metrics: Metrics, unix_clock: Callable[[], float]) -> None:
         self._region = region
         self._metrics = metrics
         self._reported: dict[str, Reported] = {}
@@ -47,8 +48,9 @@ class Watching:
         self._watched: dict[tuple[Condition, str], Watched] = {}
         self._hits = (0, 0, 0)
         self._read_at_s: dict[str, float] = {}
-        self.memory: Callable[[int], Sign] | None = None
-        """Whether KV memory has been short for minutes, by the tokens that were computed again so far."""
+        self._unix_clock = unix_clock
+        self.shortage = Shortage()
+        """Of KV memory, as admission observes it."""
 
     def is_due(self, engine_id: str, now_s: float) -> bool:
         """Whether an engine's metrics are due, or with "" a look at the region. Once asked, it counts as done."""
@@ -89,8 +91,8 @@ class Watching:
         )
         evicted, reported_tokens, drops = [new - old for new, old in zip(now, before, strict=True)]
         self._sign(Condition.MISSING_HITS, self._region, missing_hits(evicted, reported_tokens, drops), now_s)
-        if self.memory is not None:
-            self._sign(Condition.WORKING_SET, self._region, self.memory(now[0]), now_s)
+        lacking = self.shortage.sign(now[0], self._unix_clock())
+        self._sign(Condition.WORKING_SET, self._region, lacking, now_s)
 
     def forget(self, engine_id: str) -> None:
         """The engine is gone; what it reported goes with the next look at the region."""

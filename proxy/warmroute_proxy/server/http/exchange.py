@@ -28,8 +28,8 @@ class Request:
 
     `length` is that of its body, None for a chunked one. `shared`: where another process finds a large body. `refusal`:
     the head was refused, and so it is to be answered. `caller` belongs to the endpoint: it may note at the head who
-    sends the request, and for which `tenant` its bodies count. `reservation`: the memory of its body, and of an answer
-    that is gathered; None where it has no body.
+    sends the request, and for which `tenant` its bodies count. `body_reservation`: the memory of its body, and of an
+    answer that is gathered; None where it has no body.
     """
 
     # Defaults that hold for most requests and are seldom read: a default is cheap to begin with, and dear to read.
@@ -41,7 +41,7 @@ class Request:
     keep_alive = True
     caller: object | None = None
     tenant = UNNAMED
-    reservation: BodyReservation | None = None
+    body_reservation: BodyReservation | None = None
     dialect: object | None = None
     """What translates it, where its path does not say so. It belongs to the endpoint, as `caller` does."""
 
@@ -59,8 +59,8 @@ class Request:
 
     def release(self) -> None:
         """The request is over, whoever still refers to it: give all of its memory back."""
-        if self.reservation is not None:
-            self.reservation.close()
+        if self.body_reservation is not None:
+            self.body_reservation.close()
 
     def body_sha256(self) -> str:
         """The digest of the body; that of a large one was computed where it was read."""
@@ -70,8 +70,8 @@ class Request:
 
     def drop_body(self) -> None:
         """Forget the body: it is not needed any more."""
-        if self.reservation is not None:
-            self.reservation.drop_body()
+        if self.body_reservation is not None:
+            self.body_reservation.drop_body()
         self.body, self.shared = b"", None
 
 

@@ -200,7 +200,7 @@ class Connection:
                 # What is behind another request is not read yet, so nothing is reserved for it either.
                 first = self._active is None and not self._waiting
                 size_bytes = request.length or 0 if first else 0
-                request.reservation = self._shared.memory.reserve(request.tenant, size_bytes)
+                request.body_reservation = self._shared.memory.reserve(request.tenant, size_bytes)
         except Refusal as refusal:
             if request.length is None or request.length > LINGER_BODY_BYTES:
                 raise
@@ -305,7 +305,7 @@ class Connection:
     def exchange_ended(self, exchange: Exchange) -> None:
         """An answer is complete: start the next request, or close."""
         self._active = None
-        reservation = exchange.request.reservation
+        reservation = exchange.request.body_reservation
         if reservation is not None:
             if self._unsent_bytes() > WRITE_HIGH_BYTES:
                 self._unread = reservation

@@ -98,7 +98,7 @@ class RequestReader:
         request = self.request or Request(self._clock())
         request.refusal = refusal.with_traceback(None)  # the traceback refers to the request
         request.keep_alive = False
-        request.reservation = None
+        request.body_reservation = None
         self.request = None
         self._body.drop()
         return request
@@ -200,7 +200,7 @@ class RequestReader:
             return  # it is read to keep the connection, and needed by nobody
         if self._body_bytes > self._limits.body_bytes:
             self._fail(_body_too_large(self._limits))
-        reservation = request.reservation
+        reservation = request.body_reservation
         if reservation is not None and reservation.body_bytes < self._body_bytes:
             try:
                 reservation.add_body(self._body_bytes - reservation.body_bytes)

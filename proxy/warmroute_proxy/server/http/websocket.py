@@ -266,7 +266,7 @@ class WebSocket:
 
     def release(self, request: Request) -> None:
         """It is answered: give its memory back, once the client has read most of what was written."""
-        reservation = request.reservation
+        reservation = request.body_reservation
         if reservation is None:
             return
         if self._unsent_bytes() > WRITE_HIGH_BYTES:

@@ -1,4 +1,4 @@
-"""From a request to the facts that placement decides on, and everything a dispatch needs; or a refusal.
+"""From a request to what placement decides on, and everything a dispatch needs; or a refusal.
 
 All checks that need no engine are here: the model, the fields and their types. The prompt is read once, as raw slices,
 to be fingerprinted; its text is not kept beyond the body itself.
@@ -19,13 +19,13 @@ from warmroute.contract.identity import (
 from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Chain, Fingerprint, UserPart
-from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.prompt.fingerprint import (
     fingerprint_chat,
     fingerprint_messages,
     fingerprint_text,
     tools_prefix,
 )
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.dialects.fields import Permissions
 from warmroute_proxy.dialects.work import TooMuch, is_dense
 from warmroute_proxy.server.base.config import Config, ModelConfig, TenantConfig
@@ -33,7 +33,7 @@ from warmroute_proxy.server.base.errors import Refusal, no_model
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
-from warmroute_proxy.server.intake.body import NO_BODY, Body, TemplatedBody
+from warmroute_proxy.server.intake.body import Body, TemplatedBody
 from warmroute_proxy.server.intake.body_fields import KEPT_DECODED, plan_of, read_member, read_members
 from warmroute_proxy.server.intake.body_template import BodyTemplate, MemberSpan
 from warmroute_proxy.server.intake.caller import Caller, Callers
@@ -47,7 +47,7 @@ from warmroute_proxy.server.intake.known_body import (
     KnownBodies,
     KnownBody,
 )
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -65,9 +65,7 @@ def check_light(raw: bytes | memoryview) -> None:
         raise TooMuch
 
 
-def read(
-    request: Request, caller: Caller, callers: Callers, config: Config, check: Check = check_light
-) -> ParsedRequest:
+def read(request: Request, caller: Caller, callers: Callers, config: Config, check: Check = check_light) -> ReadRequest:
     """Check and read a request in the event loop. Raises: Refusal, and what `check` does of what is not known of it."""
     raw = request.body
     assert isinstance(raw, bytes)  # large ones are read elsewhere
@@ -84,7 +82,7 @@ def read(
 
 def _read_known(
     raw: bytes, known: KnownBody, caller: Caller, callers: Callers, bounds: tuple[Addresses, Check]
-) -> ParsedRequest:
+) -> ReadRequest:
     """Read a body of a known template: only its messages. Raises: MalformedPrompt, where it is not of the template."""
     body_template, known_bodies = known.template, callers.known_bodies
     addresses, check = bounds
@@ -94,20 +92,20 @@ def _read_known(
     else:
         prompt = known_bodies.read(known, raw, end, addresses, check)
     parsed = known.parsed
-    facts = parsed.facts
+    routing = parsed.routing
     digest = prompt.tools_system_digest
     if known.derives:
-        parsed, facts = conversing(parsed, known.identity, prompt, caller, callers)
-        lineage = facts.lineage
+        parsed, routing = conversing(parsed, known.identity, prompt, caller, callers)
+        lineage = routing.lineage
     elif digest == known.system_digest:
         lineage = known.lineage
     else:
-        lineage = known.lineage = _key(known.identity, digest, prompt, facts.session)
+        lineage = known.lineage = _key(known.identity, digest, prompt, routing.session)
         known.system_digest = digest
-    facts = replace(
-        facts, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
+    routing = replace(
+        routing, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
     )
-    return replace(parsed, body=TemplatedBody(raw, body_template), facts=facts, messages=prompt.messages)
+    return ReadRequest(replace(parsed, routing=routing, messages=prompt.messages), TemplatedBody(raw, body_template))
 
 
 def conversing(
@@ -120,7 +118,7 @@ def conversing(
     thread = _key(identity, prompt.tools_digest, prompt, session)
     return (
         replace(parsed, session=session_hex, conversation=conversation),
-        replace(parsed.facts, session=session, lineage=lineage, thread=thread),
+        replace(parsed.routing, session=session, lineage=lineage, thread=thread),
     )
 
 
@@ -128,23 +126,23 @@ class ReadBody(NamedTuple):
     """A body of which nothing was known. `converses`: it names no session, and `conversing` finds its own."""
 
     parsed: ParsedRequest
+    body: Body
     prompt: Fingerprint
     identity: bytes
     seed: int
     converses: bool
 
 
-def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> ParsedRequest:
+def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> ReadRequest:
     """Read a body of which nothing is known. Raises: Refusal."""
     found = read_body(raw, caller, callers.secrets, config)
     parsed = replace(found.parsed, prefix_breaks=callers.prefix_breaks)
     if found.converses:
-        parsed, facts = conversing(parsed, found.identity, found.prompt, caller, callers)
-        parsed = replace(parsed, facts=facts)
-    body = parsed.body
-    if caller.served_here and caller.path == CHAT and isinstance(body, Body) and caller.seen_again(_around(body)):
-        _keep(body, parsed, found, caller, callers.known_bodies)
-    return parsed
+        parsed, routing = conversing(parsed, found.identity, found.prompt, caller, callers)
+        parsed = replace(parsed, routing=routing)
+    if caller.served_here and caller.path == CHAT and caller.seen_again(_around(found.body)):
+        _keep(parsed, found, caller, callers.known_bodies)
+    return ReadRequest(parsed, found.body)
 
 
 def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> ReadBody:
@@ -164,7 +162,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
     session_hex, session_key = _keys(session, caller, secrets)
     limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
     identity = f"{model.name}\0{caller.agent}\0".encode()
-    facts = RoutingRequest(
+    routing = RoutingRequest(
         model=model.name,
         lineage=_key(identity, prompt.tools_system_digest, prompt, session_key),
         thread=None if session_key is None else _key(identity, prompt.tools_digest, prompt, session_key),
@@ -184,12 +182,12 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
     )
     include_usage = stream and stream_options.get("include_usage") is True
     parsed = ParsedRequest(
-        tenant, caller.path, body, model, asked if asked != model.name else None, stream, include_usage,
+        tenant, caller.path, model, asked if asked != model.name else None, stream, include_usage,
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
-        _without_session(value("metadata")), salt, session_hex, facts, caller.region, read.dropped, read.bounded,
+        _without_session(value("metadata")), salt, session_hex, routing, caller.region, read.dropped, read.bounded,
         receipt_fields=caller.receipt_fields, key_id=caller.key_id, messages=prompt.messages,
     )  # fmt: skip
-    return ReadBody(parsed, prompt, identity, seed, session is None and caller.path == CHAT)
+    return ReadBody(parsed, body, prompt, identity, seed, session is None and caller.path == CHAT)
 
 
 def _around(body: Body) -> int:
@@ -197,8 +195,9 @@ def _around(body: Body) -> int:
     return xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
 
 
-def _keep(body: Body, parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: KnownBodies) -> None:
+def _keep(parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: KnownBodies) -> None:
     """Keep a body for those that follow, unless too much is around its messages."""
+    body = found.body
     raw, spans = body.raw, body.spans
     messages = body.members["messages"]
     end = spans["messages"].end
@@ -212,8 +211,7 @@ def _keep(body: Body, parsed: ParsedRequest, found: ReadBody, caller: Caller, kn
     )
     without_prompt = replace(
         parsed,
-        body=NO_BODY,
-        facts=replace(parsed.facts, chain=Chain([], [])),
+        routing=replace(parsed.routing, chain=Chain([], [])),
         session=None if found.converses else parsed.session,
         conversation=None,
         messages=[],

@@ -39,7 +39,7 @@ from warmroute_proxy.server.intake.large_reading import (
     Translate,
     TranslatedBody,
 )
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ReadRequest
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ SLOW_S: Final = 5.0
 
 MAX_READ: Final = 2  # times that one body is read
 
-OnRead = Callable[[ParsedRequest | Refusal, TranslatedBody | None], None]
+OnRead = Callable[[ReadRequest | Refusal, TranslatedBody | None], None]
 
 
 class _Waiting:
@@ -288,27 +288,26 @@ class LargeBodies:
             self._end(waiting, found.refusal())
         else:
             self._counted("read")
-            parsed = self._intake(waiting.exchange.request, waiting.shared, waiting.caller, found)
-            self._go_on(waiting, parsed, found.translated)
+            read = self._read(waiting.exchange.request, waiting.shared, waiting.caller, found)
+            self._go_on(waiting, read, found.translated)
 
-    def _intake(self, request: Request, shared: SharedBytes, caller: Caller, found: LargeAnswer) -> ParsedRequest:
+    def _read(self, request: Request, shared: SharedBytes, caller: Caller, found: LargeAnswer) -> ReadRequest:
         request.body = b""  # a view, with which they cannot grow
         if found.size is not None:
             shared.rewritten(found.size)
         shared.was_read(found.sha256)
         request.body = shared.view() if request.shared is shared else b""
-        body = LargeBody(shared.view(), found.spans)
-        parsed = replace(found.read.parsed, tenant=caller.tenant, body=body)
+        parsed = replace(found.read.parsed, tenant=caller.tenant)
         if found.read.converses:
-            parsed, facts = conversing(parsed, found.read.identity, found.read.prompt, caller, self._callers)
-            parsed = replace(parsed, facts=facts)
-        return parsed
+            parsed, routing = conversing(parsed, found.read.identity, found.read.prompt, caller, self._callers)
+            parsed = replace(parsed, routing=routing)
+        return ReadRequest(parsed, LargeBody(shared.view(), found.spans))
 
     def _end(self, waiting: _Waiting, refusal: Refusal) -> None:
         self._counted("refused")
         self._go_on(waiting, refusal, None)
 
-    def _go_on(self, waiting: _Waiting, found: ParsedRequest | Refusal, translated: TranslatedBody | None) -> None:
+    def _go_on(self, waiting: _Waiting, found: ReadRequest | Refusal, translated: TranslatedBody | None) -> None:
         """Go on with its request. An error of ours must not keep the other bodies waiting."""
         if waiting.left:
             return

@@ -24,7 +24,6 @@ from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need_cleaning
 from warmroute_proxy.server.intake.intake import CHAT, ReadBody, read_body
@@ -131,14 +130,12 @@ class _Reading:
             found = read_body(raw, caller, self._secrets, self._config)
         except Refusal as refusal:
             return Refused(refusal.status, refusal.message, refusal.code, refusal.param)
-        body = found.parsed.body
-        assert isinstance(body, Body)
-        spans = [NamedSpan(name, span.start, span.end) for name, span in body.spans.items()]
+        spans = [NamedSpan(name, span.start, span.end) for name, span in found.body.spans.items()]
         nothing: Any = None
         prompt = found.prompt
         if prompt.asked is not None and len(prompt.asked[-1]) > MAX_ASKED_BYTES:
             prompt = replace(prompt, asked=None)  # too long to come back shortened, and to be sent to the proxy
-        without_body = found._replace(parsed=replace(found.parsed, body=nothing, changes=changes), prompt=prompt)
+        without_body = found._replace(parsed=replace(found.parsed, changes=changes), body=nothing, prompt=prompt)
         size_now = len(raw) if is_other else None
         return LargeAnswer(without_body, spans, hashlib.sha256(raw).hexdigest(), size_now, translated)
 

@@ -1,25 +1,24 @@
-"""The `ParsedRequest`: a request as it was read, with what placement decides on and all that a dispatch needs."""
+"""The `ParsedRequest`: what was read of a request, with what placement decides on and what a dispatch needs."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversation
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Looked, PrefixBreaks
 
 
-class ParsedRequest(msgspec.Struct, gc=False):
-    """A request that may be dispatched. `session`: 16 hex digits in place of its key, or None."""
+class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
+    """What was read of a request that may be dispatched. `session`: 16 hex digits in place of its key, or None."""
 
     tenant: TenantConfig
     route: str
-    body: AnyBody
     model: ModelConfig
     alias: str | None
     stream: bool
@@ -32,7 +31,7 @@ class ParsedRequest(msgspec.Struct, gc=False):
     """Sent to the engine instead of the client's `metadata`, where that names a session."""
     salt: str
     session: str | None
-    facts: RoutingRequest
+    routing: RoutingRequest
     forwarded_from: str | None
     dropped: frozenset[str] = frozenset()
     """Members that no engine gets: they are not on the list of fields."""
@@ -62,14 +61,14 @@ class ParsedRequest(msgspec.Struct, gc=False):
         """The member of its receipt that says in which other region it came in, and what the distance cost."""
         return [b'"forwarded":%b' % msgspec.json.encode({"from": self.forwarded_from, "rtt_ms": self.rtt_ms})]
 
-    def look(self) -> Looked | KnownPrompt | None:
+    def look(self, body: AnyBody) -> Looked | KnownPrompt | None:
         """Compare its prompt with those before it, while its text is there."""
-        return self.prefix_breaks.look(self.facts, self.messages, self.body, self.salt)
+        return self.prefix_breaks.look(self.routing, self.messages, body, self.salt)
 
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""
         if self.conversation is not None:
-            self.conversation.left_unanswered(self.facts.chain.hashes[-1])
+            self.conversation.left_unanswered(self.routing.chain.hashes[-1])
 
     @property
     def model_name(self) -> str:
@@ -85,3 +84,10 @@ class ParsedRequest(msgspec.Struct, gc=False):
     def several(self) -> bool:
         """Whether the engine divides it into several requests, with ids of their own, which share computed prefixes."""
         return self.choices > 1 or self.prompts > 1
+
+
+class ReadRequest(NamedTuple):
+    """A request as it was read, and its body, which is dropped long before the request has ended."""
+
+    parsed: ParsedRequest
+    body: AnyBody

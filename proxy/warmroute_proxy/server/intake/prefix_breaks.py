@@ -18,8 +18,8 @@ from warmroute_proxy.core.cache.prompt_memory import KnownPrompt, PromptMemory
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.breaks import Break, Texts, find_break
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
-from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.prompt.parts import head_of, message_texts, system_lines
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.large_body import LargeBody
 
@@ -43,47 +43,54 @@ class PrefixBreaks:
         self.memory = PromptMemory(max_bytes)
         self._is_on = max_bytes > 0
 
-    def look(self, facts: RoutingRequest, messages: list[int], body: AnyBody, salt: str) -> Looked | KnownPrompt | None:
+    def look(
+        self, routing: RoutingRequest, messages: list[int], body: AnyBody, salt: str
+    ) -> Looked | KnownPrompt | None:
         """Compare a prompt. Returns the one that it continues, if any, and None where it is not to be remembered.
 
         `messages` as in its fingerprint.
         """
-        session, chain = facts.session, facts.chain
+        session, chain = routing.session, routing.chain
         if not self._is_on or session is None or chain.ends[-1] < MIN_BYTES or not messages:
             return None
-        continued = self.memory.continued(session, facts.lineage, chain.hashes)
+        continued = self.memory.continued(session, routing.lineage, chain.hashes)
         if continued is not None:
             return continued
         if isinstance(body, LargeBody):
             return None
         try:
-            return self._compared(facts, messages, body.members, xxh3_64_intdigest(salt.encode()))
+            return self._compared(routing, messages, body.members, xxh3_64_intdigest(salt.encode()))
         except (msgspec.MsgspecError, MalformedPrompt, ValueError, KeyError, RecursionError):
             return None  # what cannot be read twice is not compared
 
     def _compared(
-        self, facts: RoutingRequest, messages: list[int], members: dict[str, msgspec.Raw], key: int
+        self, routing: RoutingRequest, messages: list[int], members: dict[str, msgspec.Raw], key: int
     ) -> Looked:
         raw = members["messages"]
-        assert facts.session is not None
-        now = KnownPrompt(facts.lineage, head_of(members.get("tools"), raw, key), facts.chain, messages)
+        assert routing.session is not None
+        now = KnownPrompt(routing.lineage, head_of(members.get("tools"), raw, key), routing.chain, messages)
         texts = Texts(lambda: system_lines(raw), lambda at, count: message_texts(raw, at, count))
         shape = now.shape
-        for before in self.memory.others(facts.session, now.head.asked, is_under_way=facts.turn > 1):
+        for before in self.memory.others(routing.session, now.head.asked, is_under_way=routing.turn > 1):
             found = find_break(before.shape, shape, texts, key)
             if found is not None:
                 return Looked(now, found, before)
         return Looked(now)
 
     def remember(
-        self, facts: RoutingRequest, messages: list[int], looked: Looked | KnownPrompt, usage: Usage, decision: Decision
+        self,
+        routing: RoutingRequest,
+        messages: list[int],
+        looked: Looked | KnownPrompt,
+        usage: Usage,
+        decision: Decision,
     ) -> None:
         """Store a prompt that was served."""
-        session = facts.session
+        session = routing.session
         if session is None:
             return
         if isinstance(looked, KnownPrompt):
-            prompt = self.memory.renew(session, looked, facts.chain, messages)
+            prompt = self.memory.renew(session, looked, routing.chain, messages)
         else:
             prompt = self.memory.add(session, looked.prompt)
         prompt.prompt_tokens, prompt.region = usage.prompt_tokens, decision.region

@@ -15,7 +15,7 @@ from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need
 from warmroute_proxy.server.intake.intake import CHAT, check_light, model_for, read, read_body
 from warmroute_proxy.server.intake.known_body import no_check
 from warmroute_proxy.server.intake.large_bodies import LargeBodies
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ReadRequest
 
 
 class RequestParser:
@@ -46,7 +46,7 @@ class RequestParser:
         """What a translation of a tenant's request depends on."""
         return Terms(tenant, self.callers.secrets, self._config)
 
-    def read(self, request: Request, caller: Caller) -> ParsedRequest:
+    def read(self, request: Request, caller: Caller) -> ReadRequest:
         """Read a request in the event loop. Raises: Refusal, or TooMuch where that would take too long."""
         raw = request.body
         assert isinstance(raw, bytes)
@@ -54,25 +54,27 @@ class RequestParser:
             return self._read_cleaned(request, raw, caller)
         return read(request, caller, self.callers, self._config)
 
-    def read_translated(self, request: Request, caller: Caller) -> ParsedRequest:
+    def read_translated(self, request: Request, caller: Caller) -> ReadRequest:
         """Read a request that a dialect has translated, and cleaned, within its `TranslationWork`. Raises: Refusal."""
         return read(request, caller, self.callers, self._config, no_check)
 
-    def unserved(self, request: Request, caller: Caller) -> ParsedRequest:
+    def unserved(self, request: Request, caller: Caller) -> ReadRequest:
         """Read a request that is not to be served; no conversation learns of it. Raises: Refusal."""
-        return read_body(bytes(request.body), caller, self.callers.secrets, self._config).parsed
+        found = read_body(bytes(request.body), caller, self.callers.secrets, self._config)
+        return ReadRequest(found.parsed, found.body)
 
     def check_model(self, name: str, caller: Caller) -> None:
         """Raises: Refusal, where a caller may not use a model, or there is none of this name."""
         model_for(name, caller.tenant, self._config)
 
-    def _read_cleaned(self, request: Request, raw: bytes, caller: Caller) -> ParsedRequest:
+    def _read_cleaned(self, request: Request, raw: bytes, caller: Caller) -> ReadRequest:
         check_light(raw)
         changes = NO_CHANGES
         if caller.region is None:
             request.body, changes = cleaned(raw, self._config, TranslationWork.in_loop(len(raw)))
         try:
-            return replace(read(request, caller, self.callers, self._config), changes=changes)
+            found = read(request, caller, self.callers, self._config)
+            return found._replace(parsed=replace(found.parsed, changes=changes))
         except TooMuch:
             request.body = raw  # it is cleaned where it is read
             raise

@@ -5,6 +5,7 @@ reads, and from there the way of all requests. It never opens a connection to th
 
     listener        the gRPC server, with its health
     stream          one request and its answer, as messages
+    answer          what the gateway is sent, the answer above all
     exchange        the answer to a client, as the request path writes it
     heads           heads of requests, of clients and for engines
     picks           fallbacks, and which engine has answered

@@ -5,37 +5,25 @@ that is given again to another caller, is gathered.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
+from warmroute_proxy.server.picker.answer import GatewayAnswer
 
 _NO_SOCKET: Final = "a gateway's external processing serves no WebSockets: send a POST"
 
 Pairs = Iterable[tuple[str, str]]
 
 
-class Answers(Protocol):
-    """What carries the answer to the gateway."""
-
-    def on_status(self, request: Request, status: int) -> None: ...
-    def answer_whole(self, status: int, headers: Pairs, body: bytes) -> None: ...
-    def answer_begins(self, status: int, headers: Pairs) -> bool:
-        """False: it cannot begin yet."""
-        ...
-
-    def answer_goes_on(self, data: bytes) -> None: ...
-    def answer_ends(self, data: bytes, *, broken: bool) -> None: ...
-
-
 class GatewayExchange(Exchange):
     """One answer."""
 
-    def __init__(self, answers: Answers, request: Request) -> None:
+    def __init__(self, answer: GatewayAnswer, request: Request) -> None:
         self.request = request
         self.started = False
         self.ended = False
-        self._answers = answers
+        self._answer = answer
         self._gathered: tuple[int, Pairs, list[bytes]] | None = None
 
     def respond(self, status: int, headers: Pairs, body: bytes) -> None:
@@ -44,8 +32,8 @@ class GatewayExchange(Exchange):
             return
         self.started = True
         self._finish()
-        self._answers.on_status(self.request, status)
-        self._answers.answer_whole(status, headers, b"" if self.request.method == "HEAD" else body)
+        self._answer.on_status(self.request, status)
+        self._answer.whole(status, headers, b"" if self.request.method == "HEAD" else body)
 
     def answer(self, lines: bytes, body: bytes) -> None:
         """Send a whole 200 to a POST."""
@@ -55,8 +43,8 @@ class GatewayExchange(Exchange):
     def start(self, status: int, headers: Pairs, data: bytes = b"") -> None:
         """Send the head of a streamed answer."""
         self.started = True
-        if self._answers.answer_begins(status, headers):
-            self._answers.on_status(self.request, status)
+        if self._answer.begins(status, headers):
+            self._answer.on_status(self.request, status)
         else:
             self._gathered = status, headers, []
         self.write(data)
@@ -69,7 +57,7 @@ class GatewayExchange(Exchange):
             _, _, parts = self._gathered
             parts.append(data)
         else:
-            self._answers.answer_goes_on(data)
+            self._answer.goes_on(data)
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
         """None: all is sent in messages."""
@@ -95,7 +83,7 @@ class GatewayExchange(Exchange):
             self.fail()  # a stream that just ends is one that Envoy may let pass
             return
         self._finish()
-        self._answers.answer_ends(data, broken=broken)
+        self._answer.ends(data, broken=broken)
 
     def switch(self, head: bytes, protocol_of: Callable[[Any], NextProtocol]) -> None:  # noqa: ARG002
         """Refuse: there is no connection to go on with."""

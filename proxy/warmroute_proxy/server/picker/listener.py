@@ -16,19 +16,18 @@ import grpc
 
 from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.base.config import Limits
-from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.build import Proxy
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.request_starts import RequestStarts
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.stream import Gateway, Stream
 from warmroute_proxy.server.request.idempotency import left_gateway
 from warmroute_proxy.server.request.inference_request import InferenceRequest
-from warmroute_proxy.server.request.placing import stay
 from warmroute_proxy.server.request.request_path import RequestPath
+from warmroute_proxy.server.tracing.traced_request import NewRequest
 
 log = logging.getLogger(__name__)
 
@@ -53,15 +52,16 @@ class Streams:
 class PickerListener:
     """One gRPC server."""
 
-    def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits) -> None:
-        endpoint.new_request = for_gateway(endpoint.new_request)
+    def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits, is_ready: Callable[[], bool]) -> None:
+        """`endpoint`: with requests `for_gateway`. `is_ready`: whether requests should be sent here now."""
         self.connections = Streams()
         self._proxy = proxy
-        self._lag: LoopLag = proxy.loop_lag
+        self._is_ready = is_ready
         addresses = Addresses(proxy.engines, proxy.clock)
         max_streams = proxy.config.limits.connections  # of one connection or a few: they take no descriptors
+        starts = RequestStarts(endpoint, asyncio.get_running_loop(), proxy.clock, proxy.loop_lag)
         self._gateway = Gateway(
-            endpoint, endpoint.handle, limits, proxy.clock, proxy.body_memory, proxy.engines, addresses,
+            endpoint, starts.handle, limits, proxy.clock, proxy.body_memory, proxy.engines, addresses,
             proxy.path.placing, FairBudget(max_streams),
         )  # fmt: skip
         self._server: Any = None
@@ -70,9 +70,7 @@ class PickerListener:
         """Listen and return the port. `shared`: other processes listen there too; `tls`: None for none. gRPC has its
         own, and reads the files of the config with each connection.
         """
-        gateway = self._gateway
-        await gateway.addresses.resolve()
-        gateway.handle = RequestStarts(gateway.endpoint, asyncio.get_running_loop(), gateway.clock, self._lag).handle
+        await self._gateway.addresses.resolve()
         options = [
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", -1),  # the gateway's own buffer bounds a message
@@ -147,7 +145,7 @@ class PickerListener:
             return SERVING
         if service not in READINESS:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {service[:100]!r}")
-        return SERVING if self._proxy.ready() else NOT_SERVING
+        return SERVING if self._is_ready() else NOT_SERVING
 
 
 class _Conversation:
@@ -165,20 +163,20 @@ class _Conversation:
         stream, context = self._stream, self._context
         self._members.add(stream)
         try:
-            while not stream.broken and (message := await context.read()) is not grpc.aio.EOF:
+            while not stream.outbox.broken and (message := await context.read()) is not grpc.aio.EOF:
                 stream.take(message)
-                if stream.out:
+                if stream.outbox.out:
                     await self._flush()
-            if stream.broken:
+            if stream.outbox.broken:
                 await self._break_off()
         except Exception as error:
-            if not stream.broken:
+            if not stream.outbox.broken:
                 log.debug("a stream has ended: %s", type(error).__name__)
             raise
         finally:
             self._members.discard(stream)
             stream.lost()
-            if self._writer is not None and not stream.broken:
+            if self._writer is not None and not stream.outbox.broken:
                 self._writer.cancel()
 
     def _wake(self) -> None:
@@ -191,7 +189,7 @@ class _Conversation:
             await self._flush()
         except Exception as error:  # the gateway has left, which the reader notices, too
             log.debug("a message could not be sent: %s", type(error).__name__)
-        if self._stream.broken:
+        if self._stream.outbox.broken:
             with contextlib.suppress(Exception):  # which is how gRPC says that it has done so
                 await self._break_off()
 
@@ -202,25 +200,24 @@ class _Conversation:
 
     async def _flush(self) -> None:
         """Send all that there is. Who reads waits for it, so that it reads no faster than is written."""
-        out, write = self._stream.out, self._context.write
+        out, write = self._stream.outbox.out, self._context.write
         async with self._writing:
             while out:
                 message = out.popleft()
                 await write(message if isinstance(message, bytes) else message())
 
 
-def for_gateway(new_request: Callable[[RequestPath, Exchange, ParsedRequest, str], InferenceRequest]) -> Any:
+def for_gateway(new_request: NewRequest) -> NewRequest:
     """What makes a request that a gateway carries. It stays in this region: nobody could carry it to another. It
     raises a `Refusal` where the gateway has left meanwhile, or is set up so that it could not be answered.
     """
 
-    def make(path: RequestPath, exchange: Exchange, parsed: ParsedRequest, receipt_id: str) -> InferenceRequest:
+    def make(path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> InferenceRequest:
         carrier = exchange.request.carrier
         if not isinstance(carrier, Stream):
             raise left_gateway()
         carrier.check(exchange)
-        parsed.facts = stay(parsed.facts)
-        made = new_request(path, exchange, parsed, receipt_id)
+        made = new_request(path, exchange, read, receipt_id)
         carrier.allow(made, exchange)
         return made
 

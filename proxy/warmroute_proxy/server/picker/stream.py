@@ -5,14 +5,12 @@ differs is the end of it. Where the proxy would send the body to an engine, the 
 engine's address and that body (`send_with`); and what the gateway brings of the engine's answer goes to the leg that
 would have read it from a connection. So usage, receipts and rows come about as they do in the proxy.
 
-`take` is called with each message, `out` are the messages to send; nothing here waits.
+`take` is called with each message, and `outbox` has those to send; nothing here waits.
 """
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from warmroute.contract import headers as names
@@ -33,6 +31,7 @@ from warmroute_proxy.server.http.open_connections import TENANT_WEIGHT, too_many
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
+from warmroute_proxy.server.picker.answer import GatewayAnswer, Outbox
 from warmroute_proxy.server.picker.exchange import GatewayExchange
 from warmroute_proxy.server.picker.heads import length_of, parsed, path_of, read_head
 from warmroute_proxy.server.picker.picks import all_but, named
@@ -44,8 +43,6 @@ log = logging.getLogger(__name__)
 
 KEPT_HEADERS: Final = frozenset({"host", "content-type", "transfer-encoding", "te", wire.DESTINATION})
 """Of a request, beside those that an engine is sent: the gateway's own."""
-
-KEPT_OF_ANSWERS: Final = frozenset({"server", "date", "transfer-encoding"})
 
 
 @dataclass(slots=True)
@@ -69,12 +66,8 @@ class Stream(Carrier):
 
     def __init__(self, gateway: Gateway, wake: Callable[[], None], *, full: bool = False) -> None:
         """`wake` is called when there is something to send outside of `take`. `full`: there are too many streams."""
-        self.out: deque[bytes | Callable[[], bytes]] = deque()
-        """Messages to send; of a body, what makes one when its turn has come, so that none is in memory twice."""
-
-        self.broken = False
-        """Whether the stream is to end with an error, once all is sent."""
-
+        self.outbox = outbox = Outbox(wake)
+        self.answer = GatewayAnswer(outbox, gateway.endpoint.on_status)
         self.deadline_s = gateway.clock() + gateway.limits.head_timeout_s
         self.served: InferenceRequest | None = None
         self.gone = False
@@ -84,8 +77,6 @@ class Stream(Carrier):
         self._full = full
         self._tenant = ""  # in whose share the stream counts
         self._gateway = gateway
-        self._wake = wake
-        self._taking = False
         self._exchange: GatewayExchange | None = None
         self._body = IncomingBody()
         self._body_bytes = 0
@@ -98,17 +89,13 @@ class Stream(Carrier):
         self._leg: Leg | None = None
         self._decision: Decision | None = None
         self._sent_trailers = False  # the request has some
-        self._answer_names: list[str] | None = None  # of the headers of the engine's answer, once they are here
-        self._answer_ended = False  # the engine's
-        self._answer_trailers = False
-        self._end: bytes | None = None  # the last of the answer, which waits for the end of the engine's
         self.complete = False  # `leg.connection`
 
     # -- the gateway's side
 
     def take(self, data: bytes) -> None:
         """Take a message. Whatever is wrong with it, the client gets an answer."""
-        self._taking = True
+        self.outbox.taking = True
         try:
             message = wire.parse(data)
             kind = message.WhichOneof("request")
@@ -125,7 +112,7 @@ class Stream(Carrier):
                 self._sent_trailers = True
                 self._take_body(b"", ends=True)
             elif kind == "response_trailers":
-                self._answer_trailers = True
+                self.answer.has_trailers = True
                 self._take_answer(b"", ends=True)
         except Refusal as refusal:
             self._refuse(refusal)
@@ -136,9 +123,9 @@ class Stream(Carrier):
             elif self._exchange is not None:
                 self._exchange.fail()
             else:
-                self.broken = True
+                self.outbox.broken = True
         finally:
-            self._taking = False
+            self.outbox.taking = False
 
     def lost(self) -> None:
         """The gateway has ended the stream."""
@@ -152,7 +139,7 @@ class Stream(Carrier):
         shared = self._shared
         self._exchange = self.served = self._leg = self._decision = self._shared = None
         self.gone = True
-        self._wake = _nothing
+        self.outbox.wake = _nothing
         if exchange is None:
             return
         exchange.request.carrier = None
@@ -170,8 +157,7 @@ class Stream(Carrier):
     def on_deadline(self) -> None:
         """The headers or the body are late, or a gateway goes on with what was refused."""
         if self._exchange is None or self._exchange.ended:
-            self.broken = True
-            self._wake()
+            self.outbox.break_off()
         elif not self._whole:
             self._refuse(Refusal(408, "the request body did not arrive in time", code="request_timeout"))
 
@@ -183,7 +169,7 @@ class Stream(Carrier):
         request = Request(gateway.clock())
         request.path = path_of(pairs)  # by which a refusal has the shape of its API
         request.carrier = self
-        self._exchange = GatewayExchange(self, request)
+        self._exchange = GatewayExchange(self.answer, request)
         self.deadline_s = gateway.clock() + gateway.limits.body_timeout_s
         if message.HasField("protocol_config"):
             self._take_modes(message.protocol_config)
@@ -196,11 +182,11 @@ class Stream(Carrier):
         gateway.endpoint.on_head(request)
         self._count_for(request.tenant)
         if request.length != 0:
-            request.reservation = gateway.memory.reserve(request.tenant, request.length or 0)
+            request.body_reservation = gateway.memory.reserve(request.tenant, request.length or 0)
         if headers.end_of_stream:
             self._begin(request, self._exchange)
         elif self._buffered:
-            self._send(wire.go_on())
+            self.outbox.send(wire.go_on())
 
     def _count_for(self, tenant: str) -> None:
         """Count as a stream of a tenant's. Raises: Refusal."""
@@ -228,7 +214,7 @@ class Stream(Carrier):
             self._body_bytes += len(data)
             if self._body_bytes > limits.body_bytes:
                 raise Refusal(413, f"the request body exceeds {limits.body_bytes} bytes", code="request_too_large")
-            reservation = request.reservation
+            reservation = request.body_reservation
             if reservation is not None and reservation.body_bytes < self._body_bytes:
                 reservation.add_body(self._body_bytes - reservation.body_bytes)
             self._body.add(data, request.tenant)
@@ -247,26 +233,26 @@ class Stream(Carrier):
         self._gateway.handle(request, exchange)
         if self._buffered and self._leg is None and not exchange.ended:
             limits = self._gateway.limits
-            self._send(wire.wait_longer(limits.queue_timeout_s + limits.working_set_wait_s))
+            self.outbox.send(wire.wait_longer(limits.queue_timeout_s + limits.working_set_wait_s))
 
     def _take_answer_headers(self, message: Any) -> None:
         headers, leg = message.response_headers, self._leg
         if leg is None:  # the gateway's own answer, to a request that it has not asked about, or waited for too long
             self._passes = True
             self.deadline_s = float("inf")
-            self._send(wire.UNREAD_HEADERS)
+            self.outbox.send(wire.UNREAD_HEADERS)
             if self._exchange is not None:
                 _leave(self._exchange, self._shared)
             return
         pairs = dict(wire.pairs(headers))
-        self._answer_names = [name for name in pairs if not name.startswith(":")]
+        self.answer.names = [name for name in pairs if not name.startswith(":")]
         if leg.done:
             return
         self._note_served(wire.served(message))
         broke_off = wire.broke_off(message)
         if broke_off:
             if not self._reads_answers:
-                self._answer_names = None  # no body can be changed, but the whole answer can
+                self.answer.names = None  # no body can be changed, but the whole answer can
             if wire.is_engines(broke_off):
                 leg.fail(Cause.ERROR, f"the gateway got no answer from it ({broke_off[:100]})")
             else:
@@ -287,7 +273,7 @@ class Stream(Carrier):
         status = int(pairs.get(":status", "0"))
         exchange.ended = True
         self._gateway.endpoint.on_status(exchange.request, status)
-        self._send(wire.answer_headers(status, ((names.RECEIPT, served.id),), ()))
+        self.outbox.send(wire.answer_headers(status, ((names.RECEIPT, served.id),), ()))
         if status == 200:
             served.unread(self._gateway.limits.first_token_timeout_s)
         else:
@@ -308,7 +294,7 @@ class Stream(Carrier):
         if others is None:
             return
         try:
-            moved = gateway.placing.router.place(served.parsed.facts, gateway.clock(), others)
+            moved = gateway.placing.router.place(served.routing, gateway.clock(), others)
         except NoWorker:
             log.warning("an engine has answered at %s that could not have been picked", address)
             served.moved(None)
@@ -319,7 +305,7 @@ class Stream(Carrier):
     def _take_answer(self, data: bytes, *, ends: bool) -> None:
         leg = self._leg
         if self._passes:
-            self._send(wire.ANSWER_TRAILERS if self._answer_trailers else wire.answer_body(data, ends=ends))
+            self.outbox.send(wire.ANSWER_TRAILERS if self.answer.has_trailers else wire.answer_body(data, ends=ends))
         elif leg is not None and not leg.done:
             if ends:
                 self.complete = True
@@ -328,8 +314,7 @@ class Stream(Carrier):
             if ends:
                 leg.end()
         if ends:
-            self._answer_ended = True
-            self._end_answer()
+            self.answer.engine_ended()
 
     # -- the request's side
 
@@ -344,12 +329,12 @@ class Stream(Carrier):
         leg.sent, leg.connection = True, self
         whole = b"".join(body)
         if self._buffered:
-            self._send(wire.buffered_destination(where, path, headers, removed, whole))
+            self.outbox.send(wire.buffered_destination(where, path, headers, removed, whole))
             return
-        self._send(wire.destination(where, path, headers, removed, len(whole)))
-        self._send_body(wire.request_body, whole, ends=not self._sent_trailers)
+        self.outbox.send(wire.destination(where, path, headers, removed, len(whole)))
+        self.outbox.send_body(wire.request_body, whole, ends=not self._sent_trailers)
         if self._sent_trailers:
-            self._send(wire.REQUEST_TRAILERS)
+            self.outbox.send(wire.REQUEST_TRAILERS)
 
     def check(self, exchange: Exchange) -> None:
         """Refuse what cannot be answered here. Raises: Refusal."""
@@ -364,8 +349,9 @@ class Stream(Carrier):
                               "FULL_DUPLEX_STREAMED; send none")  # fmt: skip
 
     def allow(self, served: InferenceRequest, exchange: Exchange) -> None:
-        """Note the request, and keep it from the engines that the gateway did not name."""
+        """Note the request, and keep it from other regions and from the engines that the gateway did not name."""
         self.served = served
+        served.routing = served.routing.stay()
         self._shared = exchange if isinstance(exchange, SharedExchange) else None
         served.excluded |= self._gateway.addresses.excluded(self._allowed)
 
@@ -379,77 +365,16 @@ class Stream(Carrier):
 
     def drop(self) -> None:
         """Nothing more of the engine's answer is needed."""
-        self._answer_ended = True
-        self._end_answer()
+        self.answer.engine_ended()
 
     def close_with(self, last_bytes: bytes) -> None:  # noqa: ARG002
         """There is nobody to say a last word to."""
         self.drop()
 
-    # -- the exchange's side
-
-    def on_status(self, request: Request, status: int) -> None:
-        """Report the status of an answer, for the metrics."""
-        self._gateway.endpoint.on_status(request, status)
-
-    def answer_whole(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """Send a whole answer, in the place of the engine's where that has begun."""
-        if not self.answer_begins(status, headers):
-            self._send(wire.immediate(status, headers, body))
-            return
-        self.answer_ends(body, broken=False)
-
-    def answer_begins(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
-        """Send the head of an answer. False: the engine's has not begun, so there is none to change."""
-        names = self._answer_names
-        if names is None:
-            return False
-        headers = list(headers)
-        own = {name for name, _ in headers}
-        removed = [name for name in names if name not in own and name not in KEPT_OF_ANSWERS]
-        self._send(wire.answer_headers(status, headers, removed))
-        return True
-
-    def answer_goes_on(self, data: bytes) -> None:
-        """Send some of it."""
-        self._send_body(wire.answer_body, data, ends=False)
-
-    def answer_ends(self, data: bytes, *, broken: bool) -> None:
-        """Send the last of it, once the engine's own has ended; of a broken one, at once."""
-        self._end = data
-        if broken:
-            self._answer_ended = self.broken = True
-        self._end_answer()
-
-    def _end_answer(self) -> None:
-        data = self._end
-        if data is None or not self._answer_ended:
-            return
-        self._end = None
-        self._send_body(wire.answer_body, data, ends=not (self.broken or self._answer_trailers))
-        if self._answer_trailers and not self.broken:
-            self._send(wire.ANSWER_TRAILERS)
-
-    def _send_body(self, message: Callable[..., bytes], data: bytes, *, ends: bool) -> None:
-        """Send it in pieces; nothing where there is nothing, unless that is the end."""
-        if len(data) <= wire.CHUNK_BYTES:
-            if data or ends:
-                self._send(message(data, ends=ends))
-            return
-        view = memoryview(data)
-        for at in range(0, len(data), wire.CHUNK_BYTES):
-            is_end = at + wire.CHUNK_BYTES >= len(data)
-            self._send(partial(message, view[at : at + wire.CHUNK_BYTES], ends=ends and is_end))
-
-    def _send(self, message: bytes | Callable[[], bytes]) -> None:
-        self.out.append(message)
-        if not self._taking:
-            self._wake()
-
     def _refuse(self, refusal: Refusal) -> None:
         exchange = self._exchange
         if exchange is None:
-            self.broken = True
+            self.outbox.broken = True
             return
         self._whole = True
         self.deadline_s = self._gateway.clock() + self._gateway.limits.head_timeout_s

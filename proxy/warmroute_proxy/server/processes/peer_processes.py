@@ -123,12 +123,17 @@ class PeerProcesses:
     """The other processes. All methods are called in the event loop."""
 
     def __init__(
-        self, shared_memory: SharedMemory, number: int, clock: Callable[[], float], loop: AbstractEventLoop
+        self,
+        shared_memory: SharedMemory,
+        number: int,
+        clock: Callable[[], float],
+        loop: AbstractEventLoop,
+        on_shown: Callable[[Events], None] | None = None,
     ) -> None:
+        """`on_shown` applies what another proxy has sent to another process of this one."""
         lanes = shared_memory.lanes
         self.number = number
-        self.on_shown: Callable[[Events], None] | None = None
-        """Applies what another proxy has sent to another process of this one."""
+        self._on_shown = on_shown
         self.config_digest = ""
         """Of the config file that is in force in this process."""
 
@@ -280,8 +285,8 @@ class PeerProcesses:
         elif isinstance(update, Continued):
             self._conversations.observe(update.newest)
         elif isinstance(update, Events):
-            if self.on_shown is not None:
-                self.on_shown(update)
+            if self._on_shown is not None:
+                self._on_shown(update)
         elif isinstance(update, Health):
             self._engines.apply_health(update.engine, update.status, at_s)
         else:

@@ -73,8 +73,11 @@ class Announcements:
         clock: Callable[[], float],
         timeout_s: float,
         other_proxies: OtherProxies,
+        processes: OtherProcesses | None = None,
     ) -> None:
-        """`region`: that of this proxy; `other_proxies`: those of the same region."""
+        """`region`: that of this proxy; `other_proxies`: those of the same region; `processes`: the others of this
+        proxy, where it is several.
+        """
         self.region = region
         self.other_proxies = other_proxies
         self._peers = peers
@@ -84,8 +87,7 @@ class Announcements:
         self._waiting = {region: deque[Announcement](maxlen=MAX_WAITING) for region in peers.upstreams}
         self._under_way = dict.fromkeys(peers.upstreams, 0)
         self._unanswered = 0  # announcements in these posts
-        self.processes: OtherProcesses | None = None
-        """The other processes of this proxy, where it is several."""
+        self._processes = processes
         self._due = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent, self._lost, self._received = (
@@ -111,8 +113,8 @@ class Announcements:
         """Announce the newest request of a conversation there, and to the other processes of this proxy; to the other
         proxies here, where its tenant is allowed here.
         """
-        if self.processes is not None:
-            self.processes.send_newest(newest)
+        if self._processes is not None:
+            self._processes.send_newest(newest)
         if allowed is None or self.region in allowed:
             self._to_proxies_here(newest)
         if self._waiting:
@@ -143,8 +145,8 @@ class Announcements:
                 if not may_be_served(each.newest.tenant):
                     continue
                 conversations.observe(each.newest)
-                if self.processes is not None:
-                    self.processes.send_newest(each.newest)
+                if self._processes is not None:
+                    self._processes.send_newest(each.newest)
                 if claim.region != self.region:
                     self._to_proxies_here(each.newest)
             elif isinstance(each, Events):

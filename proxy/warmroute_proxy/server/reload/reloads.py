@@ -9,6 +9,7 @@ What has to know of another config is given it by `appliers`, functions that can
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from warmroute_proxy.server.base import declared_metrics as declared
@@ -23,6 +24,7 @@ from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.reload.checks import engines_of, problems_of
 from warmroute_proxy.server.reload.membership import Membership
+from warmroute_proxy.server.stores.directory.access import Access
 from warmroute_proxy.server.stores.prices import Prices
 
 log = logging.getLogger(__name__)
@@ -59,29 +61,28 @@ class Reloads:
         self,
         running: ReadConfig,
         live: LiveConfig,
-        discovery: Discovery,
+        state_dir: Path,
         membership: Membership,
         appliers: list[Applier],
         prices: Prices,
         metrics: Metrics,
+        access: Access | None,
     ) -> None:
+        """`access`: the tenants of the database; None where there is none."""
         self._running = running
         self._live_lists = live_lists(running.config)
         self._live = live
-        self.discovery = discovery
-        discovery.on_change = self.engines_found
+        self.discovery = Discovery(state_dir, self.engines_found)
         self._membership = membership
         self.appliers = appliers
         self._prices = prices
         self._metrics = metrics
-        self.completed: Callable[[Config], Config] = lambda config: config
-        """What adds the tenants of the database to a config, where there is one."""
-
-        self.left_out: Callable[[Config], list[str]] = lambda _config: []
-        """Says which tenants of the database a config would throw out, and why."""
-
+        self._access = access
         self.problems: list[str] = []
         """Of the last file that was refused; none where the last one is in force."""
+
+        if access is not None:
+            access.on_tenants.append(lambda _config: self.engines_found())
 
     @property
     def digest(self) -> str:
@@ -102,7 +103,9 @@ class Reloads:
         read = source.read()
         changes = compare(self._running.config, read.config, self._live_lists)
         config = merged(self._live.now, read.config, self._live_lists)
-        problems = [*problems_of(config, self._prices), *self.left_out(config)]
+        problems = problems_of(config, self._prices)
+        if self._access is not None:
+            problems += self._access.newly_left_out(config)
         if problems:
             raise ConfigError(str(source.path), problems)
         try:
@@ -113,7 +116,7 @@ class Reloads:
 
     def apply(self, found: Difference) -> None:
         """Let it be in force."""
-        config = self.completed(found.config)
+        config = found.config if self._access is None else self._access.replace(found.config)
         for apply in self.appliers:
             apply(config)
         self._live.replace(config)

@@ -12,8 +12,7 @@ and `core` decides. `build.py` gives each part what it uses.
     dispatch            the bytes that engines are sent
     attempt             one dispatch: the answering leg and its end
     prefill_leg         the leg of a pair that goes to its prefill engine
-    reported_usage      what engines have reported of tokens
-    answer              a whole answer of an engine, with settled usage
+    answer              what engines report of tokens, and a whole answer with settled usage
     client_answer       headers, stream, body or error for the client
     continuation        an answer that another engine goes on with
     deadlines           time limits, and signs of life before the first token

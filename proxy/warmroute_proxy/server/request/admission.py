@@ -23,7 +23,7 @@ import msgspec
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.dispatch_rate import DispatchRate
@@ -35,9 +35,15 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.request.failure import shutting_down
-from warmroute_proxy.server.stores.limits.request_limits import CODE, RequestLimits, ReservingRequest, go_duration
+from warmroute_proxy.server.stores.limits.request_limits import (
+    CODE,
+    LimitedRequest,
+    RequestLimits,
+    ReservingRequest,
+    go_duration,
+)
 from warmroute_proxy.server.stores.stores import Stores
 
 log = logging.getLogger(__name__)
@@ -47,12 +53,13 @@ _NOWHERE: Final = ("", 0.0)
 """The worker, and the seconds to compute there, of a request that its limits hold up."""
 
 
-class RequestToAdmit(ReservingRequest, Protocol):
+class RequestToAdmit(LimitedRequest, Protocol):
     """A request, as far as admission knows it."""
 
-    parsed: ParsedRequest
     waiter: "Waiter[RequestToAdmit] | None"
 
+    @property
+    def body(self) -> AnyBody: ...
     @property
     def excluded(self) -> frozenset[str]: ...
     def admitted(self, decision: Decision) -> None: ...
@@ -65,8 +72,15 @@ class Admission:
     """The queue of one proxy process, its tenants' quotas, and its budget of retries."""
 
     def __init__(
-        self, config: Config, router: Router, metrics: Metrics, clock: Callable[[], float], stores: Stores
+        self,
+        config: Config,
+        router: Router,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        stores: Stores,
+        shortage: Shortage,
     ) -> None:
+        """`shortage`: of KV memory, which is observed here."""
         bounds = config.limits
         self.queue: Queue[RequestToAdmit] = Queue(
             bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s
@@ -80,7 +94,7 @@ class Admission:
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
         self.prices = stores.prices
-        self.shortage = Shortage()
+        self.shortage = shortage
         self.limits = RequestLimits(config, metrics, clock, stores)
         self.limits.on_answer(self.freed)
 
@@ -103,7 +117,7 @@ class Admission:
             if not self._refused_by_limit(request):
                 self._wait(self._waiter(request), *_NOWHERE)
             return None
-        if decision.kind != "forward" and not self._goes_first(parsed.facts, decision):
+        if decision.kind != "forward" and not self._goes_first(request.routing, decision):
             waiter = self._waiter(request)
             found = self._place_queued(waiter, decision)
             if not found.goes:
@@ -161,10 +175,6 @@ class Admission:
             self.queue.leave(waiter)
             self._refuse(waiter.item, "draining", shutting_down())
 
-    def headers(self, parsed: ParsedRequest) -> tuple[tuple[str, str], ...]:
-        """What is left of the limits of a request's tenant and key; none where it has no limits."""
-        return self.limits.headers(parsed)
-
     def as_dict(self, now_s: float) -> dict[str, Any]:
         """What the admin page shows."""
         waiting = self.queue.waiting()
@@ -193,9 +203,7 @@ class Admission:
 
     def _stays(self, request: RequestToAdmit, now_s: float) -> None:
         """Let the client of a stream know that it waits. Its head may be sent then, so it is not forwarded any more."""
-        parsed = request.parsed
-        if parsed.facts.may_forward:
-            parsed.facts = msgspec.structs.replace(parsed.facts, may_forward=False)
+        request.routing = request.routing.stay()
         request.sweep(now_s)
 
     def _refused_by_limit(self, request: RequestToAdmit) -> bool:
@@ -205,22 +213,22 @@ class Admission:
             self._refuse(request, *lacking)
         return lacking is not None
 
-    def _goes_first(self, facts: RoutingRequest, decision: Decision) -> bool:
+    def _goes_first(self, routing: RoutingRequest, decision: Decision) -> bool:
         """Whether a request goes where it was decided since nobody waits: what most do, without being a waiter."""
         router, queue, now_s = self._router, self.queue, self._clock()
-        if queue.requests or not router.has_capacity(facts.model, decision, now_s):
+        if queue.requests or not router.has_capacity(routing.model, decision, now_s):
             return False
-        return passes(router, queue, facts, decision, now_s)
+        return passes(router, queue, routing, decision, now_s)
 
     def _waiter(self, request: RequestToAdmit) -> "Waiter[RequestToAdmit]":
         parsed = request.parsed
         key_id = parsed.key_id if self.limits.has_key(parsed.key_id) else ""
-        size_bytes = len(parsed.body.raw)
-        return Waiter(request, parsed.tenant.name, parsed.facts.model, size_bytes, self._clock(), key_id)
+        size_bytes = len(request.body.raw)
+        return Waiter(request, parsed.tenant.name, request.routing.model, size_bytes, self._clock(), key_id)
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()
-        return place_queued(self._router, self.queue, waiter, request.parsed.facts, decision, request.excluded, now)
+        return place_queued(self._router, self.queue, waiter, request.routing, decision, request.excluded, now)
 
     def _wait(self, waiter: "Waiter[RequestToAdmit]", worker_id: str, compute_s: float) -> None:
         pushed_out = self.queue.join(waiter, worker_id, compute_s)
@@ -252,7 +260,7 @@ class Admission:
         if not self._may_begin(waiter):
             return None
         try:
-            decision = self._router.place(request.parsed.facts, self._clock(), request.excluded)
+            decision = self._router.place(request.routing, self._clock(), request.excluded)
             found = self._place_queued(waiter, decision)
             self.limits.reserve_spend(request, found.decision)  # it may have waited for another region
         except NoWorker:
@@ -276,7 +284,7 @@ class Admission:
     def _go(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> None:
         request, now = waiter.item, self._clock()
         tokens = decision.prompt_tokens_est - decision.predicted_cached_tokens
-        self.queue.served(waiter, tokens + request.parsed.facts.expected_output_tokens * request.parsed.facts.sequences)
+        self.queue.served(waiter, tokens + request.routing.expected_output_tokens * request.routing.sequences)
         self._dispatch_rate.observe(now)
         self._metrics.queue_wait.observe(now - waiter.since_s)
         memory_s = waiter.memory_wait_s(now)

@@ -1,4 +1,4 @@
-"""A whole answer of an engine: what it reports of tokens, and itself with the settled usage in place of the engine's.
+"""What engines answer: the tokens that they report, and a whole answer with the settled usage in place of theirs.
 
 The answer is decoded once into raw members, and written again from them. A name that is given twice would be lost on
 the way, so an answer that does not keep its length when it is written again is searched for one, member by member. Only
@@ -11,13 +11,16 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
+from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
 from warmroute_proxy.dialects.generated_texts import generated_bytes
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.engines.sse import ended_in_tools
+from warmroute_proxy.server.engines.sse import UsageTracker, ended_in_tools
 from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.intake.body import Body
+from warmroute_proxy.server.request.prefill_leg import PrefillLeg
 
 _OWN: Final = ("usage",)
 _OWN_ACCOUNTS: Final = ("usage", "sglext")
@@ -84,3 +87,46 @@ class Answer:
             members.pop(name, None)
         members["usage"] = usage if type(usage) is msgspec.Raw else msgspec.Raw(usage)
         return _encode(members)
+
+
+def usage_of(
+    answer: Answer | None, scanner: UsageTracker, prefill: PrefillLeg | None
+) -> tuple[Usage, dict[str, Any] | bytes | None]:
+    """The usage, and the answering engine's own object: as JSON where that is the same."""
+    if answer is not None:
+        plain = plain_usage(answer.usage, answer.sglext, paired=prefill is not None)
+        if plain is not None:
+            return plain, answer.usage
+    own = own_usage(answer, scanner)
+    return merge_usage(own, _details(answer, scanner), prefill_usage(prefill), scanner.content_events), own
+
+
+def own_usage(answer: Answer | None, scanner: UsageTracker) -> dict[str, Any] | None:
+    """The answering engine's usage object."""
+    return scanner.usage if answer is None else _object(answer.usage)
+
+
+def prefill_usage(prefill: PrefillLeg | None) -> dict[str, Any] | None:
+    """The prefill engine's usage object, if its answer came."""
+    if prefill is None or prefill.status != 200:
+        return None
+    answer = _object(b"".join(prefill.parts))
+    usage = answer.get("usage") if answer else None
+    return usage if isinstance(usage, dict) else None
+
+
+def _details(answer: Answer | None, scanner: UsageTracker) -> dict[str, Any] | None:
+    """The answering engine's cached-token details."""
+    if answer is None:
+        return scanner.details
+    extension = _object(answer.sglext)
+    found = extension.get("cached_tokens_details") if extension else None
+    return found if isinstance(found, dict) else None
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

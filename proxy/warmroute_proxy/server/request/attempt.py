@@ -31,9 +31,10 @@ from warmroute_proxy.server.engines.passthrough import Stream, Write
 from warmroute_proxy.server.engines.sse import UsageTracker, was_aborted
 from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.header_lines import Line
-from warmroute_proxy.server.request.answer import Answer, AnswerBound
+from warmroute_proxy.server.intake.body import AnyBody
+from warmroute_proxy.server.request.answer import Answer, AnswerBound, own_usage, prefill_usage, usage_of
 from warmroute_proxy.server.request.dispatch import (
-    DispatchBody,
+    DispatchFields,
     Parts,
     answering_body,
     own_fields,
@@ -42,7 +43,6 @@ from warmroute_proxy.server.request.dispatch import (
 )
 from warmroute_proxy.server.request.failure import Failure, not_connected, refused_by
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
-from warmroute_proxy.server.request.reported_usage import own_usage, prefill_usage, usage_of
 from warmroute_proxy.server.request.states import ATTEMPT, ATTEMPT_ENDED, AttemptEvent, AttemptState, next_state
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,6 @@ class Attempt:
 
     # What most attempts neither change nor read: a default is cheap to begin with, and dear to read.
     answer: Answer | None = None
-    _gathered: list[bytes]  # from the head on: of a stream what comes before content, else the answer
     _status = 0
     _retry_after: str | None = None
     _is_stream = False
@@ -87,7 +86,7 @@ class Attempt:
         engines: Engines,
         decision: Decision,
         rid: str,
-        asked: DispatchBody,
+        asked: DispatchFields,
         max_answer_bytes: int,
         memory: BodyReservation | None,
     ) -> None:
@@ -106,6 +105,7 @@ class Attempt:
         self.scanner = _NOT_STREAMED
         self._prefill: PrefillLeg | None = None
         self._trailer: asyncio.TimerHandle | None = None
+        self._gathered: list[bytes] = []  # of a stream what comes before content, else the answer
         if asked.stream:
             self.scanner = UsageTracker(keep_sglext=asked.keep_sglext)
 
@@ -120,7 +120,14 @@ class Attempt:
     # -- the owner's side
 
     def start(
-        self, asked: DispatchBody, headers: str, path: str, *, tagged: bool, carrier: object | None = None
+        self,
+        asked: DispatchFields,
+        body: AnyBody,
+        headers: str,
+        path: str,
+        *,
+        tagged: bool,
+        carrier: object | None = None,
     ) -> None:
         """Send both legs at once. `tagged`: the engine's KV events are to name the rid. `carrier`: what takes the
         answering one to its engine; None: the proxy's connections do.
@@ -130,8 +137,12 @@ class Attempt:
         own = own_fields(self.rid, asked.salt, tagged=tagged) if engine.is_sglang else ""
         rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
         if prefill is None:
-            body = answering_body(asked, own, rank, None) if engine.is_sglang else provider_body(asked, engine.config)
-            self._send(engine.head(path, headers, asked.session), body, carrier)
+            parts = (
+                answering_body(asked, body, own, rank, None)
+                if engine.is_sglang
+                else provider_body(asked, body, engine.config)
+            )
+            self._send(engine.head(path, headers, asked.session), parts, carrier)
             return
         source = self._engines.of(prefill)
         bootstrap = {
@@ -141,17 +152,16 @@ class Attempt:
         }
         prefill_rank = prefill.dp_rank if source.info.dp_size > 1 else None
         self._prefill = PrefillLeg(self, self._owner.crashed)
-        prompt = prefill_body(asked, own, prefill_rank, bootstrap)
+        prompt = prefill_body(asked, body, own, prefill_rank, bootstrap)
         source.upstream.send_with(source.head(path, headers), prompt, self._prefill.leg)
-        body = answering_body(asked, own, rank, bootstrap)
-        self._send(engine.head(path, headers), body, carrier)
+        self._send(engine.head(path, headers), answering_body(asked, body, own, rank, bootstrap), carrier)
 
-    def _send(self, head: bytes, body: Parts, carrier: object | None) -> None:
+    def _send(self, head: bytes, parts: Parts, carrier: object | None) -> None:
         """Send the answering leg."""
         if isinstance(carrier, Carrier):
-            carrier.send_with(self.decision, head, body, self.leg)
+            carrier.send_with(self.decision, head, parts, self.leg)
         else:
-            self.engine.upstream.send_with(head, body, self.leg)
+            self.engine.upstream.send_with(head, parts, self.leg)
 
     def moved(self, decision: Decision) -> None:
         """Another engine has it than the one that it was sent to."""
@@ -212,7 +222,6 @@ class Attempt:
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self._status = status
-        self._gathered = []
         if status != 200:
             self._retry_after = headers.get("retry-after")
         is_events = headers.get("content-type", "").startswith("text/event-stream")

@@ -12,8 +12,8 @@ from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.intake.intake import COMPLETIONS
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
-from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.answer import Answer
+from warmroute_proxy.server.stores.limits.request_limits import RequestLimits
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
 _COMMENT: Final = b": the prompt is being computed\n\n"
@@ -22,10 +22,10 @@ _COMMENT: Final = b": the prompt is being computed\n\n"
 class AnswerHeaders:
     """Makes the headers of answers: the receipt's id, the region, and what is left of a tenant's limits."""
 
-    def __init__(self, region: str, admission: Admission) -> None:
+    def __init__(self, region: str, limits: RequestLimits) -> None:
         home = region.encode("latin-1", "replace").replace(b"%", b"%%")
         self._region = region
-        self._admission = admission
+        self._limits = limits
         self._of_whole = (
             f"content-type: application/json\r\n{names.RECEIPT}: %b\r\n{names.HOME}: ".encode() + home + b"\r\n"
         )
@@ -35,8 +35,8 @@ class AnswerHeaders:
         lines = self._of_whole % receipt_id.encode()
         if parsed.tenant.limits is None:
             return lines
-        limits = self._admission.headers(parsed)
-        return lines + "".join([f"{name}: {value}\r\n" for name, value in limits]).encode()
+        left = self._limits.sent_headers(parsed)
+        return lines + "".join([f"{name}: {value}\r\n" for name, value in left]).encode()
 
     def of(self, content_type: str, receipt_id: str, parsed: ParsedRequest) -> list[tuple[str, str]]:
         """The headers of a stream, or of an error of a request that has a receipt."""
@@ -44,7 +44,7 @@ class AnswerHeaders:
         if content_type == EVENTS:
             headers.append(("cache-control", "no-cache"))
         if parsed.tenant.limits is not None:
-            headers += self._admission.headers(parsed)
+            headers += self._limits.sent_headers(parsed)
         return headers
 
 
@@ -55,12 +55,12 @@ class ClientAnswer:
         self.exchange = exchange
         self.receipt_id = receipt_id
         self._headers = headers
-        self._intake = parsed
+        self._parsed = parsed
 
     def begin(self) -> None:
         """Send the head of a stream, unless it was sent."""
         if not self.exchange.started:
-            self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._intake))
+            self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._parsed))
 
     def comment(self) -> None:
         """Send a stream's sign of life, which clients ignore."""
@@ -71,7 +71,7 @@ class ClientAnswer:
         if self.exchange.started:
             self.exchange.write(data)
         else:
-            self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._intake), data)
+            self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._parsed), data)
 
     def passthrough_target(self) -> Write | None:
         """Where more of the stream may be written unparsed."""
@@ -86,7 +86,7 @@ class ClientAnswer:
 
     def end(self, answer: Answer | None, scanner: UsageTracker, entry: Entry) -> None:
         """End a stream with its last chunk and `[DONE]`, or send a whole `answer`. The row is durable by then."""
-        parsed = self._intake
+        parsed = self._parsed
         if answer is not None:
             body = answer.settled(entry.usage, keep_sglext=parsed.keep_sglext)
             self.exchange.answer(self._headers.of_whole(self.receipt_id, parsed), body)
@@ -98,11 +98,11 @@ class ClientAnswer:
 
     def refuse(self, refusal: Refusal, *, has_receipt: bool) -> None:
         """Send an error: as an event where the stream has begun, else as the answer."""
-        self._intake.left_unanswered()
+        self._parsed.left_unanswered()
         if self.exchange.started:
             self.exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
             return
-        headers = self._headers.of("application/json", self.receipt_id, self._intake) if has_receipt else []
+        headers = self._headers.of("application/json", self.receipt_id, self._parsed) if has_receipt else []
         self.exchange.refuse(refusal, headers)
 
 

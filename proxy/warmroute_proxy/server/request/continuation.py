@@ -14,7 +14,7 @@ other one has counted that text as a part of its prompt. So the sum is what was 
 and answer is by events, each at least a token, or by the prefill engine's count of the prompt where there is one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import StringIO
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Usage
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.sse import UsageTracker
-from warmroute_proxy.server.intake.body import NO_BODY, Body
+from warmroute_proxy.server.intake.body import AnyBody, Body, TemplatedBody
 from warmroute_proxy.server.intake.intake import COMPLETIONS
 from warmroute_proxy.server.intake.large_body import LargeBody
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
@@ -72,6 +72,8 @@ class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
 
 
+PlainBody = Body | TemplatedBody
+
 _UNREADABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 _chunk: Final = msgspec.json.Decoder(_Chunk).decode
 _decode: Final = msgspec.json.decode
@@ -81,11 +83,11 @@ _encode: Final = msgspec.json.encode
 class Continuation:
     """An answer that can be continued, or is: what passes of it, and what is to be asked of another engine."""
 
-    __slots__ = ("_id", "_intake", "_rest", "_stops", "_text", "_tokens")
+    __slots__ = ("_body", "_id", "_rest", "_route", "_stops", "_text", "_tokens")
 
-    def __init__(self, parsed: ParsedRequest, stops: tuple[str, ...]) -> None:
-        """`parsed`: its body is needed until the answer has ended, or can no longer be continued."""
-        self._intake = parsed
+    def __init__(self, route: str, body: PlainBody, stops: tuple[str, ...]) -> None:
+        self._route = route
+        self._body: PlainBody | None = body  # until the answer can no longer be continued
         self._stops = stops
         self._id = ""
         self._text: StringIO | None = StringIO()
@@ -93,11 +95,11 @@ class Continuation:
         self._rest: Rest | None = None
 
     @classmethod
-    def of(cls, parsed: ParsedRequest) -> "Continuation | None":
+    def of(cls, parsed: ParsedRequest, body: AnyBody) -> "Continuation | None":
         """For an answer that begins now; None where its request rules out that it is continued."""
-        if isinstance(parsed.body, LargeBody):
+        if isinstance(body, LargeBody):
             return None  # its members would have to be read here
-        members = _members(parsed)
+        members = body.members
         if not parsed.stream or parsed.several or parsed.stream_options.get("continuous_usage_stats"):
             return None
         try:
@@ -109,39 +111,38 @@ class Continuation:
             return None  # token ids: no text can stand behind them
         stop = _decode(members["stop"]) if "stop" in members else None
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-        return cls(parsed, stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
+        return cls(parsed.route, body, stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
 
     def take(self, data: bytes) -> bytes | None:
         """What the client gets of whole events of an engine; None where they do not fit what it was sent."""
         if self._rest is not None:
             return self._rest.take(data)
         if self._text is not None and not self._gather(data, self._text):
-            self._text = None
-            self._intake.body = NO_BODY
+            self._text = self._body = None
         return data
 
-    def rest(self, failure: Failure, broken: Attempt) -> "Rest | None":
-        """What takes the rest of the answer, which the intake's body asks for from here on; None where no other engine
-        can go on: the fault is not this one's, or it would need to know more than the text.
+    def rest(self, failure: Failure, broken: Attempt) -> "tuple[Rest, Body] | None":
+        """What takes the rest of the answer, and the body that asks for it; None where no other engine can go on: the
+        fault is not this one's, or it would need to know more than the text.
         """
-        if self._text is None or self._rest is not None or not failure.avoid or failure.refusal.status < 500:
+        if self._text is None or self._body is None or not failure.avoid or failure.refusal.status < 500:
             return None
         text, tokens = self._text.getvalue(), self._tokens
         if any(text.endswith(stop[:n]) for stop in self._stops for n in range(1, len(stop))):
             return None  # the other engine would not know it for the beginning of a stop
         try:
-            body = _continued(self._intake, text, tokens)
+            body = _continued(self._route, self._body, text, tokens)
         except _UNREADABLE:
             return None
         if body is None:
             return None
-        self._intake.body = body
         counted = (broken.prefill_usage() or {}).get("prompt_tokens")
-        return Rest(self._id, tokens, counted if type(counted) is int and counted > 0 else None)
+        return Rest(self._id, tokens, counted if type(counted) is int and counted > 0 else None), body
 
     def go_on(self, rest: "Rest") -> None:
         """What comes now is the rest. Once: it is not asked for again."""
         self._rest = rest
+        self._body = None
 
     def settled(self, usage: Usage, scanner: UsageTracker) -> Usage:
         """The account of the answer, whoever gave it."""
@@ -260,15 +261,15 @@ def _asks_for_more(name: str, raw: msgspec.Raw) -> bool:
     return value is not None and value is not False and value not in _HARMLESS.get(name, ())
 
 
-def _continued(parsed: ParsedRequest, text: str, tokens: int) -> Body | None:
+def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | None:
     """The request for what follows `text`, of `tokens` tokens at least; None where nothing may follow."""
-    members = _members(parsed)
+    members = body.members
     add = []
-    for name, left in _limits(parsed, tokens):
+    for name, left in _limits(route, members, tokens):
         if left < 1 and name in _LIMITS:
             return None
         add.append(b'"%b":%d' % (name.encode(), max(left, 0)))
-    if parsed.route != COMPLETIONS:
+    if route != COMPLETIONS:
         messages = members["messages"]
         last_message = _decode(_decode(messages, type=list[msgspec.Raw])[-1], type=dict[str, Any])
         if last_message.get("role") == "assistant":
@@ -278,20 +279,14 @@ def _continued(parsed: ParsedRequest, text: str, tokens: int) -> Body | None:
     else:
         add.append(b'"prompt":%b%b' % (bytes(members["prompt"])[:-1], _encode(text)[1:]))
     dropped = _REPLACED | {"continue_final_message"}
-    return Body(b"".join(parsed.body.rewritten(dropped, b",".join(add))))
+    return Body(b"".join(body.rewritten(dropped, b",".join(add))))
 
 
-def _members(parsed: ParsedRequest) -> dict[str, msgspec.Raw]:
-    assert not isinstance(parsed.body, LargeBody)  # `Continuation.of` takes none
-    return parsed.body.members
-
-
-def _limits(parsed: ParsedRequest, tokens: int) -> Iterator[tuple[str, int]]:
+def _limits(route: str, members: Mapping[str, msgspec.Raw], tokens: int) -> Iterator[tuple[str, int]]:
     """The client's limits of the answer's length, less the text so far."""
-    members = _members(parsed)
     for name in (*_LIMITS, "min_tokens"):
         value = _decode(members[name]) if name in members else None
-        if value is None and name == "max_tokens" and parsed.route == COMPLETIONS:
+        if value is None and name == "max_tokens" and route == COMPLETIONS:
             value = COMPLETION_TOKENS
         if isinstance(value, int):
             yield name, value - tokens

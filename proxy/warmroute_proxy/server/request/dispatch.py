@@ -23,15 +23,13 @@ _MODEL: Final = frozenset({"model"})
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class DispatchBody(Protocol):
-    """What goes to engines of a request: its members that are read, and the rest as it came.
+class DispatchFields(Protocol):
+    """What goes to engines of a request beside its body.
 
     `wire_model`: the name to send where the client used an alias; `metadata`: what to send instead of the client's;
     `dropped`: members that no engine gets.
     """
 
-    @property
-    def body(self) -> AnyBody: ...
     @property
     def stream(self) -> bool: ...
     @property
@@ -57,19 +55,21 @@ class DispatchBody(Protocol):
 Parts = list[bytes | memoryview]
 
 
-def answering_body(asked: DispatchBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None) -> Parts:
+def answering_body(
+    asked: DispatchFields, body: AnyBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any] | None
+) -> Parts:
     """The body for the engine whose answer the client gets, aggregated or decode. `own`: see `own_fields`."""
     add: dict[str, Any] | None = None
     if bootstrap is not None or dp_rank is not None:
         add = _placed(bootstrap, dp_rank)
     if not asked.stream:
-        return _rewritten(asked, _REMOVED, own, add)
+        return _rewritten(asked, body, _REMOVED, own, add)
     add = add or {}
     add["stream_options"] = {**asked.stream_options, "include_usage": True}
-    return _rewritten(asked, _REMOVED_STREAMED, own, add)
+    return _rewritten(asked, body, _REMOVED_STREAMED, own, add)
 
 
-def provider_body(asked: DispatchBody, engine: EngineConfig) -> Parts:
+def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) -> Parts:
     """The body for a server that is no SGLang: with its signal of a session, and its name of the model."""
     add: dict[str, Any] = {}
     drop, provider, model_name = _REMOVED, engine.provider, engine.model_names.get(asked.model_name)
@@ -83,12 +83,14 @@ def provider_body(asked: DispatchBody, engine: EngineConfig) -> Parts:
     if asked.stream:
         add["stream_options"] = {**asked.stream_options, "include_usage": True}
         drop |= _STREAM_OPTIONS
-    return _rewritten(asked, drop, "", add)
+    return _rewritten(asked, body, drop, "", add)
 
 
-def prefill_body(asked: DispatchBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any]) -> Parts:
+def prefill_body(
+    asked: DispatchFields, body: AnyBody, own: str, dp_rank: int | None, bootstrap: Mapping[str, Any]
+) -> Parts:
     """The body for the prefill leg: the same prompt, not streamed, since its one token is dropped."""
-    return _rewritten(asked, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False})
+    return _rewritten(asked, body, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False})
 
 
 def own_fields(rid: str, salt: str, *, tagged: bool) -> str:
@@ -108,7 +110,9 @@ def _placed(bootstrap: Mapping[str, Any] | None, dp_rank: int | None) -> dict[st
     return add
 
 
-def _rewritten(asked: DispatchBody, drop: frozenset[str], own: str, add: dict[str, Any] | None) -> Parts:
+def _rewritten(
+    asked: DispatchFields, body: AnyBody, drop: frozenset[str], own: str, add: dict[str, Any] | None
+) -> Parts:
     model, metadata = asked.wire_model, asked.metadata
     if model is not None or metadata is not None:
         given = (("model", model), ("metadata", metadata))
@@ -120,4 +124,4 @@ def _rewritten(asked: DispatchBody, drop: frozenset[str], own: str, add: dict[st
     text = own.encode()
     if add:
         text = b"%b,%b" % (text, _encode(add)[1:-1]) if text else _encode(add)[1:-1]
-    return asked.body.rewritten(drop, text)
+    return body.rewritten(drop, text)

@@ -84,7 +84,7 @@ class Faults:
         """The workers whose breaker counts a failure."""
         alone = not self._open_requests.has_other_tenants(parsed.tenant.name)
         for worker in failure.at_fault:
-            only = self._router.is_only_usable(parsed.facts.model, worker, now_s)
+            only = self._router.is_only_usable(parsed.routing.model, worker, now_s)
             judged = self._blame.failed(worker, failure.cause, request, alone=alone, only=only)
             self._metrics.failed(worker, judged)
             if judged is Judgement.ENGINE:
@@ -117,7 +117,7 @@ class Faults:
 
 def _request(parsed: ParsedRequest) -> Request:
     """How a request is told from others."""
-    return parsed.tenant.name, parsed.facts.chain.hashes[-1]
+    return parsed.tenant.name, parsed.routing.chain.hashes[-1]
 
 
 def _is_unproven(ticket: Ticket) -> bool:

@@ -107,7 +107,7 @@ class ForwardedRequest:
         self._decision = decision
         self._serve_here = serve_here
         self._report_end = ended
-        self._ticket = forwarding.router.dispatched(parsed.facts, decision, forwarding.clock())
+        self._ticket = forwarding.router.dispatched(parsed.routing, decision, forwarding.clock())
         self._leg = Leg(self)
         self._ended = False
         self._last_data_s = forwarding.clock()
@@ -185,7 +185,7 @@ class ForwardedRequest:
         self._last_data_s = self._path.clock()
         self._status = status
         self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
-        self._headers += self._path.admission.headers(self.parsed)
+        self._headers += self._path.admission.limits.sent_headers(self.parsed)
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         if self._is_stream:
             self._path.router.first_token(self._ticket, self._last_data_s)
@@ -202,7 +202,7 @@ class ForwardedRequest:
         if self._held_bytes > self._path.limits.response_bytes:
             self._give_up("its answer is too large")
             return
-        reservation = self._exchange.request.reservation
+        reservation = self._exchange.request.body_reservation
         if reservation is not None and not reservation.add_answer(len(data)):
             self._leg.close()
             if self._finish():
@@ -230,7 +230,7 @@ class ForwardedRequest:
         if not self._finish():
             return
         if self._status < 400:
-            path.router.settled(self._ticket, self.parsed.facts, path.clock(), None, None, None)
+            path.router.settled(self._ticket, self.parsed.routing, path.clock(), None, None, None)
         else:
             self._release(())  # a refusal makes no region a session's home
         if self._is_stream:

@@ -23,7 +23,8 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.http.exchange import Exchange
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.body import NO_BODY
+from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.admission import RequestToAdmit
 from warmroute_proxy.server.request.attempt import Attempt
@@ -31,7 +32,6 @@ from warmroute_proxy.server.request.client_answer import ClientAnswer
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable
 from warmroute_proxy.server.request.deadlines import RequestProgress
 from warmroute_proxy.server.request.failure import Failure, outcome_of, shutting_down, unreadable
-from warmroute_proxy.server.request.placing import stay
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import End, RequestAccount
 from warmroute_proxy.server.request.states import REQUEST, UNDER_WAY, RequestEvent, RequestState, next_state
@@ -50,16 +50,18 @@ _DISPATCH, _SETTLE, _ROW_WRITTEN = RequestEvent.DISPATCH, RequestEvent.SETTLE, R
 class InferenceRequest:
     """One request under way."""
 
-    def __init__(self, path: RequestPath, exchange: Exchange, parsed: ParsedRequest, receipt_id: str) -> None:
+    def __init__(self, path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> None:
         self.state = _PLACING
         self.id = receipt_id
+        parsed, self.body = read  # the body: as long as it may be sent
         self.parsed = parsed
+        self.routing = parsed.routing  # as it is placed from now on
         self._path, self._exchange = path, exchange
         self._answer = ClientAnswer(exchange, path.answer_headers, parsed, receipt_id)
         self._account = RequestAccount()
         self._progress = RequestProgress()
         self.waiter: Waiter[RequestToAdmit] | None = None  # while it is queued
-        self.reservation: Reservation | None = None
+        self.quota: Reservation | None = None
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it is not to go to
         self._attempt: Attempt | None = None  # until its row is written
         self._refusal: Refusal | None = None
@@ -115,36 +117,38 @@ class InferenceRequest:
         self.excluded |= {peer}
         # The home may have a row under the old id.
         self.id = self._answer.receipt_id = self._path.engines.ids.receipt()
-        self.parsed.facts = stay(self.parsed.facts)
+        self.routing = self.routing.stay()
         self.begin()
 
     def _forward_ended(self) -> None:
         self._advance(RequestEvent.FORWARD_ENDED)
-        if self.reservation is not None:
-            self._path.admission.ended(self, UsedTokens(self.reservation.tokens))
+        if self.quota is not None:
+            self._path.admission.ended(self, UsedTokens(self.quota.tokens))
 
     def _dispatch(self, decision: Decision, now_s: float) -> None:
         path, parsed, account, request = self._path, self.parsed, self._account, self._exchange.request
-        engines, facts, memory = path.engines, parsed.facts, request.reservation
+        engines, routing, memory = path.engines, self.routing, request.body_reservation
         rid = engines.ids.rid()
         path.open_requests.record(self.id, decision)
+        if account.entry is None:
+            account.looked = parsed.look(self.body)
         try:
             path.settlement.open(account, self.id, parsed, decision, rid)
         except JournalError:
             path.settlement.interrupt(account)  # of an earlier attempt
             self.refused(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))
             return
-        path.settlement.reserve(account, facts, decision, now_s)
+        path.settlement.reserve(account, routing, decision, now_s)
         path.faults.dispatched(parsed, account.ticket, now_s)
         attempt = self._attempt = Attempt(self, engines, decision, rid, parsed, path.max_answer_bytes, memory)
-        tagged = parsed.prompts == 1 and engines.tag(decision, rid, facts.chain)
+        tagged = parsed.prompts == 1 and engines.tag(decision, rid, routing.chain)
         path.open_requests.live.add(self)
         sent_s = engines.clock()
         self._progress.dispatched(sent_s)
         account.proxy_s += sent_s - (account.since_s or request.received_s)
         self._advance(_DISPATCH)
         headers = engine_headers(request.headers)
-        attempt.start(parsed, headers, request.path, tagged=tagged, carrier=request.carrier)
+        attempt.start(parsed, self.body, headers, request.path, tagged=tagged, carrier=request.carrier)
 
     def moved(self, decision: Decision | None) -> None:
         """The carrier has taken it to another engine, since the one that was picked did not answer. None: to one that
@@ -162,7 +166,7 @@ class InferenceRequest:
         path.settlement.move(account, decision)
         if decision is not None:
             path.open_requests.record(self.id, decision)
-            path.settlement.reserve(account, self.parsed.facts, decision, now_s)
+            path.settlement.reserve(account, self.routing, decision, now_s)
             attempt.moved(decision)
 
     def unread(self, prefill_s: float) -> None:
@@ -209,8 +213,8 @@ class InferenceRequest:
         path.metrics.first_token(ttft_s)
         self.prefilled(now_s)
         if self.parsed.model.continue_broken:
-            account.continuation = Continuation.of(self.parsed)
-        path.settlement.release_body(account, self._attempt, self.parsed, self._exchange.request)
+            account.continuation = Continuation.of(self.parsed, self.body)
+        self._release_body()
         account.proxy_s += path.engines.clock() - now_s
 
     def prefilled(self, now_s: float) -> None:
@@ -273,15 +277,38 @@ class InferenceRequest:
 
     def _continue(self, continuation: Continuation, failure: Failure, attempt: Attempt) -> bool:
         """Ask another engine for the rest of an answer."""
-        rest, paused = continuation.rest(failure, attempt), attempt.leg.paused
-        self.excluded |= unable(self._path.engines, self._exchange.request.path) if rest is not None else set()
-        if rest is None or not self._try_again():
+        found, paused = continuation.rest(failure, attempt), attempt.leg.paused
+        if found is None:
+            return False
+        rest, self.body = found
+        self.excluded |= unable(self._path.engines, self._exchange.request.path)
+        if not self._try_again():
             return False
         continuation.go_on(rest)
         self._progress.restart()
         self._pause(paused)
         self._path.metrics.continued()
         return True
+
+    def _release_body(self) -> None:
+        """Drop the body: nothing is sent again. Megabytes must not wait for the garbage collector."""
+        account, attempt, re_prefills, request = (
+            self._account,
+            self._attempt,
+            self._path.re_prefills,
+            self._exchange.request,
+        )
+        body, self.body = request.body, NO_BODY
+        if (
+            isinstance(body, bytes)
+            and len(body) >= re_prefills.prompts.min_bytes
+            and account.ttft_ms is not None
+            and attempt is not None
+        ):
+            re_prefills.keep(self.parsed, body, request.path, attempt.decision.cache_worker)
+        if account.continuation is None:
+            request.drop_body()
+        request.body = b""
 
     def _try_again(self) -> bool:
         """Dispatch another attempt, if a worker and the budget of retries are there for it. A carrier does not."""
@@ -349,9 +376,9 @@ class InferenceRequest:
         assert attempt is not None
         self._advance(_SETTLE)
         path.open_requests.live.discard(self)
-        path.settlement.release_body(account, self._attempt, self.parsed, self._exchange.request)
+        self._release_body()
         end = End(outcome, status, now_s, charged, self.state is _SETTLING_LEFT)
-        path.settlement.settle(account, self, attempt, self.parsed, end, self._row_written)
+        path.settlement.settle(account, self, attempt, end, self._row_written)
 
     def _row_written(self, failure: JournalError | None) -> None:
         """The row is durable, or cannot be written: end the answer."""
@@ -380,7 +407,7 @@ class InferenceRequest:
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer with an error, which names the receipt where there is one."""
-        if self.reservation is not None:
+        if self.quota is not None:
             self._path.admission.cancel(self)
         self._answer.refuse(refusal, has_receipt=self._account.entry is not None)
 

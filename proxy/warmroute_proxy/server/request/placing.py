@@ -1,11 +1,8 @@
 """Where a request goes: decided by the router, and by admission where it may have to wait."""
 
-import msgspec
-
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.prompt.facts import RoutingRequest
 from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
@@ -36,7 +33,7 @@ class Placing:
                 return None
             excluded |= self._faults.closed_to(parsed, now_s)
         try:
-            decision = router.place(parsed.facts, now_s, excluded)
+            decision = router.place(request.routing, now_s, excluded)
         except NoWorker as error:
             causes = self._engines.why_unavailable(error.model) if error.served else ""
             request.refused(no_worker(error, causes, split=parsed.choices > 1 and self._engines.all_split()))
@@ -44,8 +41,8 @@ class Placing:
         if (
             admission.queue.requests
             or parsed.tenant.limits is not None
-            or not router.has_capacity(parsed.facts.model, decision, now_s)
-            or not passes(router, admission.queue, parsed.facts, decision, now_s)
+            or not router.has_capacity(request.routing.model, decision, now_s)
+            or not passes(router, admission.queue, request.routing, decision, now_s)
         ):
             return admission.enter(request, decision)
         return decision
@@ -53,10 +50,10 @@ class Placing:
     def place_again(self, request: RequestToAdmit, now_s: float) -> Decision | None:
         """Where another attempt goes; None where no worker has capacity, or the budget of retries is spent."""
         parsed, router = request.parsed, self.router
-        facts = parsed.facts = stay(parsed.facts)
+        routing = request.routing = request.routing.stay()
         try:
             closed = self._faults.closed_to(parsed, now_s)
-            decision = router.place(facts, now_s, request.excluded | router.full(facts.model) | closed)
+            decision = router.place(routing, now_s, request.excluded | router.full(routing.model) | closed)
         except NoWorker:
             return None
         if not self._admission.retries.spend(now_s):
@@ -64,8 +61,3 @@ class Placing:
             return None
         self._metrics.retried()
         return decision
-
-
-def stay(facts: RoutingRequest) -> RoutingRequest:
-    """The same facts, for a request that is not forwarded again."""
-    return msgspec.structs.replace(facts, may_forward=False)

@@ -85,9 +85,9 @@ class RePrefills:
         """Keep a prompt that a worker has computed."""
         if parsed.several:
             return
-        facts = msgspec.structs.replace(parsed.facts, may_forward=False, expected_output_tokens=1)
+        routing = msgspec.structs.replace(parsed.routing, may_forward=False, expected_output_tokens=1)
         model = parsed.model.name if parsed.alias else None
-        prompt = HotPrompt(facts, body, path, parsed.salt, model, parsed.dropped, cache_worker)
+        prompt = HotPrompt(routing, body, path, parsed.salt, model, parsed.dropped, cache_worker)
         self.prompts.keep(prompt, self.clock())
 
     def waiting(self, engine_id: str) -> int:
@@ -151,7 +151,7 @@ class RePrefills:
 
     def _placed(self, prompt: HotPrompt, now_s: float) -> Decision | None:
         try:
-            return self.router.place(prompt.facts, now_s)
+            return self.router.place(prompt.routing, now_s)
         except NoWorker:
             return None
 
@@ -162,7 +162,7 @@ class RePrefills:
             and now_s >= self._rests_until_s.get(engine_id, 0.0)
             and not self._admission.queue.requests
             and decision.reasons[0].queue_s <= 0.0
-            and self.router.has_capacity(prompt.facts.model, decision, now_s)
+            and self.router.has_capacity(prompt.routing.model, decision, now_s)
         )
 
     def _begin(self, prompt: HotPrompt, decision: Decision, leaves: str) -> None:
@@ -173,9 +173,8 @@ class RePrefills:
 
 
 class _Asked(NamedTuple):
-    """What the engine is sent."""
+    """What the engine is sent beside the body."""
 
-    body: Body
     wire_model: str | None
     salt: str
     model_name: str
@@ -200,16 +199,16 @@ class _RePrefill:
         self._rid = owner.engines.ids.rid()
         self._began_s = owner.clock()
         drop = _NOT_OF_THE_PROMPT | prompt.dropped
-        body = Body(b"".join(Body(prompt.body).rewritten(drop, b'"max_tokens":1')))
-        self._asked = _Asked(body, prompt.wire_model, prompt.salt, prompt.facts.model)
+        self._body = Body(b"".join(Body(prompt.body).rewritten(drop, b'"max_tokens":1')))
+        self._asked = _Asked(prompt.wire_model, prompt.salt, prompt.routing.model)
         self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES, None)
-        self._ticket = owner.router.dispatched(prompt.facts, decision, self._began_s)
+        self._ticket = owner.router.dispatched(prompt.routing, decision, self._began_s)
 
     def start(self) -> None:
         """Send it, to both legs of a pair."""
         prompt, decision = self.prompt, self._decision
-        tagged = self._owner.engines.tag(decision, self._rid, prompt.facts.chain)
-        self._attempt.start(self._asked, engine_headers({}), prompt.path, tagged=tagged)
+        tagged = self._owner.engines.tag(decision, self._rid, prompt.routing.chain)
+        self._attempt.start(self._asked, self._body, engine_headers({}), prompt.path, tagged=tagged)
 
     def sweep(self, now_s: float) -> None:
         """Give up after `TIMEOUT_S`."""

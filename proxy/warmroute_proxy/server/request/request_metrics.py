@@ -50,6 +50,10 @@ class RequestMetrics:
         self._errors = [_Errors() for _ in SIZES]
         metrics.before_read.append(self.count)
 
+    def answers(self, route: str, status: int) -> Counter:
+        """The count of answers to requests on a route, by status."""
+        return self._metrics.counter(declared.REQUESTS_TOTAL, (("route", route), ("status", str(status))))
+
     def first_token(self, ttft_s: float) -> None:
         """A client gets its first token."""
         self._metrics.ttft.observe(ttft_s)

@@ -10,6 +10,7 @@ from warmroute_proxy.server.request.faults import Faults
 from warmroute_proxy.server.request.forwarding import Forwarding
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.placing import Placing
+from warmroute_proxy.server.request.re_prefill import RePrefills
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.request.settlement import Settlement
 
@@ -26,6 +27,7 @@ class RequestPath:
     engines: Engines
     deadlines: Deadlines
     settlement: Settlement
+    re_prefills: RePrefills
     answer_headers: AnswerHeaders
     metrics: RequestMetrics
     max_answer_bytes: int

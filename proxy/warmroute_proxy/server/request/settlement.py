@@ -24,12 +24,10 @@ from warmroute_proxy.core.placement.credit import Credits, MovedTurn, credit_nan
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm, last_prompt_tokens, repeats
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
-from warmroute_proxy.core.prompt.facts import RoutingRequest
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.quota import NO_TOKENS
 from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.intake.body import NO_BODY
 from warmroute_proxy.server.intake.caller import as_warm
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
@@ -40,9 +38,8 @@ from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
-from warmroute_proxy.server.request.re_prefill import RePrefills
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
-from warmroute_proxy.server.stores.limits.request_limits import ReservingRequest
+from warmroute_proxy.server.stores.limits.request_limits import LimitedRequest
 
 UNCHARGED: Final = Rates(0, 0, 0)
 _TIERS_GUESSED: Final = ("cached_tiers",)
@@ -92,7 +89,6 @@ class Settlement:
         admission: Admission,
         ledger: Ledger,
         metrics: RequestMetrics,
-        re_prefills: RePrefills,
         announcements: Announcements,
         unix_clock: Callable[[], float],
     ) -> None:
@@ -102,7 +98,6 @@ class Settlement:
         self._credits = Credits()
         self._ledger = ledger
         self._metrics = metrics
-        self._re_prefills = re_prefills
         self._announcements = announcements if announcements.active else None
         self._region = announcements.region
         self._unix_clock = unix_clock
@@ -114,13 +109,14 @@ class Settlement:
         entry = account.entry
         served_by = self._engines.served_by(decision)
         if entry is None:
-            facts, model, opened_at = parsed.facts, parsed.model, self._unix_clock()
+            routing, model, opened_at = parsed.routing, parsed.model, self._unix_clock()
             entry = Entry(
-                receipt_id, parsed.tenant.name, parsed.session, facts.lineage.to_bytes(8, "big").hex(), facts.turn,
-                self._region, model.name, parsed.route, parsed.stream,
-                self._prices.rates(model.name, opened_at), opened_at, parsed.forwarded_from,
+                id=receipt_id, tenant=parsed.tenant.name, session=parsed.session,
+                lineage=routing.lineage.to_bytes(8, "big").hex(), turn=routing.turn, region=self._region,
+                model=model.name, route=parsed.route, stream=parsed.stream,
+                rates=self._prices.rates(model.name, opened_at), opened_at=opened_at,
+                forwarded_from=parsed.forwarded_from,
             )  # fmt: skip
-            account.looked = parsed.look()
         dispatch(entry, rid, served_by, decision.predicted_cached_tokens)
         self._ledger.open(entry)
         account.entry = entry
@@ -145,29 +141,28 @@ class Settlement:
     def settle(
         self,
         account: RequestAccount,
-        request: ReservingRequest,
+        request: LimitedRequest,
         attempt: Attempt,
-        parsed: ParsedRequest,
         end: End,
         on_written: Callable[[JournalError | None], None],
     ) -> None:
         """Turn what was reported into a row and a receipt; `on_written` is called once the row is durable."""
-        entry, facts = account.entry, parsed.facts
+        entry, parsed, routing = account.entry, request.parsed, request.routing
         assert entry is not None
         if end.outcome != "completed":
             parsed.left_unanswered()
         usage, reported = _counted(attempt, parsed)
         if end.charged and attempt.leg.sent:
-            usage = _with_expected(usage, reported, attempt, facts, end)
+            usage = _with_expected(usage, reported, attempt, routing, end)
         if account.continuation is not None:
             usage = account.continuation.settled(usage, attempt.scanner)
-        before = self._router.last_settled(facts)
+        before = self._router.last_settled(routing)
         earlier = None if before is not None else self._ledger.earlier_turns.get(entry.lineage)
-        loss = losses_of(before, facts, usage, attempt, self._region, earlier, account.looked)
-        settled = self._settle_ticket(account, attempt, parsed, usage, end)
+        loss = losses_of(before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked)
+        settled = self._settle_ticket(account, attempt, request, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
-        reservation = request.reservation
+        reservation = request.quota
         if reservation is not None:
             self._admission.ended(request, reservation.used(usage) if end.charged else NO_TOKENS)
         changes = parsed.changes
@@ -203,7 +198,7 @@ class Settlement:
     ) -> bytes:
         """The members of the receipt beside those that every one has."""
         own = parsed.receipt_fields
-        if before is not None and keeps_warm(parsed.facts, before):
+        if before is not None and keeps_warm(parsed.routing, before):
             own = as_warm(own)
         members = [own] if own else []
         if parsed.forwarded_from is not None:
@@ -216,7 +211,7 @@ class Settlement:
             members.append(b'"evicted_by":"engine_restart"')
         if "moved" in loss and before is not None and self._prices.credit_moved:
             answers = parsed.choices * parsed.prompts
-            turn = MovedTurn(parsed.facts, decision, usage, loss["moved"], account.attempts, answers)
+            turn = MovedTurn(parsed.routing, decision, usage, loss["moved"], account.attempts, answers)
             members += self._credit(account, turn, before)
         if "prefix_changed" in loss and account.entry is not None:
             members += member(account.looked, loss["prefix_changed"], usage, account.entry.rates)
@@ -239,11 +234,11 @@ class Settlement:
         if credit is not None:
             self._ledger.settle(credit, _ignore)
 
-    def reserve(self, account: RequestAccount, facts: RoutingRequest, decision: Decision, now_s: float) -> None:
+    def reserve(self, account: RequestAccount, routing: RoutingRequest, decision: Decision, now_s: float) -> None:
         """Raise the load of the workers that an attempt is sent to."""
-        ticket = account.ticket = self._router.dispatched(facts, decision, now_s)
+        ticket = account.ticket = self._router.dispatched(routing, decision, now_s)
         if self._announcements is not None:
-            self._announcements.turn(self._router.regional_turn(ticket, facts), facts.allowed_regions)
+            self._announcements.turn(self._router.regional_turn(ticket, routing), routing.allowed_regions)
 
     def prefilled(self, account: RequestAccount, now_s: float) -> None:
         """The prompt of the attempt is computed: its tokens are load no more."""
@@ -273,31 +268,14 @@ class Settlement:
         # What it has stored of the prompt will be evicted, and its KV events are to be followed until then.
         self._engines.settled(ticket.decision, rid, 0)
 
-    def release_body(
-        self, account: RequestAccount, attempt: Attempt | None, parsed: ParsedRequest, request: Request
-    ) -> None:
-        """Drop the body: nothing is sent again. Megabytes must not wait for the garbage collector."""
-        body, re_prefills = request.body, self._re_prefills
-        if (
-            isinstance(body, bytes)
-            and len(body) >= re_prefills.prompts.min_bytes
-            and account.ttft_ms is not None
-            and attempt is not None
-        ):
-            re_prefills.keep(parsed, body, request.path, attempt.decision.cache_worker)
-        if account.continuation is None:
-            parsed.body = NO_BODY
-            request.drop_body()
-        request.body = b""
-
     def _settle_ticket(
-        self, account: RequestAccount, attempt: Attempt, parsed: ParsedRequest, usage: Usage, end: End
+        self, account: RequestAccount, attempt: Attempt, request: LimitedRequest, usage: Usage, end: End
     ) -> Settled | None:
         """Give the router what came of its decision; None where the ticket was released before."""
-        ticket = account.ticket
+        ticket, parsed, routing = account.ticket, request.parsed, request.routing
         if ticket is None:
             return None
-        if not parsed.facts.expects:
+        if not routing.expects:
             called_tools = (attempt.answer or attempt.scanner).called_tools
             self._router.working_set.expect(ticket, TOOLS if called_tools else PERSON)
         guessed, reasoning = usage.estimated, usage.reasoning_tokens
@@ -318,15 +296,15 @@ class Settlement:
             if attempt.answer is None and _shows_pace(account, parsed, guessed, client_left=end.client_left)
             else None
         )
-        settled = self._router.settled(ticket, parsed.facts, end.now_s, prompt, cached, completion, streamed)
+        settled = self._router.settled(ticket, routing, end.now_s, prompt, cached, completion, streamed)
         if self._announcements is not None:
-            turn = self._router.regional_turn(ticket, parsed.facts, prompt, cached, completion)
-            self._announcements.turn(turn, parsed.facts.allowed_regions)
+            turn = self._router.regional_turn(ticket, routing, prompt, cached, completion)
+            self._announcements.turn(turn, routing.allowed_regions)
         account.ticket = None
         self._admission.freed()
         self._engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
         if account.looked is not None and end.charged and end.outcome == "completed":
-            parsed.prefix_breaks.remember(parsed.facts, parsed.messages, account.looked, usage, ticket.decision)
+            parsed.prefix_breaks.remember(routing, parsed.messages, account.looked, usage, ticket.decision)
         return settled
 
 
@@ -351,7 +329,7 @@ def _counted(attempt: Attempt, parsed: ParsedRequest) -> tuple[Usage, dict[str, 
 
 
 def _with_expected(
-    usage: Usage, reported: Mapping[str, Any] | bytes | None, attempt: Attempt, facts: RoutingRequest, end: End
+    usage: Usage, reported: Mapping[str, Any] | bytes | None, attempt: Attempt, routing: RoutingRequest, end: End
 ) -> Usage:
     """The usage of a request that ran, with what placement expected of it where no engine has counted its prompt.
 
@@ -368,15 +346,16 @@ def _with_expected(
     completion_tokens = 0
     decision = attempt.decision
     if attempt.answer is not None:
-        completion_tokens = attempt.answer.text_bytes() * decision.prompt_tokens_est // (facts.chain.total_bytes or 1)
+        completion_tokens = attempt.answer.text_bytes() * decision.prompt_tokens_est // (routing.chain.total_bytes or 1)
     return with_expected(usage, decision.prompt_tokens_est, decision.predicted, completion_tokens)
 
 
 def losses_of(
     last_settled: SettledTurn | None,
-    facts: RoutingRequest,
+    routing: RoutingRequest,
     usage: Usage,
     attempt: Attempt,
+    *,
     here: str,
     earlier: EarlierTurn | None = None,
     looked: Looked | KnownPrompt | None = None,
@@ -391,10 +370,10 @@ def losses_of(
     decision, before = attempt.decision, last_settled
     known, other_region = decision.known_tokens, decision.other_region_tokens
     last_turn = turn_before(looked, decision, here)
-    is_repeated = before is not None and repeats(facts.chain, before)
+    is_repeated = before is not None and repeats(routing.chain, before)
     is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
-    if before is not None and (before.salt_epoch != facts.salt_epoch or not is_rewritten):
-        tokens = last_prompt_tokens(before, facts, usage.prompt_tokens)
+    if before is not None and (before.salt_epoch != routing.salt_epoch or not is_rewritten):
+        tokens = last_prompt_tokens(before, routing, usage.prompt_tokens)
         if is_repeated:  # so it was sent before, whatever the index has forgotten
             known = max(known, tokens)
             if before.region != here:
@@ -403,10 +382,10 @@ def losses_of(
             tokens,
             before.completion_tokens or 0,
             decision.cache_worker in before.workers,
-            before.salt_epoch != facts.salt_epoch,
+            before.salt_epoch != routing.salt_epoch,
             before.region == here,
         )
-    elif earlier is not None and facts.turn > earlier.turn and not is_rewritten:
+    elif earlier is not None and routing.turn > earlier.turn and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
         at_home = decision.cache_worker in earlier.workers
         last_turn = LastTurn(

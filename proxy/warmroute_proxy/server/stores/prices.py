@@ -31,13 +31,15 @@ _LOG: Final = logging.getLogger(__name__)
 class Prices:
     """What requests ask."""
 
-    def __init__(self, models: Iterable[ModelConfig], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, models: Iterable[ModelConfig], clock: Callable[[], float], *, credit_moved: bool = False
+    ) -> None:
         """`clock`: unix seconds."""
         self._clock = clock
         self._of_config: dict[str, tuple[PriceBook, ...]] = {}
         self._stored: dict[str, list[PriceBook]] = {}
         self._books = PriceBooks()
-        self.credit_moved = False
+        self.credit_moved = credit_moved
         self.use_models(models)
 
     def use_models(self, models: Iterable[ModelConfig]) -> None:

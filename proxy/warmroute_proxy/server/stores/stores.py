@@ -7,7 +7,7 @@ PostgreSQL is imported only where the config names a database.
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
@@ -53,6 +53,22 @@ class InThread:
         return await self._thread.run(_take(self._store, budget, span, amount, least))
 
 
+class OfDatabase(NamedTuple):
+    """What there is only with a database."""
+
+    fleet_ledger: "FleetLedger | None" = None
+    """Reads what all proxies have sent."""
+
+    access: Access | None = None
+    """Keys and tenants of the config and of the database."""
+
+    stored_prices: StoredPrices | None = None
+    """Price books in the database."""
+
+
+NO_DATABASE: Final = OfDatabase()
+
+
 class Stores:
     """What `opened` has opened; nothing where the config names neither a database nor a budget."""
 
@@ -61,25 +77,19 @@ class Stores:
         thread: "StoreThread | None",
         budgets: Budgets,
         prices: Prices,
-        fleet_ledger: "FleetLedger | None" = None,
+        limits: SharedLimits | None = None,
+        settled: list[Budget] | None = None,
+        database: OfDatabase = NO_DATABASE,
     ) -> None:
+        """`settled`: the budgets that the thread settles rows against."""
         self._thread = thread
         self.budgets = budgets
         self.prices = prices
-        self.stored_prices: StoredPrices | None = None
-        """Price books in the database; None: there is no database."""
-
-        self.settled_budgets: list[Budget] = []
-        """Those that the thread settles rows against."""
-
-        self.access: Access | None = None
-        """Keys and tenants of the config and of the database; None: there is no database."""
-
-        self.limits = SharedLimits.none()
+        self.limits = SharedLimits.none() if limits is None else limits
         """Limits by the minute and at once over all proxies, and markers of keyed requests; without Redis none."""
 
-        self.fleet_ledger = fleet_ledger
-        """Reads what all proxies have sent; None: there is no database."""
+        self._settled = [] if settled is None else settled
+        self.fleet_ledger, self.access, self._stored_prices = database
 
     @classmethod
     async def opened(cls, config: Config, process: int | None, metrics: Metrics) -> "Stores":
@@ -88,16 +98,14 @@ class Stores:
         Raises: LedgerError, where a database that answers cannot be used; SecretError; ConfigError, where a model has
         no price.
         """
-        prices = Prices(config.models, time.time)
-        prices.credit_moved = config.credit_moved
+        prices = Prices(config.models, time.time, credit_moved=config.credit_moved)
+        limits = SharedLimits.none() if config.redis is None else SharedLimits.opened(config, config.redis, metrics)
         if config.database is not None:
-            made = await _with_database(config, config.database, process, metrics, prices)
+            made = await _with_database(config, config.database, process, metrics, prices, limits)
         elif config.budgets:
-            made = _without_database(config, process, metrics, prices)
+            made = _without_database(config, process, metrics, prices, limits)
         else:
-            made = cls(None, _budgets(config, metrics), prices)
-        if config.redis is not None:
-            made.limits = SharedLimits.opened(config, config.redis, metrics)
+            made = cls(None, _budgets(config, metrics), prices, limits)
         if problems := prices.problems(config.models):
             made.close()
             raise ConfigError("price books", [*problems, *[problem.text for problem in made.problems()]])
@@ -144,14 +152,14 @@ class Stores:
     def watching(self) -> list[Coroutine[Any, Any, None]]:
         """What looks for changes in the database until it is cancelled."""
         directory = None if self.access is None else self.access.directory
-        return [each.watch() for each in (directory, self.stored_prices) if each is not None]
+        return [each.watch() for each in (directory, self._stored_prices) if each is not None]
 
     def replace(self, config: Config) -> None:
         """Use the prices, limits and budgets of another config."""
         self.prices.use_models(config.models)
         self.prices.credit_moved = config.credit_moved
         if self._thread is not None:
-            self.settled_budgets[:] = config.budgets
+            self._settled[:] = config.budgets
             self.budgets.replace(config.budgets)
         self.limits.replace(config)
 
@@ -162,7 +170,12 @@ class Stores:
 
 
 async def _with_database(
-    config: Config, database: DatabaseConfig, process: int | None, metrics: Metrics, prices: Prices
+    config: Config,
+    database: DatabaseConfig,
+    process: int | None,
+    metrics: Metrics,
+    prices: Prices,
+    limits: SharedLimits,
 ) -> Stores:
     try:
         from warmroute_proxy.server.stores.fleet_ledger import FleetLedger
@@ -188,21 +201,22 @@ async def _with_database(
         thread.close()
         raise LedgerError(str(error)) from None
     leases = InThread(thread, PostgresBudgets(connections.leases, name, sender.boot))
-    stores = Stores(thread, _budgets(config, metrics, leases), prices, FleetLedger(thread, name))
-    stores.settled_budgets = settled
     keys, tenants = key_records(), tenant_records()
     directory = Directory(thread, (keys, tenants), config.proxy.state_dir, time.monotonic, time.time)
-    stores.access = Access(config, directory, keys, tenants, database.key_max_age_s, time.time)
-    stores.stored_prices = StoredPrices(thread, prices, config.proxy.state_dir / PRICES_FILE)
+    access = Access(config, directory, keys, tenants, database.key_max_age_s, time.time)
+    stored_prices = StoredPrices(thread, prices, config.proxy.state_dir / PRICES_FILE)
     if answers:
         with contextlib.suppress(StoreError):
             await directory.look()
         with contextlib.suppress(StoreError):
-            await stores.stored_prices.look()
-    return stores
+            await stored_prices.look()
+    of_database = OfDatabase(FleetLedger(thread, name), access, stored_prices)
+    return Stores(thread, _budgets(config, metrics, leases), prices, limits, settled, of_database)
 
 
-def _without_database(config: Config, process: int | None, metrics: Metrics, prices: Prices) -> Stores:
+def _without_database(
+    config: Config, process: int | None, metrics: Metrics, prices: Prices, limits: SharedLimits
+) -> Stores:
     from warmroute_proxy.server.stores.shipping import Shipping
     from warmroute_proxy.server.stores.sqlite_store import SqliteStore
     from warmroute_proxy.server.stores.store_thread import StoreThread
@@ -212,9 +226,7 @@ def _without_database(config: Config, process: int | None, metrics: Metrics, pri
     store = SqliteStore(state_dir, _boot(config), settled)
     make_shipping: Callable[[], Shipping] = lambda: Shipping(Spool(state_dir / LEDGER_FILE), store)  # noqa: E731
     thread = StoreThread(None, None if process else make_shipping)
-    stores = Stores(thread, _budgets(config, metrics, InThread(thread, store)), prices)
-    stores.settled_budgets = settled
-    return stores
+    return Stores(thread, _budgets(config, metrics, InThread(thread, store)), prices, limits, settled)
 
 
 def _budgets(config: Config, metrics: Metrics, store: BudgetStore | None = None) -> Budgets:

@@ -11,7 +11,7 @@ from typing import Final
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Exchange
-from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.request_path import RequestPath
@@ -22,7 +22,7 @@ from warmroute_proxy.server.tracing.finished import Child, Finished
 from warmroute_proxy.server.tracing.timeline import Timeline
 from warmroute_proxy.server.tracing.tracing import Tracing
 
-NewRequest = Callable[[RequestPath, Exchange, ParsedRequest, str], InferenceRequest]
+NewRequest = Callable[[RequestPath, Exchange, ReadRequest, str], InferenceRequest]
 
 _ENDS: Final = frozenset({RequestState.ENDED, RequestState.CRASHED})
 _NO_ERRORS: Final = frozenset({"completed", "forwarded"})
@@ -35,13 +35,13 @@ class TracedRequest(InferenceRequest):
         self,
         path: RequestPath,
         exchange: Exchange,
-        parsed: ParsedRequest,
+        read: ReadRequest,
         receipt_id: str,
         tracing: Tracing,
         trace: Context,
     ) -> None:
         """`trace`: where the request's span belongs; its `span_id` is 0 where it has no parent."""
-        super().__init__(path, exchange, parsed, receipt_id)
+        super().__init__(path, exchange, read, receipt_id)
         self._tracing = tracing
         self._trace = trace
         self._span_id = tracing.sampler.span_id()
@@ -90,7 +90,7 @@ class TracedRequest(InferenceRequest):
         tracing.ended(
             Finished(
                 self._trace.trace_id, self._span_id, self._trace.span_id, self._exchange.request.received_s, now_s,
-                offset_s, self.id, parsed.session, parsed.model.name, parsed.route, parsed.stream, parsed.facts.turn,
+                offset_s, self.id, parsed.session, parsed.model.name, parsed.route, parsed.stream, parsed.routing.turn,
                 outcome, status, error or ("" if outcome in _NO_ERRORS else outcome), entry, self._timeline.children,
             )
         )  # fmt: skip
@@ -102,11 +102,11 @@ def request_maker(tracing: Tracing | None) -> NewRequest:
         return InferenceRequest
     traced: Tracing = tracing
 
-    def make(path: RequestPath, exchange: Exchange, parsed: ParsedRequest, receipt_id: str) -> InferenceRequest:
-        trace = _trace_of(traced, exchange.request.headers, parsed)
+    def make(path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> InferenceRequest:
+        trace = _trace_of(traced, exchange.request.headers, read.parsed)
         if trace is None:
-            return InferenceRequest(path, exchange, parsed, receipt_id)
-        return TracedRequest(path, exchange, parsed, receipt_id, traced, trace)
+            return InferenceRequest(path, exchange, read, receipt_id)
+        return TracedRequest(path, exchange, read, receipt_id, traced, trace)
 
     return make
 

@@ -6,10 +6,11 @@ limit, what is left of it, and when it renews. Clients that have used most of a 
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from warmroute.contract.money import list_nanousd
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.budget import Amounts, Lease, SpendReservation
 from warmroute_proxy.core.queue.quota import NEVER, Bucket, Kind, Quota, Shortage, UsedTokens, reserve
 from warmroute_proxy.core.queue.reservation import Reservation
@@ -29,16 +30,26 @@ _HEADERS: Final[tuple[tuple[Kind, str, str, str], ...]] = (
 )
 
 
+class LimitHeaders(NamedTuple):
+    """The headers of an answer, and the limits that they warn of: name and limit."""
+
+    headers: tuple[tuple[str, str], ...]
+    warned: tuple[tuple[str, str], ...]
+
+
 class ReservingRequest(Protocol):
     """A request that may have reserved something."""
 
-    reservation: Reservation | None
+    quota: Reservation | None
 
 
 class LimitedRequest(ReservingRequest, Protocol):
     """The same, as it comes."""
 
-    parsed: ParsedRequest
+    routing: RoutingRequest
+
+    @property
+    def parsed(self) -> ParsedRequest: ...
 
 
 class RequestLimits:
@@ -78,15 +89,15 @@ class RequestLimits:
 
     def reserve(self, request: LimitedRequest, decision: Decision) -> Shortage | None:
         """Reserve what a request may use, where it is counted here; or return what is short."""
-        parsed, facts = request.parsed, request.parsed.facts
+        parsed, routing = request.parsed, request.routing
         tenant, key_id = parsed.tenant.name, parsed.key_id
-        if parsed.forwarded_from is None and request.reservation is None and (quotas := self.quotas.of(tenant, key_id)):
-            sequences = facts.sequences
-            tokens = decision.prompt_tokens_est + facts.expected_output_tokens * sequences
+        if parsed.forwarded_from is None and request.quota is None and (quotas := self.quotas.of(tenant, key_id)):
+            sequences = routing.sequences
+            tokens = decision.prompt_tokens_est + routing.expected_output_tokens * sequences
             shortage = reserve(quotas, tokens, self._clock(), sequences)
             if shortage is not None:
                 return shortage
-            made = request.reservation = Reservation(quotas, tokens, sequences)
+            made = request.quota = Reservation(quotas, tokens, sequences)
             if self._over_proxies:
                 made.slots = self._slots.of(tenant, key_id)
                 if windows := self._windows.of(tenant, key_id):
@@ -96,19 +107,19 @@ class RequestLimits:
 
     def reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
         """Let the request reserve its price, once, unless another region is to compute it: that one pays."""
-        parsed, reservation = request.parsed, request.reservation
+        parsed, reservation = request.parsed, request.quota
         leases = self._budgets.of(parsed.tenant.name, parsed.key_id)
         if not leases or decision.kind == "forward" or (reservation is not None and reservation.spend is not None):
             return
-        rates, facts = self._prices.now(parsed.model.name).rates, parsed.facts
-        amount = list_nanousd(rates, decision.prompt_tokens_est, facts.expected_output_tokens * facts.sequences)
+        rates, routing = self._prices.now(parsed.model.name).rates, request.routing
+        amount = list_nanousd(rates, decision.prompt_tokens_est, routing.expected_output_tokens * routing.sequences)
         if reservation is None:
-            reservation = request.reservation = Reservation((), 0, 0)
+            reservation = request.quota = Reservation((), 0, 0)
         reservation.spend = SpendReservation(leases, Amounts(nanousd=amount))
 
     def may_begin(self, request: ReservingRequest) -> bool:
         """Whether the limits let a request run now; one that another region has failed is counted already."""
-        reservation = request.reservation
+        reservation = request.quota
         if reservation is None:
             return True
         if reservation.at_once_reached() is not None:
@@ -118,7 +129,7 @@ class RequestLimits:
 
     def begin(self, request: ReservingRequest) -> None:
         """A request runs from now on."""
-        reservation = request.reservation
+        reservation = request.quota
         if reservation is not None:
             reservation.begin()
             if reservation.slots:
@@ -126,7 +137,7 @@ class RequestLimits:
 
     def end(self, request: ReservingRequest, used: UsedTokens | None) -> None:
         """A request has ended: release what it has reserved. `used`: None where it did not run."""
-        reservation, request.reservation = request.reservation, None
+        reservation, request.quota = request.quota, None
         if reservation is not None:
             reservation.end(used, self._clock())
 
@@ -134,7 +145,7 @@ class RequestLimits:
         """Why a request is refused for which a budget, or a limit over all proxies, has nothing left, and its answer;
         None: it may wait.
         """
-        reservation = request.reservation
+        reservation = request.quota
         if reservation is not None:
             for shared, made in ((self._windows, reservation.window), (self._budgets, reservation.spend)):
                 if made is not None and made.lacking is not None:
@@ -142,20 +153,27 @@ class RequestLimits:
         return None
 
     def beyond(self, parsed: ParsedRequest, shortage: Shortage) -> Refusal:
-        """The 429 of a request that is beyond a limit by the minute."""
+        """The 429 of a request that is beyond a limit by the minute, which is counted if it warns of one."""
         after_s = max(1, math.ceil(shortage.wait_s))
         what = f"the limit of {shortage.limit} {shortage.kind} a minute{shortage.scope.words} is reached"
         text = f"{what}: {shortage.left} are left; try again in {after_s} s"
-        return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.headers(parsed))
+        return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.sent_headers(parsed))
 
     def held_up_by(self, request: ReservingRequest) -> str:
         """The limit at once that a request waits for, in words; empty where it waits for none."""
-        reached = None if request.reservation is None else request.reservation.at_once_reached()
+        reached = None if request.quota is None else request.quota.at_once_reached()
         return (
             "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"
         )
 
-    def headers(self, parsed: ParsedRequest) -> tuple[tuple[str, str], ...]:
+    def sent_headers(self, parsed: ParsedRequest) -> tuple[tuple[str, str], ...]:
+        """`headers`, for an answer that is sent now: what it warns of is counted."""
+        headers, warned = self.headers(parsed)
+        for name, limit in warned:
+            self._metrics.add(declared.BUDGET_WARNINGS_TOTAL, labels=(("budget", name), ("limit", limit)))
+        return headers
+
+    def headers(self, parsed: ParsedRequest) -> LimitHeaders:
         """What is left of limits by the minute, as OpenAI's headers, of the one with the least; and the warning of
         budgets that are used up for the most part.
         """
@@ -179,9 +197,7 @@ class RequestLimits:
         if warned:
             warnings = [f"{name}; {limit}; {share:.0%}" for (name, limit, _), share in warned.items()]
             found.append(("x-warmroute-budget", ", ".join(warnings)))
-            for name, limit, _ in warned:
-                self._metrics.add(declared.BUDGET_WARNINGS_TOTAL, labels=(("budget", name), ("limit", limit)))
-        return tuple(found)
+        return LimitHeaders(tuple(found), tuple((name, limit) for name, limit, _ in warned))
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
         """What operators see: all of them."""

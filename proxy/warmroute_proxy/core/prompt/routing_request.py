@@ -33,3 +33,7 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     thread: int | None = None
     sequences: int = 1
     expects: int = 0
+
+    def stay(self) -> "RoutingRequest":
+        """The same, of a request that is not forwarded any more."""
+        return msgspec.structs.replace(self, may_forward=False)

@@ -1,0 +1,53 @@
+"""Whether requests should be sent to this proxy now, for `/ready`, `/metrics` and the health of the picker."""
+
+from collections.abc import Callable, Sequence
+
+from warmroute_proxy.core.base.trouble import Problem, Trouble
+from warmroute_proxy.server.engines.engines import Engines
+from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.request.open_requests import OpenRequests
+
+
+class Readiness:
+    """Why no requests should be sent here now."""
+
+    def __init__(
+        self,
+        open_requests: OpenRequests,
+        ledger: Ledger,
+        engines: Engines,
+        degraded: Sequence[Callable[[], list[Problem]]],
+    ) -> None:
+        """`degraded`: what each part says that does not work as it should."""
+        self._open_requests = open_requests
+        self._ledger = ledger
+        self._engines = engines
+        self._degraded = degraded
+
+    def degraded(self) -> list[Problem]:
+        """What does not work as it should while requests are served."""
+        return [problem for problems in self._degraded for problem in problems()]
+
+    def problems(self) -> list[Problem]:
+        """The reasons; none where the proxy is ready."""
+        reasons = []
+        if self._open_requests.closed:
+            reasons.append(Problem(Trouble.SHUTTING_DOWN, "shutting down"))
+        if not self._ledger.healthy:
+            waiting = self._ledger.waiting
+            text = "the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else "")
+            reasons.append(Problem(Trouble.LEDGER_UNWRITABLE, text))
+        up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.serves]
+        if not up:
+            reasons.append(Problem(Trouble.NO_ENGINE, "no engine is up"))
+        elif all(map(self._engines.drains.draining, up)):
+            reasons.append(Problem(Trouble.ALL_ENGINES_DRAIN, "all engines that are up drain"))
+        return reasons
+
+    def is_ready(self) -> bool:
+        """Whether there is no such reason."""
+        return not self.problems()
+
+    def troubles(self) -> tuple[str, ...]:
+        """What this process says at `/ready`, by name."""
+        return tuple({problem.trouble.value for problem in (*self.problems(), *self.degraded())})

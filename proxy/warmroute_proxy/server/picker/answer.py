@@ -1,0 +1,112 @@
+"""What the gateway is sent: the messages of one stream, and among them the answer in the place of the engine's own.
+
+The engine's answer has to have begun before its head and body can be changed, and its end has to have come before that
+of the answer can be sent.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.picker import wire
+
+KEPT_OF_ANSWERS: Final = frozenset({"server", "date", "transfer-encoding"})
+
+
+class Outbox:
+    """Messages to send. `wake` is called when there are some though none has come."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.out: deque[bytes | Callable[[], bytes]] = deque()
+        """Of a body, what makes a message when its turn has come, so that none is in memory twice."""
+
+        self.broken = False
+        """Whether the stream is to end with an error, once all is sent."""
+
+        self.taking = False
+        """Whether a message is being taken: what there is to send then is sent after it."""
+
+        self.wake = wake
+
+    def send(self, message: bytes | Callable[[], bytes]) -> None:
+        """Send a message, or what makes one."""
+        self.out.append(message)
+        if not self.taking:
+            self.wake()
+
+    def send_body(self, message: Callable[..., bytes], data: bytes, *, ends: bool) -> None:
+        """Send it in pieces; nothing where there is nothing, unless that is the end."""
+        if len(data) <= wire.CHUNK_BYTES:
+            if data or ends:
+                self.send(message(data, ends=ends))
+            return
+        view = memoryview(data)
+        for at in range(0, len(data), wire.CHUNK_BYTES):
+            is_end = at + wire.CHUNK_BYTES >= len(data)
+            self.send(partial(message, view[at : at + wire.CHUNK_BYTES], ends=ends and is_end))
+
+    def break_off(self) -> None:
+        """End the stream with an error."""
+        self.broken = True
+        self.wake()
+
+
+class GatewayAnswer:
+    """The answer of one stream."""
+
+    def __init__(self, outbox: Outbox, on_status: Callable[[Request, int], None]) -> None:
+        """`on_status` reports the status of an answer, for the metrics."""
+        self.names: list[str] | None = None
+        """Of the headers of the engine's answer, once they are here."""
+
+        self.has_trailers = False
+        """Whether the engine's answer ends with some."""
+
+        self.on_status = on_status
+        self._outbox = outbox
+        self._engine_ended = False
+        self._end: bytes | None = None  # the last of the answer, which waits for the end of the engine's
+
+    def whole(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
+        """Send a whole answer, in the place of the engine's where that has begun."""
+        if self.begins(status, headers):
+            self.ends(body, broken=False)
+        else:
+            self._outbox.send(wire.immediate(status, headers, body))
+
+    def begins(self, status: int, headers: Iterable[tuple[str, str]]) -> bool:
+        """Send the head of an answer. False: the engine's has not begun, so there is none to change."""
+        if self.names is None:
+            return False
+        headers = list(headers)
+        own = {name for name, _ in headers}
+        removed = [name for name in self.names if name not in own and name not in KEPT_OF_ANSWERS]
+        self._outbox.send(wire.answer_headers(status, headers, removed))
+        return True
+
+    def goes_on(self, data: bytes) -> None:
+        """Send some of it."""
+        self._outbox.send_body(wire.answer_body, data, ends=False)
+
+    def ends(self, data: bytes, *, broken: bool) -> None:
+        """Send the last of it, once the engine's own has ended; of a broken one, at once."""
+        self._end = data
+        if broken:
+            self._engine_ended = self._outbox.broken = True
+        self._send_end()
+
+    def engine_ended(self) -> None:
+        """The engine's own answer has ended, or nothing more of it is needed."""
+        self._engine_ended = True
+        self._send_end()
+
+    def _send_end(self) -> None:
+        data, broken = self._end, self._outbox.broken
+        if data is None or not self._engine_ended:
+            return
+        self._end = None
+        self._outbox.send_body(wire.answer_body, data, ends=not (broken or self.has_trailers))
+        if self.has_trailers and not broken:
+            self._outbox.send(wire.ANSWER_TRAILERS)
