@@ -14,19 +14,17 @@ import openai
 import pytest
 from openai.resources.responses.responses import ResponsesConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
 
 import warmroute
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, until
 from tests.subjects.scripted import Handler, ScriptedEngine
+from tests.subjects.websockets import LAST, MODEL, PATH, Socket
 from warmroute.contract import receipt as contract_receipt
 
 # The official client connects as `websockets` no longer recommends.
 pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
 
-MODEL = "kimi-k2.5"
-PATH = "/v1/responses"
 READ: Any = {
     "type": "function",
     "name": "read",
@@ -35,7 +33,6 @@ READ: Any = {
     "strict": False,
 }
 PATCH: Any = {"type": "custom", "name": "apply_patch", "description": "Changes files."}
-LAST = ("response.completed", "response.incomplete", "response.failed", "error")
 _OWN = re.compile(rb'"(rid|cache_salt|extra_key)":"[^"]*"')
 _USAGE = {"prompt_tokens": 40, "completion_tokens": 4, "total_tokens": 44}
 
@@ -110,47 +107,6 @@ def proxy(engine: ScriptedEngine, tmp_path_factory: pytest.TempPathFactory) -> I
 def client(proxy: ProxyProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=proxy.keys[0], max_retries=0) as found:
         yield found
-
-
-class Socket:
-    """A client that says what a test wants."""
-
-    def __init__(self, proxy: ProxyProcess, *, tenant: int = 0, headers: dict[str, str] | None = None) -> None:
-        key = {"authorization": f"Bearer {proxy.keys[tenant]}"}
-        url = f"ws{proxy.url[4:]}{PATH}"
-        self.connection: ClientConnection = connect(url, additional_headers=key | (headers or {}), max_size=None)
-
-    def __enter__(self) -> "Socket":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.close()
-
-    def send(self, text: str = "", **more: Any) -> None:
-        asked = {"input": [{"role": "user", "content": text}]} if text else {}
-        self.connection.send(json.dumps({"type": "response.create", "model": MODEL, **asked, **more}))
-
-    def event(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.connection.recv(seconds(20)))
-        return found
-
-    def until(self, *kinds: str) -> dict[str, Any]:
-        """The next event of one of these kinds."""
-        while (found := self.event())["type"] not in kinds:
-            pass
-        return found
-
-    def ask(self, text: str = "", **more: Any) -> dict[str, Any]:
-        """The last event of a turn."""
-        self.send(text, **more)
-        return self.until(*LAST)
-
-    def answer(self, text: str = "", **more: Any) -> dict[str, Any]:
-        """The response of a turn."""
-        done = self.ask(text, **more)
-        assert done["type"] == "response.completed", done
-        response: dict[str, Any] = done["response"]
-        return response
 
 
 def last_event(connection: ResponsesConnection) -> Any:

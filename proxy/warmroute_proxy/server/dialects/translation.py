@@ -110,4 +110,6 @@ def chat_request_of(request: Request) -> Request:
 
 def noted(parsed: ParsedRequest, dialect: Dialect, changes: Changes) -> ParsedRequest:
     """The intake of a translated request: its route, and what was changed in it."""
+    if isinstance(dialect, TurnDialect):
+        dialect.begins(parsed.facts.lineage)
     return replace(parsed, route=dialect.route, changes=changes)
