@@ -235,6 +235,7 @@ class PublicEndpoint:
             if isinstance(found, TranslatedTurn) and isinstance(exchange, TurnExchange) and not exchange.dialect.asks:
                 self._check_open()
                 self._parser.check_model(found.model, caller)
+                self._path.admission.count(caller)
                 exchange.prepare()
                 return
             if dialect.counts(request.path):

@@ -381,10 +381,51 @@ def test_a_response_is_not_steered_and_runs_on(client: openai.OpenAI, agent: Age
 
 
 def test_a_session_and_an_agent_are_those_of_the_handshake(proxy: ProxyProcess) -> None:
-    with Socket(proxy, headers={"session-id": "one", "idempotency-key": "once"}) as socket:
+    with Socket(proxy, headers={"session-id": "one"}) as socket:
         found = [socket.answer(f"turn {n}")["usage"]["warmroute"] for n in range(2)]
     assert found[0]["id"] != found[1]["id"]
     assert found[0]["session"] == found[1]["session"]
+
+
+def test_a_turn_with_a_key_is_charged_once_whatever_connection_its_retry_takes(
+    proxy: ProxyProcess, engine: ScriptedEngine, agent: Agent, raw: httpx.Client
+) -> None:
+    agent.may_end.clear()
+    with Socket(proxy) as lost:
+        first = lost.answer("first")
+        asked = len(engine.bodies)
+        lost.send("slow", previous_response_id=first["id"], idempotency_key="one")
+        begun = lost.until("response.created")["response"]["id"]
+        lost.until("response.output_text.delta")
+    whole = [{"role": "user", "content": "first"}, *first["output"], {"role": "user", "content": "slow"}]
+    with Socket(proxy) as again:
+        again.send(input=whole, idempotency_key="one")
+        again.until("response.output_text.delta")
+        agent.may_end.set()
+        done = again.until(*LAST)["response"]
+        assert (done["id"], done["status"]) == (begun, "completed")
+        repeated = again.answer(input=whole, idempotency_key="one", stream_id="s")  # of what has ended
+        assert repeated["usage"]["warmroute"] == done["usage"]["warmroute"]
+        reused = again.ask("another", idempotency_key="one")
+        assert (reused["status"], reused["error"]["code"]) == (422, "idempotency_key_reused")
+        posted = raw.post(
+            PATH, json={"model": MODEL, "input": whole, "stream": True}, headers={"idempotency-key": "one"}
+        )
+        assert begun in posted.text
+        assert len(engine.bodies) == asked + 1
+        again.answer("further", previous_response_id=done["id"])  # it goes on with the answer that was joined
+        assert said(engine)[-2:] == ["Slowly.", "further"]
+    assert proxy.row(begun.replace("resp_", "wr-"))["outcome"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("key", "code"), [("", "invalid_idempotency_key"), ("é", "invalid_idempotency_key"), (7, "invalid_value")]
+)
+def test_a_key_that_is_none_is_refused(proxy: ProxyProcess, key: Any, code: str) -> None:
+    with Socket(proxy) as socket:
+        refused = socket.ask("x", idempotency_key=key)
+        assert (refused["status"], refused["error"]["code"]) == (400, code)
+        socket.answer("all is well")
 
 
 def test_the_offer_is_checked(proxy: ProxyProcess, raw: httpx.Client) -> None:
@@ -396,6 +437,8 @@ def test_the_offer_is_checked(proxy: ProxyProcess, raw: httpx.Client) -> None:
     for wrong in ({"sec-websocket-version": "8"}, {"sec-websocket-key": "short"}, {"connection": "keep-alive"}):
         answer = raw.get(PATH, headers=asked | wrong)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request"), wrong
+    keyed = raw.get(PATH, headers=asked | {"idempotency-key": "once"})
+    assert (keyed.status_code, keyed.json()["error"]["code"]) == (400, "invalid_idempotency_key")
     assert raw.request("GET", PATH, headers=asked, content=b"{}").status_code == 400
     assert raw.get(PATH).status_code == 405
 
@@ -417,6 +460,7 @@ def test_a_key_that_is_gone_is_refused_at_the_next_turn_and_the_route_can_be_off
                 assert admin.post("/admin/reload").status_code == 200
             refused = socket.ask("y", previous_response_id=first)
             assert (refused["status"], refused["error"]["code"]) == (401, "invalid_api_key")
+            assert socket.ask("y", generate=False)["status"] == 401
         with pytest.raises(Exception, match="426"):
             Socket(proxy, tenant=1)
     finally:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from websockets.frames import CloseCode
 
+from warmroute.contract import headers as names
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.responses.client_events import (
     CANCEL,
@@ -90,6 +91,9 @@ class ResponsesSockets:
 
     def open(self, request: Request, exchange: Exchange) -> None:
         """Take the offer of a client whose key was checked. Raises: Refusal, where it is none."""
+        if names.IDEMPOTENCY in request.headers:
+            problem = "Idempotency-Key would name all turns: send `idempotency_key` in each response.create"
+            raise Refusal(400, problem, code="invalid_idempotency_key")
         status, head = handshake(request)
         if status != SWITCHED:
             raise Refusal(400, "the offer of a WebSocket is not valid: see RFC 6455, 4.1", code="bad_request")
@@ -254,7 +258,9 @@ class ResponsesSocket:
             self._socket.idle()
 
     def _start(self, stream: _Stream, asked: _Asked) -> None:
-        request = Request(asked.began_s, "POST", RESPONSES, self._headers)
+        key = asked.event.idempotency_key
+        headers = self._headers if key is None else {**self._headers, names.IDEMPOTENCY: key}
+        request = Request(asked.began_s, "POST", RESPONSES, headers)
         request.body, request.length, request.reservation = asked.raw, len(asked.raw), asked.reservation
         previous = asked.event.previous_response_id or ""
         before = partial(self._before, stream, previous, len(asked.raw), asked.reservation)

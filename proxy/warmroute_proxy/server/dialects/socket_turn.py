@@ -259,5 +259,5 @@ class TurnExchange(Exchange):
 
 def turn_headers(headers: dict[str, str]) -> dict[str, str]:
     """The headers of a handshake that are those of each turn, too."""
-    dropped: Any = {"connection", "upgrade", "content-length", names.IDEMPOTENCY}
+    dropped: Any = {"connection", "upgrade", "content-length"}
     return {n: v for n, v in headers.items() if n not in dropped and not n.startswith("sec-websocket-")}

@@ -130,9 +130,8 @@ class WebSocket:
         self._reservation = None
         self._unread.clear()
         self._messages.drop()
-        by_client = exc is None and not self._ending and self._messages.is_left
         application, self._application = self._application, _GONE
-        application.gone(by_client=by_client)
+        application.gone(by_client=exc is None and not self._ending and self._messages.is_left)
 
     def eof_received(self) -> bool:
         return False

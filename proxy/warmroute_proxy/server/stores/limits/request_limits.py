@@ -19,6 +19,7 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.stores.stores import Stores
 
@@ -94,6 +95,10 @@ class RequestLimits:
         self.reserve_spend(request, decision)
         return None
 
+    def count(self, caller: Caller) -> Shortage | None:
+        """Count a request that asks no engine in this process's limits of requests; or return what is short."""
+        return reserve(self.quotas.of(caller.tenant.name, caller.key_id), 0, self._clock())
+
     def reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
         """Let the request reserve its price, once, unless another region is to compute it: that one pays."""
         parsed, reservation = request.parsed, request.reservation
@@ -141,7 +146,7 @@ class RequestLimits:
                     return made.lacking.budget.reason, shared.refusal(made.lacking)
         return None
 
-    def beyond(self, parsed: ParsedRequest, shortage: Shortage) -> Refusal:
+    def beyond(self, parsed: ParsedRequest | Caller, shortage: Shortage) -> Refusal:
         """The 429 of a request that is beyond a limit by the minute."""
         after_s = max(1, math.ceil(shortage.wait_s))
         what = f"the limit of {shortage.limit} {shortage.kind} a minute{shortage.scope.words} is reached"
@@ -155,7 +160,7 @@ class RequestLimits:
             "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"
         )
 
-    def headers(self, parsed: ParsedRequest) -> tuple[tuple[str, str], ...]:
+    def headers(self, parsed: ParsedRequest | Caller) -> tuple[tuple[str, str], ...]:
         """What is left of limits by the minute, as OpenAI's headers, of the one with the least; and the warning of
         budgets that are used up for the most part.
         """
