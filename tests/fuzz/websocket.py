@@ -30,6 +30,7 @@ from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.kept_conversations import KeptConversations
+from warmroute_proxy.server.dialects.open_conversations import OpenConversations
 from warmroute_proxy.server.dialects.responses_socket import ResponsesSocket
 from warmroute_proxy.server.dialects.socket_turn import TurnExchange
 from warmroute_proxy.server.dialects.translation import dialect_for, translate
@@ -93,9 +94,9 @@ def run(pieces: list[bytes]) -> tuple[list[bytes], list[tuple[str, ...]], bytes]
     echo, transport, memory = Echo(), Transport(), plenty()
     connections = OpenConnections(echo, LIMITS, lambda: 0.0, memory)
     lines = connections.reads = Lines()
-    kept, offer = KeptConversations(memory), Request(0.0)
+    kept, opened, offer = KeptConversations(memory), OpenConversations(lambda _: None), Request(0.0)
     connections.use("t")
-    socket = WebSocket(connections, "t", lambda made: ResponsesSocket(made, offer, kept, lambda _: echo.terms))
+    socket = WebSocket(connections, "t", lambda made: ResponsesSocket(made, offer, kept, opened, lambda _: echo.terms))
     socket.connection_made(transport)  # type: ignore[arg-type]
     for piece in pieces:
         socket.data_received(piece)

@@ -1,18 +1,23 @@
 """What a session of Codex costs over HTTP and over a WebSocket: bytes, CPU time of the proxy, time to first token.
 
     python -m tests.perf.websocket
+    python -m tests.perf.websocket --engine http://127.0.0.1:30000 --context-kb 0 --rounds 1
 
 The first request of a recorded session of Codex, its tools and instructions, then 40 turns with 2 KB of a tool's
-output each, before an embedded engine; once with what is recorded in front, and once with 150 KB. Over HTTP each turn
+output each, before an embedded engine, or an `--engine` that runs; once with what is recorded in front, and once with
+150 KB. The SGLang of `scripts/sglang` takes it with `SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1` and the flags
+`--context-length 131072 --max-total-tokens 262144`. Over HTTP each turn
 is a POST with all that was said; over a WebSocket it sends what is new, or all of it (as OpenCode does). Bytes are
 those of all requests. CPU time is that of each turn, the least of the rounds: what else runs only adds. Times are
 medians. `python -m tests.perf instructions --workloads w4http,w4ws` counts the same on a machine that is busy.
 """
 
+import argparse
 import json
 import statistics
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +34,8 @@ MODEL: Final = "kimi-k2.5"
 TURNS: Final = 40
 ROUNDS: Final = 5
 OUTPUT_BYTES: Final = 2_000
+OUTPUT_TOKENS: Final = 16
+"""Of an engine that does not know the script of the embedded one."""
 CONTEXT_BYTES: Final = 150_000
 _PATH: Final = "/v1/responses"
 _LAST: Final = ("response.completed", "response.failed", "response.incomplete", "error")
@@ -57,7 +64,12 @@ def first_request(context_bytes: int) -> tuple[dict[str, Any], list[Any]]:
     body = dict(recorded("codex")[0].body)
     body.pop("stream")
     items = body.pop("input")
-    body |= {"model": MODEL, "metadata": {"script": json.dumps([{"text": "I have looked at it."}])}}
+    body |= {
+        "model": MODEL,
+        "max_output_tokens": OUTPUT_TOKENS,
+        "metadata": {"script": json.dumps([{"text": "I have looked at it."}])},
+        "instructions": f"Session {uuid.uuid4()}.",  # no cache has it
+    }
     while len(json.dumps(items)) < context_bytes:
         number = len(items)
         items += call(number)
@@ -91,7 +103,7 @@ def session(context_bytes: int, ask: Ask, pid: int) -> Measured:
             elif event["type"].endswith(".delta") and not first_s:
                 first_s = time.perf_counter() - began_s
             elif event["type"] in _LAST:
-                assert event["type"] == "response.completed", event
+                assert event["type"] in ("response.completed", "response.incomplete"), event
                 previous = event["response"]["id"]
                 output = event["response"]["output"]
         if turn:
@@ -141,15 +153,15 @@ def least_ms(sessions: list[Measured]) -> float:
     return sum(least_s) / TURNS * 1000
 
 
-def table(proxy: ProxyProcess) -> Iterator[str]:
+def table(proxy: ProxyProcess, contexts_bytes: list[int], rounds: int) -> Iterator[str]:
     """The lines of the table."""
     assert proxy.child is not None
     pid, key = proxy.child.pid, {"authorization": f"Bearer {proxy.keys[0]}"}
     yield "| context | transport | MB sent | CPU, ms a turn | of HTTP's | first token, ms |"
     yield "|---|---|---|---|---|---|"
-    for context_bytes in (0, CONTEXT_BYTES):
+    for context_bytes in contexts_bytes:
         sessions: dict[str, list[Measured]] = {"HTTP": [], "WebSocket, what is new": [], "WebSocket, all": []}
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             with httpx.Client(base_url=proxy.url, headers=key, timeout=60) as client:
                 sessions["HTTP"].append(session(context_bytes, over_http(client), pid))
             for name, whole in (("WebSocket, what is new", False), ("WebSocket, all", True)):
@@ -167,16 +179,26 @@ def table(proxy: ProxyProcess) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--engine", help="the url of an engine that runs; an embedded one otherwise")
+    found.add_argument("--context-kb", type=int, nargs="+", default=[0, CONTEXT_BYTES // 1000], help="(%(default)s)")
+    found.add_argument("--rounds", type=int, default=ROUNDS, help="(%(default)s)")
+    given = found.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        engine = EngineProcess(folder, "a0", "aggregated", speed=200.0)
-        proxy = ProxyProcess(folder / "p", [engine.listening().toml("east")], fresh=True)
+        folder, children = Path(name), []
+        if given.engine is None:
+            engine = EngineProcess(folder, "a0", "aggregated", speed=200.0)
+            children.append(engine.child)
+            table_of_engine = engine.listening().toml("east")
+        else:
+            table_of_engine = f'[[engine]]\nid = "a0"\nurl = "{given.engine}"\nregion = "east"\nrole = "aggregated"'
+        proxy = ProxyProcess(folder / "p", [table_of_engine], fresh=True)
         try:
-            for line in table(proxy.start()):
+            for line in table(proxy.start(), [1000 * each for each in given.context_kb], given.rounds):
                 print(line, flush=True)
         finally:
             proxy.stop()
-            stop_all([engine.child], 5.0)
+            stop_all(children, 5.0)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,29 @@ def test_each_turn_is_the_same_chat(turns: list[tuple[list[Item], list[Item], li
         results = answers
 
 
+@given(TURNS, st.data())
+def test_results_come_in_pieces_twice_or_never(
+    turns: list[tuple[list[Item], list[Item], list[Item]]], data: st.DataObject
+) -> None:
+    """What chat makes of that is one question; that it is the same in both ways is another."""
+    items: list[Item] = []
+    conversation: ResponsesConversation | None = None
+    results: list[Item] = [{"type": "function_call_output", "call_id": "unknown", "output": "x"}]
+    for said, output, answers in turns:
+        pieces = data.draw(st.lists(st.sampled_from([*results, *said]), min_size=1, max_size=4))
+        try:
+            expected = whole([*items, *pieces], {})
+        except BadRequest:
+            with pytest.raises(BadRequest):
+                ask(pieces, {}, conversation)
+            continue
+        found, grows = ask(pieces, {}, conversation)
+        assert (found.body, found.dropped_blocks) == (expected.body, expected.dropped_blocks)
+        conversation = grows.answered(output, SEAL)
+        items += [*pieces, *output]
+        results += answers
+
+
 @given(turn(), turn(), turn())
 def test_branches_do_not_know_of_each_other(
     first: tuple[list[Item], list[Item], list[Item]],

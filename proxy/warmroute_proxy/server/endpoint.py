@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from warmroute.contract import headers as names
 from warmroute.contract.changes import NO_CHANGES
+from warmroute_proxy.core.cache.return_times import OVER
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.authentication import Authentication, KnownKey
 from warmroute_proxy.server.base.errors import Refusal, is_websocket, wrong_method
@@ -79,7 +80,7 @@ class PublicEndpoint:
         self._control_plane = control_plane
         self._new_request = new_request
         self._token_counts = TokenCounts(path.engines, path.placing.router, parser.counted_tokens_per_minute)
-        self._sockets = ResponsesSockets(parser.terms)
+        self._sockets = ResponsesSockets(parser.terms, self._over)
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
@@ -228,6 +229,7 @@ class PublicEndpoint:
             if isinstance(found, TranslatedTurn) and isinstance(exchange, TurnExchange) and not exchange.dialect.asks:
                 self._check_open()
                 self._parser.check_model(found.model, caller)
+                self._path.admission.count(caller)
                 exchange.prepare()
                 return
             if dialect.counts(request.path):
@@ -263,6 +265,10 @@ class PublicEndpoint:
 
     def _count_tokens(self, read: ReadRequest, exchange: Exchange, dialect: Dialect) -> None:
         self._token_counts.count(read, partial(_answer_count, exchange, dialect))
+
+    def _over(self, lineage: int) -> None:
+        """A conversation is."""
+        self._path.placing.router.observe_session(lineage, OVER, self._path.engines.clock())
 
     def _check_open(self) -> None:
         """Raises: Refusal, where no request may begin."""

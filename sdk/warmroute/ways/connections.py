@@ -24,7 +24,7 @@ MAX_STREAMS: Final = 64
 _PATH: Final = "/responses"
 MAX_UNDER_WAY: Final = 256
 _LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
-_OWN: Final = frozenset({"type", "stream_id", "generate", "previous_response_id", "event_id"})
+_OWN: Final = frozenset({"type", "stream_id", "generate", "previous_response_id", "event_id", "idempotency_key"})
 
 
 class _LastResponse(NamedTuple):

@@ -23,7 +23,7 @@ from tests.subjects.processes import ProxyProcess, answer, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta, whole
 
 USAGE = {"prompt_tokens": 400, "completion_tokens": 2, "total_tokens": 402}
-LAST = {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
+LAST: dict[str, Any] = {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
 
 
 class Gate:
@@ -40,13 +40,13 @@ class Gate:
         self.wide_open = True
         self.open(2000)
 
-    def __call__(self, handler: Handler) -> None:
+    def __call__(self, handler: Handler, usage: dict[str, int] = USAGE) -> None:
         streamed = json.loads(handler.engine.bodies[-1]).get("stream")
         self._passes.acquire(timeout=seconds(60))
         if streamed:
-            handler.stream(ROLE, delta("a"), delta(finish="stop"), LAST, "[DONE]")
+            handler.stream(ROLE, delta("a"), delta(finish="stop"), LAST | {"usage": usage}, "[DONE]")
         else:
-            handler.reply(200, whole(USAGE))
+            handler.reply(200, whole(usage))
 
 
 class Scene:

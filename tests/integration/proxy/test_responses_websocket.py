@@ -14,19 +14,17 @@ import openai
 import pytest
 from openai.resources.responses.responses import ResponsesConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
 
 import warmroute
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, until
 from tests.subjects.scripted import Handler, ScriptedEngine
+from tests.subjects.websockets import LAST, MODEL, PATH, Socket
 from warmroute.contract import receipt as contract_receipt
 
 # The official client connects as `websockets` no longer recommends.
 pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
 
-MODEL = "kimi-k2.5"
-PATH = "/v1/responses"
 READ: Any = {
     "type": "function",
     "name": "read",
@@ -35,7 +33,6 @@ READ: Any = {
     "strict": False,
 }
 PATCH: Any = {"type": "custom", "name": "apply_patch", "description": "Changes files."}
-LAST = ("response.completed", "response.incomplete", "response.failed", "error")
 _OWN = re.compile(rb'"(rid|cache_salt|extra_key)":"[^"]*"')
 _USAGE = {"prompt_tokens": 40, "completion_tokens": 4, "total_tokens": 44}
 
@@ -110,47 +107,6 @@ def proxy(engine: ScriptedEngine, tmp_path_factory: pytest.TempPathFactory) -> I
 def client(proxy: ProxyProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=proxy.keys[0], max_retries=0) as found:
         yield found
-
-
-class Socket:
-    """A client that says what a test wants."""
-
-    def __init__(self, proxy: ProxyProcess, *, tenant: int = 0, headers: dict[str, str] | None = None) -> None:
-        key = {"authorization": f"Bearer {proxy.keys[tenant]}"}
-        url = f"ws{proxy.url[4:]}{PATH}"
-        self.connection: ClientConnection = connect(url, additional_headers=key | (headers or {}), max_size=None)
-
-    def __enter__(self) -> "Socket":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.close()
-
-    def send(self, text: str = "", **more: Any) -> None:
-        asked = {"input": [{"role": "user", "content": text}]} if text else {}
-        self.connection.send(json.dumps({"type": "response.create", "model": MODEL, **asked, **more}))
-
-    def event(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.connection.recv(seconds(20)))
-        return found
-
-    def until(self, *kinds: str) -> dict[str, Any]:
-        """The next event of one of these kinds."""
-        while (found := self.event())["type"] not in kinds:
-            pass
-        return found
-
-    def ask(self, text: str = "", **more: Any) -> dict[str, Any]:
-        """The last event of a turn."""
-        self.send(text, **more)
-        return self.until(*LAST)
-
-    def answer(self, text: str = "", **more: Any) -> dict[str, Any]:
-        """The response of a turn."""
-        done = self.ask(text, **more)
-        assert done["type"] == "response.completed", done
-        response: dict[str, Any] = done["response"]
-        return response
 
 
 def last_event(connection: ResponsesConnection) -> Any:
@@ -425,10 +381,51 @@ def test_a_response_is_not_steered_and_runs_on(client: openai.OpenAI, agent: Age
 
 
 def test_a_session_and_an_agent_are_those_of_the_handshake(proxy: ProxyProcess) -> None:
-    with Socket(proxy, headers={"session-id": "one", "idempotency-key": "once"}) as socket:
+    with Socket(proxy, headers={"session-id": "one"}) as socket:
         found = [socket.answer(f"turn {n}")["usage"]["warmroute"] for n in range(2)]
     assert found[0]["id"] != found[1]["id"]
     assert found[0]["session"] == found[1]["session"]
+
+
+def test_a_turn_with_a_key_is_charged_once_whatever_connection_its_retry_takes(
+    proxy: ProxyProcess, engine: ScriptedEngine, agent: Agent, raw: httpx.Client
+) -> None:
+    agent.may_end.clear()
+    with Socket(proxy) as lost:
+        first = lost.answer("first")
+        asked = len(engine.bodies)
+        lost.send("slow", previous_response_id=first["id"], idempotency_key="one")
+        begun = lost.until("response.created")["response"]["id"]
+        lost.until("response.output_text.delta")
+    whole = [{"role": "user", "content": "first"}, *first["output"], {"role": "user", "content": "slow"}]
+    with Socket(proxy) as again:
+        again.send(input=whole, idempotency_key="one")
+        again.until("response.output_text.delta")
+        agent.may_end.set()
+        done = again.until(*LAST)["response"]
+        assert (done["id"], done["status"]) == (begun, "completed")
+        repeated = again.answer(input=whole, idempotency_key="one", stream_id="s")  # of what has ended
+        assert repeated["usage"]["warmroute"] == done["usage"]["warmroute"]
+        reused = again.ask("another", idempotency_key="one")
+        assert (reused["status"], reused["error"]["code"]) == (422, "idempotency_key_reused")
+        posted = raw.post(
+            PATH, json={"model": MODEL, "input": whole, "stream": True}, headers={"idempotency-key": "one"}
+        )
+        assert begun in posted.text
+        assert len(engine.bodies) == asked + 1
+        again.answer("further", previous_response_id=done["id"])  # it goes on with the answer that was joined
+        assert said(engine)[-2:] == ["Slowly.", "further"]
+    assert proxy.row(begun.replace("resp_", "wr-"))["outcome"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("key", "code"), [("", "invalid_idempotency_key"), ("é", "invalid_idempotency_key"), (7, "invalid_value")]
+)
+def test_a_key_that_is_none_is_refused(proxy: ProxyProcess, key: Any, code: str) -> None:
+    with Socket(proxy) as socket:
+        refused = socket.ask("x", idempotency_key=key)
+        assert (refused["status"], refused["error"]["code"]) == (400, code)
+        socket.answer("all is well")
 
 
 def test_the_offer_is_checked(proxy: ProxyProcess, raw: httpx.Client) -> None:
@@ -440,6 +437,8 @@ def test_the_offer_is_checked(proxy: ProxyProcess, raw: httpx.Client) -> None:
     for wrong in ({"sec-websocket-version": "8"}, {"sec-websocket-key": "short"}, {"connection": "keep-alive"}):
         answer = raw.get(PATH, headers=asked | wrong)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request"), wrong
+    keyed = raw.get(PATH, headers=asked | {"idempotency-key": "once"})
+    assert (keyed.status_code, keyed.json()["error"]["code"]) == (400, "invalid_idempotency_key")
     assert raw.request("GET", PATH, headers=asked, content=b"{}").status_code == 400
     assert raw.get(PATH).status_code == 405
 
@@ -461,6 +460,7 @@ def test_a_key_that_is_gone_is_refused_at_the_next_turn_and_the_route_can_be_off
                 assert admin.post("/admin/reload").status_code == 200
             refused = socket.ask("y", previous_response_id=first)
             assert (refused["status"], refused["error"]["code"]) == (401, "invalid_api_key")
+            assert socket.ask("y", generate=False)["status"] == 401
         with pytest.raises(Exception, match="426"):
             Socket(proxy, tenant=1)
     finally:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.subjects.processes import answer, events, until
+from tests.subjects.scripted import Handler, Script
+from tests.subjects.websockets import Socket
 
-from .test_admission import Scene, scene, worker
+from .test_admission import USAGE, Gate, Scene, scene, worker
 
 POOL = 30_000
 """Tokens; an unknown prompt counts as a token for 4 bytes or so."""
@@ -132,6 +134,57 @@ def test_the_end_of_a_session_is_told_between_its_turns(tmp_path: Path) -> None:
         assert say("end", headers={"x-opencode-session-id": "ticket-4711"}) == 204
         found = books(it)
         assert (found["protected_tokens"], found["tokens"] > 0) == (0, True)
+
+
+def test_a_client_that_closes_its_websocket_between_turns_has_ended_its_conversations(tmp_path: Path) -> None:
+    """The next session finds room at once, and other conversations of the same session stay protected."""
+    key = {"x-session-affinity": "ticket-4711"}
+    with scene(tmp_path, running=100) as it:
+        small_pool(it)
+        it.engine.script = counted(it.gate)
+        it.gate.open(2)
+        with Socket(it.proxy, headers=key | {"thread-id": "sub-agent"}) as sub_agent:
+            sub_agent.answer(long_text("sub", 4))
+            held = books(it)["protected_tokens"]
+            with Socket(it.proxy, headers=key | {"thread-id": "main"}) as main:
+                main.answer(long_text("first"))
+                it.send("small")  # while nothing runs, a worker takes any turn
+                it.runs(3)
+                it.wait(long_text("second"))
+            until(lambda: it.queue()["requests"] == 0, "the second turn finds room")
+            it.runs(4)
+            it.gate.open(2)
+            until(lambda: books(it)["in_use"] == 0, "all are served")
+            assert books(it)["protected_tokens"] > held > 0
+
+
+def test_a_client_that_closes_its_websocket_within_a_turn_or_connects_again_may_go_on(tmp_path: Path) -> None:
+    key = {"x-session-affinity": "ticket-4711"}
+    with scene(tmp_path, running=100) as it:
+        small_pool(it)
+        it.gate.open()
+        with Socket(it.proxy, headers=key) as first:
+            first.answer(long_text("first"))
+            it.gate.open()
+            with Socket(it.proxy, headers=key) as again:
+                again.answer(long_text("first"))
+                first.connection.close()
+                held = books(it)["protected_tokens"]
+                assert held > 0
+                again.send(long_text("first"))
+                it.runs(3)
+        it.gate.open()
+        until(lambda: books(it)["in_use"] == 0, "the turn is broken off")
+        assert books(it)["protected_tokens"] > 0
+
+
+def counted(gate: Gate) -> Script:
+    """An engine that counts the tokens of its prompts, as the proxy estimates them at first."""
+
+    def answer(handler: Handler) -> None:
+        gate(handler, {**USAGE, "prompt_tokens": len(handler.engine.bodies[-1]) // 4})
+
+    return answer
 
 
 def books(it: Scene) -> dict[str, int]:

@@ -14,6 +14,7 @@ from warmroute_proxy.dialects.responses.conversation import ResponsesConversatio
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.kept_conversations import KeptConversations
+from warmroute_proxy.server.dialects.open_conversations import OpenConversations
 from warmroute_proxy.server.dialects.responses_socket import MAX_REFUSED, ResponsesSocket
 from warmroute_proxy.server.dialects.socket_turn import TurnExchange
 from warmroute_proxy.server.dialects.translation import chat_request_of, translate, whole_turn
@@ -67,7 +68,10 @@ class Socket(WebSocket):
         offer = Request(0.0)
         self.events: list[Any] = []
         self.code = 0
-        super().__init__(connections, "t", lambda made: ResponsesSocket(made, offer, kept, lambda _: endpoint.terms))
+        opened = OpenConversations(lambda _: None)
+        super().__init__(
+            connections, "t", lambda made: ResponsesSocket(made, offer, kept, opened, lambda _: endpoint.terms)
+        )
 
     def send(self, texts: list[bytes]) -> None:
         self.events += map(json.loads, texts)

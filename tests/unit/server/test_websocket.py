@@ -99,8 +99,8 @@ class Application:
     def pause(self, paused: bool) -> None:
         self.told.append(paused)
 
-    def gone(self) -> None:
-        self.told.append("gone")
+    def gone(self, *, by_client: bool) -> None:
+        self.told.append("left by its client" if by_client else "gone")
 
 
 class Scene:
@@ -159,6 +159,39 @@ def test_messages_come_whole_however_they_are_cut(size: int) -> None:
 def test_a_message_is_written_as_the_library_would(size: int) -> None:
     text = b"x" * size
     assert text_frame(text) == Frame(Opcode.TEXT, text).serialize(mask=False)
+
+
+LEAVES = {
+    "by a close frame": ([frame(b"\x03\xe8", Opcode.CLOSE)], True),
+    "by one that has no code": ([frame(b"", Opcode.CLOSE)], True),
+    "without a word": ([], True),
+    "for an error of its own": ([frame(b"\x03\xf3", Opcode.CLOSE)], False),
+    "for an error of the frames": ([text_frame(b"x"), frame(b"\x03\xea", Opcode.CLOSE)], False),
+}
+
+
+@pytest.mark.parametrize("how", LEAVES)
+def test_it_is_known_whether_a_client_is_done_with_a_connection(how: str) -> None:
+    scene = Scene()
+    pieces, leaves = LEAVES[how]
+    for piece in pieces:
+        scene.socket.data_received(piece)
+    scene.socket.connection_lost(None)
+    assert scene.application.told[-1] == ("left by its client" if leaves else "gone")
+
+
+@pytest.mark.parametrize("how", ["an error", "a shutdown", "another connection", "a client that does not read"])
+def test_a_connection_that_its_client_has_not_ended_is_only_gone(how: str) -> None:
+    scene = Scene()
+    if how == "a shutdown":
+        scene.socket.close_when_idle()
+        scene.socket.data_received(frame(b"\x03\xe9", Opcode.CLOSE))
+    elif how == "another connection":
+        scene.socket.close_after_flush()
+    elif how == "a client that does not read":
+        scene.socket.abort()
+    scene.socket.connection_lost(ConnectionResetError() if how == "an error" else None)
+    assert scene.application.told[-1] == "gone"
 
 
 BROKEN = {
@@ -266,7 +299,7 @@ def test_a_client_that_closes_is_answered() -> None:
     scene.socket.data_received(Frame(Opcode.CLOSE, struct.pack("!H", 1000)).serialize(mask=True))
     assert (scene.close_code(), scene.transport.how) == (1000, "eof")
     scene.socket.connection_lost(None)
-    assert scene.application.told == ["gone"]
+    assert scene.application.told == ["left by its client"]
     assert not scene.connections.members
 
 

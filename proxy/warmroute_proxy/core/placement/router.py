@@ -317,7 +317,9 @@ class Router:
             each.updated("cache_cleared", worker_id)
 
     def observe_session(self, session: int, returns: int, now_s: float) -> None:
-        """A client says how soon its session returns (`cache.return_times`). An unknown one is ignored."""
+        """A client says how soon its session returns (`cache.return_times`), or one conversation of it. What is not
+        known is ignored.
+        """
         self.working_set.observe_session(session, returns, now_s)
         for each in self.listeners:
             each.updated("observe_session", session, returns, now_s)

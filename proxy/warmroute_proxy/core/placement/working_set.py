@@ -114,11 +114,11 @@ class WorkingSet:
 
     def observe_session(self, session: int, kind: int, now_s: float) -> None:
         """The client of a session says that it waits for a PERSON, or is OVER. Anything else, and a session that is not
-        known, are ignored.
+        known, are ignored. `session`: its key, or that of one of its conversations, for that one alone.
         """
         if kind not in (PERSON, OVER):
             return
-        for lineage in self._sessions.get(session, ()):
+        for lineage in self._sessions.get(session, (session,)):
             worker = self._workers.get(self._homes.get(lineage, ""))
             if worker is None or not worker.load.residents.set_kind(lineage, kind, now_s):
                 continue

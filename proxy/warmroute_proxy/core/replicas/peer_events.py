@@ -58,7 +58,7 @@ class Evicted(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="v"):
 
 
 class SessionObserved(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="w"):
-    """A client says how soon its session returns (`cache.return_times`)."""
+    """A client says how soon its session, or one conversation of it, returns (`cache.return_times`)."""
 
     session: int
     returns: int

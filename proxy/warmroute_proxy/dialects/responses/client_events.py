@@ -17,19 +17,22 @@ PROCESSED: Final = "response.processed"
 """Codex says so of each response that it has read; nothing follows from it."""
 
 MAX_STREAM_CHARS: Final = 256
-_ENVELOPE: Final = frozenset({"type", "stream_id", "generate", "event_id", "previous_response_id"})
+_ENVELOPE: Final = frozenset({"type", "stream_id", "generate", "event_id", "previous_response_id", "idempotency_key"})
 _BODY: Final = BodyReader("input", READ | _ENVELOPE)
 _STREAM_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
 class ClientEvent(msgspec.Struct):
-    """An event of a client: what is read of it before its turn. `generate`: whether the model is to answer."""
+    """An event of a client: what is read of it before its turn. `generate`: whether the model is to answer;
+    `idempotency_key`: what a POST says in the header of that name, since a message has no headers.
+    """
 
     type: str
     stream_id: Any = None
     generate: bool | None = None
     previous_response_id: str | None = None
     response_id: str | None = None
+    idempotency_key: str | None = None
     input: Raw = Raw()
 
 

@@ -12,6 +12,7 @@ room knows no engine or price: what runs in between is a chat completion like an
 - responses_socket: the same over a WebSocket: streams of turns, each a request
 - socket_turn: one of these turns
 - kept_conversations: the conversations that WebSockets keep
+- open_conversations: which of their conversations are over
 - gemini: Gemini's API
 - routes: which paths are whose
 - other_apis: what clients of APIs are told that are not served here

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from websockets.frames import CloseCode
 
+from warmroute.contract import headers as names
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.responses.client_events import (
     CANCEL,
@@ -35,6 +36,7 @@ from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.kept_conversations import KeptConversation, KeptConversations
+from warmroute_proxy.server.dialects.open_conversations import OpenConversations
 from warmroute_proxy.server.dialects.responses import RESPONSES
 from warmroute_proxy.server.dialects.socket_turn import CANCELLED, TurnDialect, TurnExchange, not_found, turn_headers
 from warmroute_proxy.server.http.body_memory import BodyReservation
@@ -64,7 +66,7 @@ class _Asked(NamedTuple):
 class _Stream:
     """A line of turns."""
 
-    __slots__ = ("continues", "history", "last_id", "name", "running", "waiting")
+    __slots__ = ("continues", "history", "last_id", "lineage", "name", "running", "waiting")
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -73,18 +75,25 @@ class _Stream:
         self.continues: KeptConversation | None = None  # what the running turn does
         self.last_id = ""  # the id of the last response
         self.history: KeptConversation | None = None  # the conversation up to it
+        self.lineage: int | None = None  # of the last turn
 
 
 class ResponsesSockets:
     """Opens WebSockets."""
 
-    def __init__(self, terms: Callable[[TenantConfig], Terms]) -> None:
-        """`terms`: what a translation of a tenant's request depends on."""
+    def __init__(self, terms: Callable[[TenantConfig], Terms], over: Callable[[int], None]) -> None:
+        """`terms`: what a translation of a tenant's request depends on; `over`: is told the lineages of conversations
+        that are.
+        """
         self._terms = terms
+        self._open_conversations = OpenConversations(over)
         self._kept_conversations: KeptConversations | None = None
 
     def open(self, request: Request, exchange: Exchange) -> None:
         """Take the offer of a client whose key was checked. Raises: Refusal, where it is none."""
+        if names.IDEMPOTENCY in request.headers:
+            problem = "Idempotency-Key would name all turns: send `idempotency_key` in each response.create"
+            raise Refusal(400, problem, code="invalid_idempotency_key")
         status, head = handshake(request)
         if status != SWITCHED:
             raise Refusal(400, "the offer of a WebSocket is not valid: see RFC 6455, 4.1", code="bad_request")
@@ -93,9 +102,9 @@ class ResponsesSockets:
     def _socket(self, connections: OpenConnections, request: Request) -> WebSocket:
         if self._kept_conversations is None:
             self._kept_conversations = KeptConversations(connections.memory)
-        conversations, terms = self._kept_conversations, self._terms
+        conversations = self._kept_conversations, self._open_conversations
         return WebSocket(
-            connections, request.tenant, lambda socket: ResponsesSocket(socket, request, conversations, terms)
+            connections, request.tenant, lambda socket: ResponsesSocket(socket, request, *conversations, self._terms)
         )
 
 
@@ -106,12 +115,14 @@ class ResponsesSocket:
         self,
         socket: WebSocket,
         request: Request,
-        conversations: KeptConversations,
+        kept_conversations: KeptConversations,
+        open_conversations: OpenConversations,
         terms: Callable[[TenantConfig], Terms],
     ) -> None:
         self._socket = socket
         self._headers = turn_headers(request.headers)
-        self._kept_conversations = conversations
+        self._kept_conversations = kept_conversations
+        self._open_conversations = open_conversations
         self._terms = terms
         self._streams: dict[str | None, _Stream] = {None: _Stream(None)}
         self._last_responses: dict[str, _Stream] = {}  # by the id of its last response, where that is kept
@@ -180,10 +191,15 @@ class ResponsesSocket:
         if not paused:
             self._start_turns()
 
-    def gone(self) -> None:
-        """The client has left: what runs is stopped, and nothing is kept."""
+    def gone(self, *, by_client: bool) -> None:
+        """The connection is closed: what runs is stopped, and nothing is kept. A client that has closed it between two
+        turns returns to none of its conversations; one that breaks a turn off may go on.
+        """
+        over = by_client and not self.busy
         self._is_gone = True
         for stream in self._streams.values():
+            if stream.lineage is not None:
+                self._open_conversations.closed(stream.lineage, self, over=over)
             stream.waiting.clear()
             if stream.running is not None:
                 stream.running.leave()
@@ -242,11 +258,14 @@ class ResponsesSocket:
             self._socket.idle()
 
     def _start(self, stream: _Stream, asked: _Asked) -> None:
-        request = Request(asked.began_s, "POST", RESPONSES, self._headers)
+        key = asked.event.idempotency_key
+        headers = self._headers if key is None else {**self._headers, names.IDEMPOTENCY: key}
+        request = Request(asked.began_s, "POST", RESPONSES, headers)
         request.body, request.length, request.body_reservation = asked.raw, len(asked.raw), asked.reservation
         previous = asked.event.previous_response_id or ""
         before = partial(self._before, stream, previous, len(asked.raw), asked.reservation)
-        request.dialect = dialect = TurnDialect(previous, before, asks=asked.event.generate is not False)
+        begins, asks = partial(self._begins, stream), asked.event.generate is not False
+        request.dialect = dialect = TurnDialect(previous, before, begins, asks=asks)
         exchange = TurnExchange(request, dialect, stream.name, self._socket.send, partial(self._ended, stream))
         exchange.on_status = self._socket.on_status
         stream.running = exchange
@@ -285,6 +304,15 @@ class ResponsesSocket:
         stream.continues = history
         reservation.add_body(history.size_bytes)
         return conversation
+
+    def _begins(self, stream: _Stream, lineage: int) -> None:
+        """A turn was read."""
+        if self._is_gone:
+            return
+        if stream.lineage not in (None, lineage):
+            self._open_conversations.closed(stream.lineage, self, over=False)
+        stream.lineage = lineage
+        self._open_conversations.opened(lineage, self)
 
     def _ended(self, stream: _Stream, exchange: TurnExchange) -> None:
         """A turn has ended: keep its conversation, and go on."""

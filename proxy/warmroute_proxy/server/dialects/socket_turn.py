@@ -34,17 +34,27 @@ def _nothing() -> None:
     """A turn that continues nothing."""
 
 
+def _unnoted(lineage: int) -> None:
+    """Its conversation is not followed."""
+
+
 class TurnDialect(Responses):
     """The dialect of one turn: what it continues is in front of its input."""
 
     def __init__(
-        self, previous: str = "", before: Callable[[], ResponsesConversation | None] = _nothing, *, asks: bool = True
+        self,
+        previous: str = "",
+        before: Callable[[], ResponsesConversation | None] = _nothing,
+        begins: Callable[[int], None] = _unnoted,
+        *,
+        asks: bool = True,
     ) -> None:
         """`previous`: the id of the response that it continues. `before`: finds its conversation, for this turn alone;
-        raises Refusal. `asks`: whether the model is to answer.
+        raises Refusal. `begins`: is told the lineage of a turn that was read. `asks`: whether the model is to answer.
         """
         self._previous = previous
         self._before = before
+        self.begins = begins
         self.asks = asks
         self._found: TranslatedTurn | None = None
 
@@ -249,5 +259,5 @@ class TurnExchange(Exchange):
 
 def turn_headers(headers: dict[str, str]) -> dict[str, str]:
     """The headers of a handshake that are those of each turn, too."""
-    dropped: Any = {"connection", "upgrade", "content-length", names.IDEMPOTENCY}
+    dropped: Any = {"connection", "upgrade", "content-length"}
     return {n: v for n, v in headers.items() if n not in dropped and not n.startswith("sec-websocket-")}

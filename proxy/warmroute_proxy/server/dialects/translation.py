@@ -105,4 +105,6 @@ def chat_request_of(request: Request) -> Request:
 
 def noted(read: ReadRequest, dialect: Dialect, changes: Changes) -> ReadRequest:
     """The intake of a translated request: its route, and what was changed in it."""
+    if isinstance(dialect, TurnDialect):
+        dialect.begins(read.parsed.routing.lineage)
     return read._replace(parsed=replace(read.parsed, route=dialect.route, changes=changes))

@@ -26,6 +26,7 @@ MAX_LATE_BYTES: Final = 16_384
 
 _SHORT: Final = 125
 _MIDDLE: Final = 65_535
+_LEAVES: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
 _CONTINUED: Final = (Opcode.TEXT, Opcode.CONT)
 _log: Final = logging.getLogger(__name__)
 _log.setLevel(logging.ERROR)  # the library would log what is in the frames
@@ -74,6 +75,15 @@ class Messages:
     def may_flush(self) -> bool:
         """Whether the protocol's bytes may be written: an end of the client's stands behind its messages."""
         return not self._frames
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the client has ended the connection as one that is done with it, or has gone without a word."""
+        protocol = self.protocol
+        if protocol.close_sent is None:
+            return True
+        code = None if protocol.close_rcvd is None else protocol.close_rcvd.code
+        return bool(protocol.close_rcvd_then_sent) and code in _LEAVES
 
     @property
     def held_bytes(self) -> int:

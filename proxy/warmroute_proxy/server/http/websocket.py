@@ -59,8 +59,8 @@ class Application(Protocol):
     def pause(self, paused: bool) -> None:
         """The client reads too slowly, or has caught up."""
 
-    def gone(self) -> None:
-        """The client has left."""
+    def gone(self, *, by_client: bool) -> None:
+        """The connection is closed. `by_client`: neither by this side nor by an error."""
 
 
 class _Gone:
@@ -80,7 +80,7 @@ class _Gone:
     def pause(self, paused: bool) -> None:
         """Nobody writes."""
 
-    def gone(self) -> None:
+    def gone(self, *, by_client: bool) -> None:
         """It is known."""
 
 
@@ -122,7 +122,7 @@ class WebSocket:
         self._transport = cast("asyncio.Transport", transport)
         self._shared.members.add(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         self._shared.members.discard(self)
         self._shared.leave(self._tenant)
         self._shared.unread.discard(self)
@@ -131,7 +131,7 @@ class WebSocket:
         self._unread.clear()
         self._messages.drop()
         application, self._application = self._application, _GONE
-        application.gone()
+        application.gone(by_client=exc is None and not self._ending and self._messages.is_left)
 
     def eof_received(self) -> bool:
         return False
@@ -357,6 +357,7 @@ class WebSocket:
 
     def abort(self) -> None:
         """Close without waiting."""
+        self._ending = self._ending or not self._closing
         if self._transport is not None:
             self._transport.abort()
 

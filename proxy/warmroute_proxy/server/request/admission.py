@@ -36,6 +36,7 @@ from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.body import AnyBody
+from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.stores.limits.request_limits import (
     CODE,
@@ -126,6 +127,13 @@ class Admission:
             decision = found.decision
         self.limits.begin(request)
         return decision
+
+    def count(self, caller: Caller) -> None:
+        """Count a request that asks no engine. Raises: Refusal, where the minute has none left."""
+        shortage = self.limits.count(caller)
+        if shortage is not None:
+            self._metrics.add(declared.REFUSED_TOTAL, labels=(("reason", f"{shortage.kind}_per_minute"),))
+            raise self.limits.beyond(caller, shortage)
 
     def leave(self, request: RequestToAdmit) -> None:
         """The client of a queued request has left."""

@@ -20,6 +20,7 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.stores.stores import Stores
 
@@ -105,6 +106,10 @@ class RequestLimits:
         self.reserve_spend(request, decision)
         return None
 
+    def count(self, caller: Caller) -> Shortage | None:
+        """Count a request that asks no engine in this process's limits of requests; or return what is short."""
+        return reserve(self.quotas.of(caller.tenant.name, caller.key_id), 0, self._clock())
+
     def reserve_spend(self, request: LimitedRequest, decision: Decision) -> None:
         """Let the request reserve its price, once, unless another region is to compute it: that one pays."""
         parsed, reservation = request.parsed, request.quota
@@ -152,7 +157,7 @@ class RequestLimits:
                     return made.lacking.budget.reason, shared.refusal(made.lacking)
         return None
 
-    def beyond(self, parsed: ParsedRequest, shortage: Shortage) -> Refusal:
+    def beyond(self, parsed: ParsedRequest | Caller, shortage: Shortage) -> Refusal:
         """The 429 of a request that is beyond a limit by the minute, which is counted if it warns of one."""
         after_s = max(1, math.ceil(shortage.wait_s))
         what = f"the limit of {shortage.limit} {shortage.kind} a minute{shortage.scope.words} is reached"
@@ -166,14 +171,14 @@ class RequestLimits:
             "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"
         )
 
-    def sent_headers(self, parsed: ParsedRequest) -> tuple[tuple[str, str], ...]:
+    def sent_headers(self, parsed: ParsedRequest | Caller) -> tuple[tuple[str, str], ...]:
         """`headers`, for an answer that is sent now: what it warns of is counted."""
         headers, warned = self.headers(parsed)
         for name, limit in warned:
             self._metrics.add(declared.BUDGET_WARNINGS_TOTAL, labels=(("budget", name), ("limit", limit)))
         return headers
 
-    def headers(self, parsed: ParsedRequest) -> LimitHeaders:
+    def headers(self, parsed: ParsedRequest | Caller) -> LimitHeaders:
         """What is left of limits by the minute, as OpenAI's headers, of the one with the least; and the warning of
         budgets that are used up for the most part.
         """
