@@ -5,7 +5,7 @@ ThunderAgent, which keeps turns back as well, has a line of its own. Each bar wa
 on its row. No constant was chosen at `SEEDS`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from scripts.placement.draws import Draw, Draws
@@ -35,10 +35,11 @@ class _Column(NamedTuple):
     read: Callable[[Draw], float]
     digits: int
     has_bar: bool = False
+    is_more_better: bool = False
 
 
 _COLUMNS: Final = (
-    _Column("hit", lambda draw: draw.hit, 3),
+    _Column("hit", lambda draw: draw.hit, 3, is_more_better=True),
     _Column("computed M", lambda draw: draw.computed_tokens / 1e6, 0, has_bar=True),
     _Column("TTFT mean s", lambda draw: draw.mean_s, 1),
     _Column("p50", lambda draw: draw.p50_s, 2),
@@ -78,6 +79,9 @@ BARS: Final[Mapping[Row, Bar]] = {
 """All rows, in the order of the page. On the last ones nothing is tight, and nothing may get worse."""
 
 
+WHOLE: Final = frozenset({"8 x 1.5 M", "8 x 1 M"})
+"""Of these the page shows each router, of the others the best one of each column."""
+
 PROXIES: Final = tuple(
     Row(
         f"{count} proxies", "Tight KV memory",
@@ -91,11 +95,11 @@ PROXIES: Final = tuple(
 def tight_tables(draws: Draws) -> list[str]:
     """Return the tables of all rows that were played: medians, and ranges where there is a bar."""
     heads = ("row", "policy", *(column.name for column in _COLUMNS))
-    cells: list[Sequence[str]] = []
-    for row, bar in BARS.items():
-        if all(draws.get(row.name, {}).get(policy) for policy in row.policies):
-            cells += _cells(row, bar, draws[row.name])
-    return [*table(heads, cells), *_proxies(draws)]
+    played = [row for row in BARS if all(draws.get(row.name, {}).get(policy) for policy in row.policies)]
+    lines = []
+    for rows in ([row for row in played if row.name in WHOLE], [row for row in played if row.name not in WHOLE]):
+        lines += table(heads, [line for row in rows for line in _cells(row, BARS[row], draws[row.name])])
+    return [*lines, *_proxies(draws)]
 
 
 def _proxies(draws: Draws) -> list[str]:
@@ -120,26 +124,31 @@ def _proxies(draws: Draws) -> list[str]:
 
 def _cells(row: Row, bar: Bar, played: Mapping[str, Sequence[Draw]]) -> list[Sequence[str]]:
     reached = {policy: [drawn(map(column.read, played[policy])) for column in _COLUMNS] for policy in row.policies}
-    lines: list[Sequence[str]] = []
-    for policy in (*row.baselines, *row.ours):
-        name = f"**`{policy}`**" if policy in row.ours else f"`{policy}`"
-        texts = [_text(found, column) for found, column in zip(reached[policy], _COLUMNS, strict=True)]
-        lines.append((f"{row.name}, {len(played[policy])} draws" if not lines else "", name, *texts))
     routers = [each for each in row.baselines if each != PAUSING]
-    for name, others in (("x the best router", routers), ("x ThunderAgent", [PAUSING])):
+    best = [
+        (max if column.is_more_better else min)((reached[each][at] for each in routers), key=_median)
+        for at, column in enumerate(_COLUMNS)
+    ]
+    named = {f"`{each}`": reached[each] for each in routers} if row.name in WHOLE else {"the best router": best}
+    lines: list[Sequence[str]] = [
+        ("", name, *(_text(each, column) for each, column in zip(found, _COLUMNS, strict=True)))
+        for name, found in {**named, "ThunderAgent": reached[PAUSING], f"**`{OURS}`**": reached[OURS]}.items()
+    ]
+    bars = iter(bar)
+    for name, others in (("x the best router (bar)", best), ("x ThunderAgent", reached[PAUSING])):
         factors = [
-            reached[OURS][at].median / min(reached[each][at].median for each in others)
-            for at, column in enumerate(_COLUMNS)
+            f"{ours.median / other.median:.2f}" + (f" ({next(bars):.2f})" if others is best else "")
             if column.has_bar
+            else ""
+            for ours, other, column in zip(reached[OURS], others, _COLUMNS, strict=True)
         ]
-        lines.append(("", name, *_below_bars(factors)))
-    return [*lines, ("", "bar", *_below_bars(bar))]
+        lines.append(("", name, *factors))
+    count = len(played[OURS])
+    return [(f"{row.name}, {count} draw{'s' if count > 1 else ''}", *lines[0][1:]), *lines[1:]]
 
 
-def _below_bars(values: Iterable[float]) -> list[str]:
-    """Values of the columns that have a bar; the others are empty."""
-    left = iter(values)
-    return [f"{next(left):.2f}" if column.has_bar else "" for column in _COLUMNS]
+def _median(found: Drawn) -> float:
+    return found.median
 
 
 def _text(found: Drawn, column: _Column) -> str:
