@@ -3,9 +3,11 @@
     .venv/bin/python -m scripts.placement draws --traces ../shared/traces     # what is missing of all draws of all rows
     .venv/bin/python -m scripts.placement trial "bursty" --traces DIR         # rows by name, at the seeds for trials
     .venv/bin/python -m scripts.placement single --traces DIR                 # one run each of every policy, and speed
+    .venv/bin/python -m scripts.placement tight --traces DIR --results FILE   # rows of tight KV memory
     .venv/bin/python -m scripts.placement page                                # the pages and plots alone
 
-Results are kept in docs/benchmarks/placement/draws.json and figures.json.
+Results are kept in docs/benchmarks/placement/draws.json and figures.json; those of `tight` in the file that is named,
+so that a run that was ended goes on where it was.
 """
 
 import argparse
@@ -24,6 +26,7 @@ def main() -> int:
     plays = {
         "draws": "play what is missing of all rows at the held-back seeds",
         "trial": "play rows that are not held back at the seeds for trials, and print them",
+        "tight": "play what is missing of the rows with tight KV memory, and print their table",
         "single": "play every policy once on the parts of the other pages",
     }
     for name, text in plays.items():
@@ -33,6 +36,8 @@ def main() -> int:
         )
         each.add_argument("--traces", default="../shared/traces", metavar="DIR", help="where the public traces are")
         each.add_argument("--seeds", nargs="+", type=int, metavar="N", help="these seeds alone")
+        if name == "tight":
+            each.add_argument("--results", type=Path, required=True, metavar="FILE", help="where draws are kept")
     commands.add_parser("page", help="make the pages of what was played")
     asked = parser.parse_args()
     if asked.command == "page":
@@ -41,9 +46,18 @@ def main() -> int:
         write(draws.kept(), figures.kept())
     elif asked.command == "single":
         figures.play(asked.names, asked.traces)
+    elif asked.command == "tight":
+        _tight(asked)
     else:
         _draw(asked, is_trial=asked.command == "trial")
     return 0
+
+
+def _tight(asked: argparse.Namespace) -> None:
+    from scripts.placement import tight
+
+    rows = [row for row in (*tight.BARS, *tight.PROXIES) if not asked.names or row.name in asked.names]
+    print("\n".join(tight.tight_tables(draws.play(rows, asked.seeds or tight.SEEDS, asked.traces, asked.results))))
 
 
 def _draw(asked: argparse.Namespace, *, is_trial: bool) -> None:

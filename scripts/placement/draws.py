@@ -29,6 +29,21 @@ class Draw(NamedTuple):
     """Of TTFT."""
     token_p90_s: float
     """Of the time per token."""
+    computed_tokens: float = 0.0
+    mean_s: float = 0.0
+    p50_s: float = 0.0
+    p99_s: float = 0.0
+    max_s: float = 0.0
+    """These four of TTFT."""
+    session_s: float = 0.0
+    """The mean time that a session waits for its answers. Draws of before these were kept have zeros."""
+
+
+_COLUMNS: Final = (
+    "hit", "ttft_p90_s", "tpot_p90_s", "computed_tokens", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "ttft_max_s",
+    "session_s",
+)  # fmt: skip
+"""Of a result, in the order of a draw."""
 
 
 Draws = dict[str, dict[str, list[Draw]]]
@@ -67,32 +82,24 @@ def play(rows: Sequence[Row], seeds: Iterable[int], traces: str, file: Path = FI
     for seed in seeds:
         for words, group in by_words.items():
             draws = kept(file)
-            missing = [policy for policy in group[0].policies if not _has(draws, group, policy, seed)]
-            if not missing:
-                continue
-            began_s = time.monotonic()
-            results = {result["policy"]: result for result in _replay(words, missing, seed, traces)}
-            draws = kept(file)
-            for row in group:
-                _add(draws.setdefault(row.name, {}), row, missing, seed, results)
-            keep(draws, file)
-            print(f"seed {seed}: {group[0].name}, {time.monotonic() - began_s:.0f} s", flush=True)
+            for policy in [each for each in group[0].policies if not _has(draws, group, each, seed)]:
+                began_s = time.monotonic()
+                results = {result["policy"]: result for result in _replay(words, [policy], seed, traces)}
+                draws = kept(file)
+                for row in group:
+                    _add(draws.setdefault(row.name, {}), row, policy, seed, results)
+                keep(draws, file)
+                print(f"seed {seed}: {group[0].name}, {policy}, {time.monotonic() - began_s:.0f} s", flush=True)
     return kept(file)
 
 
 def _add(
-    of_row: dict[str, list[Draw]],
-    row: Row,
-    policies: Iterable[str],
-    seed: int,
-    results: Mapping[str, Mapping[str, Any]],
+    of_row: dict[str, list[Draw]], row: Row, policy: str, seed: int, results: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    for policy in policies:
-        result = results[row.label.format(policy=policy)]
-        values = (_short(result[key]) for key in ("hit", "ttft_p90_s", "tpot_p90_s"))
-        # Another process may have played it, too.
-        others = [draw for draw in of_row.get(policy, ()) if draw.seed != seed]
-        of_row[policy] = sorted([*others, Draw(seed, *values)])
+    result = results[row.label.format(policy=policy)]
+    # Another process may have played it, too.
+    others = [draw for draw in of_row.get(policy, ()) if draw.seed != seed]
+    of_row[policy] = sorted([*others, Draw(seed, *(_short(result[column]) for column in _COLUMNS))])
 
 
 def command(row: Row, seed: int | str) -> str:

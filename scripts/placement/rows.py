@@ -39,11 +39,12 @@ class Row(NamedTuple):
     baselines: tuple[str, ...] = BASELINES
     label: str = "{policy}"
     is_agents: bool = True
+    ours: tuple[str, ...] = OURS
 
     @property
     def policies(self) -> tuple[str, ...]:
         """All that are played."""
-        return (*OURS, *self.baselines)
+        return (*self.ours, *self.baselines)
 
     @property
     def is_held_back(self) -> bool:

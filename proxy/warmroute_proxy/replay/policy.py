@@ -39,6 +39,8 @@ class Policy:
         self.fleet = fleet
         self.send: Callable[[ReplayTurn, Worker, float], None] = _cannot_send
         """`send(turn, worker, now_s)`: send a turn that has waited. Set by the simulation."""
+        self.is_last: Callable[[ReplayTurn], bool] = _cannot_look
+        """`is_last(turn)`: whether its session has no later turn, where clients tell. Set by the simulation."""
         self.later: Callable[[float, Callable[[float], None]], None] = _cannot_call
         """`later(when_s, call)`: have something called at a time of the virtual clock. Set by the simulation."""
 
@@ -71,6 +73,10 @@ class Policy:
 
 def _cannot_call(when_s: float, call: Callable[[float], None]) -> None:
     raise RuntimeError(f"no simulation runs: {call} at {when_s} s")
+
+
+def _cannot_look(turn: ReplayTurn) -> bool:
+    raise RuntimeError(f"no simulation runs: {turn}")
 
 
 def _cannot_send(turn: ReplayTurn, worker: Worker, now_s: float) -> None:

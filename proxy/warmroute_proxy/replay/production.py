@@ -194,9 +194,12 @@ class Production(Policy):
     # --- decisions -----------------------------------------------------------------------------------------------
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
-        routing = self._routing(turn.request)
         origin = turn.origin if turn.origin in self._routers else self._regions[0]
-        router = self._router(origin, turn.request)
+        turn.state = []
+        return self._arrived(turn, self._router(origin, turn.request), self._routing(turn.request), now_s)
+
+    def _arrived(self, turn: ReplayTurn, router: Router, routing: RoutingRequest, now_s: float) -> Worker | None:
+        """A turn is at a proxy, from a client or from the proxy of another region. None if it waits there."""
         decision = router.place(routing, now_s)
         if self._queues:
             found = self._queues[router].enter(turn, routing, decision, now_s)
@@ -207,18 +210,18 @@ class Production(Policy):
 
     def _dispatch(
         self, turn: ReplayTurn, router: Router, routing: RoutingRequest, decision: Decision, now_s: float
-    ) -> Worker:
-        turn.state = [_Leg(router, routing, router.dispatched(routing, decision, now_s))]
+    ) -> Worker | None:
+        turn.state.append(_Leg(router, routing, router.dispatched(routing, decision, now_s)))
         if decision.kind == "forward":
-            routing, router = routing.stay(), self._router(decision.region, turn.request)
-            decision = router.place(routing, now_s)
-            turn.state.append(_Leg(router, routing, router.dispatched(routing, decision, now_s)))
+            return self._arrived(turn, self._router(decision.region, turn.request), routing.stay(), now_s)
         return self._by_name[decision.cache_worker]
 
     def _waited(
         self, router: Router, turn: ReplayTurn, routing: RoutingRequest, decision: Decision, now_s: float
     ) -> None:
-        self.send(turn, self._dispatch(turn, router, routing, decision, now_s), now_s)
+        worker = self._dispatch(turn, router, routing, decision, now_s)
+        if worker is not None:
+            self.send(turn, worker, now_s)
 
     def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - decided with it
         return self._by_name[turn.state[-1].ticket.decision.decode.id]

@@ -19,7 +19,9 @@ class InRegion(Policy):
         self.exact = any(policy.exact for policy in self._policies.values())
 
     def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
-        return self._policies[turn.origin].choose(turn, now_s)
+        policy = self._policies[turn.origin]
+        policy.is_last, policy.later, policy.send = self.is_last, self.later, self.send  # those of the simulation
+        return policy.choose(turn, now_s)
 
     def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:
         return self._policies[turn.origin].choose_decode(turn, prefill, now_s)

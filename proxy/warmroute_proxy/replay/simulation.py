@@ -13,7 +13,7 @@ the client; so does one that something before the proxies sends to another regio
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from heapq import heappop, heappush
 from math import inf
 from operator import attrgetter
@@ -96,6 +96,7 @@ class Simulation:
         self.policy = policy
         policy.later = self.at
         policy.send = self._send
+        policy.is_last = self._is_last
         self.speed_up = speed_up
         self.turns: list[ReplayTurn] = []
         self._ingress = ingress or Ingress()
@@ -111,6 +112,13 @@ class Simulation:
         self._heap: list[tuple[float, int, Worker | ReplayTurn | Callable[[float], None]]] = []
         self._count = 0
         self._samples = LoadSamples()
+
+    def _is_last(self, turn: ReplayTurn) -> bool:
+        return turn.request.number in self._last_turns
+
+    @cached_property
+    def _last_turns(self) -> frozenset[int]:
+        return frozenset({request.session: request.number for request in self.trace.requests}.values())
 
     def run(self) -> Result:
         """Play the trace to its end."""

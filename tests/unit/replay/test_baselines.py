@@ -1,7 +1,7 @@
 """Each baseline's rule, on workers whose state is written by hand; and all of them through a small replay."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from warmroute_proxy.replay.baselines.load import LeastRequests, LeastTokens, Po
 from warmroute_proxy.replay.baselines.preble import REBALANCE_FROM, WINDOW_S, PrebleE2
 from warmroute_proxy.replay.baselines.skylb import SkyLb
 from warmroute_proxy.replay.baselines.smg_tree import CLI, FIRST, RoutedTree, SmgApprox
+from warmroute_proxy.replay.baselines.thunderagent import ThunderAgent
 from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.policy import Policy
 from warmroute_proxy.replay.setup import Setup, run
@@ -368,6 +369,44 @@ def test_skylb_prefers_the_region_that_has_the_prefix() -> None:
     found[3].scheduler.waiting.clear()
     assert chosen(policy, from_east([5, 6, 7])) == 2
     assert chosen(policy, from_east([8])) == 3
+
+
+# --- programs
+
+
+def test_thunderagent_pauses_the_smallest_idle_program_and_resumes_it_where_it_fits() -> None:
+    """A worker has 3,000 blocks of 512 tokens: two programs of 1,400 fit, a third waits, and so do all after it."""
+    tokens = 3_000 * BLOCK
+    found = Worker(0, "", "aggregated", make_scheduler("aggregated", tokens, BLOCK))
+    policy = ThunderAgent(ReplayFleet([found]))
+    sent: list[tuple[int, float]] = []
+    calls: list[Callable[[float], None]] = []
+    policy.later = lambda _when_s, call: calls.append(call)
+    policy.send = lambda made, _worker, now_s: sent.append((made.request.session, now_s))
+    policy.is_last = lambda made: made.request.output_tokens == 99
+
+    def check(now_s: float) -> list[int]:
+        """The sessions that the next check sends."""
+        before = len(sent)
+        calls.pop()(now_s)
+        return [session for session, _ in sent[before:]]
+
+    first, second, third = (turn([0] * 1_400, session=session) for session in range(3))
+    assert policy.choose(first, 0.0) is found
+    assert policy.choose(second, 0.0) is found
+    assert policy.choose(third, 0.0) is None
+    assert policy.choose(turn([0], session=3), 0.0) is None, "behind the one that is paused"
+    assert check(5.0) == [3]
+    policy.ended(first, 6.0)
+    policy.ended(second, 6.0)
+    grown = turn([0] * 1_700, session=0)
+    assert policy.choose(grown, 7.0) is found
+    assert check(10.0) == []
+    assert policy.choose(turn([0] * 1_601, session=1), 11.0) is None, "paused as the only one that was idle"
+    policy.ended(turn([0] * 1_700, session=0, output=99), 12.0)
+    assert not sent[1:]
+    assert check(15.0) == [1], "the one that ran before comes before the new one, which does not fit any more"
+    assert check(1_816.0) == [2], "after half an hour in any case"
 
 
 # --- all of them

@@ -79,7 +79,8 @@ def test_draws_are_kept_and_only_what_is_missing_is_played(tmp_path: Path, monke
     monkeypatch.setattr("subprocess.run", replay)
     play([TINY], [21], str(tmp_path), file)
     play([TINY], [21, 22], str(tmp_path), file)
-    assert [words[words.index("--seed") + 1] for words in commands] == ["21", "22"]
+    seeds = [words[words.index("--seed") + 1] for words in commands]
+    assert seeds == ["21"] * len(TINY.policies) + ["22"] * len(TINY.policies)
     found = kept(file)[TINY.name]
     assert set(found) == set(TINY.policies)
     assert all([draw.seed for draw in draws] == [21, 22] for draws in found.values())

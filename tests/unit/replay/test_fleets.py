@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from warmroute_proxy.replay.agents import Agents, agents_trace
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
+from warmroute_proxy.replay.production import Production, Proxies
 from warmroute_proxy.replay.setup import POLICIES, Setup, run
-from warmroute_proxy.replay.simulation import WorkerChange
+from warmroute_proxy.replay.simulation import Ingress, Simulation, WorkerChange, make_scheduler
 from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Request, Trace, TraceError
 
@@ -91,6 +93,25 @@ class TestRegions:
         sent_home = run(trace, replace(setup, home_share=1.0), "smg_event")
         assert sent_home.ttft_p99_s == pytest.approx(local_s + self.RTT_S)
         assert sent_home.ttft_mean_s == pytest.approx(result.ttft_mean_s), "its client is where it was"
+
+    def test_a_forwarded_turn_waits_at_the_proxy_of_its_region_not_in_the_engine(self, agents: Trace) -> None:
+        class Watching(Production):
+            forwarded, in_engines = 0, 0
+
+            def ended(self, turn: ReplayTurn, now_s: float) -> None:
+                self.forwarded += len(turn.state) > 1
+                self.in_engines += sum(len(worker.scheduler.waiting) for worker in self.fleet.workers)
+                super().ended(turn, now_s)
+
+        regions = ("r0", "r1")
+        workers = [
+            Worker(at, name, "aggregated", make_scheduler("aggregated", 3_000_000, BLOCK, max_running=1))
+            for at, name in enumerate(regions)
+        ]
+        policy = Watching(ReplayFleet(workers), agents, Proxies(queue=True, rtt_s=self.RTT_S))
+        Simulation(agents, policy.fleet, policy, ingress=Ingress(regions, each_turn=True, rtt_s=self.RTT_S)).run()
+        assert policy.forwarded > len(agents.requests) // 10
+        assert not policy.in_engines
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_every_policy_serves_regions(self, agents: Trace, policy: str) -> None:

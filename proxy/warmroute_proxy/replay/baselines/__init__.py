@@ -13,6 +13,7 @@ lmetric                LMetric
 preble                 Preble: exploitation and exploration
 dualmap                DualMap, without rebalancing
 skylb                  SkyLB, across regions
+thunderagent           ThunderAgent: programs pause where KV is short
 """
 
 from collections.abc import Callable
@@ -55,4 +56,5 @@ BASELINES: Final[dict[str, Callable[[ReplayFleet], Policy]]] = {
     "lmetric": _of("lmetric", "LMetric"),
     "dualmap_no_rebalance": _of("dualmap", "DualMap"),
     "skylb": _of("skylb", "SkyLb"),
+    "thunderagent": _of("thunderagent", "ThunderAgent"),
 }
