@@ -57,10 +57,10 @@ class Process:
         return sum(self.router.running(worker.id) for worker in self.engines.workers())
 
     def page(self, *troubles: str) -> MetricsPage:
-        holdings, nothing = SimpleNamespace(now=lambda: NOTHING), SimpleNamespace(ran=lambda *_: None)
+        nothing = SimpleNamespace(ran=lambda *_: None)
         parts: Any = (
             self.metrics,
-            holdings,
+            lambda: NOTHING,
             self.router,
             self.engines,
             self.peer_processes,
