@@ -89,7 +89,6 @@ class _Tools:
         self._dropped: set[str] = set()
 
     def read(self, raw: Raw) -> ListedTools:
-        """All of them."""
         for at, each in enumerate(self._work.take_tools(raw)):
             self._add(each, f"tools[{at}]", None)
         return ListedTools(encode(self._chat) if self._chat else b"", self._by_name, frozenset(self._dropped))
