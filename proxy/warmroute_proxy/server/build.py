@@ -302,9 +302,8 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
 async def _engines(config: Config, number: int | None, metrics: Metrics, clock: Callable[[], float]) -> Engines:
     """The engines, and in the first process the file of what they have counted."""
     counters = None if number else CounterFile(config.proxy.state_dir)
-    configs = [engine for engine in config.engines if engine.region == config.proxy.region]
     engines = Engines(
-        configs, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region, counters
+        config.own_engines, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region, counters
     )
     await fetch_server_infos(engines)
     return engines

@@ -257,7 +257,7 @@ def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dic
 
 def _connections(config: Config) -> int:
     """How many clients may be connected: what the config says, or as many as there are file descriptors for."""
-    engines = sum(engine.region == config.proxy.region for engine in config.engines)
+    engines = len(config.own_engines)
     wanted = config.limits.connections
     try:
         division = raise_limit(wanted, engines)
