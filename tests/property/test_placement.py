@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 from tests.search import searched
+from tests.subjects.routing import routing_of
 
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import PrefixIndex
@@ -33,21 +34,8 @@ EVENTS = st.lists(
 def routing(session: int, blocks: int, **changed: Any) -> RoutingRequest:
     """A prompt of which the first three blocks are the same in all sessions."""
     hashes = [n if n < 3 else (session + 1) * 1000 + n for n in range(blocks)]
-    fields: dict[str, Any] = {
-        "model": "m",
-        "lineage": session,
-        "session": session,
-        "derived": False,
-        "parent": None,
-        "chain": Chain(hashes, [4000 * (n + 1) for n in range(blocks)]),
-        "structural_bytes": 0,
-        "turn": 1,
-        "expected_output_tokens": 300,
-        "home_hint": None,
-        "allowed_regions": None,
-        "may_forward": True,
-    }
-    return RoutingRequest(**{**fields, **changed})
+    chain = Chain(hashes, [4000 * (n + 1) for n in range(blocks)])
+    return routing_of(**{"chain": chain, "lineage": session, "session": session, **changed})
 
 
 def own_s(reason: Candidate) -> float:

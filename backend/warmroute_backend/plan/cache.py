@@ -18,7 +18,6 @@ _SCALE_BYTES: Final = 4
 
 
 def value_bytes(kv_type: KvType) -> int:
-    """Of one value."""
     return 1 if kv_type == "fp8_e4m3" else 2
 
 

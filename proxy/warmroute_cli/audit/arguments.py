@@ -11,7 +11,6 @@ PROMPT_BYTES = 16_000
 
 
 def add(audit: argparse.ArgumentParser) -> None:
-    """Add them."""
     what = audit.add_subparsers(required=True, metavar="WHAT")
     isolation = what.add_parser("isolation", help="test whether one tenant can detect another's prompts")
     option = isolation.add_argument

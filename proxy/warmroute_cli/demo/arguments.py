@@ -10,7 +10,6 @@ HARNESSES = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "openc
 
 
 def add(demo: argparse.ArgumentParser) -> None:
-    """Add them."""
     names = ", ".join(HARNESSES)
     demo.add_argument(
         "--engine",

@@ -5,7 +5,6 @@ from pathlib import Path
 
 
 def add(doctor: argparse.ArgumentParser) -> None:
-    """Add them."""
     doctor.add_argument("--plan", type=Path, metavar="FILE", help="also check what this plan.toml needs")
     doctor.add_argument(
         "--node", type=int, default=0, metavar="N", help="number of this node in the plan (%(default)s)"

@@ -41,7 +41,7 @@ def check(path: Path, host: Host) -> list[Finding]:
 
 def _limits(config: Config, host: Host) -> Iterator[Finding]:
     """What the configuration allows, against what the system has."""
-    engines = sum(engine.region == config.proxy.region for engine in config.engines)
+    engines = len(config.own_engines)
     soft, hard = (
         2**30 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
     )

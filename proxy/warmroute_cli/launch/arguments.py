@@ -13,7 +13,6 @@ STOP_WAIT_S = 600.0
 
 
 def add(launch: argparse.ArgumentParser) -> None:
-    """Add them."""
     launch.add_argument("what", metavar="PLAN|ACTION", help=f"a plan.toml to run, or an action: {', '.join(ACTIONS)}")
     launch.add_argument("name", nargs="?", metavar="NAME", help="restart, logs: name of the process")
     launch.add_argument("--engine", choices=ENGINES, default="sglang", help="kind of engine to start (%(default)s)")

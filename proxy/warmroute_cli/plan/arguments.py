@@ -8,7 +8,6 @@ from warmroute_cli.arguments import above_zero, count, wants
 
 
 def add(plan: argparse.ArgumentParser) -> None:
-    """Add them."""
     plan.add_argument("--model", metavar="NAME|DIR", help="a known model, or the folder of a checkpoint")
     plan.add_argument("--gpus", metavar="NxGPU", help="8xH200, or 2x8xH200 for two nodes")
     plan.add_argument("--check", type=Path, metavar="FILE", help="only check an edited plan.toml")

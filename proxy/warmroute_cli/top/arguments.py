@@ -6,7 +6,6 @@ from warmroute_cli.arguments import above_zero, add_admin, add_state_dir
 
 
 def add(top: argparse.ArgumentParser) -> None:
-    """Add them."""
     top.add_argument(
         "--every", type=above_zero, default=2.0, metavar="SECONDS", help="seconds between two readings (%(default)g)"
     )

@@ -84,7 +84,11 @@ class TranslationWork:
         """The elements of a list of tools, whose steps are taken. Raises: as `take`; BadRequest, if it is too long."""
         if len(memoryview(raw)) > MAX_TOOLS_BYTES:
             raise BadRequest("tools", f"has more than {MAX_TOOLS_BYTES} bytes of JSON")
-        found = list_at(raw, "tools")
+        return self.take_list(raw, "tools")
+
+    def take_list(self, raw: Raw, path: str) -> list[Raw]:
+        """The elements of a list, whose steps are taken. Raises: as `take`."""
+        found = list_at(raw, path)
         self.take(len(found))
         return found
 

@@ -71,7 +71,6 @@ class Reports:
         return self._tokens.has_rest or self._pieces.has_rest
 
     def turn_of(self, report: Report) -> LadderTurn:
-        """The turn of a report."""
         prompt = max(0, report.prompt_tokens)
         model = report.keys.get("model", "")
         rates = self._rates.get(model, self._rates.get(""))

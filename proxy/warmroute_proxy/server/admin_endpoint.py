@@ -89,7 +89,6 @@ class AdminEndpoint:
         raise Refusal(401, "the admin key is missing or wrong", code="invalid_api_key")
 
     def in_shape(self, request: Request, refusal: Refusal) -> Refusal:  # noqa: ARG002
-        """As it is."""
         return refusal
 
     def on_status(self, request: Request, status: int) -> None:

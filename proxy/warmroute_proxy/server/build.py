@@ -20,7 +20,7 @@ from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret
-from warmroute_proxy.server.control.metrics_page import Holdings, MetricsPage
+from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.endpoint import PublicEndpoint
@@ -35,7 +35,7 @@ from warmroute_proxy.server.ledger.counter_file import CounterFile
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
 from warmroute_proxy.server.ledger.void_orders import VoidOrders
-from warmroute_proxy.server.processes.peer_processes import PeerProcesses
+from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses
 from warmroute_proxy.server.processes.supervisor import ProcessSlot
 from warmroute_proxy.server.redis.call_markers import CallMarkers
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, Announcements
@@ -92,7 +92,6 @@ class Proxy:
     open_requests: OpenRequests
     admission: Admission
     re_prefills: RePrefills
-    request_metrics: RequestMetrics
     idempotent_calls: IdempotentCalls
     path: RequestPath
     tracing: Tracing | None
@@ -178,14 +177,28 @@ class Proxy:
 
     def metrics_page(self, discovery: Discovery, readiness: Readiness) -> MetricsPage:
         """What `/metrics` shows."""
-        holdings = Holdings(
-            self.open_requests, self.admission, self.re_prefills, self.ledger, self.body_memory, self.announcements
-        )
         gauges = [self.stores.gauges, discovery.gauges, self.parser.large_bodies.gauges, self.peers.gauges]
         return MetricsPage(
-            self.metrics, holdings, self.router, self.engines, self.peer_processes, self.loop_lag, gauges,
+            self.metrics, self._held, self.router, self.engines, self.peer_processes, self.loop_lag, gauges,
             readiness.troubles,
         )  # fmt: skip
+
+    def _held(self) -> Gauges:
+        """What this process has in memory now."""
+        queue, prompts = self.admission.queue, self.re_prefills.prompts
+        return Gauges(
+            turns_live=len(self.open_requests.live),
+            queue_requests=queue.requests,
+            queue_bytes=queue.bytes,
+            kept_prompts=len(prompts),
+            kept_prompt_bytes=prompts.bytes,
+            ledger_rows_waiting=self.ledger.waiting,
+            body_memory_bytes=self.body_memory.budget.used,
+            announcements_waiting=self.announcements.waiting,
+            queue_memory_requests=len(queue.all_for_memory()),
+            queue_memory_missing_tokens=round(self.admission.shortage.missing_tokens),
+            tokens_in_flight=self.open_requests.tokens,
+        )
 
     def close(self) -> None:
         """Close what is left open at the end, the ledger last."""
@@ -244,7 +257,6 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         open_requests=open_requests,
         admission=admission,
         re_prefills=re_prefills,
-        request_metrics=request_metrics,
         idempotent_calls=_idempotent_calls(config, stores, secrets, metrics, clock, memory),
         path=path,
         tracing=_tracing(config, secrets, metrics, clock),
@@ -290,9 +302,8 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
 async def _engines(config: Config, number: int | None, metrics: Metrics, clock: Callable[[], float]) -> Engines:
     """The engines, and in the first process the file of what they have counted."""
     counters = None if number else CounterFile(config.proxy.state_dir)
-    configs = [engine for engine in config.engines if engine.region == config.proxy.region]
     engines = Engines(
-        configs, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region, counters
+        config.own_engines, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region, counters
     )
     await fetch_server_infos(engines)
     return engines

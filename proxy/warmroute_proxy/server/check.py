@@ -43,7 +43,7 @@ def problems_of(config: Config, environ: Mapping[str, str]) -> list[str]:
     found += zero_digests(config)
     found += [
         f"engine {engine.id}: url: {engine.url} ends in /v1, and requests would go to /v1/v1/...; it ends before /v1"
-        for engine in _own_engines(config)
+        for engine in config.own_engines
         if urlsplit(engine.url).path.rstrip("/").endswith("/v1")
     ]
     return found
@@ -63,7 +63,7 @@ def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
         loads.append(lambda: load_url(redis.url_file, ("redis", "rediss")))
     if (tracing := config.tracing) is not None:
         loads.append(lambda: load_headers(tracing.headers_file))
-    for engine in _own_engines(config):
+    for engine in config.own_engines:
         loads += [partial(bearer, file) for file in (engine.key_file, engine.admin_key_file)]
     for load in loads:
         try:
@@ -74,7 +74,7 @@ def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
 
 def _exposed(config: Config) -> Iterator[str]:
     """The files with secrets that every user of the machine may read."""
-    keys = [file for engine in _own_engines(config) for file in (engine.key_file, engine.admin_key_file)]
+    keys = [file for engine in config.own_engines for file in (engine.key_file, engine.admin_key_file)]
     dsn_file = config.database.dsn_file if config.database is not None else None
     redis_file = config.redis.url_file if config.redis is not None else None
     headers_file = config.tracing.headers_file if config.tracing is not None else None
@@ -105,7 +105,7 @@ def _certificate(config: Config) -> Iterator[ServerAnswer]:
 
 
 async def _probe(config: Config) -> list[ServerAnswer]:
-    engines = [_probe_engine(engine) for engine in _own_engines(config)]
+    engines = [_probe_engine(engine) for engine in config.own_engines]
     regions = [_probe_region(region) for region in config.regions if region.url and region.name != config.proxy.region]
     return await asyncio.gather(*engines, *regions)
 
@@ -175,10 +175,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     return str(error)
-
-
-def _own_engines(config: Config) -> list[EngineConfig]:
-    return [engine for engine in config.engines if engine.region == config.proxy.region]
 
 
 def shown(path: Path | str, answers: list[ServerAnswer]) -> str:

@@ -15,7 +15,7 @@ from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.core.cache.return_times import OVER
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.authentication import Authentication, KnownKey
-from warmroute_proxy.server.base.errors import Refusal, is_websocket, wrong_method
+from warmroute_proxy.server.base.errors import Refusal, is_websocket, shutting_down, wrong_method
 from warmroute_proxy.server.base.metrics import Counter
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
@@ -44,7 +44,6 @@ from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES, Announcements
 from warmroute_proxy.server.regions.forward_claim import Forward
-from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.tracing.traced_request import NewRequest

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -96,7 +95,9 @@ def serve(
         if config.proxy.processes > 1:
             import warmroute_proxy.server.control.control_plane  # noqa: F401 - once, for all that are forked
 
-            work = partial(_work_in_slot, picker=picker)
+            def work(config: Config, slot: ProcessSlot) -> int:
+                return _work(config, slot, slot.running, slot.source, picker=picker)
+
             return Supervisor(running, source, work, problems_for_processes).run(_listening)
         return _work(config, None, running, source, picker=picker)
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
@@ -114,11 +115,6 @@ def _check(config_path: str, config: Config, *, probe_servers: bool) -> int:
         raise ConfigError(config_path, problems)
     print(shown(config_path, answers))
     return 0 if all(answer.ok for answer in answers) else 1
-
-
-def _work_in_slot(config: Config, slot: ProcessSlot, *, picker: bool = False) -> int:
-    """What one process of several does."""
-    return _work(config, slot, slot.running, slot.source, picker=picker)
 
 
 def _work(
@@ -261,7 +257,7 @@ def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dic
 
 def _connections(config: Config) -> int:
     """How many clients may be connected: what the config says, or as many as there are file descriptors for."""
-    engines = sum(engine.region == config.proxy.region for engine in config.engines)
+    engines = len(config.own_engines)
     wanted = config.limits.connections
     try:
         division = raise_limit(wanted, engines)

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add them."""
     parser.add_argument(
         "transcript", nargs="+", type=Path, metavar="TRANSCRIPT",
         help="recorded requests or OpenTelemetry spans, JSON or JSON lines, or a folder of such files",

@@ -35,7 +35,6 @@ code { font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; overflow-w
 
 
 def page_of(analysis: Analysis) -> str:
-    """The page."""
     kind = "cached" if analysis.is_recorded else "cached, or repeated where nothing was recorded"
     turns = sum(len(session.turns) for session in analysis.sessions)
     head = (

@@ -27,7 +27,7 @@ from warmroute_proxy.server.engines import kv_events
 from warmroute_proxy.server.engines.kv_events import KvEvents, KvSource, kv_source
 
 CHAIN = Chain([11, 12, 13, 14], [64, 128, 192, 256])  # a cut ends with each block of 16 tokens
-FACTS = RoutingRequest("m", 1, 1, False, None, CHAIN, 0, 1, 300, None, None, False)
+ROUTING = RoutingRequest("m", 1, 1, False, None, CHAIN, 0, 1, 300, None, None, False)
 BLOCKS = [900, 901, 902, 903]
 STORED = {
     "type": "BlockStored",
@@ -136,7 +136,7 @@ class Scene:
 
     def cached(self) -> int:
         """Blocks that are predicted to be cached."""
-        return -(-self.router.place(FACTS, 0.0).predicted_cached_tokens // 16)
+        return -(-self.router.place(ROUTING, 0.0).predicted_cached_tokens // 16)
 
     def count(self, name: str) -> int:
         return self.metrics.value(declared.BY_NAME[f"warmroute_kv_{name}_total"], (("worker", "w"),))

@@ -186,7 +186,7 @@ async def test_an_error_as_a_turn_is_counted_leaves_nothing(tmp_path: Path, head
                 raise RuntimeError("an error of ours")
             return 0
 
-        it.proxy.request_metrics._lost = defaultdict(tokens)
+        it.proxy.path.metrics._lost = defaultdict(tokens)
         assert (await it.ask("answer", headers)).startswith(b"HTTP/1.1 500 ")
         await it.is_whole(headers)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from tests.subjects.routing import routing_of
 
 from warmroute_proxy.core.base.role import Role
 from warmroute_proxy.core.load.engine_loads import EngineLoads
@@ -21,12 +22,7 @@ SLOTS, STAY_S = 4, 8.0
 def routing(name: int, thousands: int, **changed: Any) -> RoutingRequest:
     """A turn of session `name`, by 4 bytes a token."""
     chain = Chain([name * 1000 + n for n in range(thousands)], [4000 * (n + 1) for n in range(thousands)])
-    fields: dict[str, Any] = {
-        "model": "m", "lineage": name, "session": name, "derived": False, "parent": None, "chain": chain,
-        "structural_bytes": 0, "turn": 1, "expected_output_tokens": 300, "home_hint": None, "allowed_regions": None,
-        "may_forward": True,
-    }  # fmt: skip
-    return RoutingRequest(**{**fields, **changed})
+    return routing_of(chain, **{"lineage": name, "session": name, **changed})
 
 
 class Scene:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.subjects.routing import routing_of
+
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
@@ -20,20 +22,14 @@ def chain(name: int, blocks: int) -> Chain:
 def routing(lineage: int = 1, blocks: int = 5, turn: int = 1, **changed: Any) -> RoutingRequest:
     """A turn of a lineage. Each adds a block, and a client has sent all but the last before."""
     fields: dict[str, Any] = {
-        "model": "m",
+        "chain": chain(lineage, blocks),
         "lineage": lineage,
         "session": SESSION,
-        "derived": False,
-        "parent": None,
-        "chain": chain(lineage, blocks),
         "structural_bytes": (blocks - 1) * BLOCK if turn > 1 else 0,
         "turn": turn,
         "expected_output_tokens": 10,
-        "home_hint": None,
-        "allowed_regions": None,
-        "may_forward": True,
     }
-    return RoutingRequest(**{**fields, **changed})
+    return routing_of(**{**fields, **changed})
 
 
 def _router(region: str) -> Router:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.subjects.routing import routing_of
 
 from warmroute_proxy.core.cache.index import PrefixIndex
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
@@ -19,21 +20,8 @@ PD = [Worker("p", "p", 0, "prefill"), Worker("d", "d", 0, "decode")]
 
 def routing(name: int = 1, tokens: int = TOKENS, **changed: Any) -> RoutingRequest:
     blocks = tokens // 1000  # of 4,000 bytes, by the prior of 4 bytes a token
-    fields: dict[str, Any] = {
-        "model": "m",
-        "lineage": name,
-        "session": name,
-        "derived": False,
-        "parent": None,
-        "chain": Chain([name * 1000 + n for n in range(blocks)], [4000 * (n + 1) for n in range(blocks)]),
-        "structural_bytes": 0,
-        "turn": 1,
-        "expected_output_tokens": 300,
-        "home_hint": None,
-        "allowed_regions": None,
-        "may_forward": True,
-    }
-    return RoutingRequest(**{**fields, **changed})
+    chain = Chain([name * 1000 + n for n in range(blocks)], [4000 * (n + 1) for n in range(blocks)])
+    return routing_of(**{"chain": chain, "lineage": name, "session": name, **changed})
 
 
 def aggregated(*ids: str) -> list[Worker]:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.subjects.routing import routing_of
 
 from warmroute_proxy.core.cache.tiers import FETCH_S_PER_TOKEN_PRIOR, LOAD_S_PER_TOKEN_PRIOR, MOVE_S_PER_TOKEN_MAX
 from warmroute_proxy.core.placement.fleet import Worker
@@ -16,21 +17,7 @@ KEYS = [5000 + n for n in range(10)]
 
 def routing(tokens: int = TOKENS, **changed: Any) -> RoutingRequest:
     blocks = tokens // 1000  # of 4,000 bytes, by the prior of 4 bytes a token
-    fields: dict[str, Any] = {
-        "model": "m",
-        "lineage": 1,
-        "session": 1,
-        "derived": False,
-        "parent": None,
-        "chain": Chain(KEYS[:blocks], [4000 * (n + 1) for n in range(blocks)]),
-        "structural_bytes": 0,
-        "turn": 1,
-        "expected_output_tokens": 300,
-        "home_hint": None,
-        "allowed_regions": None,
-        "may_forward": True,
-    }
-    return RoutingRequest(**{**fields, **changed})
+    return routing_of(**{"chain": Chain(KEYS[:blocks], [4000 * (n + 1) for n in range(blocks)]), **changed})
 
 
 def tiered(*ids: str, store: str | None = "shared") -> Router:

@@ -14,7 +14,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.kv_feed import MAX_WAITING, KvFeed
 
 CHAIN = Chain([11, 12, 13, 14], [64, 128, 192, 256])  # a cut ends with each block of 16 tokens
-FACTS = RoutingRequest("m", 1, 1, False, None, CHAIN, 0, 1, 300, None, None, False)
+ROUTING = RoutingRequest("m", 1, 1, False, None, CHAIN, 0, 1, 300, None, None, False)
 BLOCKS = [-900, 901, 2**63 - 1, -(2**63)]
 
 
@@ -58,7 +58,7 @@ class Fed:
 
     def cached(self) -> tuple[int, ...]:
         """Blocks that are predicted to be cached, by tier."""
-        match = self.router.place(FACTS, 0.0)
+        match = self.router.place(ROUTING, 0.0)
         return tuple(-(-tokens // 16) for tokens in match.predicted)
 
     def count(self, name: str) -> int:

@@ -24,7 +24,7 @@ ENGINES = [
     EngineConfig(f"e{number}", f"http://127.0.0.1:{9 + number}", "", "aggregated", "sglang", frozenset("*"), None, None)
     for number in range(2)
 ]
-FACTS = RoutingRequest("m", 1, 2, False, None, Chain([11, 12, 13], [3000, 6000, 9000]), 0, 1, 100, None, None, False)
+ROUTING = RoutingRequest("m", 1, 2, False, None, Chain([11, 12, 13], [3000, 6000, 9000]), 0, 1, 100, None, None, False)
 NOTHING = Gauges(0, 0, 0, 0, 0, 0, 0, 0)
 
 
@@ -48,8 +48,8 @@ class Process:
 
     def send(self) -> str:
         now_s = asyncio.get_running_loop().time()
-        decision = self.router.place(FACTS, now_s)
-        self.router.dispatched(FACTS, decision, now_s)
+        decision = self.router.place(ROUTING, now_s)
+        self.router.dispatched(ROUTING, decision, now_s)
         return decision.cache_worker
 
     def running(self) -> int:
@@ -57,10 +57,10 @@ class Process:
         return sum(self.router.running(worker.id) for worker in self.engines.workers())
 
     def page(self, *troubles: str) -> MetricsPage:
-        holdings, nothing = SimpleNamespace(now=lambda: NOTHING), SimpleNamespace(ran=lambda *_: None)
+        nothing = SimpleNamespace(ran=lambda *_: None)
         parts: Any = (
             self.metrics,
-            holdings,
+            lambda: NOTHING,
             self.router,
             self.engines,
             self.peer_processes,
@@ -71,7 +71,7 @@ class Process:
         return MetricsPage(*parts)
 
     def predicted(self) -> int:
-        return self.router.place(FACTS, asyncio.get_running_loop().time()).predicted_cached_tokens
+        return self.router.place(ROUTING, asyncio.get_running_loop().time()).predicted_cached_tokens
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -86,7 +86,7 @@ async def test_what_one_sends_the_other_sees_until_it_dies() -> None:
     cache_worker = first.send()
     await until(lambda: second.running() == 1)
     assert second.predicted() > 0
-    assert second.router.place(FACTS, 0.0).cache_worker == cache_worker
+    assert second.router.place(ROUTING, 0.0).cache_worker == cache_worker
     shared_memory.lanes[0].generation = 0
     assert second.running() == 0
     assert second.predicted() > 0, "the prompt is still cached there"

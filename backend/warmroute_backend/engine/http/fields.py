@@ -18,7 +18,6 @@ _WORDS: Final = {
 
 
 def string(body: Body, name: str) -> str | None:
-    """A string."""
     value = body.get(name)
     if value is None or isinstance(value, str):
         return value
@@ -37,7 +36,6 @@ def flag(body: Body, name: str) -> bool:
 
 
 def integer(body: Body, name: str) -> int | None:
-    """An integer."""
     value = body.get(name)
     if value is None:
         return None

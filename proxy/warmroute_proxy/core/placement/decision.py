@@ -64,7 +64,6 @@ class Reasons(Sequence[Candidate]):
         return self._make(self._weighed, self._winner, alone=True)[0]
 
     def made(self) -> tuple[Candidate, ...]:
-        """All of them."""
         if self._made is None:
             assert self._make is not None
             self._made = self._make(self._weighed, self._winner)

@@ -7,7 +7,6 @@ _METHODS: Final = ["generateContent", "streamGenerateContent", "countTokens"]
 
 
 def model_card(name: str, context_tokens: int | None) -> dict[str, Any]:
-    """One model."""
     card: dict[str, Any] = {"name": f"models/{name}", "version": "", "displayName": name}
     if context_tokens is not None:
         card["inputTokenLimit"] = context_tokens

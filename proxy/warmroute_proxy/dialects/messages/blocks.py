@@ -12,7 +12,6 @@ from warmroute_proxy.dialects.raw_json import (
     Members,
     is_text,
     kind_of,
-    list_at,
     object_at,
     text_at,
 )
@@ -32,13 +31,7 @@ class Blocks:
     def __init__(self, texts: Texts, work: TranslationWork) -> None:
         self.marks = 0
         self._texts = texts
-        self._work = work
-
-    def listed(self, raw: Raw, path: str) -> list[Raw]:
-        """A list of blocks, whose steps are taken."""
-        found = list_at(raw, path)
-        self._work.take(len(found))
-        return found
+        self.work = work
 
     def block(self, raw: Raw, path: str) -> Members:
         """The members of a block."""
@@ -53,7 +46,7 @@ class Blocks:
             text = self._texts.clean(raw, role)
             return [] if text is None else [{"type": "text", "text": text}]
         found = []
-        for at, each in enumerate(self.listed(raw, path)):
+        for at, each in enumerate(self.work.take_list(raw, path)):
             where = f"{path}.{at}"
             piece = self.piece(self.block(each, where), where, role)
             if piece is not None:

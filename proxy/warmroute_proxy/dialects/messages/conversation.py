@@ -154,7 +154,7 @@ class _Message:
 
     def _opened(self, raw: Raw, path: str) -> list[tuple[Members, str]]:
         """The blocks of a message, each with its place."""
-        found = [(each, f"{path}.{at}") for at, each in enumerate(self._blocks.listed(raw, path))]
+        found = [(each, f"{path}.{at}") for at, each in enumerate(self._blocks.work.take_list(raw, path))]
         if not found:
             raise BadRequest(path, "is empty")
         return [(self._blocks.block(each, where), where) for each, where in found]

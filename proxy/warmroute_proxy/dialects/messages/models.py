@@ -7,7 +7,6 @@ _UNKNOWN_TIME: Final = "1970-01-01T00:00:00Z"  # their clients demand one
 
 
 def model_card(name: str) -> dict[str, Any]:
-    """One model."""
     return {"type": "model", "id": name, "display_name": name, "created_at": _UNKNOWN_TIME}
 
 

@@ -48,7 +48,6 @@ class EventTranslator(ChatStream):
 
     @property
     def response_id(self) -> str:
-        """The id of the response."""
         return self._response.named("resp")
 
     @property

@@ -53,7 +53,6 @@ class ChatRequest(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """The body of the chat."""
         return b"".join(self.pieces)
 
 

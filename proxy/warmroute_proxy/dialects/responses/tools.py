@@ -18,7 +18,6 @@ from warmroute_proxy.dialects.raw_json import (
     Members,
     encode,
     is_text,
-    list_at,
     object_at,
     text_at,
 )
@@ -89,15 +88,9 @@ class _Tools:
         self._dropped: set[str] = set()
 
     def read(self, raw: Raw) -> ListedTools:
-        """All of them."""
         for at, each in enumerate(self._work.take_tools(raw)):
             self._add(each, f"tools[{at}]", None)
         return ListedTools(encode(self._chat) if self._chat else b"", self._by_name, frozenset(self._dropped))
-
-    def _listed(self, raw: Raw, path: str) -> list[Raw]:
-        found = list_at(raw, path)
-        self._work.take(len(found))
-        return found
 
     def _add(self, raw: Raw, path: str, namespace: str | None) -> None:
         tool = object_at(raw, path)
@@ -112,7 +105,7 @@ class _Tools:
             name = text_at(tool, "name", path)
             if "tools" not in tool:
                 raise BadRequest(f"{path}.tools", "is required")
-            for at, inner in enumerate(self._listed(tool["tools"], f"{path}.tools")):
+            for at, inner in enumerate(self._work.take_list(tool["tools"], f"{path}.tools")):
                 self._add(inner, f"{path}.tools[{at}]", name)
         else:
             self._dropped.add(kind)

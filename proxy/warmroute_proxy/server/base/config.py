@@ -335,6 +335,11 @@ class Config:
         """Of what each process may keep of the parts of prompts."""
         return self.limits.prompt_parts_bytes // self.proxy.processes
 
+    @property
+    def own_engines(self) -> list[EngineConfig]:
+        """Those of the proxy's own region."""
+        return [engine for engine in self.engines if engine.region == self.proxy.region]
+
     def model_of(self, asked: str) -> ModelConfig | None:
         """The model of a name or alias; the first whose alias is a pattern of it, such as `claude-*`."""
         found = self.model_by_name.get(asked)

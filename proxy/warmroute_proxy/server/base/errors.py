@@ -68,6 +68,11 @@ class Refusal(Exception):
         return error_body(self.status, self.message, self.code, self.param)
 
 
+def shutting_down() -> Refusal:
+    """The proxy ends, and takes no requests any more."""
+    return Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
+
+
 def is_websocket(headers: Mapping[str, str]) -> bool:
     """Whether these headers offer a WebSocket."""
     return headers.get("upgrade", "").strip().lower() == "websocket"

@@ -13,54 +13,10 @@ from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import GaugeRow, HeldBy, Labels, Metrics
 from warmroute_proxy.server.control.exposition import page_of
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.http.body_memory import BodyMemory
-from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses, ProcessReport, summed_metrics
-from warmroute_proxy.server.regions.announcements import Announcements
-from warmroute_proxy.server.request.admission import Admission
-from warmroute_proxy.server.request.open_requests import OpenRequests
-from warmroute_proxy.server.request.re_prefill import RePrefills
 
 LOOK_EVERY_S: Final = 1.0
 """Interval at which a process publishes its troubles to the others."""
-
-
-class Holdings:
-    """Counts what this process holds in memory."""
-
-    def __init__(
-        self,
-        open_requests: OpenRequests,
-        admission: Admission,
-        re_prefills: RePrefills,
-        ledger: Ledger,
-        memory: BodyMemory,
-        announcements: Announcements,
-    ) -> None:
-        self._open_requests = open_requests
-        self._admission = admission
-        self._re_prefills = re_prefills
-        self._ledger = ledger
-        self._memory = memory
-        self._announcements = announcements
-
-    def now(self) -> Gauges:
-        """What it holds now."""
-        queue, prompts = self._admission.queue, self._re_prefills.prompts
-        live = len(self._open_requests.live)
-        return Gauges(
-            live,
-            queue.requests,
-            queue.bytes,
-            len(prompts),
-            prompts.bytes,
-            self._ledger.waiting,
-            self._memory.budget.used,
-            self._announcements.waiting,
-            len(queue.all_for_memory()),
-            round(self._admission.shortage.missing_tokens),
-            self._open_requests.tokens,
-        )
 
 
 class MetricsPage:
@@ -69,7 +25,7 @@ class MetricsPage:
     def __init__(
         self,
         metrics: Metrics,
-        holdings: Holdings,
+        held: Callable[[], Gauges],
         router: Router,
         engines: Engines,
         peer_processes: PeerProcesses | None,
@@ -77,11 +33,11 @@ class MetricsPage:
         gauges: Sequence[Callable[[], list[GaugeRow]]],
         troubles: Callable[[], tuple[str, ...]],
     ) -> None:
-        """`peer_processes`: the other processes of this proxy; None where it is one. `gauges`: those of other parts.
-        `troubles`: what this process says at `/ready`, by name.
+        """`held`: what this process has in memory now. `peer_processes`: the other processes of this proxy; None where
+        it is one. `gauges`: those of other parts. `troubles`: what this process says at `/ready`, by name.
         """
         self._metrics = metrics
-        self._holdings = holdings
+        self._held = held
         self._router = router
         self._engines = engines
         self._peer_processes = peer_processes
@@ -98,7 +54,7 @@ class MetricsPage:
             now_s = self._clock()
             if now_s >= self._look_s:
                 self._own_troubles, self._look_s = self._troubles(), now_s + LOOK_EVERY_S
-            self._peer_processes.publish(self._metrics, self._holdings.now(), self._own_troubles)
+            self._peer_processes.publish(self._metrics, self._held(), self._own_troubles)
 
     def render(self, *, open_metrics: bool = False) -> str:
         """The page, in Prometheus' text format or in OpenMetrics.
@@ -121,7 +77,7 @@ class MetricsPage:
         return page_of(total, self._gauges(alive), open_metrics=open_metrics)
 
     def _gauges(self, others: list[ProcessReport]) -> list[GaugeRow]:
-        held = zip(self._holdings.now(), *(other.gauges for other in others), strict=True)
+        held = zip(self._held(), *(other.gauges for other in others), strict=True)
         rows: list[GaugeRow] = [
             (OF_PROCESSES[name], (), float(sum(values))) for name, values in zip(Gauges._fields, held, strict=True)
         ]

@@ -33,12 +33,10 @@ class TranslatedMessages:
         self.changes = Changes(names_of(found.dropped), found.dropped_blocks, found.cache_marks, normalised, off)
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
-        """A message."""
         found = self._found
         return message(raw, f"msg_{receipt_id}", found.model, found.stop_sequences, self._key)
 
     def events(self, receipt_id: str) -> EventTranslator:
-        """The events of a message."""
         found = self._found
         return EventTranslator(f"msg_{receipt_id}", found.model, found.stop_sequences, self._key)
 

@@ -37,11 +37,9 @@ class TranslatedResponse:
         self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
-        """A response."""
         return whole(raw, self._response(receipt_id))
 
     def events(self, receipt_id: str) -> EventTranslator:
-        """The events of a response."""
         return EventTranslator(self._response(receipt_id))
 
     def _response(self, receipt_id: str) -> Response:

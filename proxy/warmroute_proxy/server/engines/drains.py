@@ -46,5 +46,4 @@ class Drains:
         return dict(self._since_by_source["operator"])
 
     def engines(self) -> frozenset[str]:
-        """All engines that drain."""
         return frozenset().union(*self._since_by_source.values())

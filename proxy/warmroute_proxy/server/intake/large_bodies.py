@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.errors import Refusal, shutting_down
 from warmroute_proxy.server.base.metrics import GaugeRow, Metrics
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
@@ -116,7 +116,7 @@ class LargeBodies:
         asked = LargeRequest(shared.path, shared.size, caller.path, *sender, translate, allowed_s(shared.size))
         waiting = _Waiting(asked, exchange, shared, caller, on_read)
         if self._closed:
-            self._end(waiting, _shutting_down())
+            self._end(waiting, shutting_down())
             return
         exchange.on_gone = partial(self._left, waiting)
         self._wait(waiting)
@@ -138,7 +138,7 @@ class LargeBodies:
         waiting = [each for queue in self._waiting.values() for each in queue]
         self._waiting.clear()
         for each in ([] if reading is None else [reading]) + waiting:
-            self._end(each, _shutting_down())
+            self._end(each, shutting_down())
 
     def waiting_s(self) -> float:
         """How long the oldest body waits, that which is being read included."""
@@ -325,10 +325,6 @@ class LargeBodies:
 def allowed_s(size: int) -> float:
     """The CPU seconds that a body of this size may take."""
     return ALLOWED_S + size / BYTES_PER_S
-
-
-def _shutting_down() -> Refusal:
-    return Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
 
 
 def _takes_too_long(took_s: float) -> Refusal:

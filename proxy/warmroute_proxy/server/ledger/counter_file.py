@@ -86,7 +86,6 @@ class CounterFile:
             self._newest[reading.engine], self._open[reading.engine] = reading, now_open
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             self._closed = True
             self._db.close()

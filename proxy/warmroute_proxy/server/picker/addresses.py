@@ -35,7 +35,6 @@ class Addresses:
         return None if host is None else f"{host}:{engine.upstream.port}"
 
     def engine_at(self, address: str) -> Engine | None:
-        """The engine with an address."""
         return next((engine for engine in self._engines.by_id.values() if self.of(engine) == address), None)
 
     def excluded(self, allowed: frozenset[str] | None) -> frozenset[str]:

@@ -6,7 +6,7 @@ Each process checks it before it applies a file, and of several processes the su
 import time
 from collections.abc import Iterator
 
-from warmroute_proxy.server.base.config import Config, EngineConfig
+from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import check_memory
 from warmroute_proxy.server.base.secrets import SecretError, bearer
 from warmroute_proxy.server.stores.prices import Prices, kept_prices
@@ -25,13 +25,8 @@ def problems_for_processes(config: Config) -> list[str]:
     return problems_of(config, kept_prices(config, time.time))
 
 
-def engines_of(config: Config) -> list[EngineConfig]:
-    """The engines of the proxy's own region."""
-    return [engine for engine in config.engines if engine.region == config.proxy.region]
-
-
 def _unreadable_keys(config: Config) -> Iterator[str]:
-    for engine in engines_of(config):
+    for engine in config.own_engines:
         for file in (engine.key_file, engine.admin_key_file):
             try:
                 bearer(file)

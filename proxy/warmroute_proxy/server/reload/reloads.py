@@ -22,7 +22,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.engines.engine import Engine
-from warmroute_proxy.server.reload.checks import engines_of, problems_of
+from warmroute_proxy.server.reload.checks import problems_of
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.stores.directory.access import Access
 from warmroute_proxy.server.stores.prices import Prices
@@ -109,7 +109,7 @@ class Reloads:
         if problems:
             raise ConfigError(str(source.path), problems)
         try:
-            joining = self._membership.make(engines_of(config))
+            joining = self._membership.make(config.own_engines)
         except SecretError as error:
             raise ConfigError(str(source.path), [str(error)]) from None
         return Difference(read, config, changes, joining)
@@ -145,7 +145,7 @@ class Reloads:
 
     def _use_engines(self, joining: dict[str, Engine]) -> None:
         """Have the engines of the config, and those that are found. `joining`: made already."""
-        own = engines_of(self._live.now)
+        own = self._live.now.own_engines
         made, found = dict(joining), []
         for engine in self.discovery.engines(self._live.now):
             try:

@@ -33,11 +33,10 @@ from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.core.queue.shortage import Shortage
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.errors import Refusal, shutting_down
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.caller import Caller
-from warmroute_proxy.server.request.failure import shutting_down
 from warmroute_proxy.server.stores.limits.request_limits import (
     CODE,
     LimitedRequest,

@@ -63,11 +63,6 @@ def unreadable(server: str, request_id: str, problem: str) -> Failure:
     return Failure(Refusal(502, UNREADABLE, code="engine_error"), (), False)
 
 
-def shutting_down() -> Refusal:
-    """The proxy ends, and takes no requests any more."""
-    return Refusal(503, "the proxy is shutting down", code="draining", retry_after_s=1)
-
-
 def no_worker(error: NoWorker, causes: str, *, split: bool) -> Refusal:
     """No worker can take a request; `split`: only pairs of prefill and decode engines could. `causes`: why there is
     none.

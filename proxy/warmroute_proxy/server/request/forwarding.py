@@ -22,7 +22,7 @@ from warmroute_proxy.core.placement.fleet import peer_id
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
-from warmroute_proxy.server.base.errors import error_event
+from warmroute_proxy.server.base.errors import error_event, shutting_down
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.leg import Leg, in_parts
@@ -33,7 +33,7 @@ from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.regions.forward_claim import Noted
 from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
 from warmroute_proxy.server.request.admission import Admission
-from warmroute_proxy.server.request.failure import shutting_down, unreadable
+from warmroute_proxy.server.request.failure import unreadable
 from warmroute_proxy.server.request.open_requests import OpenRequests
 
 _LEFT: Final = f"POST {LEFT_TARGET} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode()

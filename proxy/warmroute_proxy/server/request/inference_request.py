@@ -19,7 +19,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.queue.admission import Waiter
 from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
 from warmroute_proxy.core.queue.reservation import Reservation
-from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.errors import Refusal, shutting_down
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.passthrough import Write
 from warmroute_proxy.server.http.exchange import Exchange
@@ -31,7 +31,7 @@ from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.client_answer import ClientAnswer
 from warmroute_proxy.server.request.continuation import Continuation, broken, unable
 from warmroute_proxy.server.request.deadlines import RequestProgress
-from warmroute_proxy.server.request.failure import Failure, outcome_of, shutting_down, unreadable
+from warmroute_proxy.server.request.failure import Failure, outcome_of, unreadable
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import End, RequestAccount
 from warmroute_proxy.server.request.states import REQUEST, UNDER_WAY, RequestEvent, RequestState, next_state

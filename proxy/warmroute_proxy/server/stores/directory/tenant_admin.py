@@ -77,7 +77,6 @@ class TenantAdmin:
         self._keys = KeyAdmin(operator, tuple(config.tenant_by_name))
 
     async def add(self, name: str, settings: Mapping[str, Any]) -> StoredTenant:
-        """Add a tenant."""
         _check_name(name)
         if name in self._config.tenant_by_name:
             text = (
