@@ -1,18 +1,22 @@
 """What a session of Codex costs over HTTP and over a WebSocket: bytes, CPU time of the proxy, time to first token.
 
     python -m tests.perf.websocket
+    python -m tests.perf.websocket --forwarded
     python -m tests.perf.websocket --engine http://127.0.0.1:30000 --context-kb 0 --rounds 1
 
 The first request of a recorded session of Codex, its tools and instructions, then 40 turns with 2 KB of a tool's
 output each, before an embedded engine, or an `--engine` that runs; once with what is recorded in front, and once with
-150 KB. The SGLang of `scripts/sglang` takes it with `SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1` and the flags
-`--context-length 131072 --max-total-tokens 262144`. Over HTTP each turn
-is a POST with all that was said; over a WebSocket it sends what is new, or all of it (as OpenCode does). Bytes are
-those of all requests. CPU time is that of each turn, the least of the rounds: what else runs only adds. Times are
-medians. `python -m tests.perf instructions --workloads w4http,w4ws` counts the same on a machine that is busy.
+150 KB. With `--forwarded` another region serves all turns. The SGLang of `scripts/sglang` takes the session with
+`SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1` and the flags `--context-length 131072 --max-total-tokens 262144`.
+
+Over HTTP each turn is a POST with all that was said; over a WebSocket it sends what is new, or all of it (as OpenCode
+does). Bytes are those of all requests. CPU time is that of each turn in the proxy that the client reaches, less what
+that proxy uses when it is idle; the least of the rounds: what else runs only adds. Times are medians. `python -m
+tests.perf instructions --workloads w4http,w4ws` counts the same on a machine that is busy.
 """
 
 import argparse
+import contextlib
 import json
 import statistics
 import tempfile
@@ -28,10 +32,13 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.recordings import recorded
 from tests.subjects.processes import EngineProcess, ProxyProcess
+from warmroute.contract import headers as names
 from warmroute_cli.processes import stop_all
 
 MODEL: Final = "kimi-k2.5"
+REGIONS: Final = ("east", "west")
 TURNS: Final = 40
+IDLE_S: Final = 10.0
 ROUNDS: Final = 5
 OUTPUT_BYTES: Final = 2_000
 OUTPUT_TOKENS: Final = 16
@@ -86,7 +93,14 @@ def call(number: int) -> list[Any]:
     ]
 
 
-def session(context_bytes: int, ask: Ask, pid: int) -> Measured:
+def idle_share(pid: int) -> float:
+    """CPU seconds that an idle proxy uses in a second: it asks its engines."""
+    before_s = cpu_s(pid)
+    time.sleep(IDLE_S)
+    return (cpu_s(pid) - before_s) / IDLE_S
+
+
+def session(context_bytes: int, ask: Ask, pid: int, idle: float) -> Measured:
     """Run a session of `TURNS` turns behind a first one."""
     found = Measured()
     body, items = first_request(context_bytes)
@@ -108,7 +122,7 @@ def session(context_bytes: int, ask: Ask, pid: int) -> Measured:
                 output = event["response"]["output"]
         if turn:
             found.ttft_s.append(first_s)
-            found.cpu_s.append(cpu_s(pid) - before_s)
+            found.cpu_s.append(cpu_s(pid) - before_s - idle * (time.perf_counter() - began_s))
         added = [{"role": "user", "content": call(10_000 + turn)[1]["output"]}]
         items = [*items, *output, *added]
     return found
@@ -153,21 +167,22 @@ def least_ms(sessions: list[Measured]) -> float:
     return sum(least_s) / TURNS * 1000
 
 
-def table(proxy: ProxyProcess, contexts_bytes: list[int], rounds: int) -> Iterator[str]:
+def table(proxy: ProxyProcess, headers: dict[str, str], contexts_bytes: list[int], rounds: int) -> Iterator[str]:
     """The lines of the table."""
     assert proxy.child is not None
-    pid, key = proxy.child.pid, {"authorization": f"Bearer {proxy.keys[0]}"}
+    pid, key = proxy.child.pid, {"authorization": f"Bearer {proxy.keys[0]}", **headers}
+    idle = idle_share(pid)
     yield "| context | transport | MB sent | CPU, ms a turn | of HTTP's | first token, ms |"
     yield "|---|---|---|---|---|---|"
     for context_bytes in contexts_bytes:
         sessions: dict[str, list[Measured]] = {"HTTP": [], "WebSocket, what is new": [], "WebSocket, all": []}
         for _ in range(rounds):
             with httpx.Client(base_url=proxy.url, headers=key, timeout=60) as client:
-                sessions["HTTP"].append(session(context_bytes, over_http(client), pid))
+                sessions["HTTP"].append(session(context_bytes, over_http(client), pid, idle))
             for name, whole in (("WebSocket, what is new", False), ("WebSocket, all", True)):
                 with connect(f"ws{proxy.url[4:]}{_PATH}", additional_headers=key, max_size=None) as connection:
                     asked = over_websocket(connection, whole=whole)
-                    sessions[name].append(session(context_bytes, asked, pid))
+                    sessions[name].append(session(context_bytes, asked, pid, idle))
         used_ms = {name: least_ms(found) for name, found in sessions.items()}
         shown = f"{len(json.dumps(first_request(context_bytes))) // 1000} KB"
         for name, found in sessions.items():
@@ -181,24 +196,29 @@ def main() -> None:
     """Print the table."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--engine", help="the url of an engine that runs; an embedded one otherwise")
+    found.add_argument("--forwarded", action="store_true", help="by a proxy to another region")
     found.add_argument("--context-kb", type=int, nargs="+", default=[0, CONTEXT_BYTES // 1000], help="(%(default)s)")
     found.add_argument("--rounds", type=int, default=ROUNDS, help="(%(default)s)")
     given = found.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder, children = Path(name), []
-        if given.engine is None:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder, url = Path(name), given.engine
+        if url is None:
             engine = EngineProcess(folder, "a0", "aggregated", speed=200.0)
-            children.append(engine.child)
-            table_of_engine = engine.listening().toml("east")
-        else:
-            table_of_engine = f'[[engine]]\nid = "a0"\nurl = "{given.engine}"\nregion = "east"\nrole = "aggregated"'
-        proxy = ProxyProcess(folder / "p", [table_of_engine], fresh=True)
-        try:
-            for line in table(proxy.start(), [1000 * each for each in given.context_kb], given.rounds):
-                print(line, flush=True)
-        finally:
-            proxy.stop()
-            stop_all(children, 5.0)
+            stack.callback(stop_all, [engine.child], 5.0)
+            url = engine.listening().url
+        tables = [
+            f'[[engine]]\nid = "a0"\nurl = "{url}"\nregion = "{region}"\nrole = "aggregated"' for region in REGIONS
+        ]
+        keys, peer, headers = None, None, {}
+        if given.forwarded:
+            west = ProxyProcess(folder / "p", [tables[1]], region=REGIONS[1], fresh=True)
+            stack.callback(west.stop)
+            keys, peer, headers = west.keys, (REGIONS[1], west.start().url), {names.HOME: REGIONS[1]}
+        proxy = ProxyProcess(folder / "p", [tables[0]], keys=keys, peer=peer, fresh=True)
+        stack.callback(proxy.stop)
+        contexts_bytes = [1000 * each for each in given.context_kb]
+        for line in table(proxy.start(), headers, contexts_bytes, given.rounds):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -323,6 +323,28 @@ def test_a_client_that_closes_stops_the_engine(proxy: ProxyProcess, engine: Scri
     assert proxy.row(begun.replace("resp_", "wr-"))["outcome"] == "client_left"
 
 
+def test_a_client_that_leaves_within_a_turn_pays_as_over_http(
+    proxy: ProxyProcess, agent: Agent, raw: httpx.Client
+) -> None:
+    agent.may_end.clear()
+    said_before = [{"role": "user", "content": "how " * 300}]
+    with Socket(proxy) as socket:
+        first = socket.answer(input=said_before)
+        socket.send("slow", previous_response_id=first["id"])
+        over_websocket = socket.until("response.created")["response"]["id"]
+        socket.until("response.output_text.delta")
+    whole = [*said_before, *first["output"], {"role": "user", "content": "slow"}]
+    with raw.stream("POST", PATH, json={"model": MODEL, "input": whole, "stream": True}) as stream:
+        lines = stream.iter_lines()
+        next(line for line in lines if "output_text.delta" in line)
+        over_http = stream.headers["x-warmroute-receipt"]
+    agent.may_end.set()
+    rows = [proxy.row(each.replace("resp_", "wr-")) for each in (over_websocket, over_http)]
+    paid = [(row["outcome"], row["prompt_tokens"], row["completion_tokens"]) for row in rows]
+    assert paid[0] == paid[1]
+    assert paid[0][0] == "client_left"
+
+
 def test_a_large_turn_is_served_and_continued_by_sending_all_of_it(proxy: ProxyProcess, engine: ScriptedEngine) -> None:
     with Socket(proxy) as socket:
         large = socket.answer("a long text " * 200_000)

@@ -119,6 +119,24 @@ def test_processes_of_one_proxy_share_the_books() -> None:
     assert other.router.working_set.as_dict(4.0)["a"]["in_use"] == 0
 
 
+def test_one_conversation_of_a_session_is_over_for_all_processes() -> None:
+    workers = [Worker(id_, id_, 0, "aggregated") for id_ in IDS]
+    other = Replica("east", workers, send=lambda *_: None)
+    router = Replica("east", workers, send=lambda event, now_s: other.apply(0, event, now_s)).router
+    for each in (router, other.router):
+        report(each)
+    first, second = (msgspec.structs.replace(turn_of(number, 20), session=99) for number in (1, 2))
+    for facts in (first, second):
+        end(router, send(router, facts, "a"), facts, 1.0)
+    before = router.working_set.as_dict(2.0)["a"]["protected_tokens"]
+    router.observe_session(first.lineage, OVER, 2.0)
+    for each in (router, other.router):
+        assert each.working_set.as_dict(2.0)["a"]["protected_tokens"] == before // 2
+    router.observe_session(12345, OVER, 2.0)  # no session, no conversation
+    router.observe_session(99, OVER, 2.0)
+    assert other.router.working_set.as_dict(2.0)["a"]["protected_tokens"] == 0
+
+
 def test_a_turn_waits_for_memory_no_longer_than_the_bound_where_no_worker_can_be_used() -> None:
     """Nobody looks for a place for it then, so that only its time ends the wait."""
     queue: Queue[str] = Queue(10, 10**6, timeout_s=30.0, memory_wait_s=60.0)

@@ -292,3 +292,28 @@ def test_an_error_of_ours_ends_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (ended["status"], ended["error"]["code"]) == (500, "internal_error")
     monkeypatch.undo()
     assert scene.prepare().startswith("resp_")
+
+
+@pytest.mark.parametrize("where", ["in line", "under way", "behind another", "continued"])
+def test_a_client_that_leaves_within_a_turn_takes_its_memory_with_it(where: str) -> None:
+    """At once: the collector runs seldom, and what waits for it is counted."""
+    scene = Scene(all_wait=where == "in line")
+    answer = None
+    gc.disable()
+    try:
+        if where == "continued":
+            scene.ask("x" * 50_000, previous_response_id=scene.prepare("x" * 50_000))
+        else:
+            scene.ask("x" * 50_000)
+        if where == "behind another":
+            scene.ask("y" * 50_000)
+        if where != "in line":
+            answer = scene.endpoint.begin()
+        assert scene.memory.budget.used > 50_000
+        scene.socket.connection_lost(None)
+        assert answer is None or answer.ended
+        scene.endpoint.asked.clear()
+        answer = None
+        assert scene.memory.budget.used == 0
+    finally:
+        gc.enable()

@@ -201,8 +201,9 @@ class ResponsesSocket:
             if stream.lineage is not None:
                 self._open_conversations.closed(stream.lineage, self, over=over)
             stream.waiting.clear()
-            if stream.running is not None:
-                stream.running.leave()
+            running, stream.running = stream.running, None  # else both would wait for the garbage collector
+            if running is not None:
+                running.leave()
             if stream.history is not None:
                 self._kept_conversations.drop(stream.history)
         self._streams.clear()
