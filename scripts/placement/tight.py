@@ -95,31 +95,38 @@ PROXIES: Final = tuple(
 def tight_tables(draws: Draws) -> list[str]:
     """Return the tables of all rows that were played: medians, and ranges where there is a bar."""
     heads = ("row", "policy", *(column.name for column in _COLUMNS))
-    played = [row for row in BARS if all(draws.get(row.name, {}).get(policy) for policy in row.policies)]
+    played = {
+        row: _at_same_seeds({policy: draws.get(row.name, {}).get(policy, []) for policy in row.policies})
+        for row in BARS
+    }
     lines = []
-    for rows in ([row for row in played if row.name in WHOLE], [row for row in played if row.name not in WHOLE]):
-        lines += table(heads, [line for row in rows for line in _cells(row, BARS[row], draws[row.name])])
+    for is_whole in (True, False):
+        rows = [row for row, each in played.items() if each[OURS] and (row.name in WHOLE) == is_whole]
+        lines += table(heads, [line for row in rows for line in _cells(row, BARS[row], played[row])])
     return [*lines, *_proxies(draws)]
+
+
+def _at_same_seeds(played: Mapping[str, Sequence[Draw]]) -> dict[str, list[Draw]]:
+    """Leave the seeds that all were played at."""
+    seeds = set.intersection(*({draw.seed for draw in each} for each in played.values()))
+    return {name: [draw for draw in each if draw.seed in seeds] for name, each in played.items()}
 
 
 def _proxies(draws: Draws) -> list[str]:
     """One proxy and several, at the seeds that all were played at."""
-    played = [("1 proxy", draws.get("8 x 1.5 M", {}).get(OURS, []))]
-    played += [(row.name, draws[row.name][OURS]) for row in PROXIES if row.name in draws]
-    seeds = set.intersection(*({draw.seed for draw in each} for _, each in played))
-    if len(played) == 1 or not seeds:
+    of_rows = {"1 proxy": "8 x 1.5 M"} | {row.name: row.name for row in PROXIES if row.name in draws}
+    played = _at_same_seeds({name: draws.get(row, {}).get(OURS, []) for name, row in of_rows.items()})
+    count = len(played["1 proxy"])
+    if len(played) == 1 or not count:
         return []
-    reached = [
-        (name, [drawn(column.read(draw) for draw in each if draw.seed in seeds) for column in _COLUMNS])
-        for name, each in played
-    ]
+    reached = [(name, [drawn(map(column.read, each)) for column in _COLUMNS]) for name, each in played.items()]
     one = reached[0][1]
     cells: list[Sequence[str]] = []
     for name, found in reached:
         cells.append((name, *(each.text(column.digits) for each, column in zip(found, _COLUMNS, strict=True))))
         if found is not one:
             cells.append(("x one", *(f"{a.median / b.median:.3f}" for a, b in zip(found, one, strict=True))))
-    return table((f"{len(seeds)} draws", *(column.name for column in _COLUMNS)), cells)
+    return table((f"{count} draws", *(column.name for column in _COLUMNS)), cells)
 
 
 def _cells(row: Row, bar: Bar, played: Mapping[str, Sequence[Draw]]) -> list[Sequence[str]]:

@@ -138,6 +138,17 @@ class ProxyProcess:
     def is_ready(self) -> bool:
         return httpx.get(f"{self.url}/ready", verify=PLAIN).status_code == 200
 
+    def sees(self, region: str) -> "ProxyProcess":
+        """Wait until it knows that another region is up: before, it forwards nothing there."""
+        line = f'warmroute_region_up{{region="{region}"}} 1'
+
+        def is_up() -> bool:
+            with self.admin() as admin:
+                return line in admin.get("/metrics").text
+
+        until(is_up, f"{region} is up for {self.region}")
+        return self
+
     def kill(self) -> None:
         assert self.child is not None
         with contextlib.suppress(ProcessLookupError):  # who has killed its processes one by one calls this, too

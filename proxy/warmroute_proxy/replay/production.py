@@ -368,7 +368,11 @@ class Production(Policy):
 
 
 def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:
-    """Of an engine's report: waiting (counted as running here), tokens in use, and what it runs and holds at most."""
+    """Of an engine's report: waiting (counted as running here), tokens in use and of waiting prompts, and what it runs
+    and holds at most.
+    """
     idle = scheduler.cache.idle_pages + scheduler.free_pages
-    in_use = (scheduler.capacity_pages - idle) * scheduler.page_size
-    return 0, in_use, scheduler.max_running, scheduler.capacity_pages * scheduler.page_size
+    tokens = (scheduler.capacity_pages - idle) * scheduler.page_size
+    for work in scheduler.waiting:  # what is cached of them is in use here
+        tokens += work.prompt_tokens - scheduler.pool.match(work) * scheduler.page_size
+    return 0, tokens, scheduler.max_running, scheduler.capacity_pages * scheduler.page_size

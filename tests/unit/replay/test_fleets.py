@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from warmroute_backend.engine.model.model import Role
 from warmroute_proxy.replay.agents import Agents, agents_trace
 from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.production import Production, Proxies
 from warmroute_proxy.replay.setup import POLICIES, Setup, run
 from warmroute_proxy.replay.simulation import Ingress, Simulation, WorkerChange, make_scheduler
+from warmroute_proxy.replay.split import SplitSimulation
 from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Request, Trace, TraceError
 
@@ -63,6 +65,23 @@ class TestSplit:
         roomy = run(agents, Setup(2, 1, kv_tokens=3_000_000), "warmroute", speed_up=4.0)
         tight = run(agents, Setup(2, 1, kv_tokens=70_000), "warmroute", speed_up=4.0)
         assert tight.ttft_p90_s > 2 * roomy.ttft_p90_s
+
+    def test_what_waits_for_decode_memory_waits_at_the_proxy(self) -> None:
+        """A decode engine's report counts the prompts that wait there: else the proxy takes their KV for shared."""
+
+        class Watching(Production):
+            waiting = 0
+
+            def started(self, turn: ReplayTurn, now_s: float) -> None:
+                self.waiting = max(self.waiting, *(len(each.scheduler.waiting) for each in self.fleet.decodes))
+                super().started(turn, now_s)
+
+        roles: list[tuple[Role, int]] = [("prefill", 300_000), ("prefill", 300_000), ("decode", 100_000)]
+        workers = [Worker(at, "", role, make_scheduler(role, kv, BLOCK)) for at, (role, kv) in enumerate(roles)]
+        trace = agents_trace(replace(AGENTS, output_mean=400.0), "agents")
+        policy = Watching(ReplayFleet(workers), trace, Proxies(queue=True))
+        SplitSimulation(trace, policy.fleet, policy, 60.0).run()
+        assert 0 < policy.waiting < 5
 
     @pytest.mark.parametrize("policy", POLICIES)
     def test_every_policy_serves_a_split_fleet(self, agents: Trace, policy: str) -> None:

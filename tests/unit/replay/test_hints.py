@@ -6,7 +6,7 @@ from warmroute_proxy.replay.setup import WITH_WORKING_SET, Setup, run
 
 TRACE = agents_trace(
     Agents(
-        sessions=60, starts_within_s=300.0, shared_tokens=1024, own_mean=8000.0, least_turns=2, most_turns=10,
+        sessions=120, starts_within_s=600.0, shared_tokens=1024, own_mean=8000.0, least_turns=2, most_turns=10,
         limit_tokens=120_000,
     ),
     "tight",
