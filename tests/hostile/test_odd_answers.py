@@ -260,6 +260,7 @@ def test_what_another_region_has_charged_is_voided(tmp_path_factory: pytest.Temp
     west = ProxyProcess(folder / "p", [west_engine], region="west", keys=keys).start()
     east = ProxyProcess(folder / "p", [engines["east"].toml()], keys=keys, peer=("west", west.url)).start()
     try:
+        east.sees("west")
         headers = {"x-session-affinity": "roams", "x-warmroute-home": "west"}
         with east.client() as client:
             text = "tell me " * 3000

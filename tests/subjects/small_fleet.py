@@ -41,8 +41,8 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ProxyPro
         west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys).start()
         proxies.append(west)
         east = ProxyProcess(folder / "p", [engines[0].toml("east")], region="east", keys=keys, peer=("west", west.url))
-        proxies.append(east.start())
-        yield east, west
+        proxies.append(east)
+        yield east.start().sees("west"), west
     finally:
         for proxy in proxies:
             proxy.stop()

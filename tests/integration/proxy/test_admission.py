@@ -350,7 +350,7 @@ def test_a_region_without_room_sends_on_to_one_that_has_it(tmp_path: Path) -> No
             limits="queue_requests = 2",
         )
         stack.callback(east.stop)
-        it = Scene(east.start(), engines[0], gates[0])
+        it = Scene(east.start().sees("west"), engines[0], gates[0])
         far = Scene(west, engines[1], gates[1])
         for scene_, gate in zip((it, far), gates, strict=True):
             stack.callback(scene_.engine.stop)

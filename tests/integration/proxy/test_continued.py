@@ -357,7 +357,7 @@ def test_a_turn_of_another_region_goes_on_in_its_home(tmp_path: Path) -> None:
         table = away.toml().replace('"east"', '"west"')
         west = ProxyProcess(tmp_path / "p", [table], region="west", keys=home.keys, peer=("east", home.url))
         try:
-            west.start()
+            west.start().sees("east")
             headers = {"x-session-affinity": "roams", "x-warmroute-home": "east"}
             with west.client() as client:
                 answer = client.post("/v1/chat/completions", json=chat("best", **USAGE), headers=headers)

@@ -127,7 +127,7 @@ def test_the_turns_of_a_websocket_stay_at_the_home_of_the_first_over_a_kept_link
     east = ProxyProcess(tmp_path / "p", [tables[0]], keys=west.keys, peer=("west", link.url))
     try:
         link.open(west.start().url)
-        with east.start().client() as client:
+        with east.start().sees("west").client() as client:
             asked = {"model": MODEL, "input": "where it begins " * 100}
             first = client.post(RESPONSES, json=asked, headers=session | {"x-warmroute-home": "west"})
             assert first.json()["usage"]["warmroute"]["region"] == "west"

@@ -223,6 +223,7 @@ def test_a_forwarded_turn_is_joined_where_the_client_asks_and_stops_at_its_home(
             tmp_path / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer, limits=limits
         ).start()
         proxies.append(east)
+        east.sees("west")
         Asker(west, "home", {**chat("roam", max_tokens=2), "prompt_cache_key": "roamer"}).done()
         body = {**long("roam", turns=2, tokens=150), "prompt_cache_key": "roamer"}
         more = {"x-warmroute-home": "west"}

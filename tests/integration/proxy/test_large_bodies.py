@@ -40,6 +40,7 @@ class Regions:
         self.west = ProxyProcess(folder / "p", west, region="west", keys=keys).start()
         east = [self.engines["east"].toml()]
         self.east = ProxyProcess(folder / "p", east, region="east", keys=keys, peer=("west", self.west.url)).start()
+        self.east.sees("west")
 
     def close(self) -> None:
         for proxy in (self.east, self.west):

@@ -53,8 +53,8 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
         proxies.append(west)
         peer = ("west", west.url)
         east = ProxyProcess(folder / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer, limits=GRACE)
-        east.start()
         proxies.append(east)
+        east.start().sees("west")
         yield Regions(east, west, engines)
     finally:
         for proxy in proxies:
@@ -297,6 +297,7 @@ def test_a_client_that_reads_slowly_is_no_home_that_says_nothing(tmp_path: Path)
         limits = f"idle_timeout_s = {configured(0.5)}"
         east = ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=peer, limits=limits).start()
         try:
+            east.sees("west")
             body = chat("roam", turns=2, stream=True, prompt_cache_key="roamer")
             slow = east.send(body, headers={"x-warmroute-home": "west"})
             until(lambda: engines[0].bodies, "it is forwarded")
@@ -329,6 +330,7 @@ def test_an_answer_for_which_there_is_no_memory_is_not_charged(tmp_path: Path) -
         east = ProxyProcess(tmp_path, [engines[1].toml()], keys=west.keys, peer=("west", west.url), limits=limits)
         east.start()
         try:
+            east.sees("west")
             assert ask(east, 1, home="west").status_code == 503
             rows = west.rows(expected=2)
             assert [row["forwarded_from"] for row in rows if not row["id"].endswith("-void")] == ["east"]

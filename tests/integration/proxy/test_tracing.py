@@ -180,12 +180,9 @@ def test_another_region_continues_the_trace(receiver: OtlpReceiver, tmp_path: Pa
         peer = ("west", west.url)
         east = ProxyProcess(tmp_path / "p", [local.toml("east")], keys=keys, peer=peer, limits=limits).start()
         proxies.append(east)
-        until(
-            lambda: (
-                ask(east, "x", {"x-warmroute-home": "west", "x-session-id": "s"}).headers["x-warmroute-home"] == "west"
-            ),
-            "west serves it",
-        )
+        east.sees("west")
+        answer = ask(east, "x", {"x-warmroute-home": "west", "x-session-id": "s"})
+        assert answer.headers["x-warmroute-home"] == "west"
         answer = ask(east, "x", {"x-warmroute-home": "west", "x-session-id": "s"})
         receipt_id = answer.headers["x-warmroute-receipt"]
 

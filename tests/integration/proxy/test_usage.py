@@ -71,6 +71,7 @@ def two_regions(folder: Path, made_by: type[Regions] = Regions, tables: str = ""
         of_east = engines[0].toml("east")
         east = ProxyProcess(folder / "p", [of_east], region="east", keys=keys, peer=peer, limits=tables).start()
         proxies.append(east)
+        east.sees("west")
         made = made_by(east, west)
         for turns in (1, 2):
             made.turn(east, "mine", turns)
