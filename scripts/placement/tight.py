@@ -113,20 +113,19 @@ def _at_same_seeds(played: Mapping[str, Sequence[Draw]]) -> dict[str, list[Draw]
 
 
 def _proxies(draws: Draws) -> list[str]:
-    """One proxy and several, at the seeds that all were played at."""
-    of_rows = {"1 proxy": "8 x 1.5 M"} | {row.name: row.name for row in PROXIES if row.name in draws}
-    played = _at_same_seeds({name: draws.get(row, {}).get(OURS, []) for name, row in of_rows.items()})
-    count = len(played["1 proxy"])
-    if len(played) == 1 or not count:
-        return []
-    reached = [(name, [drawn(map(column.read, each)) for column in _COLUMNS]) for name, each in played.items()]
-    one = reached[0][1]
+    """Several proxies and one, each at the seeds that both were played at."""
     cells: list[Sequence[str]] = []
-    for name, found in reached:
-        cells.append((name, *(each.text(column.digits) for each, column in zip(found, _COLUMNS, strict=True))))
-        if found is not one:
-            cells.append(("x one", *(f"{a.median / b.median:.3f}" for a, b in zip(found, one, strict=True))))
-    return table((f"{count} draws", *(column.name for column in _COLUMNS)), cells)
+    for row in PROXIES:
+        of_both = {"1 proxy": "8 x 1.5 M", row.name: row.name}
+        played = _at_same_seeds({name: draws.get(each, {}).get(OURS, []) for name, each in of_both.items()})
+        if not played[row.name]:
+            continue
+        one, several = ([drawn(map(column.read, each)) for column in _COLUMNS] for each in played.values())
+        for name, found in (("1 proxy", one), (row.name, several)):
+            texts = (each.text(column.digits) for each, column in zip(found, _COLUMNS, strict=True))
+            cells.append((f"{name}, {len(played[row.name])} draws", *texts))
+        cells.append(("x one", *(f"{a.median / b.median:.3f}" for a, b in zip(several, one, strict=True))))
+    return table(("proxies", *(column.name for column in _COLUMNS)), cells) if cells else []
 
 
 def _cells(row: Row, bar: Bar, played: Mapping[str, Sequence[Draw]]) -> list[Sequence[str]]:

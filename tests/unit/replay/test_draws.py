@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from scripts.placement import figures
+from scripts.placement import figures, tight
 from scripts.placement.draws import Draw, Draws, keep, kept, play
 from scripts.placement.margins import margins
 from scripts.placement.page import main_page
@@ -124,3 +124,18 @@ def test_the_plot_of_all_rows_marks_what_lies_beyond_its_edge() -> None:
 def test_keeping_draws_leaves_no_other_file(tmp_path: Path) -> None:
     keep({"row": {"warmroute": draws_of(0.5, 1.0)}}, tmp_path / "draws.json")
     assert [path.name for path in tmp_path.iterdir()] == ["draws.json"]
+
+
+def test_a_tight_row_is_held_against_the_best_router_of_each_column_at_the_seeds_of_all() -> None:
+    assert {policy for row in (*tight.BARS, *tight.PROXIES) for policy in row.policies} <= set(POLICIES)
+    assert not {*SEEDS, *TRIAL_SEEDS} & set(tight.SEEDS)
+    row = next(row for row in tight.BARS if row.name == "16 x 1 M")
+
+    def draw(seed: int, computed: float, p90_s: float) -> Draw:
+        return Draw(seed, 0.5, p90_s, 0.03, computed * 1e6, 1.0, 1.0, 1.0, 1.0, 1.0)
+
+    played = {policy: [draw(11, 200, 8.0)] for policy in row.policies}
+    played[tight.OURS] = [draw(11, 100, 2.0), draw(12, 900, 90.0)]
+    text = "\n".join(tight.tight_tables({row.name: played}))
+    assert "| 16 x 1 M, 1 draw |" in text
+    assert "| x the best router (bar) |  | 0.50 (1.02) |  |  | 0.25 (1.02) | 1.00 (1.15) |  | 1.00 (1.02) |" in text
