@@ -16,6 +16,9 @@ from tests.machine import configured
 from tests.subjects.ext_proc_client import PROCESS, Conversation, answer_body, answer_head, body, head
 from tests.subjects.processes import chat, until
 from warmroute_proxy.server.engines.leg import Leg, Receiver
+from warmroute_proxy.server.http.exchange import Request
+from warmroute_proxy.server.picker.answer import GatewayAnswer, Outbox
+from warmroute_proxy.server.picker.exchange import GatewayExchange
 from warmroute_proxy.server.picker.stream import Gateway, Stream
 
 CHAT = "/v1/chat/completions"
@@ -267,3 +270,16 @@ async def _many(it: Scene) -> None:
     finally:
         for channel in channels:
             await channel.close()
+
+
+def test_an_answer_that_breaks_off_without_a_last_word_ends_its_stream_at_once() -> None:
+    woken: list[bool] = []
+    outbox = Outbox(lambda: woken.append(outbox.broken))
+    answer = GatewayAnswer(outbox, lambda _request, _status: None)
+    answer.names = []  # the engine's answer has begun
+    exchange = GatewayExchange(answer, Request(0.0))
+    exchange.start(200, [], b"data: x\n\n")
+    assert woken
+    assert not woken[-1]
+    exchange.abort()
+    assert woken[-1]

@@ -215,7 +215,9 @@ class Proxy:
 
 
 async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
-    """Make all parts; `slot`: the place of this process among several. Asks every engine for its ranks first."""
+    """Make all parts; `slot`: the place of this process among several. Locks the state folder, then asks every engine
+    for its ranks.
+    """
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     number, memory = slot.number if slot is not None else None, _body_memory(config, metrics)

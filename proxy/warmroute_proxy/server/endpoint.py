@@ -291,9 +291,10 @@ class PublicEndpoint:
         request = exchange.request
         if exchange.ended:
             return
+        if isinstance(read, Refusal):  # not raised: its traceback would hold this frame, and so the body
+            exchange.refuse(read)
+            return
         try:
-            if isinstance(read, Refusal):
-                raise read
             self._check_open()
             if caller.region is not None:
                 claim = self._authentication.of_forwarded(request)[1]

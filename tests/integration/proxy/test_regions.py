@@ -29,6 +29,7 @@ from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTE
 from warmroute_proxy.server.regions.forward_claim import Forwards
 
 GRACE = "shutdown_grace_s = 0.2"
+WARNS = '\n[[budget]]\nname = "many"\ntenants = ["second"]\nrequests_per_minute = 1000\nwarn_share = 0.0'
 
 
 class Regions:
@@ -52,7 +53,8 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
         west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys).start()
         proxies.append(west)
         peer = ("west", west.url)
-        east = ProxyProcess(folder / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer, limits=GRACE)
+        own = [engines[0].toml("east")]
+        east = ProxyProcess(folder / "p", own, region="east", keys=keys, peer=peer, limits=GRACE, second=WARNS)
         proxies.append(east)
         east.start().sees("west")
         yield Regions(east, west, engines)
@@ -163,6 +165,19 @@ def test_a_home_without_engines_is_replaced_by_serving_here(regions: Regions) ->
     assert answer.json()["usage"]["warmroute"]["region"] == "east"
     assert regions.west.rows(expected=1)[0]["turn"] == 1
     assert len(regions.west.rows()) == 1
+
+
+def test_a_warning_is_counted_once_where_a_home_cannot_serve(regions: Regions) -> None:
+    stop_all([regions.engines[1].child], seconds(5.0))
+    until(lambda: not regions.west.is_ready(), "west knows that its engine is gone")
+    headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
+    with regions.east.client(tenant=1) as client, regions.east.admin() as admin:
+        answer = client.post("/v1/chat/completions", json=chat("roam"), headers=headers)
+        assert answer.headers["x-warmroute-home"] == "east"
+        assert answer.headers["x-warmroute-budget"].startswith("many; requests_per_minute; ")
+        page = admin.get("/metrics").text
+    assert "warmroute_forward_failures_total 1\n" in page
+    assert 'warmroute_budget_warnings_total{budget="many",limit="requests_per_minute"} 1\n' in page
 
 
 TURN = RegionalTurn(1, 7, None, 3, 0, SettledTurn((), "west", 900, 300, 1, 0, 1, 0, 5))

@@ -126,8 +126,8 @@ def test_one_conversation_of_a_session_is_over_for_all_processes() -> None:
     for each in (router, other.router):
         report(each)
     first, second = (msgspec.structs.replace(turn_of(number, 20), session=99) for number in (1, 2))
-    for facts in (first, second):
-        end(router, send(router, facts, "a"), facts, 1.0)
+    for routing in (first, second):
+        end(router, send(router, routing, "a"), routing, 1.0)
     before = router.working_set.as_dict(2.0)["a"]["protected_tokens"]
     router.observe_session(first.lineage, OVER, 2.0)
     for each in (router, other.router):

@@ -25,6 +25,7 @@ from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.http1 import Connection
 from warmroute_proxy.server.http.listener import Listener
+from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 from warmroute_proxy.server.http.websocket import WebSocket
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.inference_request import InferenceRequest
@@ -64,6 +65,8 @@ def engine() -> Iterator[ScriptedEngine]:
         ("fails", False),
         ("fails", True),
         ("breaks", True),
+        ("large", True),
+        ("refused and large", True),
         ("whole on a WebSocket", True),
         ("fails on a WebSocket", True),
     ],
@@ -79,7 +82,8 @@ async def test_a_turn_is_freed_when_it_has_ended(
     endpoint = proxy.public_endpoint(None, InferenceRequest)  # type: ignore[arg-type]
     listener = Listener(endpoint, proxy.config.limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     port = await listener.listen("127.0.0.1", 0)
-    body = json.dumps(chat(wish, stream=stream)).encode()
+    text = wish + " " * LARGE_BYTES if "large" in wish else wish
+    body = json.dumps(chat(text, stream=stream, n="two" if "refused" in wish else 1)).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {process.keys[0]}\r\n"
     head += f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
     request, messages = head.encode() + body, b""

@@ -104,7 +104,7 @@ def chat_request_of(request: Request) -> Request:
 
 
 def noted(read: ReadRequest, dialect: Dialect, changes: Changes) -> ReadRequest:
-    """The intake of a translated request: its route, and what was changed in it."""
+    """A translated request, with its own route and what was changed in it."""
     if isinstance(dialect, TurnDialect):
         dialect.begins(read.parsed.routing.lineage)
     return read._replace(parsed=replace(read.parsed, route=dialect.route, changes=changes))

@@ -64,7 +64,7 @@ class LargeRequest(NamedTuple):
 
 
 class LargeAnswer(NamedTuple):
-    """What it found. The intake has no body, and copies of what the config says of tenant and model.
+    """What it found: `read` without its body, and with copies of what the config says of tenant and model.
 
     `size`: of the body that now stands in the place of the client's; None where that is as it came. `translated`: what
     was translated, without its body.

@@ -50,7 +50,8 @@ class Outbox:
     def break_off(self) -> None:
         """End the stream with an error."""
         self.broken = True
-        self.wake()
+        if not self.taking:
+            self.wake()
 
 
 class GatewayAnswer:
@@ -94,7 +95,8 @@ class GatewayAnswer:
         """Send the last of it, once the engine's own has ended; of a broken one, at once."""
         self._end = data
         if broken:
-            self._engine_ended = self._outbox.broken = True
+            self._engine_ended = True
+            self._outbox.break_off()
         self._send_end()
 
     def engine_ended(self) -> None:

@@ -185,11 +185,10 @@ class ForwardedRequest:
         self._last_data_s = self._path.clock()
         self._status = status
         self._headers = [(name, headers[name]) for name in _PASSED_BACK if name in headers]
-        self._headers += self._path.admission.limits.sent_headers(self.parsed)
         self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         if self._is_stream:
             self._path.router.first_token(self._ticket, self._last_data_s)
-            self._exchange.start(status, self._headers)
+            self._exchange.start(status, self._sent_headers())
 
     def on_body(self, data: bytes) -> None:
         self._last_data_s = self._path.clock()
@@ -236,7 +235,11 @@ class ForwardedRequest:
         if self._is_stream:
             self._exchange.end()
         else:
-            self._exchange.respond(self._status, self._headers, body)
+            self._exchange.respond(self._status, self._sent_headers(), body)
+
+    def _sent_headers(self) -> list[tuple[str, str]]:
+        """Those of the home, and what is left of the limits here."""
+        return [*self._headers, *self._path.admission.limits.sent_headers(self.parsed)]
 
     def _unreadable(self, problem: str) -> None:
         """The home's answer is none in the client's API: its row is voided."""
