@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from warmroute_cli.ladder.what_if import Difference
 
 UNKNOWN: Final = "-"
+NO_REMEDY: Final = "no loss that is known here could be won back"
 _STEPS: Final = (
     Column("step"), Column("cached tokens", is_number=True), Column("of prompt", is_number=True),
     Column("lost", is_number=True), Column("price USD", is_number=True), Column("lost USD", is_number=True),
@@ -87,7 +88,7 @@ def _remedies(sums: LadderSums, most: int) -> list[str]:
         )
         for win in wins(sums.by_cause())
     ]
-    return fitted(_REMEDIES, rows, "how", most, "") if rows else ["nothing is lost that could be won back"]
+    return fitted(_REMEDIES, rows, "how", most, "") if rows else textwrap.wrap(NO_REMEDY, most)
 
 
 def _groups(ladder: Ladder, most: int, limit: int) -> list[str]:
