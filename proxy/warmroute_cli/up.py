@@ -15,6 +15,7 @@ from warmroute_cli.fleet import CONTEXT_TOKENS, REGIONS, FleetOptions, LocalFlee
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.running import Address
 from warmroute_cli.state import locked_state
+from warmroute_proxy.server.base.port_owner import port_owner
 
 LOOK_S = 0.5
 HOST = "127.0.0.1"
@@ -72,7 +73,7 @@ def _ports(first: int | None, kept_ports: Ports, state_dir: Path) -> Ports:
     for port in _all(ports):
         if problem := _problem(port):
             hint = "--port N takes N and the three after it, --port 0 takes free ones"
-            raise FleetError(f"port {port} cannot be used ({problem}): {hint}")
+            raise FleetError(f"port {port} cannot be used ({problem}{port_owner(port)}): {hint}")
     return ports
 
 

@@ -52,12 +52,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
 def test_the_ladder_of_a_demo_ends_at_its_ledgers(
     demo: tuple[subprocess.CompletedProcess[str], dict[str, Any], Path],
 ) -> None:
-    _, _, folder = demo
+    played, _, folder = demo
     prices = {}
     for name in ("demo-off", "demo-on"):
         rows = [
             row for region in ("east", "west") for row in read_rows(folder / f"state/{name}/{region}/ledger.sqlite")
         ]
+        assert f"warmroute ladder state/{name}\n" in played.stdout
         done = ran([*COMMAND, "ladder", f"state/{name}", "--by", "harness", "--json"], folder, timeout_s=60)
         found = json.loads(done.stdout)
         assert done.returncode == 0, done.stderr

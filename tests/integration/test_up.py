@@ -255,4 +255,5 @@ def test_a_port_can_be_chosen_and_one_that_is_taken_is_named(tmp_path: Path) -> 
         port = taken.getsockname()[1]
         done = command(tmp_path, "up", "--port", str(port))
         assert done.returncode == 2
-        assert f"port {port} cannot be used" in done.stderr
+        assert f"port {port} cannot be used (Address already in use by python" in done.stderr
+        assert f", pid {os.getpid()})" in done.stderr

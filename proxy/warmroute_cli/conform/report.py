@@ -7,7 +7,7 @@ from typing import Any
 
 from warmroute_cli.conform.trial import Trial
 from warmroute_cli.conform.verdicts import FAIL, NOT_TRIED, Cell
-from warmroute_cli.tables import Column, Row, fitted
+from warmroute_cli.tables import GAP, LEAST_NOTES, Column, Row, fitted
 
 VERSION = 1
 """Of the profile that is checked, and of this JSON."""
@@ -18,16 +18,23 @@ Results = dict[str, tuple[Trial, Sequence[Cell]]]
 
 def table(api: str, trial: Trial, cells: Sequence[Cell], most: int) -> list[str]:
     """The lines of one API's results, at most so wide where a request is not longer."""
-    rows = [Row([cell.check, cell.state], cell.finding.split()) for cell in cells]
-    lines = fitted(
-        [Column(trial.endpoint.hider.text(f"{api}, model {trial.model}")), Column("state")], rows, "finding", most, ""
-    )
+    title = trial.endpoint.hider.text(f"{api}, model {trial.model}")
+    first = max(len(title), *(len(cell.check) for cell in cells))
+    beside = most - first - len(NOT_TRIED) - 2 * len(GAP)
+    room = beside if beside >= LEAST_NOTES else most - len(GAP)
+    rows = [Row([cell.check, cell.state], _words(cell.finding, room)) for cell in cells]
+    lines = fitted([Column(title), Column("state")], rows, "finding", most, "")
     for cell in cells:
         if cell.state == FAIL:
             lines += ["", f"{cell.check}: shown by"]
             for exchange in cell.shown_by:
                 lines += textwrap.wrap(exchange.line(), most, initial_indent="  ", subsequent_indent="    ")
     return lines
+
+
+def _words(finding: str, most: int) -> list[str]:
+    """Its words; those that are longer than a line, such as a server's JSON, in pieces."""
+    return [word[at : at + most] for word in finding.split() for at in range(0, len(word), most)]
 
 
 def counted(cells: Sequence[Cell]) -> str:

@@ -48,6 +48,11 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         write_json(arguments.json, summary)
     report.show(out, summary, on)
+    for name, _ in PASSES:
+        folder = f"{arguments.state_dir}/demo-{name}"
+        out.print(
+            f"Where tokens were lost with affinity {name}: warmroute ladder {folder}", markup=False, soft_wrap=True
+        )
     failures = results.failures(summary)
     report.show_problems(out, failures + errors_of([off, on]), [*off.violations, *on.violations])
     return 1 if failures else 0

@@ -3,22 +3,29 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from warmroute.contract import receipt as receipts
 from warmroute_cli.demo.audit import ClientTurn, Violation
 from warmroute_cli.demo.results import Pass, token_sums
+from warmroute_cli.tables import Column, Row, fitted, width
 
 WIDTH = 120
 VIOLATIONS_SHOWN = 10
 NANO_PER_USD = 1e9
 PLAIN_LINES = 4
 """Lines a pass prints on its way where the output is no terminal."""
+
+_COLUMNS: Final = (
+    Column("harness"),
+    *(Column(name, is_number=True, optional=name in {"prompt", "ideal", "TTFT p90 ms", "list"}) for name in (
+        "turns", "prompt", "cached", "hit off", "hit on", "ideal", "TTFT p50 ms", "TTFT p90 ms", "list", "price",
+        "saved",
+    )),
+)  # fmt: skip
 
 CAVEAT = (
     "These are figures of the embedded engine: a model of a serving engine's scheduler and cache, not a measurement "
@@ -34,8 +41,7 @@ class Advance(Protocol):
 
 def console() -> Console:
     """The terminal, or a page of fixed width where there is none."""
-    found = Console(highlight=False)
-    return found if found.is_terminal and found.width <= WIDTH else Console(highlight=False, width=WIDTH)
+    return Console(highlight=False, width=min(WIDTH, width()))
 
 
 @contextmanager
@@ -66,7 +72,8 @@ def progress(out: Console, title: str, total: int) -> Iterator[Advance]:
 def show(out: Console, summary: Mapping[str, Any], on: Pass) -> None:
     """Print the table, one receipt, and the caveat."""
     out.print()
-    out.print(table(summary, on))
+    out.print("Affinity off (round robin) and on; tokens and USD: on; TTFT: off / on")
+    out.print("\n".join(table(summary, on, out.width)), markup=False, soft_wrap=True)
     out.print()
     best = _shown_turn(on.turns)
     if best is not None:
@@ -86,24 +93,13 @@ def show_problems(out: Console, failures: Sequence[str], violations: Sequence[Vi
         out.print(f"  and {len(violations) - VIOLATIONS_SHOWN} more")
 
 
-def table(summary: Mapping[str, Any], on: Pass) -> Table:
+def table(summary: Mapping[str, Any], on: Pass, most: int) -> list[str]:
     """Per harness and in total; tokens and money are those of the pass with affinity on."""
-    found = Table(
-        title="Affinity off (round robin) and on; tokens and prices: on",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        collapse_padding=True,
-    )
-    found.add_column("harness", no_wrap=True)
-    for head in ("turns", "prompt\ntokens", "cached\ntokens", "hit\noff", "hit\non", "hit\nideal"):
-        found.add_column(head, justify="right", no_wrap=True)
-    for head in ("TTFT p50 ms\noff / on", "TTFT p90 ms\noff / on", "list\nUSD", "price\nUSD", "saved\nUSD"):
-        found.add_column(head, justify="right", no_wrap=True)
-    for name, figures in summary["by_harness"].items():
-        found.add_row(name, *_cells(figures, [turn for turn in on.turns if turn.harness == name]))
-    found.add_section()
-    found.add_row("all", *_cells(summary, on.turns), style="bold")
-    return found
+    rows = [
+        Row([name, *_cells(figures, [turn for turn in on.turns if turn.harness == name])])
+        for name, figures in summary["by_harness"].items()
+    ]
+    return fitted(_COLUMNS, [*rows, Row(["all", *_cells(summary, on.turns)])], "", most)
 
 
 def _cells(figures: Mapping[str, Any], turns: Sequence[ClientTurn]) -> Iterable[str]:

@@ -1,5 +1,6 @@
 """The ladder as text: a line for each step, what would win the losses back, and a line for each group."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from warmroute_cli.ladder.what_if import Difference
 
 UNKNOWN: Final = "-"
+NO_REMEDY: Final = "no loss that is known here could be won back"
 _STEPS: Final = (
     Column("step"), Column("cached tokens", is_number=True), Column("of prompt", is_number=True),
     Column("lost", is_number=True), Column("price USD", is_number=True), Column("lost USD", is_number=True),
@@ -41,7 +43,7 @@ def what_if_table(first: Ladder, others: "Sequence[Difference]", most: int) -> l
     for each in others:
         notes = [f"{cause} {tokens:+,} ({_signed(nanousd)} USD)" for cause, (tokens, nanousd) in each.causes.items()]
         share = _share(each.delivered, first.all)
-        price = _usd(each.price_nanousd) if first.all.is_rated or each.price_nanousd else UNKNOWN
+        price = usd(each.price_nanousd) if first.all.is_rated or each.price_nanousd else UNKNOWN
         rows.append(
             Row([each.name, share, price, _signed(each.more_nanousd) if first.all.is_rated else UNKNOWN], notes)
         )
@@ -58,8 +60,8 @@ def _steps(sums: LadderSums, most: int) -> list[str]:
     for step in (PROMPT, *STEPS):
         tokens, nanousd = levels[step]
         is_billed = step == STEPS[-1] and sums.billed_rows > 0
-        price = _usd(nanousd) if sums.is_rated or is_billed else UNKNOWN
-        lost_usd = _usd(nanousd - before_nanousd) if sums.is_rated else UNKNOWN
+        price = usd(nanousd) if sums.is_rated or is_billed else UNKNOWN
+        lost_usd = usd(nanousd - before_nanousd) if sums.is_rated else UNKNOWN
         if step == PROMPT:
             rows.append(Row([step, f"{tokens:,}", _share(tokens, sums), "", price, ""]))
         elif step in sums.known:
@@ -81,12 +83,12 @@ def _reasons(sums: LadderSums, step: str) -> list[str]:
 def _remedies(sums: LadderSums, most: int) -> list[str]:
     rows = [
         Row(
-            [win.remedy.name, f"{win.tokens:,}", _usd(win.nanousd) if sums.is_rated else UNKNOWN],
+            [win.remedy.name, f"{win.tokens:,}", usd(win.nanousd) if sums.is_rated else UNKNOWN],
             win.remedy.how.split(),
         )
         for win in wins(sums.by_cause())
     ]
-    return fitted(_REMEDIES, rows, "how", most, "") if rows else ["nothing is lost that could be won back"]
+    return fitted(_REMEDIES, rows, "how", most, "") if rows else textwrap.wrap(NO_REMEDY, most)
 
 
 def _groups(ladder: Ladder, most: int, limit: int) -> list[str]:
@@ -100,7 +102,8 @@ def _groups(ladder: Ladder, most: int, limit: int) -> list[str]:
     rows = [_group(key, sums, shown) for key, sums in groups[:limit]]
     lines = fitted(columns, rows, "", most)
     if len(groups) > limit:
-        lines.append(f"{len(groups) - limit} more groups, each cheaper than these: --limit or --json shows them")
+        more = f"{len(groups) - limit} more groups, each cheaper than these: --limit or --json shows them"
+        lines += textwrap.wrap(more, most)
     return lines
 
 
@@ -109,20 +112,10 @@ def _group(key: str, sums: LadderSums, shown: Sequence[str]) -> Row:
     lost = sums.price_nanousd - levels["reachable"][1]
     shares = [_share(levels[step][0], sums) if step in sums.known else UNKNOWN for step in shown]
     billed = sums.billed_rows > 0
-    money = [_short(sums.price_nanousd) if billed else UNKNOWN]
-    money.append(_short(lost) if billed and sums.is_rated and "reachable" in sums.known else UNKNOWN)
+    money = [usd(sums.price_nanousd) if billed else UNKNOWN]
+    money.append(usd(lost) if billed and sums.is_rated and "reachable" in sums.known else UNKNOWN)
     return Row([key or "(none)", f"{sums.turns:,}", f"{sums.prompt_tokens:,}", *shares, *money])
 
 
 def _share(tokens: int, sums: LadderSums) -> str:
     return f"{tokens / sums.prompt_tokens:.1%}" if sums.prompt_tokens else UNKNOWN
-
-
-def _usd(nanousd: int) -> str:
-    """Exact."""
-    return usd(nanousd)
-
-
-def _short(nanousd: int) -> str:
-    """Rounded; JSON has nanodollars."""
-    return f"{nanousd / 1e9:,.4f}"

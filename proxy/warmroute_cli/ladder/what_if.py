@@ -129,6 +129,7 @@ def ladder_of(trace: Trace, case: Case, rates: Rates | None, by: str | None = No
 def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[LadderTurn]:
     _, played = run_watched(trace, case.setup, case.policy)
     reachable = _reachable(trace)
+    of_prompts = _reachable(trace, answers=False) if case.setup.decodes else reachable
     for turn in played:
         request = turn.request
         most = max(reachable[request.number], turn.cached_tokens)
@@ -142,15 +143,17 @@ def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[LadderTurn]:
             "billed": turn.cached_tokens,
         }
         keys = {"session": str(request.session), "model": "", "day": ""}
+        not_kept = max(0, most - max(held, of_prompts[request.number]))  # of answers, which decode workers alone have
         yield reports.turn_of(
             Report(
-                prompt_tokens=request.input_tokens, completion_tokens=request.output_tokens, levels=levels, keys=keys
+                prompt_tokens=request.input_tokens, completion_tokens=request.output_tokens, levels=levels, keys=keys,
+                loss={"not_kept": not_kept},
             )
-        )
+        )  # fmt: skip
 
 
-def _reachable(trace: Trace) -> list[int]:
-    """Of each request: the tokens at its beginning that requests before it have sent or were answered with."""
+def _reachable(trace: Trace, *, answers: bool = True) -> list[int]:
+    """Of each request: the tokens at its beginning that requests before it have sent, or were answered with."""
     seen: set[int] = set()
     found = []
     for request in trace.requests:
@@ -159,8 +162,8 @@ def _reachable(trace: Trace) -> list[int]:
             if block not in seen:
                 break
             matched += 1
-        seen.update(request.blocks[: (request.input_tokens + request.output_tokens) // size])
-        found.append(min(matched * size, request.input_tokens - 1))
+        seen.update(request.blocks[: (request.input_tokens + answers * request.output_tokens) // size])
+        found.append(min(matched, (request.input_tokens - 1) // size) * size)  # an engine computes the last token
     return found
 
 

@@ -158,7 +158,7 @@ def _cause(step: str, tokens: int, report: Report, levels: Mapping[str, int]) ->
         return "new" if levels["reachable"] else "cold"
     if (report.units is not None or report.levels is not None) and step in {"kept", "chosen"}:
         return {"kept": "evicted", "chosen": "moved"}[step]
-    if report.loss is not None and step in {"predicted", "delivered"}:
+    if report.loss is not None and report.levels is None and step in {"predicted", "delivered"}:
         return "underpredicted" if (tokens > 0) == (step == "predicted") else "overpredicted"
     return UNEXPLAINED
 

@@ -1,14 +1,18 @@
 """Requests and counts of the three APIs that `warmroute conform` tries, and what it announces."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from warmroute.contract.money import Rates
 from warmroute_cli.conform.arguments import APIS
 from warmroute_cli.conform.checks import checks_of, cost_of
+from warmroute_cli.conform.hiding import Hider
+from warmroute_cli.conform.report import table
 from warmroute_cli.conform.shapes import SIGNALS, Asked, Counts, counts_of, key_headers, shape_of
-from warmroute_cli.conform.trial import TrialOptions
+from warmroute_cli.conform.trial import Trial, TrialOptions
+from warmroute_cli.conform.verdicts import NOT_TRIED, Cell
 from warmroute_cli.conform.wire import Endpoint, NotReached
 
 
@@ -71,3 +75,13 @@ def test_a_key_in_an_address_is_not_repeated() -> None:
     with pytest.raises(NotReached) as refused:
         Endpoint("ftp://wr-secret@host", ("wr-secret", ""), 1.0)
     assert "wr-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("most", [60, 80, 120])
+def test_a_finding_of_one_long_word_fits_the_table(most: int) -> None:
+    word = f'{{"error":"{"x" * 150}"}}'
+    cells = [Cell("n > 1", NOT_TRIED, f"refused: answered 400: {word}"), Cell("keeps tools", "pass", "83 tokens more")]
+    trial = SimpleNamespace(endpoint=SimpleNamespace(hider=Hider(("key",))), model="tiny")
+    lines = table("openai", cast("Trial", trial), cells, most)
+    assert max(map(len, lines)) <= most
+    assert word in "".join(line.split()[-1] for line in lines[1:])

@@ -7,6 +7,7 @@ import pytest
 
 from warmroute_cli.demo.audit import ClientTurn, Violation
 from warmroute_cli.demo.ideal import Ideal
+from warmroute_cli.demo.report import table
 from warmroute_cli.demo.results import Pass, failures, summarize
 
 RTT_MS = 30.0
@@ -98,3 +99,13 @@ def test_a_price_that_is_not_below_list_fails(ideal: dict[str, Ideal]) -> None:
 def test_percentiles_of_nothing_are_absent(ideal: dict[str, Ideal]) -> None:
     on = replace(one_pass(800, 1.0), finished=[])
     assert summarize(on, on, ideal, RTT_MS)["ttft_ms"]["on"] == {"p50": None, "p90": None}
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_a_table_of_any_width_cuts_no_figure(ideal: dict[str, Ideal], width: int) -> None:
+    off, on = one_pass(200, 100.0), one_pass(800, 10.0)
+    lines = table(summarize(off, on, ideal, RTT_MS, ["aider", "codex"]), on, width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    for figure in ("codex", "2,400", "20.0%", "80.0%", "101 / 11", "0.0000"):
+        assert figure in text

@@ -149,3 +149,27 @@ def test_dropped_pages_are_in_the_notes(tmp_path: Path, capsys: Capture, monkeyp
     monkeypatch.setattr(prefixes, "MAX_PAGES", 4)
     (tmp_path / "log").write_text(finished(1))
     assert any("pages of prompts were dropped" in note for note in shown(capsys, tmp_path / "log")["notes"])
+
+
+@pytest.mark.parametrize("words", [["{}"], ["--config", "{}"]])
+def test_a_file_that_is_not_there_is_named(words: list[str], tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "gone"
+    assert main(["ladder", *(word.format(file) for word in words)]) == 2
+    said = capsys.readouterr().err
+    assert str(file) in said
+    assert "cannot be read: No such file or directory\n" in said
+    assert "Errno" not in said
+
+
+def test_groups_have_their_exact_cost_at_any_width(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = {"a": 12_345_678, "b": 1, "c": 2}
+    rows = [{"spend": cost / 1e9, "prompt_tokens": 5, "model": model} for model, cost in spent.items()]
+    (tmp_path / "log").write_text("\n".join(map(json.dumps, rows)))
+    for columns in (40, 80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["ladder", str(tmp_path / "log"), "--by", "model", "--limit", "1"]) == 0
+        out = capsys.readouterr().out
+        assert max(map(len, out.split("\n\n", 1)[1].splitlines())) <= columns
+        assert "0.012345678" in out  # of one group alone

@@ -69,6 +69,32 @@ def test_steps_do_not_rise_but_for_what_is_named(trace: Path, capsys: Capture) -
         assert step["lost_tokens"] == sum(cause["tokens"] for cause in step["causes"])
 
 
+def test_answers_that_decode_workers_alone_have_are_not_evicted(tmp_path: Path, capsys: Capture) -> None:
+    trace = tmp_path / "answers.jsonl"
+    turns: list[list[Any]] = [
+        [0.0, 4_096 * at, 2_048, 8 * at + 4, 8 * at - 4 if at > 1 else 0, at - 2, 5.0, 1.0] for at in (1, 2, 3)
+    ]
+    turns[0][5] = None
+    trace.write_text(json.dumps({"block": 512, "tool_tokens": 1_024, "system_tokens": 1_024, "turns": turns}))
+
+    def lost(workers: str) -> dict[str, int]:
+        found = played(capsys, trace, "--as-it-is", f"workers={workers},kv-tokens=100M")
+        return {cause["cause"]: cause["tokens"] for step in found["steps"][1:] for cause in step["causes"]}
+
+    assert lost("2:2")["not_kept"] > 0
+    assert "evicted" not in lost("2:2")
+    assert "not_kept" not in lost("2")
+
+
+def test_the_last_page_of_a_prompt_that_is_sent_again_is_not_evicted(tmp_path: Path, capsys: Capture) -> None:
+    trace = tmp_path / "again.jsonl"
+    turns: list[list[Any]] = [[0.0, 4_096, 64, 8, 0, None, 5.0, 1.0], [0.0, 4_096, 64, 8, 8, 0, 5.0, 1.0]]
+    trace.write_text(json.dumps({"block": 512, "tool_tokens": 1_024, "system_tokens": 1_024, "turns": turns}))
+    found = played(capsys, trace, "--as-it-is", "workers=1")
+    tokens = {step["step"]: step["tokens"] for step in found["steps"]}
+    assert tokens["reachable"] == tokens["kept"] == tokens["delivered"] == 4_096 - 512
+
+
 @pytest.mark.parametrize("tiers", ["20k:200k", "20k:40k:2M"])
 def test_what_lower_tiers_hold_is_kept(trace: Path, capsys: Capture, tiers: str) -> None:
     found = played(capsys, trace, "--as-it-is", f"policy=round_robin,workers=3,kv-tokens={tiers}")
