@@ -379,18 +379,14 @@ def losses_of(
             if before.region != here:
                 other_region = max(other_region, tokens)
         last_turn = LastTurn(
-            tokens,
-            before.completion_tokens or 0,
-            decision.cache_worker in before.workers,
-            before.salt_epoch != routing.salt_epoch,
-            before.region == here,
-        )
+            tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
+            before.salt_epoch != routing.salt_epoch, before.region == here,
+        )  # fmt: skip
     elif earlier is not None and routing.turn > earlier.turn and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
-        at_home = decision.cache_worker in earlier.workers
         last_turn = LastTurn(
-            earlier.prompt_tokens, earlier.completion_tokens, at_home, salt_changed=False,
-            same_region=earlier.region == here,
+            earlier.prompt_tokens, earlier.completion_tokens, decision.cache_worker in earlier.workers,
+            salt_changed=False, same_region=earlier.region == here,
         )  # fmt: skip
     expected, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
     estimates = IndexEstimates(known, expected, moved, other_region, decision.restarted_tokens)
