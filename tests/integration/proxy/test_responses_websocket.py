@@ -437,6 +437,8 @@ def test_a_turn_with_a_key_is_charged_once_whatever_connection_its_retry_takes(
         assert len(engine.bodies) == asked + 1
         again.answer("further", previous_response_id=done["id"])  # it goes on with the answer that was joined
         assert said(engine)[-2:] == ["Slowly.", "further"]
+        again.answer("aside", previous_response_id=done["id"], stream_id="s")  # so does the other stream that did
+        assert said(engine)[-2:] == ["Slowly.", "aside"]
     assert proxy.row(begun.replace("resp_", "wr-"))["outcome"] == "completed"
 
 

@@ -288,7 +288,7 @@ class ResponsesSocket:
         """
         if not previous:
             return None
-        other = self._last_responses.get(previous)
+        other = stream if previous == stream.last_id else self._last_responses.get(previous)
         history = None if other is None else other.history
         conversation = None if history is None else history.conversation
         if history is None or conversation is None:
@@ -344,7 +344,8 @@ class ResponsesSocket:
     ) -> None:
         if stream.history is not None and stream.history is not held:
             self._kept_conversations.drop(stream.history)
-        self._last_responses.pop(stream.last_id, None)
+        if self._last_responses.get(stream.last_id) is stream:  # two may have joined one answer by its key
+            del self._last_responses[stream.last_id]
         stream.history = self._kept_conversations.keep(held, tenant, conversation)
         stream.last_id = response_id
         if stream.history is not None:
