@@ -338,8 +338,8 @@ def test_a_client_that_leaves_within_a_turn_pays_as_over_http(
         lines = stream.iter_lines()
         next(line for line in lines if "output_text.delta" in line)
         over_http = stream.headers["x-warmroute-receipt"]
-    agent.may_end.set()
     rows = [proxy.row(each.replace("resp_", "wr-")) for each in (over_websocket, over_http)]
+    agent.may_end.set()
     paid = [(row["outcome"], row["prompt_tokens"], row["completion_tokens"]) for row in rows]
     assert paid[0] == paid[1]
     assert paid[0][0] == "client_left"
