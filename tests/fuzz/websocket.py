@@ -94,7 +94,7 @@ def run(pieces: list[bytes]) -> tuple[list[bytes], list[tuple[str, ...]], bytes]
     echo, transport, memory = Echo(), Transport(), plenty()
     connections = OpenConnections(echo, LIMITS, lambda: 0.0, memory)
     lines = connections.reads = Lines()
-    kept, opened, offer = KeptConversations(memory), OpenConversations(lambda _: None), Request(0.0)
+    kept, opened, offer = KeptConversations(memory), OpenConversations(lambda _: None, {}), Request(0.0)
     connections.use("t")
     socket = WebSocket(connections, "t", lambda made: ResponsesSocket(made, offer, kept, opened, lambda _: echo.terms))
     socket.connection_made(transport)  # type: ignore[arg-type]

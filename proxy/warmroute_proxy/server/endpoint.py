@@ -20,6 +20,7 @@ from warmroute_proxy.server.base.metrics import Counter
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.gemini import GEMINI, cut_key
+from warmroute_proxy.server.dialects.open_conversations import OpenConversations
 from warmroute_proxy.server.dialects.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.dialects.responses import RESPONSES
 from warmroute_proxy.server.dialects.responses_socket import ResponsesSockets
@@ -79,7 +80,9 @@ class PublicEndpoint:
         self._control_plane = control_plane
         self._new_request = new_request
         self._token_counts = TokenCounts(path.engines, path.placing.router, parser.counted_tokens_per_minute)
-        self._sockets = ResponsesSockets(parser.terms, self._over)
+        self._sockets = ResponsesSockets(
+            parser.terms, OpenConversations(self._over, path.placing.router.working_set.turns_of_open)
+        )
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:

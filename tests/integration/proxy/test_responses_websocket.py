@@ -338,8 +338,8 @@ def test_a_client_that_leaves_within_a_turn_pays_as_over_http(
         lines = stream.iter_lines()
         next(line for line in lines if "output_text.delta" in line)
         over_http = stream.headers["x-warmroute-receipt"]
-    agent.may_end.set()
     rows = [proxy.row(each.replace("resp_", "wr-")) for each in (over_websocket, over_http)]
+    agent.may_end.set()
     paid = [(row["outcome"], row["prompt_tokens"], row["completion_tokens"]) for row in rows]
     assert paid[0] == paid[1]
     assert paid[0][0] == "client_left"
@@ -437,6 +437,8 @@ def test_a_turn_with_a_key_is_charged_once_whatever_connection_its_retry_takes(
         assert len(engine.bodies) == asked + 1
         again.answer("further", previous_response_id=done["id"])  # it goes on with the answer that was joined
         assert said(engine)[-2:] == ["Slowly.", "further"]
+        again.answer("aside", previous_response_id=done["id"], stream_id="s")  # so does the other stream that did
+        assert said(engine)[-2:] == ["Slowly.", "aside"]
     assert proxy.row(begun.replace("resp_", "wr-"))["outcome"] == "completed"
 
 

@@ -11,6 +11,7 @@ from tests.subjects.websockets import Socket
 
 from .test_admission import USAGE, Gate, Scene, scene, worker
 
+KEPT = "warmroute_body_memory_bytes"
 POOL = 30_000
 """Tokens; an unknown prompt counts as a token for 4 bytes or so."""
 
@@ -176,6 +177,49 @@ def test_a_client_that_closes_its_websocket_within_a_turn_or_connects_again_may_
         it.gate.open()
         until(lambda: books(it)["in_use"] == 0, "the turn is broken off")
         assert books(it)["protected_tokens"] > 0
+
+
+def test_a_conversation_that_goes_on_elsewhere_is_not_over_when_a_websocket_closes(tmp_path: Path) -> None:
+    """On another connection, as that of a sub-agent with the same prompt, or by POST."""
+    key = {"x-session-affinity": "ticket-4711"}
+    with scene(tmp_path, running=100) as it:
+        small_pool(it)
+        it.gate.open_for_all()
+        with Socket(it.proxy, headers=key) as first:
+            first.answer(long_text("first"))
+            kept = it.metric(KEPT)
+            with Socket(it.proxy, headers=key) as second:
+                second.answer(long_text("first"))
+            kept_are(it, kept)
+            assert books(it)["protected_tokens"] > 0
+            first.answer(long_text("first"))
+            assert answer(it.send(long_text("first"), headers=key))[0] == 200
+        kept_are(it, 0)
+        assert books(it)["protected_tokens"] > 0
+        with Socket(it.proxy, headers=key) as last, Socket(it.proxy, headers=key) as before:
+            before.answer(long_text("first"))
+            last.answer(long_text("first"))
+            before.connection.close()
+        until(lambda: books(it)["protected_tokens"] == 0, "the last connection has ended it")
+
+
+def test_a_turn_that_failed_is_none_that_its_client_is_done_with(tmp_path: Path) -> None:
+    """It connects again for its retry."""
+    key = {"x-session-affinity": "ticket-4711"}
+    with scene(tmp_path, running=100, limits="queue_requests = 1") as it:
+        small_pool(it)
+        it.gate.open_for_all()
+        with Socket(it.proxy, headers=key) as socket:
+            socket.answer(long_text("first"))
+            it.engine.script = lambda handler: handler.reply(400, b'{"message":"no"}')
+            assert socket.ask(long_text("first"))["type"] == "error"
+        kept_are(it, 0)
+        assert books(it)["protected_tokens"] > 0
+
+
+def kept_are(it: Scene, size_bytes: float) -> None:
+    """Wait until WebSockets keep so many bytes: a closed one keeps none, and its end is known then."""
+    until(lambda: it.metric(KEPT) == size_bytes, f"{size_bytes} bytes are kept")
 
 
 def counted(gate: Gate) -> Script:

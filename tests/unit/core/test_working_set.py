@@ -137,6 +137,19 @@ def test_one_conversation_of_a_session_is_over_for_all_processes() -> None:
     assert other.router.working_set.as_dict(2.0)["a"]["protected_tokens"] == 0
 
 
+def test_a_turn_of_an_open_conversation_is_counted_whichever_process_sends_it() -> None:
+    workers = [Worker(id_, id_, 0, "aggregated") for id_ in IDS]
+    other = Replica("east", workers, send=lambda *_: None)
+    router = Replica("east", workers, send=lambda event, now_s: other.apply(0, event, now_s)).router
+    turn = turn_of(1, 20)
+    for each in (router, other.router):
+        each.working_set.turns_of_open[turn.lineage] = 0
+    for to in IDS:
+        end(router, send(router, turn, to), turn, 1.0)
+        send(router, turn_of(2, 20), to)
+    assert [each.working_set.turns_of_open for each in (router, other.router)] == [{turn.lineage: 2}] * 2
+
+
 def test_a_turn_waits_for_memory_no_longer_than_the_bound_where_no_worker_can_be_used() -> None:
     """Nobody looks for a place for it then, so that only its time ends the wait."""
     queue: Queue[str] = Queue(10, 10**6, timeout_s=30.0, memory_wait_s=60.0)

@@ -68,7 +68,7 @@ class Socket(WebSocket):
         offer = Request(0.0)
         self.events: list[Any] = []
         self.code = 0
-        opened = OpenConversations(lambda _: None)
+        opened = OpenConversations(lambda _: None, {})
         super().__init__(
             connections, "t", lambda made: ResponsesSocket(made, offer, kept, opened, lambda _: endpoint.terms)
         )

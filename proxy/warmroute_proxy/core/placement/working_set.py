@@ -50,6 +50,8 @@ class WorkingSet:
         self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
         self._ends: dict[int, int] = {}  # how the last turns of idle conversations ended
         self._refresh_at_s = 0.0
+        self.turns_of_open: dict[int, int] = {}
+        """Turns that were sent of conversations which are open on WebSockets of this process: those that it has."""
 
     # What happens to turns
 
@@ -64,6 +66,8 @@ class WorkingSet:
         session, where that is known.
         """
         lineage, worker = ticket.lineage, ticket.cache_worker
+        if lineage in self.turns_of_open:
+            self.turns_of_open[lineage] += 1
         self.belongs(lineage, session)
         if worker.worker is None:
             return

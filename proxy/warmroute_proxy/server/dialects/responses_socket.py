@@ -81,12 +81,10 @@ class _Stream:
 class ResponsesSockets:
     """Opens WebSockets."""
 
-    def __init__(self, terms: Callable[[TenantConfig], Terms], over: Callable[[int], None]) -> None:
-        """`terms`: what a translation of a tenant's request depends on; `over`: is told the lineages of conversations
-        that are.
-        """
+    def __init__(self, terms: Callable[[TenantConfig], Terms], open_conversations: OpenConversations) -> None:
+        """`terms`: what a translation of a tenant's request depends on."""
         self._terms = terms
-        self._open_conversations = OpenConversations(over)
+        self._open_conversations = open_conversations
         self._kept_conversations: KeptConversations | None = None
 
     def open(self, request: Request, exchange: Exchange) -> None:
@@ -199,7 +197,7 @@ class ResponsesSocket:
         self._is_gone = True
         for stream in self._streams.values():
             if stream.lineage is not None:
-                self._open_conversations.closed(stream.lineage, self, over=over)
+                self._open_conversations.closed(stream.lineage, stream, over=over)
             stream.waiting.clear()
             running, stream.running = stream.running, None  # else both would wait for the garbage collector
             if running is not None:
@@ -290,7 +288,7 @@ class ResponsesSocket:
         """
         if not previous:
             return None
-        other = self._last_responses.get(previous)
+        other = stream if previous == stream.last_id else self._last_responses.get(previous)
         history = None if other is None else other.history
         conversation = None if history is None else history.conversation
         if history is None or conversation is None:
@@ -311,15 +309,17 @@ class ResponsesSocket:
         if self._is_gone:
             return
         if stream.lineage not in (None, lineage):
-            self._open_conversations.closed(stream.lineage, self, over=False)
+            self._open_conversations.closed(stream.lineage, stream, over=False)
         stream.lineage = lineage
-        self._open_conversations.opened(lineage, self)
+        self._open_conversations.opened(lineage, stream)
 
     def _ended(self, stream: _Stream, exchange: TurnExchange) -> None:
         """A turn has ended: keep its conversation, and go on."""
         if self._is_gone:
             return
         held, stream.continues = stream.continues, None
+        if exchange.dialect.is_whole and stream.lineage is not None:
+            self._open_conversations.answered(stream.lineage)
         try:
             answered = exchange.dialect.answered()
         except Exception as error:  # whatever goes wrong, the turn has ended
@@ -344,7 +344,8 @@ class ResponsesSocket:
     ) -> None:
         if stream.history is not None and stream.history is not held:
             self._kept_conversations.drop(stream.history)
-        self._last_responses.pop(stream.last_id, None)
+        if self._last_responses.get(stream.last_id) is stream:  # two may have joined one answer by its key
+            del self._last_responses[stream.last_id]
         stream.history = self._kept_conversations.keep(held, tenant, conversation)
         stream.last_id = response_id
         if stream.history is not None:

@@ -88,6 +88,12 @@ class TurnDialect(Responses):
         translator = None if self._found is None else self._found.translator
         return "" if translator is None else translator.response_id
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the model has answered, and its response has ended as it should."""
+        translator = None if self._found is None else self._found.translator
+        return translator is not None and translator.output is not None
+
     def answered(self) -> tuple[str, ResponsesConversation] | None:
         """The id of the response and the conversation with it, if it has ended as it should."""
         return None if self._found is None else self._found.answered()
