@@ -248,6 +248,20 @@ def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -
         assert "warmroute_client_left_total 1" in admin.get("/metrics").text
 
 
+def test_a_forwarded_body_is_dropped_once_its_answer_has_begun(regions: Regions) -> None:
+    body = chat("roam", stream=True, metadata={"script": json.dumps({"output_tokens": 1000})})
+    headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
+    with (
+        regions.east.client() as client,
+        regions.east.admin() as admin,
+        client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer,
+    ):
+        reading = answer.iter_bytes()  # held, because a generator that is dropped closes its answer
+        assert next(reading)
+        assert regions.engines[1].running() == 1
+        assert "warmroute_body_memory_bytes 0\n" in admin.get("/metrics").text
+
+
 def test_a_client_that_leaves_before_its_answer_has_left_in_the_other_region_too(regions: Regions) -> None:
     ask(regions.west, 1)
     headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}

@@ -75,10 +75,13 @@ class Forwarding:
         request_id: str,
         decision: Decision,
         serve_here: Callable[[str], None],
+        begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
-        """Forward a request. `serve_here(peer id)` is called if the home cannot take it, `ended` at any other end."""
-        ForwardedRequest(self, exchange, parsed, decision, serve_here, ended).begin(request_id)
+        """Forward a request. `serve_here(peer id)` is called if the home cannot take it, `ended` at any other end;
+        `begun` once the client gets a stream, so that the body is not needed any more.
+        """
+        ForwardedRequest(self, exchange, parsed, decision, serve_here, begun, ended).begin(request_id)
 
     def sign(self, parsed: ParsedRequest, request_id: str, region: str, request: Request) -> str:
         """The token that vouches for a request's tenant, in another region."""
@@ -99,6 +102,7 @@ class ForwardedRequest:
         parsed: ParsedRequest,
         decision: Decision,
         serve_here: Callable[[str], None],
+        begun: Callable[[], None],
         ended: Callable[[], None],
     ) -> None:
         self._path = forwarding
@@ -106,6 +110,7 @@ class ForwardedRequest:
         self.parsed = parsed
         self._decision = decision
         self._serve_here = serve_here
+        self._report_begin = begun
         self._report_end = ended
         self._ticket = forwarding.router.dispatched(parsed.routing, decision, forwarding.clock())
         self._leg = Leg(self)
@@ -189,6 +194,7 @@ class ForwardedRequest:
         if self._is_stream:
             self._path.router.first_token(self._ticket, self._last_data_s)
             self._exchange.start(status, self._sent_headers())
+            self._report_begin()
 
     def on_body(self, data: bytes) -> None:
         self._last_data_s = self._path.clock()

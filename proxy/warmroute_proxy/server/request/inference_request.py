@@ -106,10 +106,10 @@ class InferenceRequest:
         if decision.kind == "local":
             self._dispatch(decision, now_s)
             return
-        path, on_failure, on_end = self._path, self._forward_failed, self._forward_ended
+        path, on_begin, on_end = self._path, self._release_body, self._forward_ended
         path.open_requests.record(self.id, decision)
         self._advance(RequestEvent.FORWARD)
-        path.forwarding.begin(self._exchange, self.parsed, self.id, decision, on_failure, on_end)
+        path.forwarding.begin(self._exchange, self.parsed, self.id, decision, self._forward_failed, on_begin, on_end)
 
     def _forward_failed(self, peer: str) -> None:
         """The home did not answer: the request is served here."""
