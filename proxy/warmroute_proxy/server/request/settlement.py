@@ -373,18 +373,20 @@ def losses_of(
     is_repeated = before is not None and repeats(routing.chain, before)
     is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
     if before is not None and (before.salt_epoch != routing.salt_epoch or not is_rewritten):
-        tokens, is_here = last_prompt_tokens(before, routing, usage.prompt_tokens), before.region == here
+        tokens = last_prompt_tokens(before, routing, usage.prompt_tokens)
         if is_repeated:  # so it was sent before, whatever the index has forgotten
             known = max(known, tokens)
-            other_region = other_region if is_here else max(other_region, tokens)
-        at_home, salt_changed = decision.cache_worker in before.workers, before.salt_epoch != routing.salt_epoch
-        last_turn = LastTurn(tokens, before.completion_tokens or 0, at_home, salt_changed, is_here)
+            if before.region != here:
+                other_region = max(other_region, tokens)
+        last_turn = LastTurn(
+            tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
+            salt_changed=before.salt_epoch != routing.salt_epoch, same_region=before.region == here,
+        )  # fmt: skip
     elif earlier is not None and routing.turn > earlier.turn and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
-        at_home = decision.cache_worker in earlier.workers
         last_turn = LastTurn(
-            earlier.prompt_tokens, earlier.completion_tokens, at_home, salt_changed=False,
-            same_region=earlier.region == here,
+            earlier.prompt_tokens, earlier.completion_tokens, decision.cache_worker in earlier.workers,
+            salt_changed=False, same_region=earlier.region == here,
         )  # fmt: skip
     expected, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
     estimates = IndexEstimates(known, expected, moved, other_region, decision.restarted_tokens)
