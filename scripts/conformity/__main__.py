@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from scripts.conformity.page import page
+from scripts.conformity.page import page, scored_of
 from scripts.conformity.subjects import GROUPS, Failed, Subject, Workplace
 
 from warmroute_cli.main import main as warmroute
@@ -49,7 +49,7 @@ def main() -> int:
                     _score(start(), kept)
     results = [json.loads(file.read_text()) for file in sorted(kept.glob("*.json"))]
     PAGE.write_text(page(results), encoding="utf-8")
-    return 0 if sum("apis" in result for result in results) >= 5 else 1
+    return 0 if len(scored_of(results)) >= 5 else 1
 
 
 @contextlib.contextmanager

@@ -19,9 +19,15 @@ outside if a request that its client left was settled.
 """
 
 
+def scored_of(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that were scored, without older scores of servers that fail now."""
+    failed = {result["name"] for result in results if "why" in result}
+    return [result for result in results if "apis" in result and result["name"] not in failed]
+
+
 def page(results: Sequence[Mapping[str, Any]]) -> str:
     """The text of the page."""
-    scored = [result for result in results if "apis" in result]
+    scored = scored_of(results)
     lines = [_HEAD, "## What was run", "", "| server | version | how |", "|---|---|---|"]
     lines += [f"| {each['name']} | {each['version']} | {each['how']} |" for each in scored]
     missing = [result for result in results if "why" in result]

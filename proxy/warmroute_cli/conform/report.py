@@ -21,8 +21,8 @@ def table(api: str, trial: Trial, cells: Sequence[Cell], most: int) -> list[str]
     title = trial.endpoint.hider.text(f"{api}, model {trial.model}")
     first = max(len(title), *(len(cell.check) for cell in cells))
     beside = most - first - len(NOT_TRIED) - 2 * len(GAP)
-    room = beside if beside >= LEAST_NOTES else most - len(GAP)
-    rows = [Row([cell.check, cell.state], _words(cell.finding, room)) for cell in cells]
+    line_width = beside if beside >= LEAST_NOTES else most - len(GAP)
+    rows = [Row([cell.check, cell.state], _words(cell.finding, line_width)) for cell in cells]
     lines = fitted([Column(title), Column("state")], rows, "finding", most, "")
     for cell in cells:
         if cell.state == FAIL:

@@ -29,14 +29,14 @@ def run(arguments: Namespace) -> int:
         for turn in source.turns:
             ladder.add(turn)
     except (Refusal, ConfigError, OSError, ValueError, sqlite3.Error) as error:
-        text = f"warmroute ladder: {_problem(error)}"
+        text = f"warmroute ladder: {_problem_of(error)}"
         for line in text.splitlines() if isinstance(error, ConfigError) else [text]:
             print(printable(line), file=sys.stderr)
         return 2
     return _shown(arguments, ladder, source)
 
 
-def _problem(error: Exception) -> str:
+def _problem_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be read: {error.strerror}"
     return error.message if isinstance(error, Refusal) else str(error)
