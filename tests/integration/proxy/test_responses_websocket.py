@@ -324,9 +324,10 @@ def test_a_client_that_closes_stops_the_engine(proxy: ProxyProcess, engine: Scri
 
 
 def test_a_client_that_leaves_within_a_turn_pays_as_over_http(
-    proxy: ProxyProcess, agent: Agent, raw: httpx.Client
+    proxy: ProxyProcess, engine: ScriptedEngine, agent: Agent, raw: httpx.Client
 ) -> None:
     agent.may_end.clear()
+    aborted = len(engine.aborted)
     said_before = [{"role": "user", "content": "how " * 300}]
     with Socket(proxy) as socket:
         first = socket.answer(input=said_before)
@@ -338,8 +339,9 @@ def test_a_client_that_leaves_within_a_turn_pays_as_over_http(
         lines = stream.iter_lines()
         next(line for line in lines if "output_text.delta" in line)
         over_http = stream.headers["x-warmroute-receipt"]
-    rows = [proxy.row(each.replace("resp_", "wr-")) for each in (over_websocket, over_http)]
+    until(lambda: len(engine.aborted) == aborted + 2, "the engine is told of both")
     agent.may_end.set()
+    rows = [proxy.row(each.replace("resp_", "wr-")) for each in (over_websocket, over_http)]
     paid = [(row["outcome"], row["prompt_tokens"], row["completion_tokens"]) for row in rows]
     assert paid[0] == paid[1]
     assert paid[0][0] == "client_left"

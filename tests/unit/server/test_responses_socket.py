@@ -50,10 +50,12 @@ class Endpoint(Echo):
             exchange.dialect.translated(found)
         else:
             chat, found = translate(exchange.request, self.terms)
+            exchange.dialect.begins(0)
         self.bodies.append(bytes(chat.body))
         answer = DialectExchange(exchange, chat, exchange.dialect, found)
         receipt = f"wr-{len(self.bodies):024}"
         answer.start(200, [(names.RECEIPT, receipt)], b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+        chat.drop_body()  # no other engine is tried any more
         return answer
 
     def answer(self, at: int = 0) -> None:
@@ -168,6 +170,21 @@ def test_a_turn_that_fails_leaves_nothing() -> None:
     scene.endpoint.answer()
     assert b'"again"' in scene.endpoint.bodies[-1]
     assert b"yyy" not in scene.endpoint.bodies[-1]
+
+
+def test_what_a_turn_adds_counts_while_its_answer_runs() -> None:
+    """Its body is not needed any more then."""
+    scene = Scene()
+    trunk = scene.prepare("t" * 200_000)
+    scene.endpoint.bodies.clear()
+    for number in range(8):
+        scene.ask("u" * 1_000, stream_id=f"fork{number}", previous_response_id=trunk)
+        scene.ask("v" * 200_000, stream_id=f"new{number}")
+    running = [scene.endpoint.begin() for _ in range(16)]
+    assert (8 + 8 + 1) * 200_000 < scene.memory.budget.used < (8 + 8 + 1) * 210_000
+    for answer in running:
+        answer.end(b"data: [DONE]\n\n")
+    assert kept_bytes() == scene.memory.budget.used
 
 
 def test_a_branch_that_is_read_late_has_what_it_continues() -> None:

@@ -80,6 +80,11 @@ class Continued(NamedTuple):
     messages: list[bytes]
     read: ReadItems
 
+    @property
+    def size_bytes(self) -> int:
+        """Of what it adds."""
+        return sum(map(len, self.messages)) + ResponsesConversation(read=self.read).size_bytes
+
     def prepared(self) -> ResponsesConversation:
         """The conversation with the input of the turn."""
         self.before.append(self.messages, self.read)

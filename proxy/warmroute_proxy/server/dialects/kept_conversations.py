@@ -57,6 +57,13 @@ class KeptConversations:
         self.release(history)
         return history
 
+    def reserve(self, tenant: str, size_bytes: int) -> BodyReservation:
+        """Memory for what a turn adds to a conversation, until it ends. Raises: Refusal."""
+        reservation = self._memory.reserve(tenant, 0)
+        if not reservation.grow(size_bytes):
+            raise reservation.refusal()
+        return reservation
+
     def hold(self, history: KeptConversation) -> None:
         """Keep it in any case, while a turn continues it."""
         found = self._tenants.get(history.tenant)

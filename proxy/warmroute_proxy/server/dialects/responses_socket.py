@@ -305,9 +305,15 @@ class ResponsesSocket:
         return conversation
 
     def _begins(self, stream: _Stream, lineage: int) -> None:
-        """A turn was read."""
-        if self._is_gone:
+        """A turn was read. What it adds to its conversation is there until it ends, unlike its body; so is a copy of
+        what a fork continues. Raises: Refusal, where there is no memory for that.
+        """
+        turn = stream.running
+        if self._is_gone or turn is None:
             return
+        if (more := turn.dialect.more) is not None:
+            copied = 0 if stream.continues is not None else more.before.size_bytes
+            turn.dialect.hold(self._kept_conversations.reserve(turn.request.tenant, more.size_bytes + copied))
         if stream.lineage not in (None, lineage):
             self._open_conversations.closed(stream.lineage, stream, over=False)
         stream.lineage = lineage
@@ -325,6 +331,7 @@ class ResponsesSocket:
         except Exception as error:  # whatever goes wrong, the turn has ended
             log.error("the conversation of an answer cannot be kept: %s", type(error).__name__)
             answered = None
+        exchange.dialect.let_go()
         if answered is not None:
             self._keep(stream, held, exchange.request.tenant, *answered)
         elif held is not None:

@@ -16,6 +16,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.responses import Responses, TranslatedResponse
+from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
 
 CANCELLED: Final = 499
@@ -89,6 +90,21 @@ class TurnDialect(Responses):
         return "" if translator is None else translator.response_id
 
     @property
+    def more(self) -> Continued | None:
+        """What the turn adds to its conversation, where that is kept."""
+        return None if self._found is None else self._found.more
+
+    def hold(self, reservation: BodyReservation) -> None:
+        """Have the memory of what the turn adds, which outlives its body, as long as that is there."""
+        if self._found is not None:
+            self._found.reservation = reservation
+
+    def let_go(self) -> None:
+        """The turn has ended, and what it adds is kept elsewhere, or not at all."""
+        if self._found is not None:
+            self._found.more = self._found.reservation = None
+
+    @property
     def is_whole(self) -> bool:
         """Whether the model has answered, and its response has ended as it should."""
         translator = None if self._found is None else self._found.translator
@@ -115,6 +131,7 @@ class TranslatedTurn(TranslatedResponse):
     def __init__(self, found: ChatRequest, seal: Seal, more: Continued | None) -> None:
         super().__init__(found, seal)
         self.more = more
+        self.reservation: BodyReservation | None = None  # of that
         self.model = found.model
         self.translator: EventTranslator | None = None
         self._prepared_id = ""
