@@ -237,7 +237,7 @@ class Scene:
         self.rows.append(on_written)
 
     def _forward(self, *begun: Any) -> None:
-        *_, on_failure, on_end = begun
+        *_, on_failure, _on_begin, on_end = begun
         self.forwarded = on_failure, on_end
 
     # -- what happens
