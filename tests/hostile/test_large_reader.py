@@ -189,7 +189,7 @@ async def test_a_body_that_takes_too_long_is_given_up_and_the_others_are_read(mo
         refusal = await hung
         assert isinstance(refusal, Refusal)
         assert (refusal.status, refusal.code) == (400, "invalid_value")
-        assert [(await found).model.name for found, _ in others] == ["m", "m"]
+        assert [(await found).parsed.model.name for found, _ in others] == ["m", "m"]
     finally:
         scene.bodies.shut_down()
 
@@ -200,7 +200,7 @@ async def test_a_body_that_ends_its_process_twice_is_refused_and_the_others_are_
         (dead, _), (broken, _), (sound, _) = scene.ask(dies), scene.ask(breaks), scene.ask()
         assert (await dead).status == 503
         assert (await broken).status == 500
-        assert (await sound).model.name == "m"
+        assert (await sound).parsed.model.name == "m"
         assert scene.metrics.value(declared.LARGE_BODIES_TOTAL, (("outcome", "read_again"),)) == 1
     finally:
         scene.bodies.shut_down()
@@ -214,7 +214,7 @@ async def test_one_whose_client_has_left_is_given_up(monkeypatch: pytest.MonkeyP
         (hung, exchange), (sound, _) = scene.ask(hangs), scene.ask()
         exchange.ended = True
         exchange.on_gone()
-        assert (await sound).model.name == "m"
+        assert (await sound).parsed.model.name == "m"
         assert not hung.done()
     finally:
         scene.bodies.shut_down()
@@ -260,7 +260,7 @@ async def test_a_reload_loses_no_body() -> None:
         for _ in range(3):
             scene.bodies.replace(CONFIG)
             await asyncio.sleep(0)
-        assert [(await found).model.name for found, _ in asked] == ["m"] * 4
+        assert [(await found).parsed.model.name for found, _ in asked] == ["m"] * 4
     finally:
         scene.bodies.shut_down()
 
