@@ -1,5 +1,6 @@
 """Responses and Gemini's requests whose session lives in another region: served there, with the client's route."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -85,15 +86,23 @@ class Link:
         self.forwards: Counter[int] = Counter()
         self._target = ("", 0)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
 
     def open(self, url: str) -> None:
         found = httpx.URL(url)
         self._target = (found.host, found.port or 80)
 
     def close(self) -> None:
-        self._listener.close()
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in self._sockets:
+            each.close()
 
     def _accept(self) -> None:
         number = 0
@@ -104,18 +113,18 @@ class Link:
                 return
             far = socket.create_connection(self._target, timeout=seconds(60))
             number += 1
-            threading.Thread(target=self._pass, args=(near, far, number), daemon=True).start()
-            threading.Thread(target=self._pass, args=(far, near, 0), daemon=True).start()
+            self._sockets += near, far
+            for ends in ((near, far, number), (far, near, 0)):
+                self._threads.append(threading.Thread(target=self._pass, args=ends))
+                self._threads[-1].start()
 
     def _pass(self, source: socket.socket, target: socket.socket, number: int) -> None:
-        try:
+        with contextlib.suppress(OSError):
             while data := source.recv(65_536):
                 if number and data.startswith(b"POST /v1/chat/completions"):
                     self.forwards[number] += 1
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
-        except OSError:
-            target.close()
 
 
 def test_the_turns_of_a_websocket_stay_at_the_home_of_the_first_over_a_kept_link(tmp_path: Path) -> None:
