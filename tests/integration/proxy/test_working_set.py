@@ -218,7 +218,7 @@ def test_a_turn_that_failed_is_none_that_its_client_is_done_with(tmp_path: Path)
 
 
 def kept_are(it: Scene, size_bytes: float) -> None:
-    """Wait until WebSockets keep so many bytes: a closed one keeps none, and its end is known then."""
+    """Wait until all WebSockets together keep `size_bytes`. The proxy has seen a close once its bytes are gone."""
     until(lambda: it.metric(KEPT) == size_bytes, f"{size_bytes} bytes are kept")
 
 
