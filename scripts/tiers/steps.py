@@ -70,12 +70,16 @@ def ignored(folders: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"--ignore={folder}" for folder in folders)
 
 
+MAIN_ONLY: Final = ("-m", "not full", *ignored(APART))
+"""Options that leave out what is no test of the main tier."""
+
+
 def main_tests(arguments: Sequence[str] = ()) -> tuple[Step, ...]:
     """The tests of the main tier. Where arguments name paths, all tests of those."""
     side_by_side = max(4, os.cpu_count() or 1)
     if any(Path(each.partition("::")[0]).exists() for each in arguments):
         return (Step("tests", pytest(*arguments, processes=side_by_side), tier=BY_FOLDER),)
-    main = ("-m", "not full", *ignored(APART), *arguments)
+    main = (*MAIN_ONLY, *arguments)
     return (
         Step("tests that wait", pytest(*main, *WAITING, processes=side_by_side), tier=BY_FOLDER),
         Step("tests that compute", pytest(*main, *COMPUTING), tier=BY_FOLDER),

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from scripts.tiers.steps import PYTHON, main_tests
+from scripts.tiers.steps import COMPUTING, MAIN_ONLY, PYTHON, WAITING, pytest
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,18 +49,15 @@ def _run(seed: int, paths: Sequence[str], loops: int) -> bool:
         "stress",
     )
     one_core = None if loops else (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
-    passed = True
+    asked = paths or (*MAIN_ONLY, *WAITING, *COMPUTING)
+    command = pytest(*asked, *chance, processes=loops or 4)  # with fewer, the loops take most of the machine
     with tempfile.TemporaryDirectory(prefix="wr.") as folder, _busy(loops):
-        for step in main_tests((*paths, *chance)):
-            log = Path(folder) / "log"
-            with log.open("wb") as file:
-                done = subprocess.run(
-                    step.command, stdout=file, stderr=subprocess.STDOUT, check=False, preexec_fn=one_core
-                )
-            said = log.read_text(errors="replace").rstrip()
-            print(said if done.returncode else said.rpartition("\n")[2], flush=True)
-            passed &= done.returncode == 0
-    return passed
+        log = Path(folder) / "log"
+        with log.open("wb") as file:
+            done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False, preexec_fn=one_core)
+        said = log.read_text(errors="replace").rstrip()
+    print(said if done.returncode else said.rpartition("\n")[2], flush=True)
+    return done.returncode == 0
 
 
 _LOOP: Final = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
