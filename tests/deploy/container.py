@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
+from tests.machine import seconds
+
 ROOT: Final = Path(__file__).parents[2]
 IMAGE: Final = ROOT / "scripts/image"
 SHELLS: Final = ("sh", "bash", "dash")
@@ -62,7 +64,7 @@ class Image:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `words` in it to their end."""
-        return subprocess.run(self.command(*words), capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run(self.command(*words), capture_output=True, text=True, check=False, timeout=seconds(120))
 
     def close(self) -> None:
         """Remove what was unpacked."""
@@ -71,7 +73,7 @@ class Image:
     def _runs_in_container(self) -> bool:
         if shutil.which("crun") is None:
             return False
-        done = subprocess.run(self._crun(["/usr/bin/env"]), capture_output=True, check=False, timeout=120)
+        done = subprocess.run(self._crun(["/usr/bin/env"]), capture_output=True, check=False, timeout=seconds(120))
         return done.returncode == 0
 
     def _crun(self, words: list[str]) -> list[str]:

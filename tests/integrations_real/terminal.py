@@ -67,5 +67,5 @@ class Terminal:
 
     def _tmux(self, *words: str, stdin: str | None = None) -> str:
         command = ["tmux", "-S", str(self._socket), *words]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=seconds(60), check=True)
         return done.stdout
