@@ -56,7 +56,8 @@ def main() -> int:
 def _tight(asked: argparse.Namespace) -> None:
     from scripts.placement import tight
 
-    rows = [row for row in (*tight.BARS, *tight.PROXIES) if not asked.names or row.name in asked.names]
+    every = (*tight.BARS, *tight.PROXIES, *tight.BOUNDS)
+    rows = [row for row in every if not asked.names or row.name in asked.names]
     print("\n".join(tight.tight_tables(draws.play(rows, asked.seeds or tight.SEEDS, asked.traces, asked.results))))
 
 

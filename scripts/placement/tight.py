@@ -84,12 +84,20 @@ WHOLE: Final = frozenset({"8 x 1.5 M", "8 x 1 M"})
 
 PROXIES: Final = tuple(
     Row(
-        f"{count} proxies", "Tight KV memory",
-        (*_EIGHT, "1500000", "--routers", str(count), "--share-lag-ms", "20"), (), ours=(OURS,),
+        f"{count} proxies{suffix}", "Tight KV memory",
+        (*_EIGHT, "1500000", "--routers", str(count), "--share-lag-ms", "20", *more), (), ours=(OURS,),
     )
-    for count in (2, 4)
+    for count, suffix, more in ((2, "", ()), (2, ", 10 % lost", ("--share-loss", "0.1")), (4, "", ()))
 )  # fmt: skip
 """Compared with one proxy on 8 x 1.5 M: within 5 % in the hit ratio, 15 % in p90 and session."""
+
+_BOUNDS: Final = {"60 s": "60", "120 s": "", "240 s": "240", "480 s": "480", "none": "1e6"}
+BOUNDS: Final = tuple(
+    Row(f"{fleet}, {bound}" if wait_s else fleet, "Tight KV memory",
+        (*_EIGHT, kv, *(("--working-set-wait-s", wait_s) if wait_s else ())), (), ours=(OURS,))
+    for fleet, kv in (("8 x 1.5 M", "1500000"), ("8 x 1 M", "1M")) for bound, wait_s in _BOUNDS.items()
+)  # fmt: skip
+"""The longest wait for memory: each, on both fleets. The default and 60 s are rows above as well."""
 
 
 def tight_tables(draws: Draws) -> list[str]:
@@ -103,7 +111,7 @@ def tight_tables(draws: Draws) -> list[str]:
     for is_whole in (True, False):
         rows = [row for row, each in played.items() if each[OURS] and (row.name in WHOLE) == is_whole]
         lines += table(heads, [line for row in rows for line in _cells(row, BARS[row], played[row])])
-    return [*lines, *_proxies(draws)]
+    return [*lines, *_proxies(draws), *_bounds(draws)]
 
 
 def _at_same_seeds(played: Mapping[str, Sequence[Draw]]) -> dict[str, list[Draw]]:
@@ -126,6 +134,21 @@ def _proxies(draws: Draws) -> list[str]:
             cells.append((f"{name}, {len(played[row.name])} draws", *texts))
         cells.append(("x one", *(f"{a.median / b.median:.3f}" for a, b in zip(several, one, strict=True))))
     return table(("proxies", *(column.name for column in _COLUMNS)), cells) if cells else []
+
+
+def _bounds(draws: Draws) -> list[str]:
+    """The longest waits for memory, at the seeds that all bounds of a fleet were played at."""
+    cells: list[Sequence[str]] = []
+    for at in range(0, len(BOUNDS), len(_BOUNDS)):
+        rows = BOUNDS[at : at + len(_BOUNDS)]
+        played = _at_same_seeds({row.name: draws.get(row.name, {}).get(OURS, []) for row in rows})
+        if not all(played.values()):
+            continue
+        for row, bound in zip(rows, _BOUNDS, strict=True):
+            found = (drawn(map(column.read, played[row.name])) for column in _COLUMNS)
+            texts = (_text(each, column) for each, column in zip(found, _COLUMNS, strict=True))
+            cells.append((rows[1].name, bound, f"{len(played[row.name])}", *texts))
+    return table(("row", "bound", "draws", *(column.name for column in _COLUMNS)), cells) if cells else []
 
 
 def _cells(row: Row, bar: Bar, played: Mapping[str, Sequence[Draw]]) -> list[Sequence[str]]:
