@@ -7,6 +7,7 @@ import argparse
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 from tests.perf.bench import Sample
@@ -18,6 +19,8 @@ from warmroute_proxy.replay.plot import COLOURS, Series, svg
 PAGE: Final = ROOT / "docs" / "benchmarks" / "relay.md"
 PLOT: Final = ROOT / "docs" / "benchmarks" / "relay" / "agents.svg"
 BEGIN, END = "<!-- figures: python -m tests.perf page -->", "<!-- end of figures -->"
+ANSWER, ANSWER_END = "<!-- answer: python -m tests.perf page -->", "<!-- end of answer -->"
+PACED, TURN, MEMORY = "turns50", "w5", "w4"
 AGENTS: Final = ("w5", "w5s")
 AT_ONCE: Final = ("w6-256", "w6-1024")
 OTHERS: Final = (
@@ -41,6 +44,10 @@ class Figures:
             for proxy in ALL
             if (samples := [s for s in self._samples if (s.workload, s.proxy) == (workload, proxy.name)])
         ]
+
+    def direct(self, workload: str) -> list[Sample]:
+        """The samples without a proxy."""
+        return [sample for sample in self._samples if (sample.workload, sample.proxy) == (workload, "none")]
 
     def names(self, workloads: Sequence[str]) -> list[str]:
         """The proxies that ran one of some workloads."""
@@ -76,6 +83,23 @@ def _others(figures: Figures) -> list[str]:
     return said
 
 
+def _answer(figures: Figures) -> list[str]:
+    """What a user asks first: how late, how many turns with a core, how much memory; a line a proxy that ran all."""
+    paced = {row.proxy.name: row for row in figures.rows(PACED)}
+    turns, memory = ({row.proxy.name: row for row in figures.rows(each)} for each in (TURN, MEMORY))
+    direct = figures.direct(PACED)
+    said = [
+        "| proxy | added at p50, ms | at p99, ms | agents' turns a second and core | memory of an open stream, KB |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name in (each for each in paced if each in turns and each in memory and each != "floor"):
+        row = paced[name]
+        late = [row.middle("took_ms", each) - median(s.took_ms[each] for s in direct) for each in ("p50", "p99")]
+        cells = [f"{late[0]:.2f}", f"{late[1]:.2f}", f"{1000 / turns[name].figure:,.0f}", f"{memory[name].figure:.0f}"]
+        said.append(f"| {name} | {' | '.join(cells)} |")
+    return said
+
+
 def _plot(figures: Figures) -> str:
     whole, streamed = (
         {row.proxy.name: row.figure for row in figures.rows(workload) if row.proxy.kind != "floor"}
@@ -86,6 +110,11 @@ def _plot(figures: Figures) -> str:
         for number, name in enumerate(name for name in whole if name in streamed)
     ]
     return svg("CPU of an agent's turn", dots, "whole answers (w5), ms a request", "streamed (w5s), ms a request")
+
+
+def _put(text: str, begin: str, lines: Iterable[str], end: str) -> str:
+    """The text with other lines between two marks."""
+    return f"{text.partition(begin)[0]}{begin}\n\n" + "\n".join(lines) + f"\n\n{end}{text.partition(end)[2]}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -102,9 +131,10 @@ def main(arguments: Sequence[str]) -> int:
         said += waits_table(workload, figures.rows(workload.name))
     if any(map(figures.rows, OTHERS)):
         said += _others(figures)
-    text = PAGE.read_text()
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(said) + f"\n\n{END}{after}")
+    text = _put(PAGE.read_text(), BEGIN, said, END)
+    if figures.rows(PACED):
+        text = _put(text, ANSWER, _answer(figures), ANSWER_END)
+    PAGE.write_text(text)
     PLOT.parent.mkdir(exist_ok=True)
     PLOT.write_text(_plot(figures))
     return 0

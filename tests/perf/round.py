@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from tests.perf.load import Client, Tally
@@ -54,10 +55,13 @@ class Round:
         window.end()
 
     def _all_of_them(self) -> None:
+        workload, connections = self._workload, self._workload.connections
+        asked = [workload.requests(number, self._port, self._number) for number in range(connections)]
+        clients = [self._client(requests, self.tally) for requests in asked]
         self.window.begin()
-        for number in range(self._workload.connections):
-            self._connect(self._workload.requests(number, self._port, self._number), self.tally)
-        self._end(self._workload.connections)
+        for number, client in enumerate(clients):
+            self._loop.after(workload.ramp_s * number / connections, partial(self._begin, client))
+        self._end(connections)
         self.window.end()
 
     def _for_a_time(self) -> None:
@@ -93,7 +97,7 @@ class Round:
         self._begin(self._client(requests, tally))
 
     def _client(self, requests: Iterator[bytes], tally: Tally) -> Client:
-        return Client(self._loop, self._port, requests, tally, self._one_ended)
+        return Client(self._loop, self._port, requests, tally, self._one_ended, self._workload.pause_s)
 
     def _begin(self, client: Client) -> None:
         try:

@@ -29,19 +29,32 @@ def run_of(folder: Path, name: str, *figures: tuple[str, str, float]) -> str:
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the command has put on a page."""
     text = tmp_path / "relay.md"
-    text.write_text(f"before\n{page.BEGIN}\nold figures\n{page.END}\nafter\n")
+    text.write_text(
+        f"{page.ANSWER}\nold answer\n{page.ANSWER_END}\nbefore\n{page.BEGIN}\nold figures\n{page.END}\nafter\n"
+    )
     monkeypatch.setattr(page, "PAGE", text)
     monkeypatch.setattr(page, "PLOT", tmp_path / "relay" / "agents.svg")
     first = run_of(tmp_path, "1.0", ("w5", "warmroute", 1.0), ("w5", SMG, 4.0), ("w5s", "warmroute", 3.0))
     second = run_of(tmp_path, "1.1", ("w5", "warmroute", 3.0), ("w5s", SMG, 2.0), ("w6-256", SMG, 1.0))
-    assert page.main([first, second]) == 0
+    paced = [(page.PACED, each, 0.0) for each in ("warmroute", SMG)]
+    third = run_of(tmp_path, "0.9", ("w4", "warmroute", 14.6), *paced)
+    direct = Sample(page.PACED, "none", 0.0, 0.0, 50.0, 0.0, 0.1, 0, {}, 9, 0, 9, {"p50": 0.75, "p99": 1.5})
+    alone = json.loads(Path(third).read_text())
+    Path(third).write_text(json.dumps(alone | {"samples": [*alone["samples"], direct.as_dict()]}))
+    assert page.main([third, first, second]) == 0
     return text.read_text()
 
 
 def test_the_rest_of_the_page_stays(written: str) -> None:
-    assert written.startswith("before\n")
+    assert "\nbefore\n" in written
     assert written.endswith("\nafter\n")
-    assert "old figures" not in written
+    assert "old" not in written
+
+
+def test_the_answer_has_the_proxies_of_which_all_is_known(written: str) -> None:
+    answer = written.partition("before")[0]
+    assert "| warmroute | 1.25 | 2.50 | 500 | 15 |" in answer
+    assert SMG not in answer
 
 
 def test_samples_of_all_runs_make_one_median_beside_the_cheapest_rust_router(written: str) -> None:

@@ -31,6 +31,7 @@ class Workload:
     as_messages: bool = False  # to Anthropic's route
     pd: bool = False  # in front of a prefill and a decode engine
     beside: int = 0  # streams that run already when the connections come
+    pause_s: float = 0.0  # between an answer and the next request of a connection
 
     @property
     def streams(self) -> bool:
@@ -164,6 +165,15 @@ ALL: Final = [
         8,
         plan=Plan(chunks=100, interval_ms=2),
         sessions=True,
+    ),
+    Workload(
+        "turns50",
+        "the sessions of w5, one a connection, 50 turns a second",
+        "ms added",
+        32,
+        sessions=True,
+        ramp_s=32 / 50,
+        pause_s=32 / 50,
     ),
     Workload("w6-256", "256 new connections at once, 2 KB in, 1 KB out", "p99 / p50", 256, 10.0),
     Workload("w6-1024", "1,024 new connections at once, 2 KB in, 1 KB out", "p99 / p50", 1024, 10.0),
