@@ -23,7 +23,7 @@ import warmroute_proxy
 _constants: Any = importlib.import_module("re._constants")
 _parser: Any = importlib.import_module("re._parser")
 
-LONG: Final = 4_096
+LONG: Final = 2_048
 PARTS: Final = 16
 MOST: Final = 4.0
 """Times the cost of short texts; a quadratic pattern has 16."""
