@@ -90,11 +90,15 @@ def test_an_answer_to_what_the_picker_was_not_asked_about_passes(it: Scene, chan
     nothing_is_left(it)
 
 
-@pytest.mark.parametrize("step", range(6))
+def left(it: Scene) -> int:
+    return sum(row["outcome"] == "client_left" for row in it.picker.rows())
+
+
+@pytest.mark.parametrize("step", range(-1, 7))
 def test_a_stream_that_is_reset_leaves_nothing_and_each_dispatch_has_its_row(
     it: Scene, channel: grpc.Channel, step: int
 ) -> None:
-    rows = len(it.picker.rows())
+    rows, before = len(it.picker.rows()), left(it)
     steps = [
         head(CHAT, it.picker.keys[0]),
         body(asked(stream=True)[:20], ends=False),
@@ -102,6 +106,7 @@ def test_a_stream_that_is_reset_leaves_nothing_and_each_dispatch_has_its_row(
         answer_head(200, "text/event-stream"),
         answer_body(b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n', ends=False),
         answer_body(b'data: {"choices":[{"index":0,"delta":{"content":"b"}}]}\n\n', ends=False),
+        answer_body(b"data: [DONE]\n\n"),
     ]
     stream = Conversation(channel)
     stream.send(*steps[: step + 1])
@@ -112,8 +117,24 @@ def test_a_stream_that_is_reset_leaves_nothing_and_each_dispatch_has_its_row(
     stream.cancel()
     nothing_is_left(it)
     if step >= 2:
-        left = [row for row in it.picker.rows(rows + 2) if row["outcome"] == "client_left"]
-        assert left
+        it.picker.rows(rows + 2)
+        assert left(it) - before == (step < 6)  # the last step is the answer's end
+
+
+def test_a_stream_that_is_reset_while_its_request_waits_leaves_no_place_taken(tmp_path: Path) -> None:
+    with scene(tmp_path, engines=1, of_engine="max_running = 1") as it:
+        with (
+            grpc.insecure_channel(it.picker.address) as channel,
+            Conversation(channel) as first,
+            it.picker.admin() as admin,
+        ):
+            first.send(head(CHAT, it.picker.keys[0]), body(asked()))
+            first.until_body_ends()
+            with Conversation(channel) as second:
+                second.send(head(CHAT, it.picker.keys[0]), body(asked()))
+                until(lambda: admin.get("/admin/admission").json()["queue"]["requests"] == 1, "the second waits")
+            until(lambda: admin.get("/admin/admission").json()["queue"]["requests"] == 0, "it waits no more")
+        nothing_is_left(it)
 
 
 def test_a_gateway_that_half_closes_before_the_answer_is_one_whose_client_has_left(

@@ -61,12 +61,13 @@ def scene(
     *,
     engines: int = 2,
     of_engine: str | Sequence[str] = "",
+    make: type[Picker] = Picker,
     **of_picker: Any,
 ) -> Iterator[Scene]:
     scripted = [ScriptedEngine(f"s{number}", answers) for number in range(engines)]
     lines = [of_engine] * engines if isinstance(of_engine, str) else of_engine
     tables = [f"{engine.toml()}\n{more}" for engine, more in zip(scripted, lines, strict=True)]
-    picker = Picker(folder / "p", tables, **of_picker)
+    picker = make(folder / "p", tables, **of_picker)
     envoy: Envoy | None = None
     try:
         picker.start()
@@ -125,7 +126,7 @@ def test_a_session_goes_where_its_prompt_is_cached(usual: Scene) -> None:
 def test_only_engines_of_the_subset_are_picked(tmp_path: Path) -> None:
     with scene(tmp_path) as it:
         only = it.engines[1]
-        with contextlib.closing(_Also(it, hinted([only.url.removeprefix("http://")]))) as envoy:
+        with contextlib.closing(Also(it, hinted([only.url.removeprefix("http://")]))) as envoy:
             for session in range(6):
                 with envoy.client(it.picker.keys[0]) as client:
                     given = client.post(CHAT, json=chat(str(session)), headers={"x-session-affinity": str(session)})
@@ -135,13 +136,13 @@ def test_only_engines_of_the_subset_are_picked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("addresses", [[], ["10.9.9.9:1"]], ids=["empty", "of no engine"])
 def test_an_empty_subset_is_a_503(usual: Scene, addresses: list[str]) -> None:
-    with contextlib.closing(_Also(usual, hinted(addresses))) as envoy, envoy.client(usual.picker.keys[0]) as client:
+    with contextlib.closing(Also(usual, hinted(addresses))) as envoy, envoy.client(usual.picker.keys[0]) as client:
         given = client.post(CHAT, json=chat())
     assert given.status_code == 503
     assert given.json()["error"]["code"] == "no_worker"
 
 
-class _Also(Envoy):
+class Also(Envoy):
     """Another Envoy before the same picker."""
 
     def __init__(self, it: Scene, change: Change) -> None:

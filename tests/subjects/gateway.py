@@ -90,12 +90,15 @@ class Picker(ProxyProcess):
     def health(self, service: str) -> int:
         """What gRPC health says of a service: 1 serves, 2 does not; 0: it does not answer."""
         name = service.encode()
-        with grpc.insecure_channel(self.address) as channel:
+        with self.channel() as channel:
             ask = channel.unary_unary("/grpc.health.v1.Health/Check")
             try:
                 return int(ask(b"\x0a%c%b" % (len(name), name) if name else b"", timeout=seconds(5))[1])
             except grpc.RpcError as error:
                 return 0 if error.code() is grpc.StatusCode.UNAVAILABLE else -1
+
+    def channel(self) -> grpc.Channel:
+        return grpc.insecure_channel(self.address)
 
     @property
     def address(self) -> str:

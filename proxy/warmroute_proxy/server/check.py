@@ -19,7 +19,7 @@ from warmroute_proxy.server.base.secrets import SecretError, bearer, load_dsn, l
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import get
 from warmroute_proxy.server.engines.upstream import Upstream
-from warmroute_proxy.server.http.tls import Tls, TlsError
+from warmroute_proxy.server.http.tls import TlsError, tls_of
 from warmroute_proxy.server.regions.versions import misunderstood, spoken_by
 from warmroute_proxy.server.stores.prices import Prices
 
@@ -50,12 +50,10 @@ def problems_of(config: Config, environ: Mapping[str, str]) -> list[str]:
 
 
 def _unreadable(config: Config, environ: Mapping[str, str]) -> Iterator[str]:
-    proxy = config.proxy
-    if proxy.tls_cert is not None and proxy.tls_key is not None:
-        try:
-            Tls(proxy.tls_cert, proxy.tls_key)
-        except TlsError as error:
-            yield str(error)
+    try:
+        tls_of(config.proxy)
+    except TlsError as error:
+        yield str(error)
     loads: list[Callable[[], object]] = [lambda: load_secret(config.secret_file, environ)]
     if (database := config.database) is not None:
         loads.append(lambda: load_dsn(database.dsn_file))
@@ -96,12 +94,12 @@ def probe(config: Config) -> list[ServerAnswer]:
 
 
 def _certificate(config: Config) -> Iterator[ServerAnswer]:
-    cert, key = config.proxy.tls_cert, config.proxy.tls_key
-    if cert is not None and key is not None:
-        try:
-            yield ServerAnswer(f"certificate {cert}", f"valid until {Tls(cert, key).valid_until}", ok=True)
-        except TlsError as error:
-            yield ServerAnswer(f"certificate {cert}", str(error), ok=False)
+    cert = config.proxy.tls_cert
+    try:
+        if tls := tls_of(config.proxy):
+            yield ServerAnswer(f"certificate {cert}", f"valid until {tls.valid_until}", ok=True)
+    except TlsError as error:
+        yield ServerAnswer(f"certificate {cert}", str(error), ok=False)
 
 
 async def _probe(config: Config) -> list[ServerAnswer]:

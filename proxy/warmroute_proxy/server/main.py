@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import signal
-import ssl
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -34,7 +33,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe as probe_engines
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.listener import Listener
-from warmroute_proxy.server.http.tls import Tls, TlsError
+from warmroute_proxy.server.http.tls import Tls, TlsError, tls_of
 from warmroute_proxy.server.intake.conversation_file import ConversationFile
 from warmroute_proxy.server.ledger.ledger import LedgerError
 from warmroute_proxy.server.processes.supervisor import ProcessSlot, Supervisor
@@ -60,7 +59,7 @@ class PublicListener(Protocol):
     def connections(self) -> Any:
         """Those that are open; `members` are empty once all have ended."""
 
-    async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int: ...
+    async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int: ...
     def use_limits(self, limits: Limits) -> None: ...
     def sweep(self) -> None: ...
     def stop(self) -> None: ...
@@ -85,6 +84,8 @@ def serve(
         source = ConfigSource(Path(config_path), {} if processes is None else {"processes": processes})
         running = source.read()
         config = running.config
+        if config.proxy.tls_client_ca is not None and not picker:
+            raise ConfigError(config_path, ["proxy.tls_client_ca: only `warmroute epp` asks for certificates"])
         if check:
             return _check(config_path, config, probe_servers=probe_servers)
         logging.basicConfig(
@@ -168,8 +169,7 @@ async def _run(
     else:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all of them: the parent passes it on
         loop.add_reader(slot.parent_fd, _orphaned, slot, signals.stop)
-    cert, key = config.proxy.tls_cert, config.proxy.tls_key
-    tls = Tls(cert, key) if cert is not None and key is not None else None
+    tls = tls_of(config.proxy)
     limits = replace(config.limits, connections=_connections(config))
     proxy = await build(config, slot)
     proxy.follow_directory()
@@ -187,8 +187,7 @@ async def _run(
     if slot is not None or hung_up.is_set():
         orders.hung_up()
     shared = slot is not None
-    context = tls.context if tls is not None else None
-    port = await public.listen(config.proxy.host, config.proxy.port, tls=context, shared=shared)
+    port = await public.listen(config.proxy.host, config.proxy.port, tls=tls, shared=shared)
     admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port, shared=shared)
     steps = [*proxy.sweep_steps([public, admin]), page.publish, orders.reloads.sweep]
     watching = [orders.watch(proxy.live), conversations.keep(), *proxy.stores.watching()]

@@ -50,6 +50,9 @@ class ProxyConfig:
     """The certificate of the clients' port, and its key; None: no TLS."""
 
     tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    """The authorities of the certificates that a gateway must show to a picker; None: it needs none."""
+
     websockets: Annotated[bool, LIVE] = True
     """Whether `/v1/responses` is served over WebSockets, too."""
 
@@ -64,6 +67,11 @@ class ProxyConfig:
         `host`, the machine's name, is the first part of it, and its port is `port`.
         """
         return tuple(url for url in self.other_proxies if not _leads_to(url, host.partition(".")[0], self.port))
+
+    @property
+    def tls_files(self) -> tuple[Path | None, ...]:
+        """The files of TLS, which may be replaced at any time."""
+        return self.tls_cert, self.tls_key, self.tls_client_ca
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         other_proxies=table.urls("other_proxies"),
         tls_cert=table.file("tls_cert", folder),
         tls_key=table.file("tls_key", folder),
+        tls_client_ca=table.file("tls_client_ca", folder),
         watch_config=table.flag("watch_config"),
         websockets=table.flag("websockets", default=True),
         media=_media(table),
@@ -209,6 +210,8 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
     if (proxy.tls_cert is None) != (proxy.tls_key is None):
         missing, given = ("tls_cert", "tls_key") if proxy.tls_cert is None else ("tls_key", "tls_cert")
         table.problem(missing, f"is missing: {given} is given, and TLS needs both")
+    if proxy.tls_client_ca is not None and proxy.tls_cert is None:
+        table.problem("tls_client_ca", "needs TLS, which tls_cert and tls_key give")
     if proxy.port and (proxy.host, proxy.port) == (proxy.admin_host, proxy.admin_port):
         table.problem("admin_port", f"{proxy.port} is the port of the proxy itself")
     table.close()

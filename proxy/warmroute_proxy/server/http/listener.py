@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import socket
-import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -16,6 +15,7 @@ from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint
 from warmroute_proxy.server.http.open_connections import OpenConnections
 from warmroute_proxy.server.http.request_starts import RequestStarts
+from warmroute_proxy.server.http.tls import Tls
 
 BACKLOG: Final = 4096
 
@@ -31,13 +31,13 @@ class Listener:
         self._lag = lag
         self._socket: ListeningSocket | None = None
 
-    async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
+    async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int:
         """Listen and return the port. `shared`: other processes of this proxy listen there too."""
         listening = _listening(host, port, shared)
         self.connections.handle = RequestStarts(
             self._endpoint, asyncio.get_running_loop(), self.connections.clock, self._lag
         ).handle
-        self._socket = ListeningSocket(listening, self.connections, tls)
+        self._socket = ListeningSocket(listening, self.connections, None if tls is None else tls.context)
         return int(listening.getsockname()[1])
 
     def use_limits(self, limits: Limits) -> None:

@@ -6,6 +6,9 @@ that trusts this one certificate, shows that the key fits, and that the certific
 
 import ssl
 from pathlib import Path
+from typing import NamedTuple
+
+from warmroute_proxy.server.base.config import ProxyConfig
 
 _EXPIRED = 10  # OpenSSL's X509_V_ERR_*
 _NOT_YET_VALID = 9
@@ -15,6 +18,14 @@ class TlsError(Exception):
     """A certificate or key cannot be used; the message says which file and why."""
 
 
+class Pem(NamedTuple):
+    """What the files have; `client_ca`: authorities of clients' certificates, None if clients need none."""
+
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+
+
 class Tls:
     """The context of a listener. After `reload`, new connections get the new certificate; open ones keep theirs.
 
@@ -22,16 +33,19 @@ class Tls:
     handshake is moved to the context that was loaded last.
     """
 
-    def __init__(self, cert: Path, key: Path) -> None:
-        """`cert`: PEM, the server's certificate first, then the intermediate ones; `key`: PEM, not encrypted."""
+    def __init__(self, cert: Path, key: Path, client_ca: Path | None = None) -> None:
+        """`cert`: PEM, the server's certificate first, then the intermediate ones; `key`: PEM, not encrypted;
+        `client_ca`: PEM, the authorities of clients' certificates. The context asks for none: a picker's gRPC does.
+        """
         self._cert = cert
         self._key = key
+        self._client_ca = client_ca
         self.valid_until = ""
         self.context = self._newest = self._loaded()
         self.context.sni_callback = self._use_newest
 
     def reload(self) -> None:
-        """Read both files again. After a `TlsError` the old certificate stays in use."""
+        """Read the files again. After a `TlsError` the old certificate stays in use."""
         self._newest = self._loaded()
 
     def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -39,11 +53,7 @@ class Tls:
         connection.context = self._newest
 
     def _loaded(self) -> ssl.SSLContext:
-        for path in (self._cert, self._key):
-            try:
-                path.read_bytes()
-            except OSError as error:
-                raise TlsError(f"{path}: cannot be read: {error.strerror}") from None
+        pem = Pem(_read(self._cert), _read(self._key), None if self._client_ca is None else _read(self._client_ca))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -55,8 +65,28 @@ class Tls:
             if "KEY_VALUES_MISMATCH" in str(error) or "key values mismatch" in str(error):
                 raise TlsError(f"{self._key}: is not the key of the certificate in {self._cert}") from None
             raise TlsError(f"{self._cert}, {self._key}: not a PEM certificate and its key: {error}") from None
-        self.valid_until = _tried(context, self._cert)
+        valid_until = _tried(context, self._cert)
+        if self._client_ca is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self._client_ca)
+            except ssl.SSLError as error:
+                raise TlsError(f"{self._client_ca}: has no PEM certificate of an authority: {error}") from None
+        self.valid_until, self.pem = valid_until, pem
         return context
+
+
+def tls_of(proxy: ProxyConfig) -> Tls | None:
+    """TLS as a config has it; None without. Raises: TlsError."""
+    if proxy.tls_cert is None or proxy.tls_key is None:
+        return None
+    return Tls(proxy.tls_cert, proxy.tls_key, proxy.tls_client_ca)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TlsError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 class _Encrypted(Exception):

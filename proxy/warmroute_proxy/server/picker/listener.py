@@ -7,7 +7,6 @@ read before. Messages stay bytes here.
 import asyncio
 import contextlib
 import logging
-import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -20,6 +19,7 @@ from warmroute_proxy.server.build import Proxy
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.request_starts import RequestStarts
+from warmroute_proxy.server.http.tls import Tls
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
@@ -55,7 +55,6 @@ class PickerListener:
     def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits, is_ready: Callable[[], bool]) -> None:
         """`endpoint`: with requests `for_gateway`. `is_ready`: whether requests should be sent here now."""
         self.connections = Streams()
-        self._proxy = proxy
         self._is_ready = is_ready
         addresses = Addresses(proxy.engines, proxy.clock)
         max_streams = proxy.config.limits.connections  # of one connection or a few: they take no descriptors
@@ -66,10 +65,8 @@ class PickerListener:
         )  # fmt: skip
         self._server: Any = None
 
-    async def listen(self, host: str, port: int, *, tls: ssl.SSLContext | None = None, shared: bool = False) -> int:
-        """Listen and return the port. `shared`: other processes listen there too; `tls`: None for none. gRPC has its
-        own, and reads the files of the config with each connection.
-        """
+    async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int:
+        """Listen and return the port. `shared`: other processes listen there too; `tls`: None for none."""
         await self._gateway.addresses.resolve()
         options = [
             ("grpc.so_reuseport", int(shared)),
@@ -94,22 +91,11 @@ class PickerListener:
             if tls is None:
                 found = server.add_insecure_port(address)
             else:
-                found = server.add_secure_port(address, self._credentials())
+                found = server.add_secure_port(address, _credentials(tls))
         except RuntimeError:
             raise OSError(f"port {port} on {host} is in use: end what listens there, or choose another port") from None
         await server.start()
         return int(found)
-
-    def _credentials(self) -> Any:
-        """The certificate as its files have it when a gateway connects."""
-        cert, key = self._proxy.config.proxy.tls_cert, self._proxy.config.proxy.tls_key
-        assert cert is not None
-        assert key is not None
-
-        def read() -> Any:
-            return grpc.ssl_server_certificate_configuration([(key.read_bytes(), cert.read_bytes())])
-
-        return grpc.dynamic_ssl_server_credentials(read(), read)
 
     def use_limits(self, limits: Limits) -> None:
         """Use other limits for streams that open from now on."""
@@ -205,6 +191,15 @@ class _Conversation:
             while out:
                 message = out.popleft()
                 await write(message if isinstance(message, bytes) else message())
+
+
+def _credentials(tls: Tls) -> Any:
+    """What each new connection gets: the certificate that was loaded last, and the authorities of gateways' own."""
+
+    def newest() -> Any:
+        return grpc.ssl_server_certificate_configuration([(tls.pem.key, tls.pem.cert)], tls.pem.client_ca)
+
+    return grpc.dynamic_ssl_server_credentials(newest(), newest, tls.pem.client_ca is not None)
 
 
 def for_gateway(new_request: NewRequest) -> NewRequest:

@@ -122,7 +122,7 @@ class Supervisor:
         config, self._running, self._source = running.config, running, source
         self._live_lists = live_lists(config)
         self._changes = FileChanges(source.path)
-        self._certificate = FileChanges(config.proxy.tls_cert, config.proxy.tls_key)
+        self._certificate = FileChanges(*config.proxy.tls_files)
         self._certificate.found()
         self._state_dir = config.proxy.state_dir
         self._lock_fd = lock(self._state_dir)

@@ -79,7 +79,7 @@ class ReloadOrders:
         if self._peer_processes is not None:
             return
         proxy = live.now.proxy
-        changes, certificate = FileChanges(self._source.path), FileChanges(proxy.tls_cert, proxy.tls_key)
+        changes, certificate = FileChanges(self._source.path), FileChanges(*proxy.tls_files)
         certificate.found()
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
