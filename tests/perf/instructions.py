@@ -49,7 +49,8 @@ AGENT_CHUNKS: Final = 40
 LAST_ID: Final = f"resp_{'0' * 24}"
 """In the place of the id of the last response."""
 
-ENDS: Final = {"http": b"0\r\n\r\n", "ws": b'"type":"response.completed"'}
+_COMPLETED: Final = b'"type":"response.completed"'
+ENDS: Final = {"http": b"0\r\n\r\n", "ws": _COMPLETED, "wsall": _COMPLETED}
 TIMEOUT_S: Final = 600
 _TRACING: Final = '\n[tracing]\nendpoint = "http://127.0.0.1:9"\nratio = %d\n'
 LIMITS: Final = {
@@ -201,7 +202,9 @@ def _w2_by(letter: str) -> Counted:
 
 
 def _w4_by(transport: str) -> Counted:
-    """Agents' turns of 150 KB to `/v1/responses`, 2 KB more each, streamed; over a WebSocket only what is new."""
+    """Agents' turns of 150 KB to `/v1/responses`, 2 KB more each, streamed; over `ws` only what is new, over `wsall`
+    all of it, as OpenCode sends it.
+    """
     asked = []
     for bodies in agents(150_000, sessions=4, turns=16):
         session = bodies[0].session
@@ -212,7 +215,8 @@ def _w4_by(transport: str) -> Counted:
         sent = [_message(events[0])]
         for before, each in itertools.pairwise(events):
             added = each["input"][len(before["input"]) :]
-            sent.append(_message({**each, "input": added, "previous_response_id": LAST_ID}))
+            more = {} if transport == "wsall" else {"input": added, "previous_response_id": LAST_ID}
+            sent.append(_message({**each, **more}))
         asked.append([offer(_PORT, session, RESPONSES), *sent])
     warm = 4 if transport == "http" else 5
     turns = [each[:warm] for each in asked], [each[warm:] for each in asked]
@@ -234,6 +238,7 @@ WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
     "w3new": _w3new,
     "w4http": partial(_w4_by, "http"),
     "w4ws": partial(_w4_by, "ws"),
+    "w4wsall": partial(_w4_by, "wsall"),
     "w2m": _w2m,
     "w5": _w5,
     "w5m": _w5m,

@@ -10,7 +10,7 @@ from tests.property.test_responses_prefix import ANSWER, REASONING, SAYS, SEAL, 
 
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.responses.client_events import created_request
-from warmroute_proxy.dialects.responses.conversation import Continued, ResponsesConversation, continued
+from warmroute_proxy.dialects.responses.conversation import MAX_KEPT_BYTES, Continued, ResponsesConversation, continued
 from warmroute_proxy.dialects.responses.request import ChatRequest, OtherScope, chat_request
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
@@ -154,7 +154,7 @@ def test_a_conversation_that_would_be_no_light_body_is_not_light() -> None:
     large: Any = [{"role": "user", "content": "x" * 300_000}]
     for items, least, most in ((small, 4, 8), (parts, 4, 8), (ids, 20, 40), (large, 6, 7)):
         conversation, turns = ResponsesConversation(), 0
-        while conversation.is_light(conversation.size_bytes) and turns < 50:
+        while conversation.is_light and conversation.size_bytes <= MAX_KEPT_BYTES and turns < 50:
             numbered = [
                 {**item, "call_id": f"{turns}{item['call_id'][3:]}"} if "call_id" in item else item for item in items
             ]

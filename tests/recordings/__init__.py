@@ -5,6 +5,10 @@ changed), `oc_anthropic` is OpenCode 1.18.33 over Anthropic's messages, its titl
 (`exec`, then `exec resume`), `oc_openai` is OpenCode over OpenAI's Responses, its title first, `gemini` is Gemini CLI
 0.61.0. Where the mask took a word of the API itself (`tool_choice`, `include`, `summary`, `verbosity`, Gemini CLI's
 placeholder of a signature), what the program sends stands there again.
+
+`codex_websocket`, `copilot_websocket` and `opencode_websocket` are Codex 0.169.0, Copilot CLI 1.0.102 and OpenCode
+1.18.33 over WebSockets, through the proxy, on 2026-11-27. Each starts a sub-agent. A connection of the main agent is
+cut when a turn has been sent on it, and the program connects again.
 """
 
 import json
@@ -23,7 +27,27 @@ class Recorded(NamedTuple):
     body: dict[str, Any]
 
 
+class RecordedTurn(NamedTuple):
+    """A turn on a WebSocket: a number for its connection, the headers that offered that, without those of the protocol,
+    the message, and the items of the answer; None where the connection was cut.
+    """
+
+    connection: int
+    headers: dict[str, str]
+    message: dict[str, Any]
+    response_id: str | None
+    output: list[dict[str, Any]] | None
+
+
 def recorded(name: str) -> list[Recorded]:
     """The requests of a session, in their order."""
-    lines = lzma.decompress((_FOLDER / f"{name}.jsonl.xz").read_bytes()).splitlines()
-    return [Recorded(found["path"], found["headers"], found["body"]) for found in map(json.loads, lines)]
+    return [Recorded(**found) for found in _lines(name)]
+
+
+def recorded_turns(name: str) -> list[RecordedTurn]:
+    """The turns of a session on WebSockets, in their order."""
+    return [RecordedTurn(**found) for found in _lines(name)]
+
+
+def _lines(name: str) -> list[dict[str, Any]]:
+    return list(map(json.loads, lzma.decompress((_FOLDER / f"{name}.jsonl.xz").read_bytes()).splitlines()))

@@ -80,11 +80,13 @@ _KIND_BY_VALUE: Final[Mapping[str, Mapping[str, str]]] = {
     "x-openai-subagent": {
         "compact": "compaction", "review": "sub", "collab_spawn": "sub", "memory_consolidation": "auxiliary"
     },
+    "x-interaction-type": {"conversation-subagent": "sub"},
 }  # fmt: skip
 """Headers that say what a request is for, and what their values mean here. The first that says something counts.
 
 Claude Code sends its own from 2.1.273 on, to other addresses than Anthropic's with `CLAUDE_CODE_GATEWAY_HINT_HEADERS=1`
 (https://code.claude.com/docs/en/llm-gateway-protocol); Codex's has only its sub-agents (codex-rs, `SubAgentSource`).
+The last one is Copilot CLI's, whose sub-agents say nothing else.
 """
 
 USER_AGENT: Final = "user-agent"

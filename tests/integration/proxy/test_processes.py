@@ -1,22 +1,27 @@
 """Several processes on one port: clients and operators see one proxy, whichever of them dies."""
 
+import json
 import os
 import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
+from tests.subjects.websockets import Socket
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.replay.record import verify
 from warmroute_proxy.server.ledger.ledger import read_rows
 
 COUNT = 3
+SAYS = {"script": json.dumps([{"text": "I have looked at it."}])}
 REQUESTS = 'warmroute_requests_total{route="/v1/chat/completions",status="200"}'
 
 
@@ -91,6 +96,30 @@ class TestOneProxy:
         assert scene.ask(3, "unnamed").json()["usage"]["warmroute"]["session"] != receipts[0]["session"]
         scene.proxy.rows(sum(before.values()) + 13)
         assert len(processes_that_answered(scene) - before) > 1
+
+    def test_a_websocket_of_another_process_is_sent_the_conversation_again_and_it_is_warm(self, scene: Scene) -> None:
+        with ExitStack() as stack:
+            opened: dict[str, tuple[Socket, list[Any], dict[str, Any], Any]] = {}
+            for number in range(50):
+                socket = stack.enter_context(Socket(scene.proxy))
+                asked = [{"role": "user", "content": f"connection {number} " * 200}]
+                first = socket.answer(input=asked, metadata=SAYS)
+                row = scene.proxy.row(first["usage"]["warmroute"]["id"])
+                opened[str(row["rids"])[2:22]] = socket, asked, first, row
+                if len(opened) == 2:
+                    break
+            (one, asked, first, row), (other, *_) = opened.values()
+            more = {"role": "user", "content": "more"}
+            refused = other.ask(input=[more], previous_response_id=first["id"])
+            assert refused["error"]["code"] == "previous_response_not_found"
+            again = other.answer(input=[*asked, *first["output"], more], metadata=SAYS)
+            usage = again["usage"]["warmroute"]
+            assert scene.proxy.row(usage["id"])["session"] == row["session"]
+            assert usage["workers"] == first["usage"]["warmroute"]["workers"]
+            assert again["usage"]["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"] - 64
+            further = other.answer(input=[more], previous_response_id=again["id"], metadata=SAYS)
+            assert scene.proxy.row(further["usage"]["warmroute"]["id"])["session"] == row["session"]
+            assert one.answer(input=[more], previous_response_id=first["id"], metadata=SAYS)["output"]
 
     def test_a_receipt_is_found_by_any_process_at_once_and_totals_are_right_to_the_last_turn(
         self, scene: Scene

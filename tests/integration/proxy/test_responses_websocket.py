@@ -469,6 +469,16 @@ def test_the_offer_is_checked(proxy: ProxyProcess, raw: httpx.Client) -> None:
     assert raw.get(PATH).status_code == 405
 
 
+def test_compression_is_declined(proxy: ProxyProcess) -> None:
+    with Socket(proxy) as socket:
+        request, response = socket.connection.request, socket.connection.response
+        assert request is not None
+        assert response is not None
+        assert "permessage-deflate" in request.headers["sec-websocket-extensions"]
+        assert "sec-websocket-extensions" not in response.headers
+        socket.answer("a text that could be smaller " * 50)
+
+
 def test_a_key_that_is_gone_is_refused_at_the_next_turn_and_the_route_can_be_off(
     engine: ScriptedEngine, tmp_path: Path
 ) -> None:

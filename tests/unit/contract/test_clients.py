@@ -81,6 +81,13 @@ CASES: list[tuple[str, dict[str, str], dict[str, Any], Identity]] = [
         Identity("01a1", "02b2", "01a1", "sub"),
     ),
     ("codex: compaction", CODEX | {"x-openai-subagent": "compact"}, {}, Identity("01a1", "01a1", "", "compaction")),
+    (
+        "copilot over a websocket: sub-agent",
+        {"x-initiator": "agent", "x-interaction-type": "conversation-subagent"},
+        {},
+        Identity(None, "", "", "sub"),
+    ),
+    ("copilot: main", {"x-interaction-type": "conversation-user"}, {}, Identity(None, "", "", "")),
     ("codex up to 0.130", {"session_id": "01a1"}, {}, Identity("01a1", "", "", "")),
     ("gemini-cli", {"user-agent": "GeminiCLI/0.61.0/gemini-2.5-pro (linux; x64)"}, {}, Identity(None, "", "", "")),
     ("qwen-code", {"user-agent": "QwenCode/0.15.10 (linux; x64)"}, {}, Identity(None, "", "", "")),

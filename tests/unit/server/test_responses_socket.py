@@ -213,6 +213,20 @@ def test_a_turn_has_the_size_of_a_body_with_what_it_continues() -> None:
     assert scene.prepare("x" * 10_000, previous_response_id=first).startswith("resp_")
 
 
+def test_a_conversation_of_too_many_messages_is_sent_again() -> None:
+    """Each turn would be a body that is too dense for the event loop, though its message is small."""
+    scene, previous, turns = Scene(), "", 0
+    while turns < 20 and previous != "previous_response_not_found":
+        more = {"previous_response_id": previous} if previous else {}
+        items = [{"role": "user", "content": "x"}] * 200
+        scene.event("response.create", model="m", generate=False, input=items, **more)
+        last = scene.socket.events[-1]
+        previous = last["error"]["code"] if last["type"] == "error" else last["response"]["id"]
+        turns += 1
+    assert 4 < turns <= 8
+    assert scene.prepare("all of it").startswith("resp_")
+
+
 def test_what_prepares_waits_in_the_lines_of_all_requests() -> None:
     scene = Scene(all_wait=True)
     for _ in range(3):

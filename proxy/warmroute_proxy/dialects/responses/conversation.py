@@ -6,8 +6,8 @@ mean for them (`ReadItems`), and their messages are put behind, so the body of t
 request with the whole input.
 
 Each conversation has a buffer of its own. A turn adds to it once it has ended well, so one that fails leaves nothing;
-another line of turns that continues it gets a copy. It is kept while a body of its size and shape would be read in the
-event loop (`is_light`), since each turn is such a body.
+another line of turns that continues it gets a copy. It is kept up to `MAX_KEPT_BYTES`, and continued while a body of
+its shape would be read in the event loop (`is_light`), since each turn is such a body.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,14 +29,12 @@ _SLOTS_BYTES: Final = 64  # of an id in a set, beside itself
 class ResponsesConversation:
     """The messages of a conversation but for those of `instructions`, which each request brings anew."""
 
-    __slots__ = ("_messages", "_objects", "read")
+    __slots__ = ("_counted_bytes", "_messages", "_objects", "read")
 
-    def __init__(self, messages: bytes | bytearray = b"", objects: int = 0, read: ReadItems | None = None) -> None:
-        """`messages`: with commas between them; `objects`: at least as many as they hold; `read`: what they mean for
-        what follows, None where nothing was read.
-        """
+    def __init__(self, messages: bytes | bytearray = b"", read: ReadItems | None = None) -> None:
+        """`messages`: with commas between them; `read`: what they mean for what follows, None where there are none."""
         self._messages = bytearray(messages)
-        self._objects = objects
+        self._counted_bytes = self._objects = 0  # of the messages, and at least as many objects as are there
         self.read = read
 
     @property
@@ -49,9 +47,14 @@ class ResponsesConversation:
         ids += _SLOTS_BYTES * (len(read.calls) + len(read.dropped_calls))
         return len(self._messages) + len(read.content) + sum(map(len, read.reasoning + read.called)) + ids
 
-    def is_light(self, size_bytes: int) -> bool:
-        """Whether each turn that continues it, of its `size_bytes`, may be read in the event loop."""
-        return size_bytes <= MAX_KEPT_BYTES and self._objects <= most_brackets(len(self._messages))
+    @property
+    def is_light(self) -> bool:
+        """Whether a turn that continues it has few enough objects to be read in the event loop. They are counted here:
+        a client that sends all of it again never asks.
+        """
+        self._objects += self._messages.count(b'{"', self._counted_bytes)  # in a text, a quote is escaped
+        self._counted_bytes = len(self._messages)
+        return self._objects <= most_brackets(self._counted_bytes)
 
     @property
     def messages(self) -> bytes:
@@ -60,16 +63,13 @@ class ResponsesConversation:
 
     def copy(self) -> "ResponsesConversation":
         """The same for another line of turns."""
-        return ResponsesConversation(self._messages, self._objects, self.read)
+        return ResponsesConversation(self._messages, self.read)
 
     def append(self, messages: Sequence[bytes], read: ReadItems) -> None:
         """Put more messages behind the others."""
-        buffer = self._messages
-        for message in messages:
-            if buffer:
-                buffer += b","
-            buffer += message
-            self._objects += message.count(b'{"')  # in a text, a quote is escaped
+        if self._messages and messages:
+            self._messages += b","
+        self._messages += b",".join(messages)
         self.read = read
 
 

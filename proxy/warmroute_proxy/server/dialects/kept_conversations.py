@@ -6,7 +6,7 @@ least recently used first, then those of the tenant that has kept none for the l
 makes only those of its own tenant go, and one that a turn is continuing stays.
 """
 
-from warmroute_proxy.dialects.responses.conversation import ResponsesConversation
+from warmroute_proxy.dialects.responses.conversation import MAX_KEPT_BYTES, ResponsesConversation
 from warmroute_proxy.server.http.body_memory import BodyMemory, BodyReservation
 
 
@@ -49,7 +49,7 @@ class KeptConversations:
             history = KeptConversation(tenant, self._memory.reserve(tenant, 0))
         size_bytes = conversation.size_bytes
         more = max(size_bytes - history.size_bytes, 0)
-        if not conversation.is_light(size_bytes) or not history.reservation.grow_by_own(more):
+        if size_bytes > MAX_KEPT_BYTES or not history.reservation.grow_by_own(more):
             self.drop(history)
             return None
         history.size_bytes += more

@@ -291,7 +291,7 @@ class ResponsesSocket:
         other = stream if previous == stream.last_id else self._last_responses.get(previous)
         history = None if other is None else other.history
         conversation = None if history is None else history.conversation
-        if history is None or conversation is None:
+        if history is None or conversation is None or not conversation.is_light:
             raise not_found(previous)
         if history.size_bytes + more_bytes > self._socket.body_bytes:
             problem = f"the turn exceeds {self._socket.body_bytes} bytes with what it continues"
