@@ -144,8 +144,8 @@ def full_steps() -> tuple[Step, ...]:
         Step("SDK on openai 2", ("scripts/openai2",), after=("search of properties",)),
         Step("programs and frameworks", ("scripts/integrations",), after=("SDK on openai 2", programs)),
         Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
-        Step("page", ("scripts/page",), after=("coding agents", "set-up of the page")),
-        Step("docs", ("scripts/docs",), after=("page", "set-up of docs")),
+        Step("page", ("scripts/page",), after=("coding agents", "set-up of the page", "set-up of docs")),
+        Step("docs", ("scripts/docs",), after=("page",)),
         Step("gateway", ("scripts/gateway",), after=("docs", gateway)),
     )
     # One process, so that each SGLang is started once.

@@ -35,20 +35,20 @@ DIFFERENCES: Final = (
     Difference(
         what="template",
         sglang="the model's chat template",
-        embedded="one of its own: tools, then messages, then the head of the answer",
+        embedded="a fixed one: tools, then messages, then the head of the answer",
         why="it has no model",
         shown_by="test_differences.py::test_template",
     ),
     Difference(
         what="`metadata.script`",
         sglang="ignored",
-        embedded="says what is answered: text, tool calls, an error ([examples](scripted-answers.md))",
+        embedded="sets the answer: text, tool calls, an error ([examples](scripted-answers.md))",
         why="an agent's loop can be driven without a model",
         shown_by="test_differences.py::test_script",
     ),
     Difference(
         what="thinking switched on, without `--reasoning-parser`",
-        sglang="what the model writes is content",
+        sglang="the model's output is content",
         embedded="a third of the answer is `reasoning_content`",
         why="clients that show reasoning can be tested",
         shown_by="test_differences.py::test_reasoning",
@@ -57,7 +57,7 @@ DIFFERENCES: Final = (
         what="`/server_info`",
         sglang="all of some 550 arguments",
         embedded="those that a proxy reads, and `engine`, `engine_id`, `speed`, `started_at`",
-        why="it says what it is",
+        why="it identifies itself",
         shown_by="test_differences.py::test_server_info",
     ),
     Difference(
@@ -94,7 +94,7 @@ DIFFERENCES: Final = (
         what="`decode_moments` in `/v1/loads`, `embedding` in `/model_info`",
         sglang="there",
         embedded="left out",
-        why="sums for the engine's own tuning, and what only embedding models have",
+        why="sums for the engine's tuning, and fields of embedding models only",
         shown_by="test_differences.py::test_left_out_members",
     ),
     Difference(
@@ -150,7 +150,7 @@ DIFFERENCES: Final = (
         what="an eviction on the device",
         sglang="takes whole nodes of the tree: all pages that were cached together",
         embedded="takes as many pages as are needed, from the end of a path",
-        why="simpler, and what is kept too long is evicted next",
+        why="simpler; blocks that are kept too long are evicted next",
         shown_by="cache/test_cache_differences.py::test_how_much_an_eviction_takes",
     ),
     Difference(
@@ -161,10 +161,10 @@ DIFFERENCES: Final = (
         shown_by="cache/test_cache_differences.py::test_cache_policies",
     ),
     Difference(
-        what="what is told of drafts: `spec_tokens_details`, `speculative` in `/v1/loads`, `spec_*` metrics",
+        what="figures about drafts: `spec_tokens_details`, `speculative` in `/v1/loads`, `spec_*` metrics",
         sglang="told by an engine that drafts",
         embedded="an accept length of 3 alone; its cache and its KV events are those of an engine that drafts",
-        why="it drafts nothing, and the proxy passes what is told through",
+        why="it drafts nothing, and the proxy relays the figures",
         shown_by="speculative/test_speculative.py::test_what_is_told_of_drafts",
     ),
     Difference(

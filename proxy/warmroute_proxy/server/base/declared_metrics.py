@@ -20,7 +20,7 @@ COMPLETION_TOKENS_TOTAL: Final = Metric("warmroute_completion_tokens_total", "Co
 CACHED_TOKENS_TOTAL: Final = Metric("warmroute_cached_tokens_total", "Cached prompt tokens by tier.")
 LOSS_TOKENS_TOTAL: Final = Metric("warmroute_loss_tokens_total", "Prompt tokens that were not cached, by class.")
 LIST_NANOUSD_TOTAL: Final = Metric(
-    "warmroute_list_nanousd_total", "Price of settled turns if nothing had been cached, in billionths of a USD."
+    "warmroute_list_nanousd_total", "Price of settled turns without any cached token, in billionths of a USD."
 )
 PRICE_NANOUSD_TOTAL: Final = Metric("warmroute_price_nanousd_total", "Price of settled turns, in billionths of a USD.")
 NORMALISED_TOTAL: Final = Metric(
@@ -33,10 +33,10 @@ JOINS_TOTAL: Final = Metric(
     "warmroute_joins_total", "Requests that got the answer of an earlier one with the same Idempotency-Key."
 )
 ENGINE_FAILURES_TOTAL: Final = Metric(
-    "warmroute_engine_failures_total", "Attempts that a worker has failed, by what they were judged to be."
+    "warmroute_engine_failures_total", "Failed attempts of a worker, by kind of failure."
 )
 SUSPECTS_TOTAL: Final = Metric(
-    "warmroute_suspects_total", "Turns without a token when their engine went away, and what became of them."
+    "warmroute_suspects_total", "Turns that had no token yet when their engine left, by outcome."
 )
 RETRIES_REFUSED_TOTAL: Final = Metric(
     "warmroute_retries_refused_total", "Turns not dispatched again because the retry budget was spent."
@@ -49,7 +49,8 @@ QUEUE_WAIT_SECONDS: Final = Metric(
     "warmroute_queue_wait_seconds", "Time in the queue, seconds, of turns that had to wait."
 )
 QUEUE_MEMORY_WAIT_SECONDS: Final = Metric(
-    "warmroute_queue_memory_wait_seconds", "Time that turns waited for KV memory, seconds, of those that had to."
+    "warmroute_queue_memory_wait_seconds",
+    "Time that turns waited for KV memory, seconds, without turns that did not wait.",
 )
 FORWARDS_TOTAL: Final = Metric("warmroute_forwards_total", "Requests forwarded to another region.")
 FORWARD_FAILURES_TOTAL: Final = Metric(
@@ -101,24 +102,24 @@ RE_PREFILLS_TOTAL: Final = Metric(
 )
 RE_PREFILLED_TOKENS_TOTAL: Final = Metric("warmroute_re_prefilled_tokens_total", "Prompt tokens of these re-prefills.")
 LOOP_LAG_SECONDS: Final = Metric(
-    "warmroute_loop_lag_seconds", "How late the event loop was, seconds, by what ran longest meanwhile."
+    "warmroute_loop_lag_seconds", "Lag of the event loop, seconds, by the longest running callback."
 )
 RELOADS_TOTAL: Final = Metric(
     "warmroute_reloads_total", "Config files that were applied, or refused, while the proxy ran, by outcome."
 )
 LARGE_BODIES_TOTAL: Final = Metric(
-    "warmroute_large_bodies_total", "Large and dense request bodies by what became of their reading."
+    "warmroute_large_bodies_total", "Large and dense request bodies, by the outcome of reading."
 )
 LARGE_BODIES_WAITING: Final = Metric(
     "warmroute_large_bodies_waiting", "Such bodies that wait for the process that reads them, in this process."
 )
 LARGE_BODIES_WAITING_SECONDS: Final = Metric(
-    "warmroute_large_bodies_waiting_seconds", "How long the oldest of them has waited, seconds."
+    "warmroute_large_bodies_waiting_seconds", "Waiting time of the oldest large or dense body, seconds."
 )
 DISCOVERY_UP: Final = Metric("warmroute_discovery_up", "Whether a source of engines can be read, in this process.")
 DISCOVERY_ENGINES: Final = Metric("warmroute_discovery_engines", "Engines that a source named last.")
 DISCOVERY_PROBLEMS: Final = Metric(
-    "warmroute_discovery_problems", "Engines of a source that are not used: an id is taken, or a problem of their own."
+    "warmroute_discovery_problems", "Engines of a source that are not used: a duplicate id, or a fault of the engine."
 )
 STORE_UP: Final = Metric(
     "warmroute_store_up", "Whether a store that proxies share answers; only where one is configured."
@@ -133,7 +134,7 @@ BUDGET_WARNINGS_TOTAL: Final = Metric(
     "warmroute_budget_warnings_total", "Answers with a warning, by budget and by the limit that is mostly used."
 )
 LIMIT_LEFT: Final = Metric(
-    "warmroute_limit_left", "What was left of a budget's limit by the minute over all proxies at the last answer."
+    "warmroute_limit_left", "Amount left of a budget's per-minute limit over all proxies, at the store's last answer."
 )
 MARKERS_MISSED_TOTAL: Final = Metric(
     "warmroute_markers_missed_total", "Keyed requests begun without a marker, because Redis did not answer in time."
@@ -142,10 +143,10 @@ MARKER_REFUSALS_TOTAL: Final = Metric(
     "warmroute_marker_refusals_total", "Keyed requests refused because another process has their key."
 )
 BUDGET_LEASE_NANOUSD: Final = Metric(
-    "warmroute_budget_lease_nanousd", "What this proxy may still spend of a budget, in billionths of a USD."
+    "warmroute_budget_lease_nanousd", "Amount of a budget that this proxy may still spend, in billionths of a USD."
 )
 BUDGET_LEFT_NANOUSD: Final = Metric(
-    "warmroute_budget_left_nanousd", "What the store had left of a budget at its last answer, leases taken off."
+    "warmroute_budget_left_nanousd", "Amount left of a budget in the store at its last answer, less leases."
 )
 BUILD_INFO: Final = Metric(
     "warmroute_build_info", "Always 1. version: of this proxy; build: `compiled`, or `pure` Python."
@@ -192,7 +193,7 @@ OF_PROCESSES: Final[Mapping[str, Metric]] = {
     for name, description in {
         "announcements_waiting": "Announcements that another region has not confirmed yet.",
         "turns_live": "Open turns.",
-        "tokens_in_flight": "Tokens of this proxy's own open turns: prompts, and what was generated.",
+        "tokens_in_flight": "Tokens of this proxy's open turns: prompts and generated tokens.",
         "queue_requests": "Requests in the queue.",
         "queue_bytes": "Size of the bodies in the queue, bytes.",
         "queue_memory_missing_tokens": "KV tokens that turns waiting for memory need, mean of the last minute.",

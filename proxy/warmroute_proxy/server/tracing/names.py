@@ -16,8 +16,8 @@ STORE: Final = "store"
 SPANS: Final = {
     QUEUE: "Waiting for capacity, for KV memory or for a limit.",
     ATTEMPT: "One dispatch to an engine, or to a prefill and decode pair. Engines continue the trace from this span.",
-    PREFILL: "From the dispatch until the prompt is computed. Of a pair: the prefill leg.",
-    DECODE: "From then to the end of the engine's answer. Of a pair: the decode leg.",
+    PREFILL: "From the dispatch until the prompt is computed. In a pair: the prefill leg.",
+    DECODE: "From then to the end of the engine's answer. In a pair: the decode leg.",
     FORWARD: "Another region serves the request. Its proxy continues the trace from this span.",
     STORE: "The settled row is written to the journal; the end of the answer waits for it.",
 }
@@ -55,7 +55,7 @@ CHILD_ATTRIBUTES: Final = {
     "warmroute.worker": "`attempt`, `prefill`, `decode`: the worker's id.",
     "warmroute.decode_worker": "`attempt`: the decode worker of a pair. Absent otherwise.",
     "warmroute.region": "`forward`: the region that serves the request.",
-    "warmroute.event": "`attempt`, `forward`: what ended the span, where it was no success.",
+    "warmroute.event": "`attempt`, `forward`: the cause of a failure.",
 }
 """Attributes of child spans."""
 
