@@ -15,9 +15,10 @@ Script = Callable[["Handler"], None]
 class ScriptedEngine:
     """Answers `/ready` and `/server_info` like an engine, and everything else as its script says."""
 
-    def __init__(self, name: str, script: Script) -> None:
+    def __init__(self, name: str, script: Script, host: str = "127.0.0.1", port: int = 0) -> None:
         self.name = name
         self.script = script
+        self.host = host
         self.heads: list[dict[str, str]] = []
         self.bodies: list[bytes] = []
         self.aborted: list[str] = []
@@ -31,13 +32,13 @@ class ScriptedEngine:
         self.health = 200
         self.healths = 0
         self.connections = 0
-        self._server = QuietServer(("127.0.0.1", 0), type("Bound", (Handler,), {"engine": self}))
+        self._server = QuietServer((host, port), type("Bound", (Handler,), {"engine": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{self.host}:{self._server.server_port}"
 
     def toml(self, kind: str = "sglang") -> str:
         return (

@@ -32,6 +32,7 @@ from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe as probe_engines
 from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.exchange import Endpoint
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.http.tls import Tls, TlsError, tls_of
 from warmroute_proxy.server.intake.conversation_file import ConversationFile
@@ -179,9 +180,9 @@ async def _run(
     readiness = proxy.readiness(orders)
     page = proxy.metrics_page(orders.reloads.discovery, readiness)
     public_plane, admin_plane = control_planes(proxy, orders, readiness, page)
-    public = _public_listener(proxy, public_plane, limits, readiness, picker=picker)
+    public, admin_endpoint = _endpoints(proxy, public_plane, admin_plane, limits, readiness, picker=picker)
     admin_limits = replace(limits, connections=ADMIN_CONNECTIONS)
-    admin = Listener(proxy.admin_endpoint(admin_plane), admin_limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
+    admin = Listener(admin_endpoint, admin_limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     orders.reloads.begin()
     orders.reloads.appliers += [lambda live: public.use_limits(live.limits), lambda live: admin.use_limits(live.limits)]
     if slot is not None or hung_up.is_set():
@@ -230,18 +231,19 @@ def _collect_less_often() -> None:
     gc.set_threshold(50_000, 50, 100)
 
 
-def _public_listener(
-    proxy: Proxy, control_plane: Bridge, limits: Limits, readiness: Readiness, *, picker: bool
-) -> PublicListener:
-    """What clients reach, or their gateway."""
-    new_request = request_maker(proxy.tracing)
+def _endpoints(
+    proxy: Proxy, public_plane: Bridge, admin_plane: Bridge, limits: Limits, readiness: Readiness, *, picker: bool
+) -> tuple[PublicListener, Endpoint]:
+    """What clients reach, or their gateway; and what operators do."""
+    new_request, admin = request_maker(proxy.tracing), proxy.admin_endpoint(admin_plane)
     if not picker:
-        endpoint = proxy.public_endpoint(control_plane, new_request)
-        return Listener(endpoint, limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
+        endpoint = proxy.public_endpoint(public_plane, new_request)
+        return Listener(endpoint, limits, proxy.clock, proxy.body_memory, proxy.loop_lag), admin
+    from warmroute_proxy.server.picker.admin import PickerAdmin
     from warmroute_proxy.server.picker.listener import PickerListener, for_gateway
 
-    endpoint = proxy.public_endpoint(control_plane, for_gateway(new_request))
-    return PickerListener(proxy, endpoint, limits, readiness.is_ready)
+    endpoint = proxy.public_endpoint(public_plane, for_gateway(new_request))
+    return PickerListener(proxy, endpoint, limits, readiness.is_ready), PickerAdmin(admin, endpoint)
 
 
 def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dict[str, str]:

@@ -64,9 +64,10 @@ class ProxyConfig:
 
     def others_than(self, host: str) -> tuple[str, ...]:
         """`other_proxies` without this proxy's own address, so that all pods of a StatefulSet can share a config:
-        `host`, the machine's name, is the first part of it, and its port is `port`.
+        `host`, the machine's name, is the first part of it, and its port is `port`, or of a picker `admin_port`.
         """
-        return tuple(url for url in self.other_proxies if not _leads_to(url, host.partition(".")[0], self.port))
+        own, ports = host.partition(".")[0], {self.port, self.admin_port}
+        return tuple(url for url in self.other_proxies if not _leads_to(url, own, ports))
 
     @property
     def tls_files(self) -> tuple[Path | None, ...]:
@@ -374,6 +375,6 @@ class Config:
         return {digest: tenant.name for tenant in self.tenants for digest in tenant.key_sha256}
 
 
-def _leads_to(url: str, host: str, port: int) -> bool:
+def _leads_to(url: str, host: str, ports: set[int]) -> bool:
     parts = urlsplit(url)
-    return bool(host) and (parts.hostname or "").partition(".")[0] == host.lower() and parts.port == port
+    return bool(host) and (parts.hostname or "").partition(".")[0] == host.lower() and parts.port in ports

@@ -1,0 +1,61 @@
+"""Two pickers of one region: each knows where the other has sent a session, and answers probes over HTTP."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.gateway.test_protocol import CHAT, answers
+from tests.subjects.gateway import Envoy, Picker, unused_port
+from tests.subjects.processes import PLAIN, until
+from tests.subjects.scripted import ScriptedEngine
+
+
+@pytest.fixture
+def pickers(tmp_path: Path) -> Iterator[list[tuple[Picker, Envoy]]]:
+    """Each with an Envoy, before the same two engines."""
+    engines = [ScriptedEngine(f"s{number}", answers) for number in range(2)]
+    ports = [unused_port(), unused_port()]
+    both: list[Picker] = []
+    envoys: list[Envoy] = []
+    try:
+        for number, port in enumerate(ports):
+            extra = f'admin_port = {port}\nother_proxies = ["http://127.0.0.1:{ports[1 - number]}"]'
+            keys = both[0].keys if both else None
+            both.append(Picker(tmp_path / f"p{number}", [engine.toml() for engine in engines], extra=extra, keys=keys))
+            both[-1].start()
+            envoys.append(Envoy(tmp_path / f"envoy{number}", both[-1].url, [engine.url for engine in engines]))
+        yield [(picker, envoy.listening()) for picker, envoy in zip(both, envoys, strict=True)]
+    finally:
+        for envoy in envoys:
+            envoy.stop()
+        for picker in both:
+            picker.stop()
+        for engine in engines:
+            engine.stop()
+
+
+def test_a_session_that_one_picker_has_placed_is_known_to_the_other(pickers: list[tuple[Picker, Envoy]]) -> None:
+    number = itertools.count()
+
+    def known() -> bool:
+        messages = [{"role": "user", "content": f"{next(number)} " * 500}]  # which share nothing
+        for picker, envoy in pickers:
+            with envoy.client(picker.keys[0]) as client:
+                given = client.post(CHAT, json={"model": "kimi-k2.5", "messages": messages})
+            messages += [{"role": "assistant", "content": "hi"}, {"role": "user", "content": "go on"}]
+        return bool(picker.row(given.headers["x-warmroute-receipt"])["predicted_cached"])
+
+    until(known, "the second picker knows what the first has sent")
+
+
+def test_probes_are_answered_at_the_admin_port_and_all_else_needs_the_admin_key(
+    pickers: list[tuple[Picker, Envoy]],
+) -> None:
+    picker, _ = pickers[0]
+    with httpx.Client(base_url=str(picker.line["admin_url"]), verify=PLAIN) as client:
+        assert [client.get(path).status_code for path in ("/health", "/ready")] == [200, 200]
+        assert [client.get(path).status_code for path in ("/metrics", "/v1/models")] == [401, 401]
+        assert client.post("/v1/regions/announcements", content=b"x").status_code == 404  # it is not signed
