@@ -10,7 +10,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.recordings import RecordedTurn, recorded_turns
-from tests.subjects.processes import ProxyProcess
+from tests.subjects.processes import ProxyProcess, until
 from tests.subjects.scripted import Handler, ScriptedEngine
 from tests.subjects.websockets import Socket
 
@@ -30,15 +30,17 @@ class Model:
 
     def __init__(self) -> None:
         self.output: list[dict[str, Any]] | None = []
-        self.asked = threading.Event()
-        self.may_end = threading.Event()
+        self.asked, self.left, self.asked_again = threading.Event(), threading.Event(), threading.Event()
 
     def __call__(self, handler: Handler) -> None:
         self.asked.set()
         if self.output is None:
-            self.may_end.wait(seconds(20))
+            until(lambda: handler.engine.aborted, "the proxy knows that the client has left")
+            self.left.set()
+            self.asked_again.wait(seconds(20))  # an engine may take its time to end
             handler.cut()
             return
+        self.asked_again.set()
         said: dict[str, Any] = {}
         for item in self.output:
             if item["type"] == "reasoning":
@@ -102,12 +104,12 @@ class Played:
     def cut(self, socket: Socket, turn: RecordedTurn) -> None:
         """A turn whose connection ends before it has an answer."""
         self._model.output = None
-        self._model.asked.clear()
-        self._model.may_end.clear()
+        for event in (self._model.asked, self._model.left, self._model.asked_again):
+            event.clear()
         socket.send(**self._message(turn))
         assert self._model.asked.wait(seconds(20))
         socket.connection.close()
-        self._model.may_end.set()
+        assert self._model.left.wait(seconds(20))
 
     def _message(self, turn: RecordedTurn) -> dict[str, Any]:
         text = json.dumps(turn.message)

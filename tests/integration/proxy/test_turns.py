@@ -13,6 +13,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
+from tests.subjects.websockets import Socket
 from warmroute.contract import receipt as contract_receipt
 from warmroute.contract.version import VERSION
 from warmroute_cli.processes import stop_all
@@ -128,6 +129,20 @@ def test_prefill_and_decode_serve_a_turn_together(client: httpx.Client, engines:
         roles = set(pool.map(ask, range(16)))
     assert roles == {("prefill", "decode"), ("aggregated",)}
     assert all(engine.running() == 0 for engine in engines)
+
+
+def test_prefill_and_decode_serve_the_turns_of_a_websocket(engines: list[EngineProcess], tmp_path: Path) -> None:
+    says = {"metadata": {"script": json.dumps([{"text": "I have looked at it."}] * 2)}}
+    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east") for engine in engines[:2]]).start()
+    try:
+        with Socket(proxy) as socket:
+            first = socket.answer("over a websocket " * 300, **says)
+            second = socket.answer("more", previous_response_id=first["id"], **says)
+        assert [worker["role"] for worker in second["usage"]["warmroute"]["workers"]] == ["prefill", "decode"]
+        assert second["usage"]["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"] - 64
+        assert second["output"][0]["content"][0]["text"] == "I have looked at it."
+    finally:
+        proxy.stop()
 
 
 def test_tool_calls_reasoning_logprobs_and_choices_survive(stock: openai.OpenAI) -> None:

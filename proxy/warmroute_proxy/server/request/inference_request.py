@@ -329,6 +329,7 @@ class InferenceRequest:
         """Stop the engines now, and wait a little for their final usage."""
         try:
             self._advance(RequestEvent.CLIENT_LEFT)
+            self.parsed.left_unanswered()  # at once: the client may be back before the engine has ended
             if (attempt := self._attempt) is not None:
                 attempt.leg.parse_all()
             if self.waiter is not None:

@@ -149,7 +149,7 @@ class Settlement:
         """Turn what was reported into a row and a receipt; `on_written` is called once the row is durable."""
         entry, parsed, routing = account.entry, request.parsed, request.routing
         assert entry is not None
-        if end.outcome != "completed":
+        if end.outcome != "completed" and not end.client_left:  # one that has left may have been answered since
             parsed.left_unanswered()
         usage, reported = _counted(attempt, parsed)
         if end.charged and attempt.leg.sent:
