@@ -167,7 +167,7 @@ def checks() -> str:
     lines = ["| log | tokens | GiB published | GiB by formula | error | |", "|---|---|---|---|---|---|"]
     lines += [size_row(size) for size in SIZES]
     text = HEAD + "\n".join(lines) + "\n" + CAPACITY_HEAD
-    lines = ["| start | tokens published | tokens planned | error | what explains it | |", "|---|---|---|---|---|---|"]
+    lines = ["| start | tokens published | tokens planned | error | cause | |", "|---|---|---|---|---|---|"]
     lines += [capacity_row(each) for each in CAPACITIES]
     return text + "\n".join(lines) + f"\n\nMedian error of all {len(errors)}: {statistics.median(errors):.2%}.\n"
 

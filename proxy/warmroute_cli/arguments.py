@@ -241,4 +241,4 @@ def _processes(text: str) -> int | str:
 
 def add_reload(reload: argparse.ArgumentParser) -> None:
     """Add the option of `reload`."""
-    reload.add_argument("--dry-run", action="store_true", help="only print what would change")
+    reload.add_argument("--dry-run", action="store_true", help="print the changes without making them")

@@ -93,9 +93,9 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
             "warmroute demo --sessions 4", (demo.add, add_state_dir), "demo.command:run"),
         Command("up", "start the embedded fleet and keep it running until Ctrl-C",
             "warmroute up --port 8000", (add_fleet, add_up, add_state_dir), "up:run"),
-        Command("run", "start an installed coding agent on a proxy, and show what its turns cost",
+        Command("run", "start an installed coding agent on a proxy, and show the cost of its turns",
             "warmroute run opencode", (run.add, *_FLEET), "run.command:run"),
-        Command("lint", "find what breaks the cached prefix in recorded requests",
+        Command("lint", "find breaks of the cached prefix in recorded requests",
             "warmroute lint requests.jsonl", (lint.add,), "warmroute.lint.command:run", extras=(), silent=True),
     ),
     "Run a proxy": (
@@ -139,7 +139,7 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
             "warmroute top --config proxy.toml", (top.add,), "top.command:run"),
         Command("engines", "list, drain, undrain or flip the engines of a running proxy",
             "warmroute engines drain east-p0 --wait 600 --config proxy.toml", (add_engines, *_RUNNING), "engines:run"),
-        Command("doctor", "check this machine, and what a plan or a proxy config lacks on it",
+        Command("doctor", "check this machine for the needs of a plan or a proxy config",
             "warmroute doctor --plan plan.toml", (doctor.add,), "doctor.command:doctor", silent=True),
     ),
     "Plan and launch": (

@@ -132,7 +132,7 @@ def _waiting(figures: Figures) -> list[str]:
             waits = "in the proxy" if row["policy"] == QUEUE else "in engines"
             rows.append(row | {"policy": f"{part.title}, {row['speed_up']:g}x: {waits}"})
         lines.append(_command(part))
-    return [*lines, *_latencies(rows, "who waits, and where")]
+    return [*lines, *_latencies(rows, "which requests wait, and where")]
 
 
 def _speed(figures: Figures) -> list[str]:

@@ -285,7 +285,7 @@ class Books:
         """Take over a saved session; returns its key."""
         key, homes, guard = saved.get("session"), saved.get("homes"), saved.get("guard")
         if not isinstance(key, str) or not isinstance(homes, Mapping) or not isinstance(guard, Mapping):
-            raise ValueError("load() needs what save() returned: session, homes and guard are not all there")
+            raise ValueError("load() needs the value of save(): session, homes or guard is missing")
         checked_key(key)
         with self._lock:
             self.guard.memory.load(key, guard)

@@ -98,7 +98,7 @@ class CacheReport(Totals):
             order = sorted(self.losses.items(), key=lambda item: -item[1])
             lines.append("not cached: " + ", ".join(f"{name} {tokens:,}" for name, tokens in order))
         if self.continued:
-            lines.append(f"answers that another engine had to go on with: {self.continued}")
+            lines.append(f"answers that another engine continued: {self.continued}")
         if self.warmed.turns:
             lines.append(f"computed ahead: {self.warmed}")
         if self.receipts_pending:

@@ -57,7 +57,7 @@ def test_a_broken_prefix_is_named_with_its_turn_and_receipt(tmp_path: Path) -> N
     done = run(tmp_path, "one", "two")
     assert done.returncode == STATUS, done.stderr
     assert "tokens were computed again" in done.stderr
-    assert "(prefix_changed) follow a place where your side rewrote what it had sent; wr-" in done.stderr
+    assert "(prefix_changed) follow a place where the client rewrote its history; wr-" in done.stderr
 
 
 def test_a_fleet_stays_while_another_run_uses_it(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def of_paths(isolation: Isolation, gpus: Gpus, plan: Plan | None) -> Iterator[Fi
         todo = "turn ACS off in the BIOS, or setpci -s BRIDGE ECAP_ACS+6.w=0 at each start"
         yield Finding(level, "PCI", text, todo)
     if isolation.has_iommu and not isolation.passes_through:
-        text = "the IOMMU translates what GPUs and cards send to each other"
+        text = "the IOMMU translates traffic between GPUs and network cards"
         yield Finding(level, "PCI", text, "iommu=pt on the kernel's command line, unless virtual machines need it")
 
 

@@ -74,7 +74,7 @@ def _gpus(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
                 Level.WARNING if plan is None else Level.PROBLEM,
                 "GPU",
                 f"GPU {device.index}: {device.used_mib:,} of {device.memory_mib:,} MiB are taken",
-                "end what has them (nvidia-smi), or the pool will be smaller than planned",
+                "end the processes that use them (nvidia-smi), or the pool will be smaller than planned",
             )
         if device.mig:
             todo = f"sudo nvidia-smi -i {device.index} -mig 0"
@@ -147,7 +147,7 @@ def _rdma(machine: Machine, plan: Plan | None) -> Iterator[Finding]:
     near = {port.numa_node for port in active}
     far = sorted({gpu.numa_node for gpu in gpus.devices if gpu.numa_node is not None and gpu.numa_node not in near})
     if active and far:
-        text = f"GPUs of NUMA node {', '.join(map(str, far))} have no active RDMA port of their own"
+        text = f"GPUs of NUMA node {', '.join(map(str, far))} have no active RDMA port on that node"
         yield Finding(
             Level.WARNING, "RDMA", text, "nvidia-smi topo -m; cable the cards beside them, or KV crosses sockets"
         )
@@ -170,9 +170,11 @@ def _memory(host: Host, plan: Plan | None) -> Iterator[Finding]:
         yield Finding(Level.PROBLEM, "memory", text, "a smaller size_gb of the plan's engines")
     elif need and host.available_bytes is not None and need > host.available_bytes:
         text = f"host pools take {need / GIB:.0f} GiB, and {host.available_bytes / GIB:.0f} are available now"
-        yield Finding(Level.PROBLEM, "memory", text, "end what has it (free -h), or a smaller size_gb")
+        yield Finding(
+            Level.PROBLEM, "memory", text, "end the processes that use it (free -h), or set a smaller size_gb"
+        )
     if len(host.numa_nodes) > 1 and host.numa_balancing:
-        text = "the kernel moves pages between NUMA nodes by itself, which stalls processes with large pinned pools"
+        text = "automatic NUMA balancing moves pages between nodes, which stalls processes with large pinned pools"
         level = Level.NOTE if plan is None else Level.WARNING
         yield Finding(level, "NUMA", text, "sudo sysctl kernel.numa_balancing=0")
     huge = (host.huge_pages or 0) * (host.huge_page_bytes or 0)

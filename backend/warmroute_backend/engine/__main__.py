@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m warmroute_backend.engine",
-        description="An embedded engine: SGLang's HTTP surface over a model of its scheduler. It computes nothing.",
+        description="An embedded engine: SGLang's HTTP surface over a model of its scheduler. No model is computed.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     defaults = Settings()
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-queued-requests", type=_at_least(int, 0), default=defaults.max_queued, help="per rank; not in PD")
     add("--bootstrap-timeout-s", type=_at_least(float, 0.01), default=defaults.bootstrap_timeout_s)
     add("--api-key", help="bearer token of all paths but health and metrics")
-    add("--obey-prompts", action="store_true", help="do what lines such as `obey: call NAME {JSON}` of a prompt say")
+    add("--obey-prompts", action="store_true", help="obey lines of a prompt such as `obey: call NAME {JSON}`")
     add("--request-log", type=Path, help="a file that gets a line of JSON for each ended request")
     add("--admin-api-key", help="bearer token of control paths, instead of --api-key")
     add("--kv-events-config", type=_kv_events, help="JSON as SGLang has it; port 0 lets the system choose")

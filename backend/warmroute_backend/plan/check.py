@@ -39,7 +39,7 @@ def _engine(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     if engine.hicache is not None and engine.role == "decode":
         yield "HiCache on a decode engine needs its prefix cache, which it does not keep; take hicache away."
     if engine.lmcache and (refusal := refuse_lmcache(engine)) is not None:
-        yield f"{refusal}; take lmcache away, or what excludes it."
+        yield f"{refusal}; remove lmcache, or the setting that excludes it."
     if engine.storage != "none" and engine.hicache is None and engine.role != "decode":
         yield f"storage {engine.storage} is a tier behind HiCache, which this engine does not have."
 

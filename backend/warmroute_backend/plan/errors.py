@@ -12,7 +12,7 @@ class PlanError(ValueError):
     def __init__(self, sentence: str, alternatives: Iterable[str] = ()) -> None:
         self.sentence = sentence
         self.alternatives = tuple(alternatives)
-        tail = f" What works: {'; '.join(self.alternatives)}." if self.alternatives else ""
+        tail = f" Possible: {'; '.join(self.alternatives)}." if self.alternatives else ""
         super().__init__(sentence + tail)
 
 

@@ -98,7 +98,7 @@ def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
                     f"{engine.name}: {problem}.",
                     ["--pd off --speculation off --attention-dp 1 with --lmcache", "HiCache, without --lmcache"],
                 )
-        because = "LMCache keeps KV in a process of its own, which outlives restarts of the engine."
+        because = "LMCache keeps KV in a separate process, which outlives restarts of the engine."
         return plan, [Choice("host memory", "LMCache", because)]
     size_gb = host_budget_gb(plan)
     if (request.storage or _default_storage(plan)) == "mooncake":
@@ -147,7 +147,7 @@ def _hicache_choice(plan: Plan, request: PlanRequest, size_gb: int, *, useful: b
         "host memory",
         f"HiCache {size_gb} GB a rank, write_through, page_first, kernel",
         f"{gpu.host_memory_gib} GiB less {RESERVE_GIB} GiB and a fifth for the system leave each of {gpu.per_node} "
-        f"ranks {ratio:.1f} times the tokens of its GPU; written through, so what the GPU evicts is there already.",
+        f"ranks {ratio:.1f} times the tokens of its GPU; written through, so evicted blocks are there already.",
     )
 
 

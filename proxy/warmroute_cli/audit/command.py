@@ -12,7 +12,7 @@ from warmroute_cli.audit.verdicts import IsolationVerdict, verdicts
 
 LEAST_TRIALS: Final = 8
 MAX_KEY_BYTES: Final = 4_096
-_HEADS: Final = ("who sends a prompt again", "found", "cached", "TTFT ms", "of new ones", "lower in", "p", "")
+_HEADS: Final = ("sender of a repeated prompt", "found", "cached", "TTFT ms", "of new ones", "lower in", "p", "")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -70,9 +70,9 @@ def _judged(
         return False, "shows nothing: too few of its prompts met the tenant's on a worker"
     if relation is Relation.OUTSIDER:
         if hits:
-            return False, "LEAK: cached tokens tell what another tenant has sent"
+            return False, "LEAK: cached tokens reveal prompts of another tenant"
         if shorter:
-            return False, "LEAK: the time to the first token tells what another tenant has sent"
+            return False, "LEAK: the time to the first token reveals prompts of another tenant"
         return True, "sees nothing"
     in_tier = sum(probe.tiers.get(tier, 0) > 0 for probe in seen.again)
     if hits < LEAST_HITS * len(seen.again):

@@ -22,8 +22,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="size of the prompts; some servers cache from 1,024 tokens on (%(default)d)",
     )  # fmt: skip
     option("--turns", type=count, default=3, metavar="N", help="turns that must find their prompt again (%(default)d)")
-    option("--price", metavar="INPUT:CACHED:OUTPUT", help="USD per million tokens, to say what the requests cost")
+    option("--price", metavar="INPUT:CACHED:OUTPUT", help="USD per million tokens, to state the cost of the requests")
     option("--most-usd", type=above_zero, metavar="USD", help="send nothing if it may cost more; needs --price")
     option("--timeout-s", type=above_zero, default=120.0, metavar="S", help="for one whole answer (%(default)g)")
-    option("--dry-run", action="store_true", help="only say what would be sent, and what it costs")
+    option("--dry-run", action="store_true", help="print the requests and their cost, and send none")
     option("--json", action="store_true", help="print JSON")

@@ -75,7 +75,7 @@ def _announced(costs: Collection[Cost], rates: Rates | None) -> str:
     requests, prompt_tokens = sum(cost.requests for cost in costs), sum(cost.prompt_tokens for cost in costs)
     text = f"at most {requests} requests with {prompt_tokens:,} prompt tokens in all"
     if rates is None:
-        return f"{text}; --price says what they cost"
+        return f"{text}; --price states their cost"
     return f"{text}, at most {usd(_nanousd(costs, rates))} USD"
 
 

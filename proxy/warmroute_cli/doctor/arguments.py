@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def add(doctor: argparse.ArgumentParser) -> None:
-    doctor.add_argument("--plan", type=Path, metavar="FILE", help="also check what this plan.toml needs")
+    doctor.add_argument("--plan", type=Path, metavar="FILE", help="also check the needs of this plan.toml")
     doctor.add_argument(
         "--node", type=int, default=0, metavar="N", help="number of this node in the plan (%(default)s)"
     )

@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="*", type=Path, metavar="PATH",
         help="folders with a ledger, logs of other programs, or a proxy's record (default: the fleet of `up`)",
     )  # fmt: skip
-    option("--format", choices=FORMATS, help="what the files are (default: told by their first lines)")
+    option("--format", choices=FORMATS, help="format of the files (default: by their first lines)")
     option("--config", type=Path, metavar="FILE", help="the ledger of the proxy with this TOML file")
     option("--by", choices=BY, help="also a line for each group")
     option("--since", metavar="TIME", help="only turns since TIME: 30m, 7d, today, monday, 2026-11-23")
@@ -28,10 +28,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     option("--kv-tokens", type=_tokens, metavar="N", help="for logs with prompts: tokens that the fleet's caches hold")
     option(
         "--what-if", action="append", default=[], metavar="NAME=VALUE,...",
-        help="of a record or trace: play it again with another policy, workers, kv-tokens, max-running or price",
+        help="of a record or trace: replay it with another policy, workers, kv-tokens, max-running or price",
     )  # fmt: skip
-    option("--as-it-is", metavar="NAME=VALUE,...", help="what the first replay of a record or trace assumes, likewise")
-    option("--limit", type=count, default=20, metavar="N", help="groups that are shown, the dearest (%(default)d)")
+    option(
+        "--as-it-is", metavar="NAME=VALUE,...", help="assumptions of the first replay of a record or trace, likewise"
+    )
+    option(
+        "--limit", type=count, default=20, metavar="N", help="groups that are shown, the most expensive (%(default)d)"
+    )
     option("--json", action="store_true", help="print JSON")
 
 

@@ -53,7 +53,7 @@ def _shown(arguments: Namespace, ladder: Ladder, source: LogTurns) -> int:
         for note in source.notes:
             print(f"warmroute: {printable(note)}", file=sys.stderr)
     if off:
-        text = f"the prices of {ladder.all.off_rows:,} rows of the ledger are not those of their own rates"
+        text = f"the prices of {ladder.all.off_rows:,} rows of the ledger do not follow from their rates"
         print(f"warmroute: {text}, by {usd(off)} USD in all", file=sys.stderr)
     return 1 if off else 0
 
@@ -98,9 +98,9 @@ def _title(ladder: Ladder, about: Mapping[str, object]) -> str:
     sums = ladder.all
     title = f"{sums.turns:,} turns of {about['kind']}"
     if not _is_billed(ladder, about) and not sums.billed_rows:
-        return f"{title}, which does not say what was billed"
+        return f"{title}, which does not state the billed tokens"
     if not sums.is_billed:
-        title = f"{title}, of which {sums.billed_rows:,} say what was billed"
+        title = f"{title}, of which {sums.billed_rows:,} state the billed tokens"
     if not sums.is_rated:
         return f"{title}: {usd(sums.billed_nanousd)} USD billed"
     return f"{title}: {usd(sums.billed_nanousd)} USD billed, {usd(sums.saved_nanousd)} USD saved"

@@ -109,7 +109,7 @@ def format_of(path: Path) -> str:
             return "otel"
         if row is not None and is_litellm(row):
             return "litellm"
-    raise ValueError(f"{path} is no log that is known: name what it is by --format")
+    raise ValueError(f"{path} has no known log format: name the format with --format")
 
 
 def _is_trace(line: bytes) -> bool:

@@ -74,7 +74,7 @@ def restart(arguments: argparse.Namespace) -> int:
     entry = _entry(arguments)
     before = entry.starts
     if not _is_watched(_record(arguments.state_dir)):
-        raise LaunchError("no launcher runs here: start `warmroute launch PLAN`, which finds what still runs")
+        raise LaunchError("no launcher runs here: start `warmroute launch PLAN`, which finds processes that still run")
     orders.give_restart(arguments.state_dir, arguments.name)
     deadline_s = time.monotonic() + arguments.wait
     while time.monotonic() < deadline_s:

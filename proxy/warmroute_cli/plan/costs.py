@@ -47,7 +47,7 @@ class TokenPrices:
     @property
     def of_plan(self) -> Price:
         """As the plan and the proxy's config have it."""
-        why = f"USD per million tokens: what its traffic costs, and {self.margin:.0%}"
+        why = f"USD per million tokens: the cost of its traffic, and {self.margin:.0%}"
         return Price(str(self.input_usd), str(self.cached_usd), str(self.output_usd), why)
 
 

@@ -121,7 +121,7 @@ def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, b
             continue
         _add(found, step, candidate, plan, trace, targets)
     if len(hopeful) > MOST_PLAYED:
-        found.ruled_out["less promising than those that were played"] += len(hopeful) - MOST_PLAYED
+        found.ruled_out["less promising than the simulated ones"] += len(hopeful) - MOST_PLAYED
     if found.played:
         _vary(found, step, trace, targets)
 
@@ -159,7 +159,7 @@ def _ruled_out(least: Speeds, targets: Targets, reasons: Counter[str]) -> str | 
     elif least.decode_utilisation > SATURATED:
         reason = "too slow for these answers"
     elif least.kv_utilisation > SATURATED:
-        reason = "too little memory for the requests under way"
+        reason = "too little memory for the running requests"
     elif targets.least_ttft_s is not None and least.ttft_s > targets.least_ttft_s:
         reason = "a prompt alone takes longer than the target of the TTFT"
     elif targets.least_token_s is not None and least.token_s > targets.least_token_s:

@@ -67,7 +67,7 @@ def _what_changes(search: Search, targets: Targets) -> list[str]:
     lines = []
     if best.missed:
         lines.append(f"No plan of these GPUs reaches it: {', '.join(best.missed)}.")
-        lines.append(f"what helps: {'; '.join(REMEDIES[sizing.bottleneck])}")
+        lines.append(f"remedies: {'; '.join(REMEDIES[sizing.bottleneck])}")
     if sizing.saturated:
         lines.append("This traffic is more than the GPUs serve: a queue grows as long as it lasts.")
     elif not best.missed:

@@ -69,7 +69,7 @@ def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]
     )
     if source.scenario is not None:
         if given := fleet_options(arguments):
-            raise TraceError(f"--scenario has a fleet of its own: leave out {', '.join(given)}")
+            raise TraceError(f"--scenario defines its fleet: leave out {', '.join(given)}")
         policies = None if arguments.policy is None or "all" in arguments.policy else tuple(arguments.policy)
         loads = None if arguments.speed_up is None else tuple(dict.fromkeys(arguments.speed_up))
         source = source._replace(policies=policies, speed_ups=loads)
@@ -270,7 +270,9 @@ def _written(arguments: argparse.Namespace, results: Sequence[Result], notes: Se
         if arguments.html is not None:
             from warmroute_proxy.replay.page import page
 
-            model = "A queueing model, not a measurement of any GPU: docs/reference/replay.md says what is simulated."
+            model = (
+                "A queueing model, not a measurement of any GPU: docs/reference/replay.md lists the simulated parts."
+            )
             arguments.html.write_text(page(results, "warmroute replay", [*notes, model]), encoding="utf-8")
     except OSError as error:
         print(f"warmroute replay: {error}", file=sys.stderr)

@@ -36,7 +36,7 @@ def show(api: Api, since_s: float) -> None:
     try:
         lines = list(_lines(api, since_s))
     except ApiError as error:
-        lines = [f"what the turns cost is not known: {error}"]
+        lines = [f"the cost of the turns is unknown: {error}"]
     with contextlib.suppress(OSError):  # the terminal may be gone
         print("\n".join(["", *lines]), file=sys.stderr, flush=True)
 

@@ -32,12 +32,12 @@ HELP: Final = (
     "r        sort the other way round",
     "up,      scroll the engines, where there are more than fit",
     "down",
-    "space    stop asking, and go on",
+    "space    pause and resume",
     "?        this help, and back",
     "",
     "HIT and USD are those of the last minute, as far as this command has run.",
     "KV is the share of the pool that open requests hold, by the proxy's books;",
-    "DEV, HOST and STORE what each tier has in use, as the engine reports.",
+    "DEV, HOST and STORE use of each tier, as the engine reports.",
     "Losses are tokens that were cached once or could have been: receipts show ID.",
 )
 

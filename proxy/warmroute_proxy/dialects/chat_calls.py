@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.chat_answers import Function, ToolCall
 
-WENT_BACK: Final = "it went back to a tool call that it had ended"
+WENT_BACK: Final = "it continued a tool call that had ended"
 
 _decode_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 

@@ -46,7 +46,7 @@ NEGATIVE: Final[Mapping[str, frozenset[str]]] = {
 MEANINGS: Final[Mapping[str, str]] = {
     "new": "appended in this turn",
     "cold": "never computed before",
-    "prefix_changed": "the client rewrote what it had sent",
+    "prefix_changed": "the client rewrote its history",
     "salt_changed": "cached under another salt",
     "page_rounding": "engines reuse whole pages, and never the last token",
     "engine_misreport": "the engine's count was out of range",

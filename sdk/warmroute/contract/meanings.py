@@ -6,14 +6,14 @@ MEANINGS: Final = {
     "new": "came with this turn and could not be cached before. Nothing to do.",
     "cold": "were seen for the first time behind this beginning. Expected on a session's first turn; a prefix shared "
     "by sessions (tools, system prompt) stays warm when it stands first and is equal in all of them.",
-    "prefix_changed": "follow a place where your side rewrote what it had sent. Append instead: keep tools, system "
+    "prefix_changed": "follow a place where the client rewrote its history. Append instead: keep tools, system "
     "prompt and history as they were.",
     "moved": "are cached on another worker than the one that served the turn: that was faster or cheaper, or the call "
     "came without its session. Keep one session key per conversation; `warmroute receipts show` has the costs.",
     "elsewhere": "are cached in another region than the one that served the turn: that one could not be reached, or "
     "this one was faster or cheaper. Nothing to do, unless it happens often.",
     "evicted": "were cached and had to make room. Shorter pauses between turns, or more cache on the server, help.",
-    "salt_changed": "are cached under the key of another salt epoch. It passes with the next turns.",
+    "salt_changed": "are cached under the key of another salt epoch. The loss ends with the next turns.",
     "page_rounding": "are the rest of a page: engines reuse whole pages, and never a prompt's last token. "
     "Nothing to do.",
     "not_kept": "are the answer before this turn, which lives where it was decoded. Nothing to do.",

@@ -61,7 +61,7 @@ RATES: Final = ("input", "cached", "output", *CacheRates._fields)
 LOSS_CLASSES: Final = (
     "new",  # appended this turn
     "cold",  # never seen before in this tenant
-    "prefix_changed",  # the client rewrote what it had sent
+    "prefix_changed",  # the client rewrote its history
     "moved",  # cached on another worker of the region than the one chosen
     "elsewhere",  # cached in another region, which `elsewhere_region` names
     "evicted",  # the chosen worker had it and no longer does, or another one had it and none does now

@@ -79,12 +79,12 @@ WORDS: Final[Mapping[Cause, Words]] = {
     Cause.SETTINGS: Words(
         "a setting that is part of the prompt changed", "keep reasoning and format settings within a session"
     ),
-    Cause.MODEL: Words("the model changed, and each model has a cache of its own", "keep one model within a session"),
+    Cause.MODEL: Words("the model changed, and each model has a separate cache", "keep one model within a session"),
     Cause.SYSTEM_IN_HISTORY: Words(
         "a system message came behind the first turn, which many templates move to the front",
         "send it as a user message",
     ),
-    Cause.SYSTEM: Words("the system prompt changed", "keep the system prompt constant, and append what is new"),
+    Cause.SYSTEM: Words("the system prompt changed", "keep the system prompt constant, and append new text"),
     Cause.DATE: Words(
         "a date or time changed", "move it to the newest user message, or keep one per session; repair: freeze-date"
     ),
@@ -98,7 +98,7 @@ WORDS: Final[Mapping[Cause, Words]] = {
         "a counter of tokens changed", "write it into the newest user message; repair: move-volatile"
     ),
     Cause.WORKING_DIRECTORY: Words(
-        "a path such as the working directory changed", "put it behind what is constant; repair: move-volatile"
+        "a path such as the working directory changed", "move it after the constant text; repair: move-volatile"
     ),
     Cause.CACHE_MARKS: Words(
         "there were more cache_control marks than the server takes",
@@ -110,7 +110,7 @@ WORDS: Final[Mapping[Cause, Words]] = {
     Cause.IDLE: Words(
         "the session was idle longer than the server keeps its cache", "shorter pauses, or client.cache.keep_warm(...)"
     ),
-    Cause.TOO_SHORT: Words("the prompt is shorter than what the server caches", "nothing to do"),
+    Cause.TOO_SHORT: Words("the prompt is shorter than the server's shortest cached prefix", "nothing to do"),
     Cause.FIRST_TURN: Words("it was the first turn of this prompt", "nothing to do, or client.cache.warm(...)"),
 }
 

@@ -256,7 +256,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"generationConfig": {"temperature": -1}}, "temperature"),
     ({"generationConfig": {"candidateCount": 2}}, "generationConfig.candidateCount: must be 1"),
     ({"generationConfig": {"thinkingConfig": {"thinkingLevel": "SOME"}}}, "thinkingLevel: must be one of"),
-    ({"cachedContent": "cachedContents/1"}, "cachedContent: nothing is stored here"),
+    ({"cachedContent": "cachedContents/1"}, "cachedContent: this proxy stores no content"),
 ]
 
 

@@ -117,7 +117,7 @@ def test_tenants_see_nothing_of_each_other_and_share_groups_share(
 def test_tenants_of_one_cache_are_found_out(tried: Tried, capsys: pytest.CaptureFixture[str]) -> None:
     status, found = tried.audit(capsys, other="member")
     assert status == 1
-    assert found[0]["finding"] == "LEAK: cached tokens tell what another tenant has sent"
+    assert found[0]["finding"] == "LEAK: cached tokens reveal prompts of another tenant"
 
 
 def test_a_broken_salt_is_found(tmp_path: Path, engine: EngineProcess, capsys: pytest.CaptureFixture[str]) -> None:

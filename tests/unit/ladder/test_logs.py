@@ -111,7 +111,7 @@ def test_a_file_that_is_no_log_is_named(tmp_path: Path, capsys: Capture) -> None
     file = tmp_path / "notes.txt"
     file.write_text("nothing\n")
     assert main(["ladder", str(file)]) == 2
-    assert "notes.txt is no log that is known" in capsys.readouterr().err
+    assert "notes.txt has no known log format" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,13 @@ def test_what_was_billed_is_that_of_the_lines_that_say_it(log: Any, capsys: Capt
     found, table, _ = shown(capsys, log(row(), silent), "--price", "10:5:0")
     assert found["is_billed"] is False
     assert (found["billed_rows"], found["billed_nanousd"]) == (1, 1_000_000)
-    assert "of which 1 say what was billed: 0.001 USD billed, 0 USD saved" in table
+    assert "of which 1 state the billed tokens: 0.001 USD billed, 0 USD saved" in table
 
 
 def test_a_log_without_a_cost_and_rates_says_so(capsys: Capture) -> None:
     found, table, err = shown(capsys, FOLDER / "sglang_json.log.gz")
     assert found["is_billed"] is False
-    assert "which does not say what was billed" in table
+    assert "which does not state the billed tokens" in table
     assert "no rates" in err
 
 
@@ -90,7 +90,7 @@ def test_an_empty_log_does_not_say_that_nothing_was_billed(tmp_path: Path, capsy
     (tmp_path / "log").write_text("")
     found, table, _ = shown(capsys, tmp_path / "log", "--format", "sglang")
     assert found["is_billed"] is False
-    assert "which does not say what was billed" in table
+    assert "which does not state the billed tokens" in table
 
 
 def test_one_line_without_a_prompt_hides_no_step_and_the_sums_add_up(log: Any, capsys: Capture) -> None:
@@ -151,7 +151,7 @@ def test_a_ledger_that_does_not_recompute_exits_with_1(
     source = LogTurns({"kind": "ledger"}, map(turn_of, rows), [])
     monkeypatch.setattr("warmroute_cli.ladder.command.source_of", lambda _: source)
     assert main(["ladder", str(tmp_path)]) == 1
-    assert "the prices of 2 rows of the ledger are not those of their own rates, by 0.000001 USD" in (
+    assert "the prices of 2 rows of the ledger do not follow from their rates, by 0.000001 USD" in (
         capsys.readouterr().err
     )
 

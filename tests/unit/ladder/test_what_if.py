@@ -127,7 +127,7 @@ def test_options_that_a_trace_cannot_follow_are_refused(words: list[str], trace:
 def test_a_trace_without_rates_does_not_say_what_was_billed(trace: Path, capsys: Capture) -> None:
     assert main(["ladder", str(trace), "--what-if", "policy=round_robin"]) == 0
     out = capsys.readouterr().out
-    assert "which does not say what was billed" in out
+    assert "which does not state the billed tokens" in out
     assert "0 USD" not in out.replace("(0 USD)", "")
     assert played(capsys, trace)["is_billed"] is False
 

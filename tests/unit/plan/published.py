@@ -124,7 +124,7 @@ CAPACITIES: Final = (
     ),
     Capacity(
         "Kimi-K2.6", "kimi-k2.6", "H20", 8, 1, 0.92, 209_413, "a log of SGLang 0.5.12, found without its address",
-        why="KV gets 13.7 of 95.6 GiB, so that an error of 0.5 GiB in the weights is 4 % of it",
+        why="KV gets 13.7 of 95.6 GiB, so that an error of 0.5 GiB in the weights is 4 % of the KV memory",
     ),
 )  # fmt: skip
 

@@ -140,7 +140,7 @@ async def test_a_service_that_is_decidedly_not_there_names_no_engine(dns_server:
 
 async def test_a_server_that_fails_is_away(dns_server: DnsServer) -> None:
     dns_server.records = None
-    with pytest.raises(SourceError, match="cannot be asked"):
+    with pytest.raises(SourceError, match="cannot be queried"):
         await records(dns_server).read()
 
 

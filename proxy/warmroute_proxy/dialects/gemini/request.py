@@ -58,7 +58,7 @@ def chat_request(
     members, contents = _BODY.read(raw)
     if either(members, "cachedContent") is not None:
         raise BadRequest(
-            "cachedContent", "nothing is stored here: send the contents; prefixes are cached by themselves"
+            "cachedContent", "this proxy stores no content: send the contents; prefixes are cached automatically"
         )
     dropped: set[str] = set()
     chat: dict[str, Any] = {"model": model}

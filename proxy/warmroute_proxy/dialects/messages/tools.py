@@ -84,7 +84,9 @@ def _read(raw: Raw, work: TranslationWork) -> _ListedTools:
             dropped.add(kind[:MAX_SHOWN_CHARS])
     if dropped and not tools:
         shown = ", ".join(sorted(dropped))
-        raise BadRequest("tools", f"only Anthropic runs {shown}, and no other tool is offered: send tools of your own")
+        raise BadRequest(
+            "tools", f"only Anthropic runs {shown}, and no other tool is offered: send tools that the client runs"
+        )
     return _ListedTools(encode(tools) if tools else b"", frozenset(f"tools.{kind}" for kind in dropped), marks)
 
 

@@ -12,7 +12,7 @@ CAUSES: Final = {str(cause): words.meaning for cause, words in WORDS.items()}
 TIERS = {"device": "in GPU memory", "host": "in host memory", "storage": "in the shared store"}
 OUTCOMES = {
     "completed": "It was completed.",
-    "client_left": "The client left before its end; what was computed until then is charged.",
+    "client_left": "The client left before its end; tokens computed until then are charged.",
     "refused": "The engine refused it.",
     "engine_error": "Its engines failed; nothing is charged.",
     "cut_off": "The proxy cut it off; nothing is charged.",
@@ -24,7 +24,7 @@ TERMS = {
     "network_s": "network",
     "queue_s": "queue",
     "compute_s": "computing the prompt",
-    "load_s": "moving what is cached",
+    "load_s": "moving cached tokens",
     "decode_s": "slower answers",
     "transfer_s": "transfer",
     "others_s": "delay of others",

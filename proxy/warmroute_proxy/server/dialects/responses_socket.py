@@ -294,7 +294,7 @@ class ResponsesSocket:
         if history is None or conversation is None or not conversation.is_light:
             raise not_found(previous)
         if history.size_bytes + more_bytes > self._socket.body_bytes:
-            problem = f"the turn exceeds {self._socket.body_bytes} bytes with what it continues"
+            problem = f"the turn and its history exceed {self._socket.body_bytes} bytes"
             raise Refusal(413, problem, code="request_too_large")
         if other is not stream:
             reservation.add_body(history.size_bytes)

@@ -35,7 +35,7 @@ class Records:
         try:
             answer = await self._resolver().resolve(config.name, "SRV", lifetime=TIMEOUT_S, search=False)
         except (DNSException, OSError) as error:
-            raise SourceError(f"{config.name} cannot be asked for: {error}") from None
+            raise SourceError(f"{config.name} cannot be queried: {error}") from None
         records = [record for record in answer if isinstance(record, SRV)]
         lowest = min((record.priority for record in records), default=0)
         targets = sorted(

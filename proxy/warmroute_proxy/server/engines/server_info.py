@@ -8,7 +8,7 @@ from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.engines.kv_events import KvSource, kv_source
 
 DEFAULT_PAGE_TOKENS: Final = 64
-NO_ENGINE: Final = "as no engine does: is its url right? It ends before /v1"
+NO_ENGINE: Final = "as no engine does: check its url, which ends before /v1"
 _ALWAYS: Final = ("dp_size", "page_size")
 MAX_DP_RANKS: Final = 64
 

@@ -47,9 +47,7 @@ class BodyMemory:
     def refusal(self) -> Refusal:
         """The answer to a request that finds no memory. It is counted."""
         self.refused[0] += 1
-        message = (
-            "the requests under way hold all memory that your bodies may take (body_memory_bytes); try again in 1 s"
-        )
+        message = "running requests use all memory for your bodies (body_memory_bytes); try again in 1 s"
         return Refusal(503, message, code="overloaded", retry_after_s=1)
 
 

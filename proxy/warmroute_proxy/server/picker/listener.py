@@ -93,7 +93,9 @@ class PickerListener:
             else:
                 found = server.add_secure_port(address, _credentials(tls))
         except RuntimeError:
-            raise OSError(f"port {port} on {host} is in use: end what listens there, or choose another port") from None
+            raise OSError(
+                f"port {port} on {host} is in use: end the process that listens there, or choose another port"
+            ) from None
         await server.start()
         return int(found)
 

@@ -77,6 +77,6 @@ def misunderstood(region: str, there: Spoken) -> str:
     """What to do about a region that speaks no version that this proxy does."""
     behind = "that region" if there.newest < OLDEST else "this one"
     return (
-        f"region {region} reads versions {there.oldest} to {there.newest} of what proxies send each other, this proxy"
+        f"region {region} reads versions {there.oldest} to {there.newest} of the protocol between proxies, this proxy"
         f" {OLDEST} to {NEWEST}: nothing is forwarded there; update {behind}"
     )

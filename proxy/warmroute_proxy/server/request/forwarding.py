@@ -165,7 +165,7 @@ class ForwardedRequest:
         elif not self._leg.paused and now_s - self._last_data_s > (
             limits.idle_timeout_s if self._exchange.started else limits.first_token_timeout_s
         ):
-            self._give_up("it said nothing for too long")
+            self._give_up("it was silent for too long")
 
     def _pause(self, paused: bool) -> None:
         """A home that is not read cannot be late."""

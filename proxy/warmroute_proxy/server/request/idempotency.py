@@ -249,7 +249,7 @@ class SharedExchange(Exchange):
         stays.recording = None
         stays.exchange.write(b"".join(parts[stays.at :]))
         for reader in others:
-            problem = "the answer outgrew what is kept for retries, and is read by another request with this key"
+            problem = "the answer is longer than those kept for retries, and another request with this key reads it"
             reader.let_go().abort(error_event(409, problem, "idempotency_key_spent"))
         self.paced()
 
@@ -349,7 +349,7 @@ class IdempotentCalls:
         answer may be kept after its end.
         """
         if not self.calls.begin(call, self.clock()):
-            problem = "too many of your requests with an Idempotency-Key are under way"
+            problem = "too many of your requests with an Idempotency-Key are running"
             raise Refusal(503, problem, code="overloaded", retry_after_s=1)
         shared = self.live[call.key] = SharedExchange(self, call, exchange, may_keep=may_keep)
         return shared
@@ -400,6 +400,6 @@ def left_gateway() -> Refusal:
 
 
 def _spent(call: IdempotentCall) -> Refusal:
-    why = "has outgrown what is kept for retries" if call.under_way else "is not kept any more"
+    why = "is longer than the answers kept for retries" if call.under_way else "is not kept any more"
     problem = f"the answer under this Idempotency-Key {why}; send a new key to have it computed, and charged, again"
     return Refusal(409, problem, code="idempotency_key_spent")

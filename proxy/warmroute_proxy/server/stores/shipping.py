@@ -128,7 +128,7 @@ class Shipping:
             self.unreadable += batch.unreadable
             _LOG.error("%d rows of the ledger file are no entries, and were not sent", batch.unreadable)
         for name in await self._store.drop_old():
-            _LOG.info("dropped %s: its day is older than what is kept", name)
+            _LOG.info("dropped %s: its day is older than the retention", name)
         return left > 0
 
     def _checked(self, position: Position) -> Position:
