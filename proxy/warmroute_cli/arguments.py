@@ -34,7 +34,7 @@ def wants(words: str) -> Callable[[Reader[T]], Reader[T]]:
 
 
 def read_strictly(parser: argparse.ArgumentParser, words: Sequence[str], found: argparse.Namespace) -> None:
-    """Parse a command line. What is unknown ends the program with the usage of the subcommand that it was given to."""
+    """Parse a command line. An unknown argument ends the program with the usage of its subcommand."""
     _name_parsers(parser)
     _, unknown = parser.parse_known_args(words, found)
     if unknown:
@@ -78,7 +78,7 @@ def whole(text: str) -> int:
 
 @wants("a number from 1 to 200")
 def listed(text: str) -> int:
-    """How many are listed."""
+    """The number of listed entries."""
     value = int(text)
     if not 1 <= value <= 200:
         raise ValueError(text)
@@ -87,7 +87,7 @@ def listed(text: str) -> int:
 
 @wants("a number from 1 to 10000")
 def many(text: str) -> int:
-    """How many are listed of what is in a database."""
+    """The number of listed entries of a database."""
     value = int(text)
     if not 1 <= value <= 10_000:
         raise ValueError(text)
@@ -114,7 +114,7 @@ def duration(text: str) -> float:
 
 @wants("a share from 0% to 100%")
 def share(text: str) -> float:
-    """A part of 1."""
+    """A share, 0 to 1."""
     value = float(text.removesuffix("%")) / 100
     if not text.endswith("%") or not 0 <= value <= 1:
         raise ValueError(text)

@@ -77,7 +77,7 @@ def _admin_key(config: Config) -> str:
 
 
 def since_parameter(text: str, now: datetime) -> str:
-    """What the proxy is asked for by `--since`. Days begin at midnight of the local time; `now` has a time zone.
+    """The query of the proxy for `--since`. Days begin at midnight of the local time; `now` has a time zone.
 
     The proxy reads or refuses what is no word for a day.
     """

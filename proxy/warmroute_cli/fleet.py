@@ -41,7 +41,7 @@ Ports = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class FleetOptions:
-    """What can be chosen about a fleet."""
+    """The options of a fleet."""
 
     policy: Policy = "cost"
     speed: float = 1.0  # virtual seconds of the engines per second
@@ -79,7 +79,7 @@ class Proxy:
 
     @property
     def base_url(self) -> str:
-        """What an OpenAI client takes."""
+        """The base URL for OpenAI clients."""
         return f"{self.url}/v1"
 
     @property
@@ -121,7 +121,7 @@ class LocalFleet:
         self.stop()
 
     def stop(self) -> None:
-        """Stop everything that still runs, proxies first: they settle what is open while engines still answer."""
+        """Stop all processes, proxies first: they settle open turns while engines still answer."""
         self.stop_proxies()
         stop_all(self._children, STOP_GRACE_S)
         self._children.clear()

@@ -64,7 +64,7 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "replay": ("numpy",),
     "epp": ("grpc", "envoy"),
 }
-"""What the extras install; the SDK needs none of it."""
+"""Packages that the extras install; the SDK needs none of them."""
 
 COLLECT_EVERY: Final = 100_000
 """Allocations between two runs of the garbage collector in a replay, whose objects are hardly ever in cycles."""
@@ -153,7 +153,7 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
             extras=("proxy", "replay"), computes=True),
     ),
 }  # fmt: skip
-"""The subcommands by what users do."""
+"""The subcommands, grouped by task."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -118,7 +118,7 @@ def _table(lines: Iterable[Line], tolerance: float) -> Table:
 
 
 def reasons(line: Line) -> list[str]:
-    """What makes a difference, in words."""
+    """The causes of a difference, in words."""
     turns, more = line.turns, line.span.counts.requests - line.turns.all
     found: list[str] = []
     if line.span.restarts:

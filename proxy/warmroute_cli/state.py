@@ -12,7 +12,7 @@ from warmroute_proxy.server.base.secrets import Secrets, load_secret
 
 
 def make(state_dir: Path) -> None:
-    """Make the state directory, which git and what asks it leave alone."""
+    """Make the state directory, which git ignores."""
     if not state_dir.exists():
         state_dir.mkdir(parents=True)
         (state_dir / ".gitignore").write_text("*\n", encoding="utf-8")

@@ -18,7 +18,7 @@ WIDTH_OF_PAGES: Final = 170
 """The width of output that goes to a file or a pipe, unless `COLUMNS` says another."""
 
 SILENT_S: Final = 2.0
-"""After so long without an output a command says that it is at work."""
+"""Seconds without output after which a command reports that it is working."""
 
 LEAST_NOTES: Final = 30
 GAP: Final = "  "
@@ -55,7 +55,7 @@ def width() -> int:
 
 @contextlib.contextmanager
 def at_work(name: str, out: TextIO, wait: Callable[[threading.Event, float], bool] | None = None) -> Iterator[None]:
-    """Say on a terminal that a command is at work, where it takes longer than `SILENT_S`."""
+    """Report on a terminal that a command is working, after `SILENT_S`."""
     ended, waited = threading.Event(), wait or threading.Event.wait
     if not out.isatty():
         yield

@@ -18,7 +18,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class GuardView:
-    """`client.cache.guard`: what broke prefixes so far, newest last; the newest thousand."""
+    """`client.cache.guard`: the newest thousand events of broken prefixes, newest last."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -43,7 +43,7 @@ class GuardView:
 
 
 class CacheView:
-    """What all clients share. It makes no calls."""
+    """The part that all clients share, which makes no calls."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -63,7 +63,7 @@ class CacheView:
 
     @property
     def guard(self) -> GuardView:
-        """What the prefix guard has found."""
+        """Events of the prefix guard."""
         return GuardView(self._books)
 
     def compact(self, messages: Sequence[Any], instruction: str, session: str | None = None) -> dict[str, Any]:
@@ -77,32 +77,32 @@ class CacheView:
     def prune(
         self, messages: Sequence[Any], keep: int = 4, turns_ahead: int = 10, session: str | None = None
     ) -> Sequence[Any]:
-        """The messages with old tool results cleared, but for the last `keep`; the same object where it does not pay.
+        """Return the messages without old tool results, except the last `keep`; the same object if that does not pay.
 
-        It pays where what later turns save outweighs what is computed again now, by the rates of the last receipt, or
-        by a cached token at a tenth of the price. `turns_ahead`: how many turns are expected to follow.
+        Clearing pays if the savings of later turns exceed the cost of computing the changed part now. Rates are
+        those of the last receipt, otherwise a cached token costs a tenth. `turns_ahead`: expected number of turns.
         """
         share = self._books.cached_share(session)
         found = pruned(messages, keep, turns_ahead, CACHED_SHARE if share is None else share)
         return messages if found is None else found
 
     def save(self, session: str) -> dict[str, Any]:
-        """What is known of a session as JSON, for `load` tomorrow: digests of its prompts, and no text but dates."""
+        """Return a session as JSON for `load`: digests of its prompts, and no text except dates."""
         return self._books.save(session)
 
     def load(self, saved: Mapping[str, Any]) -> str:
-        """Take over a saved session; returns its key. `ValueError` where it is something else."""
+        """Restore a session from the value of `save`, and return its key. Raises: ValueError for another value."""
         return self._books.load(saved)
 
     def fork(self, session: str, key: str | None = None) -> str:
-        """A session of its own key that shares all that `session` has sent so far; returns the key."""
+        """Begin a session that shares the history of `session`, and return its key."""
         return self._books.fork(session, key)
 
     def samples(self, session: str, count: int, *, spread: bool = False) -> list[str]:
-        """Keys for several samples of one prompt, which share what was sent so far.
+        """Return keys for several samples of one prompt, which share the history of the session.
 
-        `spread`: each has a key of its own, so that a server may compute them in several places. Otherwise all have
-        the session's key and stay where its prompt is cached.
+        `spread`: each sample has a separate key, so that a server may compute the samples on several engines.
+        Otherwise all samples have the session's key and run where its prompt is cached.
         """
         return self._books.samples(session, count, spread=spread)
 

@@ -21,7 +21,7 @@ Repair = str | Iterable[str] | None
 
 
 class OpenAI(Calls, openai.OpenAI):
-    """`openai.OpenAI` with session keys and checked receipts. It takes the same parameters, and:
+    """`openai.OpenAI` with session keys and checked receipts, and these further parameters:
 
     `session`: the session of calls outside of a `session()` block. `guard`: the reaction to a call that breaks the
     cached prefix of its session: none, a warning, or `PrefixBroken`. `repair`: names of rules, or `"safe"`. `backend`:

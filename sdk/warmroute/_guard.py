@@ -43,7 +43,7 @@ _LIBRARIES: Final = (
 
 
 class Mode(StrEnum):
-    """What the guard does about a broken prefix."""
+    """The reaction of the guard to a broken prefix."""
 
     OFF = "off"
     WARN = "warn"
@@ -67,7 +67,7 @@ class PrefixBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GuardEvent:
-    """One broken prefix, or one cache miss of the server. It contains no prompt text."""
+    """One broken prefix, or one cache miss of the server, without any text of a prompt."""
 
     cause: Cause
     where: str

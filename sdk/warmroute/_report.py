@@ -20,23 +20,23 @@ class Totals:
     turns: int
     """Answers that began."""
     turns_measured: int
-    """Those whose usage was read; the token counts below are theirs."""
+    """Turns with a usage; the token counts below are sums over them."""
     receipts: int
-    """Those whose receipt was read; the losses below are theirs."""
+    """Turns with a receipt; the losses below are sums over them."""
     estimated: int
-    """Those without a receipt whose amounts come from the SDK's own table of prices."""
+    """Turns without a receipt, priced by the SDK's table."""
     continued: int
-    """Those that another engine continued, because the first one failed in the middle of the answer."""
+    """Turns that another engine continued after the first one failed in the middle of the answer."""
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int | None
-    """None where no server reported how much was cached."""
+    """None if no server reported cached tokens."""
     cached_of_tokens: int
     """Prompt tokens of the turns with reported cached tokens: the divisor of `hit_ratio`."""
     list_nanousd: int | None
-    """What the turns would have cost with nothing cached."""
+    """Cost of the turns without any cached token, nanodollars."""
     cost_nanousd: int | None
-    """What they cost."""
+    """Cost of the turns, nanodollars."""
     saved_nanousd: int | None
     losses: Mapping[str, int]
     """Prompt tokens that were not cached, by loss class."""
@@ -77,7 +77,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport(Totals):
-    """What a client and its `with_options()` copies have observed so far."""
+    """Figures that a client and its `with_options()` copies have observed so far."""
 
     warmed: Totals
     """Turns that were computed ahead (`warm`, `keep_warm`); they are in no other sum."""

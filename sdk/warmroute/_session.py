@@ -14,7 +14,7 @@ from warmroute.contract import headers
 from warmroute.contract.identity import InvalidSessionKey, check_key
 
 Kind = Literal["main", "sub", "title", "compact", "sample"]
-"""What a session's calls are for. Those of another kind than `main` never mix with the main loop's prompts."""
+"""The purpose of a session's calls. Prompts of a kind other than `main` are not compared with the main loop's."""
 
 _KINDS: Final = get_args(Kind)
 _KIND_NAMES: Final = {"compact": "compaction"}

@@ -52,7 +52,7 @@ class Ping:
     """What the next ping would send and cost at most."""
 
     arguments: Mapping[str, Any]
-    """None at all while a call of the session is under way, which keeps it warm."""
+    """No ping runs beside a call of the session, which keeps it warm."""
     worst_nanousd: int | None
 
 
@@ -149,7 +149,7 @@ class KeptWarm:
         self.pings = 0
         self.spent_nanousd = 0
         self.stopped_because: str | None = None
-        """Why it ended; None while it goes on."""
+        """The reason of the end; None while the pings continue."""
 
     @property
     def goes_on(self) -> bool:
@@ -162,7 +162,7 @@ class KeptWarm:
         return {} if self.stopped_because or ping is None else ping.arguments
 
     def settled(self, nanousd: int, worst_nanousd: int | None) -> None:
-        """One ping has cost this; its most, where the answer did not say."""
+        """Add the cost of a ping; its upper bound if the answer has none."""
         self.pings += 1
         self.spent_nanousd += nanousd or worst_nanousd or 0
 
@@ -172,7 +172,7 @@ class KeptWarm:
 
 
 class KeptWarmByThread(KeptWarm):
-    """Pings from a thread of its own."""
+    """Pings from a separate thread."""
 
     def __init__(self, plan: Plan, ping: Callable[[KeptWarm], bool]) -> None:
         super().__init__(plan)
@@ -182,13 +182,13 @@ class KeptWarmByThread(KeptWarm):
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no further ping; returns when none is under way."""
+        """Send no further ping; return when no ping is running."""
         self.stopped_because = self.stopped_because or "it was stopped"
         self._end.set()
         self._thread.join()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended by itself; whether it has."""
+        """Wait for the end of the pings. Return whether they have ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -213,13 +213,13 @@ class KeptWarmByTask(KeptWarm):
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Send no further ping; returns when none is under way."""
+        """Send no further ping; return when no ping is running."""
         self.stopped_because = self.stopped_because or "it was stopped"
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def wait(self) -> None:
-        """Wait until it has ended by itself."""
+        """Wait for the end of the pings."""
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WarmrouteCache:
-    """What the clients of a test have observed."""
+    """Observations of the clients of a test."""
 
     def __init__(self, books: list["Books"]) -> None:
         self._books = books
@@ -42,7 +42,7 @@ class WarmrouteCache:
 
     @property
     def events(self) -> list["GuardEvent"]:
-        """What broke prefixes, and misses of the server's."""
+        """Broken prefixes, and misses of the server."""
         return [event for books in self._books for event in books.guard_events()]
 
     def assert_hit_ratio(self, at_least: float) -> None:

@@ -11,7 +11,7 @@ NOT_TRIED: Final = "not tried"
 
 
 class Cell(NamedTuple):
-    """What a check found. `shown_by`: the requests that show it; a `fail` has at least one."""
+    """The result of a check. `shown_by`: the requests that show it; a `fail` has at least one."""
 
     check: str
     state: State

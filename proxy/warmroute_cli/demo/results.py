@@ -81,7 +81,7 @@ def ttfts_ms(one: Pass, rtt_ms: float) -> list[float]:
 
 
 def failures(summary: Mapping[str, Any]) -> list[str]:
-    """What a demo must show and this one does not, a sentence each."""
+    """Failed expectations of the demo, a sentence each."""
     found = broken_sums(summary)
     cost = summary["cost_nanousd"]
     if cost["charged"] >= cost["list"]:

@@ -59,7 +59,7 @@ def _turn(turn: ClientTurn) -> dict[str, Any]:
 
 
 def failures(summary: Mapping[str, Any]) -> list[str]:
-    """What the demo must show and this one does not, a sentence each."""
+    """Failed expectations of the demo, a sentence each."""
     found = broken_sums(summary)
     if summary["estimated"]:
         found.append(f"SGLang did not report {', '.join(summary['estimated'])}.")

@@ -30,7 +30,7 @@ Action = Callable[[Namespace, Config, Operator], Awaitable[None]]
 
 
 class WrongQuestion(Exception):
-    """The command line asks for what there is not."""
+    """The command names an unknown tenant, key or setting."""
 
 
 def run_keys(arguments: Namespace) -> int:

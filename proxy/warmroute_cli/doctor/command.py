@@ -57,7 +57,7 @@ def _plan(plan: Plan, arguments: argparse.Namespace) -> list[Finding]:
 
 
 def shown(found: list[Finding]) -> str:
-    """A line for each, what to do below it, and a verdict."""
+    """A line for each finding with its remedy, and a verdict."""
     width = max(len(finding.topic) for finding in found)
     lines = []
     for finding in found:

@@ -21,7 +21,7 @@ def add(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Ask, and print what was answered. Status 0: it is well; 1: it is not, or does not answer; 2: no such config."""
+    """Print the health of the proxy. Status 0: healthy; 1: unhealthy, or no answer; 2: no such config."""
     try:
         proxy = _proxy_table(arguments.config)
     except (OSError, ValueError) as error:

@@ -54,7 +54,7 @@ def log_source(arguments: Namespace) -> LogTurns:
 
 
 def format_of_all(arguments: Namespace) -> str:
-    """What all files are. Raises: ValueError, OSError."""
+    """The common format of all files. Raises: ValueError, OSError."""
     formats = {arguments.format or format_of(path) for path in arguments.paths}
     if len(formats) > 1:
         raise ValueError(f"the files are of different formats: {', '.join(sorted(formats))}")
@@ -94,7 +94,7 @@ def unrated(reports: Reports) -> list[str]:
 
 
 def format_of(path: Path) -> str:
-    """What a log is, by its first lines. Raises: ValueError, OSError."""
+    """The format of a log, by its first lines. Raises: ValueError, OSError."""
     for number, line in enumerate(_lines(path)):
         if number >= LOOKED_AT:
             break

@@ -40,7 +40,7 @@ class Targets:
         return min((each for each in (self.token_p50_s, self.token_p90_s, self.token_p99_s) if each), default=None)
 
     def missed(self, sizing: Sizing) -> Iterator[str]:
-        """What a plan does not reach, in words."""
+        """The missed targets of a plan, in words."""
         if sizing.saturated:
             yield "a queue grows"
         for name, limit in asdict(self).items():

@@ -30,7 +30,7 @@ _HEADS: Final = ("model", "book", "from (UTC)", "input", "cached", "output", "in
 
 
 class NotDone(Exception):
-    """The command line asks for what cannot be done."""
+    """The command cannot be carried out."""
 
 
 def run(arguments: Namespace) -> int:

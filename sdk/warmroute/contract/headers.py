@@ -22,14 +22,14 @@ HARNESS: Final = "x-warmroute-harness"
 the first product of `user-agent`."""
 
 KIND: Final = "x-warmroute-kind"
-"""What a request is for: one of `identity.KINDS`; shown in its receipt."""
+"""The purpose of a request: one of `identity.KINDS`; shown in its receipt."""
 
 EXPECT: Final = "x-warmroute-expect"
-"""What follows a turn: `tool` (its answer calls tools), `human` (a person reads it) or `end` (it is the last one). It
-tells for how long the session's KV is worth keeping; other values are ignored."""
+"""The next step after a turn: `tool` (its answer calls tools), `human` (a person reads it) or `end` (the last turn).
+The value decides how long the session's KV is worth keeping; other values are ignored."""
 
 HOME: Final = "x-warmroute-home"
-"""Response: the region that holds the session. The client sends it back. A wrong one costs a hop and the prefix."""
+"""Response: the region that holds the session. The client sends it back. A wrong region costs a hop and the prefix."""
 
 RECEIPT: Final = "x-warmroute-receipt"
 """Response: the receipt's id, in every response head of a dispatched request."""

@@ -59,7 +59,7 @@ class Homes:
         return {base_url: home.region for (base_url, key), home in self._by_session.items() if key == session}
 
     def put(self, base_url: str, session: str, region: str) -> None:
-        """A session is at home there, as its next lineage shows."""
+        """Note the home of a session, where its next lineage begins."""
         self._by_session[base_url, session] = _SessionHome(region, 0, 0)
         self._by_session.move_to_end((base_url, session))
         if len(self._by_session) > self._max:

@@ -68,7 +68,7 @@ PARENT_HEADERS: Final = (
 _OF_SUB_AGENTS: Final = (CLAUDE_AGENT, *PARENT_HEADERS)
 
 KINDS: Final = ("main", "sub", "title", "compaction", "auxiliary", "warm")
-"""What a request may be for: an agent's loop, a sub-agent's, a title, a summary of a long session, anything beside, or
+"""The purposes of a request: an agent's loop, a sub-agent's, a title, a summary of a long session, anything beside, or
 only to keep a prompt in the cache.
 """
 
@@ -138,14 +138,14 @@ class Session(NamedTuple):
 
 
 class LineageParts(NamedTuple):
-    """What distinguishes the lineages of one session; empty strings where a client gives nothing."""
+    """The fields that distinguish the lineages of one session; empty strings where a client sends none."""
 
     agent: str
     parent: str
 
 
 class Described(NamedTuple):
-    """What a client says of a request, for its receipt; empty strings where it says nothing that can be shown."""
+    """A client's description of a request, for its receipt; empty strings without a printable one."""
 
     agent: str
     kind: str

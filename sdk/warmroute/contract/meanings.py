@@ -20,9 +20,9 @@ MEANINGS: Final = {
     "engine_misreport": "are uncertain: the engine's own count was impossible. Tell the operator of the server.",
     "unknown": "have no known reason.",
 }
-"""What each loss class means and what to do about it, after "N prompt tokens"."""
+"""The meaning of each loss class and an action, after "N prompt tokens"."""
 
 RESTARTED: Final = "were cached by an engine that has restarted or left since. Nothing to do on your side."
-"""What `evicted` means where the receipt says that a restart was the cause."""
+"""The meaning of `evicted` if the receipt names a restart as the cause."""
 
 UNKNOWN_CLASS: Final = "have a reason that this version of warmroute does not know."

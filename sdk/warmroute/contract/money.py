@@ -25,7 +25,7 @@ MAX_PRICE_CHARS: Final = 28  # the precision of decimal arithmetic: longer strin
 
 
 class CacheRates(NamedTuple):
-    """What a book prices apart from `input` and `cached`, picodollars per token."""
+    """Rates of a book beside `input` and `cached`, picodollars per token."""
 
     cached_host: int
     cached_storage: int
@@ -40,7 +40,7 @@ class Rates(NamedTuple):
     cached: int
     output: int
     price_book: str = ""
-    """The name of the book; empty: no book has a part in it, as where nothing is charged."""
+    """The name of the book; empty for a free turn."""
 
     cache_rates: CacheRates | None = None
     """None: hits of all tiers are priced as `cached`, and writes as `input`."""
@@ -52,7 +52,7 @@ class Rates(NamedTuple):
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str], price_book: str = "") -> "Rates":
-        """What `as_usd_per_mtok` has made. Rates of `CacheRates` that are absent are those of `cached` and `input`.
+        """Rates from the value of `as_usd_per_mtok`. Absent `CacheRates` equal `cached` and `input`.
 
         Raises: KeyError, ValueError.
         """
@@ -102,7 +102,7 @@ def nano_from_pico(amount_pico: int) -> int:
 
 
 def list_nanousd(rates: Rates, prompt_tokens: int, completion_tokens: int) -> int:
-    """What the turn would cost with nothing cached."""
+    """Cost of the turn without any cached token, nanodollars."""
     return nano_from_pico(prompt_tokens * rates.input + completion_tokens * rates.output)
 
 
@@ -116,7 +116,7 @@ def price_nanousd(
     write_5m: int = 0,
     write_1h: int = 0,
 ) -> int:
-    """What the turn costs. `host`, `storage`: cached tokens of these tiers; `write_5m`, `write_1h`: tokens written."""
+    """Cost of the turn, nanodollars. `host`, `storage`: cached tokens by tier; `write_5m`, `write_1h`: written ones."""
     return list_and_price(rates, prompt_tokens, cached_tokens, completion_tokens, host, storage, write_5m, write_1h)[1]
 
 

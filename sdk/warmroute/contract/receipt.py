@@ -88,7 +88,7 @@ def cached_tokens(usage: Mapping[str, Any]) -> int:
 
 
 def check(usage: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the receipt in a `usage` object, a sentence each; an empty list for a sound one."""
+    """Return the faults of the receipt in a `usage` object, a sentence each; an empty list for a sound one."""
     receipt = usage.get("warmroute")
     if not isinstance(receipt, Mapping):
         return ["usage.warmroute is missing"]

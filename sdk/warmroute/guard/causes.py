@@ -35,7 +35,7 @@ class Cause(StrEnum):
 
 
 class Words(NamedTuple):
-    """What a cause means, and what to change."""
+    """The meaning of a cause, and the remedy."""
 
     meaning: str
     fix: str
@@ -116,7 +116,7 @@ WORDS: Final[Mapping[Cause, Words]] = {
 
 
 def cause_named(name: str) -> Cause:
-    """The cause of that name; `ValueError` lists those that there are."""
+    """Return the cause with that name. Raises: ValueError, which lists the names."""
     try:
         return Cause(name)
     except ValueError:

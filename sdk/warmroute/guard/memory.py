@@ -153,7 +153,7 @@ class Memory:
         }
 
     def load(self, key: str, saved: Mapping[str, Any]) -> None:
-        """Take over what `save` returned; `ValueError` where it is something else."""
+        """Restore the value of `save`. Raises: ValueError for another value."""
         if saved.get("v") != SAVED_VERSION:
             raise ValueError(f"a saved session of version {saved.get('v')!r}, not {SAVED_VERSION}")
         try:

@@ -12,11 +12,11 @@ ENOUGH: Final = 0.75
 """A share of the expected tokens that is cached counts as found: engines reuse whole pages, and servers round more."""
 
 PAGE_TOKENS: Final = 128
-"""The largest step in which servers count what is cached (OpenAI); less than one is no miss."""
+"""The largest step in which servers count cached tokens (OpenAI); a smaller difference is no miss."""
 
 
 class Keeping(NamedTuple):
-    """What a server says about its cache. 0: not known."""
+    """The properties that a server states about its cache. 0: not known."""
 
     ttl_s: float
     min_tokens: int
@@ -28,7 +28,7 @@ UNKNOWN: Final = Keeping(0, 0)
 def outcome(
     expected_tokens: int, cached_tokens: int | None, prompt_tokens: int, idle_s: float, keeping: Keeping
 ) -> Cause | None:
-    """The cause of what is not cached in an intact prompt; None where it is cached, or where the server does not say.
+    """The cause of uncached tokens in an intact prompt; None without such tokens, or without a report.
 
     `expected_tokens`: the tokens of the earlier prompt that it repeats, 0 on the first turn.
     """

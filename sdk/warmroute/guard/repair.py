@@ -34,7 +34,7 @@ class Rule(StrEnum):
 
 
 SAFE: Final = (Rule.SORT_TOOLS, Rule.CANONICAL_SCHEMAS, Rule.FREEZE_DATE)
-"""`repair="safe"`: what cannot change what the model is told, but for the day's date."""
+"""`repair="safe"`: rules that cannot change the meaning of a prompt, except the day's date."""
 
 
 class Use(NamedTuple):
@@ -58,7 +58,7 @@ Applied = Callable[[Body, Reading, Break, Remembered], Body | None]
 
 
 def rules_of(repair: str | Iterable[str] | None) -> tuple[Rule, ...]:
-    """The rules of an option: `"safe"`, a name, several names, or None; `ValueError` names what there is."""
+    """The rules of an option: `"safe"`, a name, several names, or None. Raises: ValueError, which lists the names."""
     names = () if repair is None else (repair,) if isinstance(repair, str) else tuple(repair)
     found: list[Rule] = []
     for name in names:

@@ -43,7 +43,7 @@ class Turn:
     compacted_tokens: int = 0
     """By how many tokens a compaction has made the prompt shorter."""
     saved_usd_a_turn: float | None = None
-    """What these would cost each turn as cached tokens."""
+    """Cost of these tokens per turn at the cached rate."""
 
     @property
     def new_tokens(self) -> int:
@@ -61,7 +61,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class CauseTotal:
-    """What one cause has cost in one session."""
+    """Cost of one cause in one session."""
 
     session: str
     cause: Cause
@@ -97,7 +97,7 @@ class Analysis:
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
     def causes(self) -> list[CauseTotal]:
-        """What each cause has cost in each session, the dearest first."""
+        """Cost of each cause in each session, the most expensive first."""
         found = []
         for session in self.sessions:
             by_cause: dict[Cause, list[Turn]] = defaultdict(list)

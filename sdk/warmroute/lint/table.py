@@ -11,7 +11,7 @@ _HEAD: Final = ("session", "cause", "turns", "tokens lost", "USD lost", "first a
 
 
 def text_of(analysis: Analysis) -> str:
-    """A table of causes, what to change about each, and the hit ratio."""
+    """A table of causes with their remedies, and the hit ratio."""
     causes = analysis.causes()
     rows = [
         (

@@ -26,7 +26,7 @@ _TIMES: Final = ("t", "time_s", "timestamp", "created")
 
 
 class TranscriptError(ValueError):
-    """A file that holds no recorded requests; the message says where and what was expected."""
+    """A file that holds no recorded requests; the message names the place and the expected format."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class _Head:
 
 
 class Transport:
-    """A transport of httpx or httpx2, of clients that wait and of those that are awaited."""
+    """A transport of httpx or httpx2, for synchronous and asynchronous clients."""
 
     def __init__(self, observer: Observer, inner: Any = None) -> None:
         self._observer = observer
@@ -64,7 +64,7 @@ class Transport:
 
     @property
     def cache(self) -> CacheView:
-        """What this transport has observed of the cache."""
+        """Observations of this transport about the cache."""
         return CacheView(self._observer.books)
 
     def handle_request(self, request: Any) -> Any:

@@ -57,14 +57,16 @@ class ProxyConfig:
     """Whether `/v1/responses` is served over WebSockets, too."""
 
     watch_config: Annotated[bool, LIVE] = False
-    """Whether a change of the config file is applied without being asked for."""
+    """Whether the proxy applies a changed config file without a request to do so."""
 
     media: Annotated[Addresses, LIVE] = PUBLIC
     """The addresses of images, audio and files that engines may be sent to."""
 
     def others_than(self, host: str) -> tuple[str, ...]:
-        """`other_proxies` without this proxy's own address, so that all pods of a StatefulSet can share a config:
-        `host`, the machine's name, is the first part of it, and its port is `port`, or of a picker `admin_port`.
+        """`other_proxies` without this proxy's address, so that all pods of a StatefulSet can share a config.
+
+        The address of this proxy begins with `host`, the machine's name, and has the port `port`, or `admin_port`
+        where it is a picker's.
         """
         own, ports = host.partition(".")[0], {self.port, self.admin_port}
         return tuple(url for url in self.other_proxies if not _leads_to(url, own, ports))
@@ -77,7 +79,7 @@ class ProxyConfig:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the table [limits] says: sizes, times and numbers of what clients and engines may use."""
+    """The table [limits]: sizes, times and counts that clients and engines may use."""
 
     body_bytes: Annotated[int, within(1_024, 2**31 - 1, live=True)] = 33_554_432
     body_memory_bytes: Annotated[int, within(1_024, 2**40)] = 1_073_741_824
@@ -147,10 +149,10 @@ class EngineConfig:
     """How many requests each rank gets at once; None: as many as the engine reports."""
 
     provider: Provider = UNKNOWN
-    """Of `kind = "openai"`: how a request tells it which session it is of."""
+    """For `kind = "openai"`: how a request names its session to the server."""
 
     model_names: Mapping[str, str] = field(default_factory=dict)
-    """What it calls models, by their names here."""
+    """The engine's name of each model, by the model's name here."""
 
 
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -172,7 +174,7 @@ class DiscoveryConfig:
     """Another folder that its engines' key files may be in; None: they are in the folder itself."""
 
     name: str = ""
-    """The DNS name, such as `_http._tcp.sglang.prod.svc.cluster.local`; that of the Service or InferencePool."""
+    """The DNS name, such as `_http._tcp.sglang.prod.svc.cluster.local`; or the name of the Service or InferencePool."""
 
     scheme: Literal["http", "https"] = "http"
     servers: tuple[str, ...] = ()
@@ -182,10 +184,10 @@ class DiscoveryConfig:
     """Further keys of an [[engine]], which all engines of a DNS name, Service or InferencePool have."""
 
     namespace: str = ""
-    """Of the Service or InferencePool; empty: that of this pod."""
+    """The namespace of the Service or InferencePool; empty: the namespace of this pod."""
 
     port: str = ""
-    """Of a Service's endpoints, by name or number; empty: the one named `http`, or the only one."""
+    """The port of a Service's endpoints, by name or number; empty: the port named `http`, or the only port."""
 
     api: str = ""
     """The address of the API server; empty: that of the cluster that this process runs in."""
@@ -211,7 +213,7 @@ class ModelConfig:
     name: str
     aliases: tuple[str, ...]
     books: tuple[PriceBook, ...]
-    """Those of the file; the database may have more."""
+    """Price books of the file; the database may have more."""
 
     context_tokens: Annotated[int, within(1, 1_000_000_000)] | None
     continue_broken: bool = False
@@ -226,7 +228,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
-    """A tenant. It shares its cache only with tenants of the same `share_group`."""
+    """A tenant, which shares its cache only with tenants of the same `share_group`."""
 
     name: str
     key_sha256: tuple[str, ...]
@@ -235,13 +237,13 @@ class TenantConfig:
     regions: frozenset[str]
     salt_epoch: Annotated[int, within(0, 2**31 - 1)]
     limits: TenantLimits | None = None
-    """What it may use in a minute and at once; None: no limit."""
+    """Limits per minute and of concurrent requests; None: no limit."""
 
     granted_fields: frozenset[str] = frozenset()
     """The fields that run a client's own grammar in an engine, and that it may use."""
 
     unlisted_fields: Unlisted = Unlisted.DROP
-    """What happens to members of a request that the proxy does not know."""
+    """The treatment of unknown members of a request."""
 
     def may_use(self, model: ModelConfig) -> bool:
         """Whether the model is one of the tenant's."""
@@ -296,7 +298,7 @@ class TracingConfig:
     """So many finished requests wait for the exporter."""
 
     timeout_s: Annotated[float, within(0.05, 60.0)] = 10.0
-    """Of one export, with its retries."""
+    """Time limit of one export with its retries, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,24 +331,24 @@ class Config:
 
     tenant_by_name: dict[str, TenantConfig] = field(repr=False)
     credit_moved: bool = False
-    """Whether a turn that placement has moved gets a credit for what was cached at its home."""
+    """Whether a turn that placement has moved gets a credit for the tokens cached at its home."""
 
     tracing: TracingConfig | None = None
     """None: no request has a trace."""
 
     @property
     def kept_prompt_bytes(self) -> int:
-        """Of prompts that each process may keep."""
+        """Bytes of prompts that each process may keep."""
         return self.limits.kept_prompt_bytes // self.proxy.processes
 
     @property
     def prompt_parts_bytes(self) -> int:
-        """Of what each process may keep of the parts of prompts."""
+        """Bytes that each process may keep for the structure of prompts."""
         return self.limits.prompt_parts_bytes // self.proxy.processes
 
     @property
     def own_engines(self) -> list[EngineConfig]:
-        """Those of the proxy's own region."""
+        """Engines of the proxy's region."""
         return [engine for engine in self.engines if engine.region == self.proxy.region]
 
     def model_of(self, asked: str) -> ModelConfig | None:

@@ -17,7 +17,7 @@ LIVE: Final = Meta(extra={"live": True})
 
 
 class Bounds(NamedTuple):
-    """Of a number. `whole`: an integer; `default`: None where it may be absent."""
+    """The bounds of a number. `whole`: an integer; `default`: None if the number may be absent."""
 
     low: float
     high: float

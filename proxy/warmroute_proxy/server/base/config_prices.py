@@ -17,7 +17,7 @@ CONFIG_BOOK: Final = "config"
 FREE: Final = PriceBook(Rates(0, 0, 0, "free"))
 MAX_SOURCE_CHARS: Final = 500
 MAX_BOOKS: Final = 1_000
-"""Of one model, and of one file."""
+"""Most price books of one model, and of one file."""
 
 _REQUIRED: Final = RATES[:3]
 _HOW: Final = (
