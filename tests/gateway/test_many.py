@@ -20,7 +20,7 @@ import pytest
 from tests.gateway.test_protocol import CHAT, Scene, answers, buffered, scene
 from tests.machine import configured, seconds
 from tests.subjects.ext_proc_client import Conversation, body, head
-from tests.subjects.gateway import cluster, fails_open
+from tests.subjects.gateway import cluster, ext_proc, fails_open
 from tests.subjects.processes import chat, until
 from tests.subjects.scripted import ROLE, Handler, delta
 from warmroute_proxy.server.picker.listener import _Conversation
@@ -117,6 +117,8 @@ def test_a_buffered_body_beyond_the_limit_is_refused_however_much_envoy_buffers(
     def change(config: dict[str, Any]) -> None:
         fails_open(config)
         buffered(config)
+        ext_proc(config)["message_timeout"] = "600s"  # a slow picker is none that is away
+        del cluster(config, "warmroute")["health_checks"]
         config["static_resources"]["listeners"][0]["per_connection_buffer_limit_bytes"] = 16_000_000
 
     text = json.dumps(chat("w " * 2_000_000)).encode()
@@ -132,8 +134,9 @@ def highest_bytes(process: int) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
 
-def test_a_body_is_in_memory_no_more_often_than_is_counted(tmp_path: Path) -> None:
-    with scene(tmp_path, engines=1) as it, grpc.insecure_channel(it.picker.address) as channel:
+def test_a_body_is_in_memory_no_more_often_than_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "32768")  # so no freed piece of a body stays between others in a heap
+    with scene(tmp_path, engines=1, fresh=True) as it, grpc.insecure_channel(it.picker.address) as channel:
 
         def send(size: int) -> int:
             text = json.dumps(chat("w " * (size // 2))).encode()
@@ -148,7 +151,7 @@ def test_a_body_is_in_memory_no_more_often_than_is_counted(tmp_path: Path) -> No
         send(500_000)
         before = highest_bytes(it.picker.child.pid)
         size = send(16_000_000)
-        assert (highest_bytes(it.picker.child.pid) - before) / size < 3  # copies_of_bodies says 2
+        assert (highest_bytes(it.picker.child.pid) - before) / size < 2.5  # copies_of_bodies says 2
 
 
 async def test_who_reads_waits_for_what_another_task_writes() -> None:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from tests.gateway.test_protocol import CHAT, answers
 from tests.subjects.gateway import Envoy, Picker, unused_port
 from tests.subjects.processes import PLAIN, until
 from tests.subjects.scripted import ScriptedEngine
+from warmroute_cli.main import main
 
 
 @pytest.fixture
@@ -49,6 +51,14 @@ def test_a_session_that_one_picker_has_placed_is_known_to_the_other(pickers: lis
         return bool(picker.row(given.headers["x-warmroute-receipt"])["predicted_cached"])
 
     until(known, "the second picker knows what the first has sent")
+
+
+def test_a_picker_is_well_as_long_as_it_runs(pickers: list[tuple[Picker, Envoy]]) -> None:
+    picker, _ = pickers[0]
+    command = ["health", "--ready", "--config", str(picker.write_config(urlsplit(picker.url).port or 0))]
+    assert main(command) == 0
+    picker.kill()
+    assert main(command) == 1
 
 
 def test_probes_are_answered_at_the_admin_port_and_all_else_needs_the_admin_key(

@@ -1,6 +1,7 @@
 """`warmroute health`: whether the proxy of a config answers here, for containers and units that have no curl.
 
-It asks the proxy's own port on this machine and nothing else, and reads of the config only where that is.
+It asks the proxy's own port on this machine, and reads of the config only where that is. A picker speaks gRPC there,
+and answers at its admin port: that one is asked where the other gives no answer.
 """
 
 import sys
@@ -45,13 +46,25 @@ def _proxy_table(config: Path) -> dict[str, Any]:
 
 
 def _ask(proxy: dict[str, Any], path: str) -> tuple[int, str]:
+    try:
+        return _get(proxy, "", path, encrypted="tls_cert" in proxy)
+    except OSError:
+        if not proxy.get("admin_port"):
+            raise
+        status, answer = _get(proxy, "admin_", path, encrypted=False)
+        if status == 401:  # so it is a proxy's
+            raise
+        return status, answer
+
+
+def _get(proxy: dict[str, Any], which: str, path: str, *, encrypted: bool) -> tuple[int, str]:
     import http.client
     import ssl
 
-    host = str(proxy.get("host", "127.0.0.1"))
-    host, port = _EVERYWHERE.get(host, host), proxy["port"]
+    host = str(proxy.get(f"{which}host", "127.0.0.1"))
+    host, port = _EVERYWHERE.get(host, host), proxy[f"{which}port"]
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    if "tls_cert" in proxy:  # its certificate is for the name that clients know, and this is the same machine
+    if encrypted:  # its certificate is for the name that clients know, and this is the same machine
         unverified = ssl.create_default_context()
         unverified.check_hostname = False
         unverified.verify_mode = ssl.CERT_NONE

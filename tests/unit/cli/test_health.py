@@ -62,3 +62,19 @@ def test_a_config_without_a_port_cannot_be_asked(
 ) -> None:
     assert main(["health", "--config", config(tmp_path, *lines)]) == 2
     assert "warmroute health: " in capsys.readouterr().err
+
+
+def test_a_proxy_whose_port_does_not_answer_is_not_well_though_its_admin_port_asks_for_a_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Admin(_Proxy):
+        def do_GET(self) -> None:
+            self.send_error(401)
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Admin) as admin:
+        thread = threading.Thread(target=admin.handle_request)
+        thread.start()
+        lines = ["port = 1", f"admin_port = {admin.server_port}"]
+        assert main(["health", "--config", config(tmp_path, *lines)]) == 1
+        thread.join()
+    assert "/health: no answer: " in capsys.readouterr().out

@@ -54,6 +54,23 @@ def test_files_that_do_not_fit_leave_the_old_certificate_in_use(tmp_path: Path) 
     assert certificate(tls.context) == ssl.PEM_cert_to_DER_cert((tmp_path / "two.crt").read_text())
 
 
+class Replaced(type(Path())):  # type: ignore[misc]
+    """A certificate whose file and key are replaced once it has been read."""
+
+    def read_bytes(self) -> bytes:
+        before: bytes = super().read_bytes()
+        for kind in ("crt", "key"):
+            Path(self).with_suffix(f".{kind}").write_bytes(Path(self).with_name(f"new.{kind}").read_bytes())
+        return before
+
+
+def test_files_that_are_replaced_while_they_are_read_are_not_mixed(tmp_path: Path) -> None:
+    cert, key = make(tmp_path, "old")
+    newer = make(tmp_path, "new")
+    assert refused(Replaced(cert), key) == f"{cert}, {key}: the files changed while they were read"
+    assert Tls(cert, key).pem[:2] == tuple(path.read_bytes() for path in newer)
+
+
 @pytest.mark.parametrize(("before", "after"), [("rsa", "ec"), ("ec", "rsa")])
 def test_a_key_of_another_type_takes_the_place_of_the_old_one(before: str, after: str, tmp_path: Path) -> None:
     cert, key = make(tmp_path, "old", key=before)

@@ -53,7 +53,7 @@ class Tls:
         connection.context = self._newest
 
     def _loaded(self) -> ssl.SSLContext:
-        pem = Pem(_read(self._cert), _read(self._key), None if self._client_ca is None else _read(self._client_ca))
+        pem = self._read()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -71,8 +71,13 @@ class Tls:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self._client_ca)
             except ssl.SSLError as error:
                 raise TlsError(f"{self._client_ca}: has no PEM certificate of an authority: {error}") from None
+        if self._read() != pem:  # OpenSSL has read the files by itself, and gRPC gets these bytes
+            raise TlsError(f"{self._cert}, {self._key}: the files changed while they were read")
         self.valid_until, self.pem = valid_until, pem
         return context
+
+    def _read(self) -> Pem:
+        return Pem(_read(self._cert), _read(self._key), None if self._client_ca is None else _read(self._client_ca))
 
 
 def tls_of(proxy: ProxyConfig) -> Tls | None:

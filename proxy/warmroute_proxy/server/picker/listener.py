@@ -199,7 +199,8 @@ def _credentials(tls: Tls) -> Any:
     """What each new connection gets: the certificate that was loaded last, and the authorities of gateways' own."""
 
     def newest() -> Any:
-        return grpc.ssl_server_certificate_configuration([(tls.pem.key, tls.pem.cert)], tls.pem.client_ca)
+        pem = tls.pem  # once: a thread of gRPC's asks, while a reload may put others in their place
+        return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.client_ca)
 
     return grpc.dynamic_ssl_server_credentials(newest(), newest, tls.pem.client_ca is not None)
 
