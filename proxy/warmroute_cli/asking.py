@@ -10,7 +10,9 @@ from warmroute_cli import running
 from warmroute_cli.api import Api, ApiError
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import load_config
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets, load_secret
+from warmroute_proxy.server.control.usage_question import read_question
 
 if TYPE_CHECKING:
     from warmroute_cli.past import PastFleet
@@ -79,10 +81,14 @@ def _admin_key(config: Config) -> str:
 def since_parameter(text: str, now: datetime) -> str:
     """The query of the proxy for `--since`. Days begin at midnight of the local time; `now` has a time zone.
 
-    The proxy reads or refuses what is no word for a day.
+    The proxy reads what is no word for a day. Raises: ApiError, where it would refuse that.
     """
     days = _days_ago(text.strip().lower(), now.weekday())
     if days is None:
+        try:
+            read_question([("since", text)], ("since",), now.timestamp())
+        except Refusal as error:
+            raise ApiError(f"{error.message}; or today, yesterday, or a day of the week like monday") from None
         return text
     day = (now - timedelta(days=days)).date()
     return f"{datetime(day.year, day.month, day.day, tzinfo=now.tzinfo).timestamp():.0f}"

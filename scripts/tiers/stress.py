@@ -60,13 +60,13 @@ def _run(seed: int, paths: Sequence[str], loops: int) -> bool:
     return done.returncode == 0
 
 
-_LOOP: Final = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
-"""Ends with its parent, however that ends."""
+_LOOP: Final = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
+"""Ends with its parent, however and whenever that ends."""
 
 
 @contextmanager
 def _busy(loops: int) -> Iterator[None]:
-    children = [subprocess.Popen([PYTHON, "-c", _LOOP]) for _ in range(loops)]
+    children = [subprocess.Popen([PYTHON, "-c", _LOOP, str(os.getpid())]) for _ in range(loops)]
     try:
         yield
     finally:

@@ -166,6 +166,7 @@ class Scene:
         self.journal_works = True
         self.rows: list[Callable[[JournalError | None], None]] = []  # to be written
         self.settled = 0
+        self.unanswered = 0  # how often it was noted to be left without an answer
         self.forwarded: tuple[Callable[[str], None], Callable[[], None]] | None = None
         self.client = Client()
         self.engines = Engines(self, roles)
@@ -196,7 +197,7 @@ class Scene:
             metrics=metrics,
             max_answer_bytes=1 << 20,
         )
-        self.request = InferenceRequest(path, self.client, _read(several, stream), self.number())
+        self.request = InferenceRequest(path, self.client, _read(self, several, stream), self.number())
 
     def number(self) -> str:
         """Any id, each once."""
@@ -321,7 +322,7 @@ class _Places:
         return frozenset()
 
 
-def _read(several: bool, stream: bool) -> ReadRequest:
+def _read(scene: Scene, several: bool, stream: bool) -> ReadRequest:
     routing = RoutingRequest("m", 1, 1, False, None, Chain([1], [40]), 0, 1, 100, None, None, True)
     made = SimpleNamespace(
         forwarded=list,
@@ -330,8 +331,8 @@ def _read(several: bool, stream: bool) -> ReadRequest:
         model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
         session=None, routing=routing, forwarded_from=None, wire_model=None, several=several,
-        dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True, left_unanswered=lambda: None,
-        look=lambda _: None,
+        dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True,
+        left_unanswered=lambda: setattr(scene, "unanswered", scene.unanswered + 1), look=lambda _: None,
     )  # fmt: skip
     return ReadRequest(cast("ParsedRequest", made), Body(BODY))
 

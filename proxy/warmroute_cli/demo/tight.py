@@ -24,6 +24,7 @@ from warmroute_backend.plan.tables import table
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
 from warmroute_cli.demo import report
+from warmroute_cli.demo.embedded import write_json
 from warmroute_cli.fleet import PAGE_SIZE, START_TIMEOUT_S, STOP_GRACE_S, render, wait_ready
 from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
 from warmroute_cli.state import locked_state
@@ -156,10 +157,7 @@ def run(arguments: Namespace) -> int:
                 found[name] = figures(asyncio.run(play(fleet.urls, fleet.api_key, load)), load.speed)
     if arguments.json:
         rows = {name: {key: getattr(row, key) for key in Figures.__slots__} for name, row in found.items()}
-        try:
-            arguments.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise FleetError(f"{arguments.json} cannot be written: {error.strerror}") from None
+        write_json(arguments.json, rows)
     show(out, load, found)
     return 0 if found["with"].computed_tokens < found["without"].computed_tokens else 1
 

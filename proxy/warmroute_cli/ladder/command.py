@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 
 from warmroute.contract.money import usd
+from warmroute_cli.api import ApiError
 from warmroute_cli.installed import missing
 from warmroute_cli.ladder.logs import TRACE, LogTurns, format_of_all, rates_by_model
 from warmroute_cli.ladder.sources import source_of
@@ -28,7 +29,7 @@ def run(arguments: Namespace) -> int:
         ladder = Ladder(arguments.by)
         for turn in source.turns:
             ladder.add(turn)
-    except (Refusal, ConfigError, OSError, ValueError, sqlite3.Error) as error:
+    except (ApiError, Refusal, ConfigError, OSError, ValueError, sqlite3.Error) as error:
         text = f"warmroute ladder: {_problem_of(error)}"
         for line in text.splitlines() if isinstance(error, ConfigError) else [text]:
             print(printable(line), file=sys.stderr)

@@ -16,7 +16,9 @@ from warmroute_proxy.server.control.usage_question import read_question
 
 
 def source_of(arguments: Namespace) -> LogTurns:
-    """The turns that a command line asks for. Raises: ValueError, sqlite3.Error, OSError, ConfigError, Refusal."""
+    """The turns that a command line asks for. Raises: ApiError, ValueError, sqlite3.Error, OSError,
+    ConfigError, Refusal.
+    """
     since_s = _since(arguments.since)
     if arguments.config is not None and arguments.paths:
         raise ValueError("--config names a ledger itself: leave out it or the paths")

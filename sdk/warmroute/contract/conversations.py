@@ -71,7 +71,7 @@ class Conversation:
 
     def left_unanswered(self, tip: int) -> None:
         """Its newest request, which ends with `tip`, got no answer: the same request again continues it."""
-        self.unanswered = self.newest.tip == tip
+        self.unanswered = self.unanswered or self.newest.tip == tip
 
 
 class Conversations:

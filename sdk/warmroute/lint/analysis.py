@@ -96,6 +96,12 @@ class Analysis:
         """Cached share of all prompt tokens."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
+    @property
+    def extent(self) -> str:
+        """How many turns of how many sessions, in words."""
+        turns, sessions = sum(len(session.turns) for session in self.sessions), len(self.sessions)
+        return f"{turns} turn{'s'[: turns != 1]} of {sessions} session{'s'[: sessions != 1]}"
+
     def causes(self) -> list[CauseTotal]:
         """Cost of each cause in each session, the most expensive first."""
         found = []

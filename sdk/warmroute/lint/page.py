@@ -36,11 +36,10 @@ code { font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; overflow-w
 
 def page_of(analysis: Analysis) -> str:
     kind = "cached" if analysis.is_recorded else "cached, or repeated where nothing was recorded"
-    turns = sum(len(session.turns) for session in analysis.sessions)
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>warmroute lint</title><style>{_STYLE}</style></head><body><h1>What broke the prefix</h1>"
-        f"<p>{turns} turns of {len(analysis.sessions)} sessions, {analysis.prompt_tokens:,} prompt tokens, "
+        f"<p>{analysis.extent}, {analysis.prompt_tokens:,} prompt tokens, "
         f"<b>{analysis.hit_ratio:.1%}</b> {kind}.</p>"
     )
     key = (

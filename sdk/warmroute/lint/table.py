@@ -29,10 +29,9 @@ def text_of(analysis: Analysis) -> str:
     for cause in dict.fromkeys(total.cause for total in causes):
         lines.append(f"{cause}: {WORDS[cause].meaning}. To change: {WORDS[cause].fix}.")
     lines += _compaction_lines(analysis)
-    turns = sum(len(session.turns) for session in analysis.sessions)
     kind = "cached" if analysis.is_recorded else "cached or repeated"
     lines.append(
-        f"{turns} turns of {len(analysis.sessions)} sessions, {analysis.prompt_tokens:,} prompt tokens, "
+        f"{analysis.extent}, {analysis.prompt_tokens:,} prompt tokens, "
         f"{analysis.cached_tokens:,} {kind} ({analysis.hit_ratio:.1%})"
     )
     return "\n".join(line for at, line in enumerate(lines) if line or at)

@@ -80,6 +80,17 @@ def test_a_state_directory_that_cannot_be_used_is_a_sentence(
     assert capsys.readouterr().err.startswith("warmroute: the state directory")
 
 
+@pytest.mark.parametrize("words", [["--tight"], ["--engine", "sglang"], []])
+def test_figures_that_cannot_be_written_end_a_demo_before_it_starts(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No state directory was made."""
+    path, state_dir = tmp_path / "absent" / "figures", tmp_path / "state"
+    assert main(["demo", *words, "--json", str(path), "--state-dir", str(state_dir)]) == 2
+    assert capsys.readouterr().err == f"warmroute: {path} cannot be written: No such file or directory\n"
+    assert not state_dir.exists()
+
+
 def test_defaults_of_a_demo() -> None:
     found = parser().parse_args(["demo"])
     assert (found.seed, found.json, list(found.harness)) == (1, None, [])

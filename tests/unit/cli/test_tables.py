@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute_cli.api import ApiError
 from warmroute_cli.asking import since_parameter
 from warmroute_cli.receipts import receipts_table
 from warmroute_cli.tables import Column, Row, at_work, fitted
@@ -75,9 +76,17 @@ def test_days_begin_at_the_local_midnight(text: str, day: int) -> None:
     assert since_parameter(text, NOW) == str(int(datetime(2026, 11, day, tzinfo=NOW.tzinfo).timestamp()))
 
 
-@pytest.mark.parametrize("text", ["30m", "1h", "7d", "2026-11-23", "1763860000.5", "noon", "mo", "sundays"])
+@pytest.mark.parametrize("text", ["30m", "1h", "7d", "2026-11-23", "1763860000.5"])
 def test_other_times_are_left_to_the_proxy(text: str) -> None:
     assert since_parameter(text, NOW) == text
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "noon", "mo", "sundays", "3x"])
+def test_a_time_that_cannot_be_read_is_refused_with_all_that_can(text: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        since_parameter(text, NOW)
+    said = str(refused.value)
+    assert all(form in said for form in (repr(text), "1h", "7d", "2026-11-23", "unix", "today", "yesterday", "monday"))
 
 
 class _Terminal(io.StringIO):

@@ -44,7 +44,7 @@ def test_causes_tokens_and_money(transcript: Path, capsys: pytest.CaptureFixture
     assert all(400 < int(row[3].replace(",", "")) < 600 for row in rows)
     assert float(rows[0][4]) == pytest.approx(int(rows[0][3]) * 0.5 / 1e6, abs=1e-4)
     assert rows[0][5:] == ["#4", "tools[0]", "'b'"]
-    assert "4 turns of 1 sessions" in said
+    assert "4 turns of 1 session," in said
     assert "To change: send tools in one order" in said
 
 

@@ -139,3 +139,22 @@ def test_a_tight_row_is_held_against_the_best_router_of_each_column_at_the_seeds
     text = "\n".join(tight.tight_tables({row.name: played}))
     assert "| 16 x 1 M, 1 draw |" in text
     assert "| x the best router (bar) |  | 0.50 (1.02) |  |  | 0.25 (1.02) | 1.00 (1.15) |  | 1.00 (1.02) |" in text
+
+
+def test_bounds_on_waiting_are_compared_at_the_seeds_that_all_of_a_fleet_were_played_at() -> None:
+    def draws(seeds: range, p90_s: float) -> dict[str, list[Draw]]:
+        return {tight.OURS: [Draw(seed, 0.5, p90_s + seed, 0.03, 1e6, 1.0, 1.0, 1.0, 1.0, 1.0) for seed in seeds]}
+
+    small = [row for row in tight.BOUNDS if row.name.startswith("8 x 1 M")]
+    played: Draws = {row.name: draws(range(11, 13 + at), 10.0 * at) for at, row in enumerate(small)}
+    one, other = tight.BOUNDS[0], small[0]
+    lines = tight.tight_tables(played | {one.name: draws(range(11, 14), 0.0)})
+    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| 8 x 1 M |")]
+    assert [cells[:3] for cells in found] == [
+        ["8 x 1 M", bound, "2"] for bound in ("60 s", "120 s", "240 s", "480 s", "none")
+    ]
+    assert [cells[7] for cells in found] == [
+        f"{10 * at + 11.5:.1f} ({10 * at + 11}.0-{10 * at + 12}.0)" for at in range(5)
+    ]
+    assert not any(line.startswith(f"| {one.name.partition(',')[0]} |") for line in lines), "four bounds are missing"
+    assert {row.words for row in tight.BARS if row.name in (one.name, other.name)} == {one.words, other.words}

@@ -177,6 +177,16 @@ def test_a_request_that_is_sent_again_is_another_sample_unless_it_got_no_answer(
     assert reader.read(third).session == sample
 
 
+def test_an_earlier_request_that_fails_later_leaves_the_newest_one_unanswered() -> None:
+    reader = Reader()
+    first = reader.read({"model": "m", "messages": [user("cat")]})
+    more = {"model": "m", "messages": [user("cat"), assistant("a"), user("b")]}
+    second = reader.read(more)
+    second.left_unanswered()
+    first.left_unanswered()
+    assert reader.read(more).session == second.session == first.session
+
+
 def test_a_message_that_comes_back_shortened_is_of_the_same_conversation() -> None:
     reader = Reader()
     for text in ("fix it", "look at café", "a"):

@@ -224,6 +224,7 @@ def test_a_conversation_of_too_many_messages_is_sent_again() -> None:
         previous = last["error"]["code"] if last["type"] == "error" else last["response"]["id"]
         turns += 1
     assert 4 < turns <= 8
+    assert scene.memory.budget.used == 0, "no turn can continue it"
     assert scene.prepare("all of it").startswith("resp_")
 
 

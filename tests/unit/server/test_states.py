@@ -160,6 +160,26 @@ def test_a_request_takes_no_other_transition(state: RequestState) -> None:
     in_loop(steps)
 
 
+@pytest.mark.parametrize(
+    "state", [R.QUEUED, R.DISPATCHED, R.PREFILLED, R.ANSWERING, R.SETTLING], ids=lambda each: each.name
+)
+def test_a_turn_whose_client_leaves_is_unanswered_at_once_and_never_later(state: RequestState) -> None:
+    """The client may send it again at once, and is then answered before the first row is written."""
+
+    def steps() -> None:
+        scene = Scene()
+        REACH[state](scene)
+        scene.client.leave()
+        assert scene.unanswered == 1
+        scene.give_up_usage()
+        while scene.rows:
+            scene.write_row()
+        assert scene.request.state is R.ENDED
+        assert scene.unanswered == 1
+
+    in_loop(steps)
+
+
 def _has_leg(scene: Scene, role: str = "") -> bool:
     name = role or ("decode" if pair(scene) else "aggregated")
     legs = scene.engines.by_id[name].upstream.legs

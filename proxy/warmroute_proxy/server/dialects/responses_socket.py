@@ -291,7 +291,10 @@ class ResponsesSocket:
         other = stream if previous == stream.last_id else self._last_responses.get(previous)
         history = None if other is None else other.history
         conversation = None if history is None else history.conversation
-        if history is None or conversation is None or not conversation.is_light:
+        if history is None or conversation is None:
+            raise not_found(previous)
+        if not conversation.is_light:  # so no turn continues it now either
+            self._kept_conversations.drop(history)
             raise not_found(previous)
         if history.size_bytes + more_bytes > self._socket.body_bytes:
             problem = f"the turn and its history exceed {self._socket.body_bytes} bytes"
