@@ -131,10 +131,12 @@ def test_prefill_and_decode_serve_a_turn_together(client: httpx.Client, engines:
     assert all(engine.running() == 0 for engine in engines)
 
 
-def test_prefill_and_decode_serve_the_turns_of_a_websocket(engines: list[EngineProcess], tmp_path: Path) -> None:
+def test_prefill_and_decode_serve_the_turns_of_a_websocket(tmp_path: Path) -> None:
     says = {"metadata": {"script": json.dumps([{"text": "I have looked at it."}] * 2)}}
-    proxy = ProxyProcess(tmp_path / "p", [engine.toml("east") for engine in engines[:2]]).start()
+    pair = [EngineProcess(tmp_path, name, role) for name, role in (("p", "prefill"), ("d", "decode"))]
+    proxy = ProxyProcess(tmp_path / "proxy", [engine.listening().toml("east") for engine in pair])
     try:
+        proxy.start()
         with Socket(proxy) as socket:
             first = socket.answer("over a websocket " * 300, **says)
             second = socket.answer("more", previous_response_id=first["id"], **says)
@@ -143,6 +145,7 @@ def test_prefill_and_decode_serve_the_turns_of_a_websocket(engines: list[EngineP
         assert second["output"][0]["content"][0]["text"] == "I have looked at it."
     finally:
         proxy.stop()
+        stop_all([engine.child for engine in pair], seconds(5.0))
 
 
 def test_tool_calls_reasoning_logprobs_and_choices_survive(stock: openai.OpenAI) -> None:
