@@ -47,7 +47,7 @@ PROGRAMS: Final = {
     "llama-index": Program("[llama-index](#llama-index)", LITELLM, "llama-index-llms-openai-like", "`default_headers`"),
     "openai-js": Program("[openai for JavaScript](#openai-for-javascript)", NODE.name, "openai", "`defaultHeaders`"),
     "ai-sdk": Program("[Vercel AI SDK](#vercel-ai-sdk)", NODE.name, "ai", "`headers`"),
-    "opencode": Program("[OpenCode](#opencode)", NODE.name, "opencode-ai", f"by itself; more by {PLUGIN}"),
+    "opencode": Program("[OpenCode](#opencode)", NODE.name, "opencode-ai", f"automatically; more with {PLUGIN}"),
     "aider": Program("[aider](#aider)", AIDER, "aider-chat", "`extra_headers`"),
     "qwen-code": Program("[qwen-code](#qwen-code)", NODE.name, "@qwen-code/qwen-code", "`customHeaders`"),
     "mini-swe-agent": Program("[mini-swe-agent](#mini-swe-agent)", LITELLM, "mini-swe-agent", "`extra_headers`"),

@@ -4,6 +4,10 @@ import asyncio
 import gc
 from typing import Any
 
+import asyncpg
+import pytest
+from tests.machine import seconds
+
 from warmroute_proxy.server.stores.database import Database
 from warmroute_proxy.server.stores.store_state import Connection, StoreAway
 
@@ -36,6 +40,23 @@ def test_a_call_that_ends_while_it_connects_leaves_no_error_in_the_log() -> None
 
     asyncio.run(run())
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("error", "is_logged"), [(asyncpg.ConnectionDoesNotExistError("closed"), False), (ValueError("other"), True)]
+)
+def test_of_futures_that_nobody_reads_only_those_of_lost_connections_are_not_logged(
+    caplog: pytest.LogCaptureFixture, error: Exception, is_logged: bool
+) -> None:
+    async def run() -> None:
+        database = Database("postgresql://someone:secret@127.0.0.1:1/ledger")
+        with pytest.raises(StoreAway):
+            await database.call(nothing, seconds(5))
+        asyncio.get_running_loop().create_future().set_exception(error)
+        gc.collect()
+
+    asyncio.run(run())
+    assert bool(caplog.records) == is_logged
 
 
 async def nothing(_connection: Connection) -> None:

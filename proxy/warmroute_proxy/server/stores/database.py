@@ -8,7 +8,7 @@ The text of an error of the server's own is kept: it names users and databases, 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import asyncpg
 
@@ -114,6 +114,8 @@ class Database:
                 raise StoreAway(self.problem)
             self._not_before_s = loop.time() + RETRY_S
             if self._opening is None:
+                if loop.get_exception_handler() is None:
+                    loop.set_exception_handler(_log_all_but_unread)
                 self._opening = loop.create_task(asyncpg.connect(self._dsn, timeout=CONNECT_S))
             # Not cancelled with a call that is late: the next one takes it. Where asyncpg is cancelled while it
             # connects, a future of its own may fail with nobody to read it, which the event loop logs as an error.
@@ -130,6 +132,15 @@ class Database:
         self.state, self.problem = state, problem
         if connection is not None:
             connection.terminate()
+
+
+def _log_all_but_unread(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log as the event loop does, but no future of asyncpg that failed with its connection and that no call waits for:
+    the call that was given up has said so.
+    """
+    is_future = isinstance(future := context.get("future"), asyncio.Future) and not isinstance(future, asyncio.Task)
+    if not (is_future and isinstance(context.get("exception"), asyncpg.ConnectionDoesNotExistError)):
+        loop.default_exception_handler(context)
 
 
 def has_failed(opening: asyncio.Task[Connection]) -> bool:
