@@ -199,7 +199,7 @@ def test_a_release_whose_tenant_nobody_can_be_says_so() -> None:
 def test_the_machine_without_containers_gets_what_its_unit_starts() -> None:
     environment = of("python3", "-m", "venv")[0][3]
     wanted = of(f"{environment}/bin/pip", "install")[0][2]
-    extras = re.fullmatch(r"warmroute\[(.+)\]", wanted)
+    extras = re.fullmatch(r"\.\[(.+)\]", wanted)
     assert extras
     assert set(extras[1].split(",")) <= set(PROJECT["optional-dependencies"])
     unit = (ROOT / of("cp")[0][1]).read_text()

@@ -14,7 +14,7 @@ from warmroute_backend.sglang import Server
 @pytest.fixture
 def name() -> str:
     """Words that no other test has sent, nor this one before."""
-    return f"Conversation {uuid.uuid4()}"
+    return f"{uuid.uuid4()} is its name"
 
 
 @pytest.fixture
