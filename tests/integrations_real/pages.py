@@ -51,8 +51,8 @@ PROGRAMS: Final = {
     "aider": Program("[aider](#aider)", AIDER, "aider-chat", "`extra_headers`"),
     "qwen-code": Program("[qwen-code](#qwen-code)", NODE.name, "@qwen-code/qwen-code", "`customHeaders`"),
     "mini-swe-agent": Program("[mini-swe-agent](#mini-swe-agent)", LITELLM, "mini-swe-agent", "`extra_headers`"),
-    "claude-code": Program("[Claude Code](#claude-code)", NODE.name, "@anthropic-ai/claude-code", "by itself"),
-    "codex": Program("[Codex](#codex)", NODE.name, "@openai/codex", "by itself"),
+    "claude-code": Program("[Claude Code](#claude-code)", NODE.name, "@anthropic-ai/claude-code", "automatically"),
+    "codex": Program("[Codex](#codex)", NODE.name, "@openai/codex", "automatically"),
     "gemini-cli": Program("[Gemini CLI](#gemini-cli)", NODE.name, "@google/gemini-cli", "`GEMINI_CLI_CUSTOM_HEADERS`"),
 }
 
