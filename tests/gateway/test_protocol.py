@@ -240,10 +240,17 @@ def test_health_is_told_for_each_of_the_three_services(tmp_path: Path) -> None:
         names = ("liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "")
         assert [it.picker.health(name) for name in names] == [1, 1, 1, 1]
         assert it.picker.health("other") == -1
+
+
+def test_a_picker_without_engines_refuses_requests_itself_where_envoy_fails_open(tmp_path: Path) -> None:
+    with scene(tmp_path, fails_open, engines=1) as it:
         it.engines[0].dead = True
         it.engines[0].ready = b"no"
-        until(lambda: it.picker.health("readiness") == 2, "it is not ready")
-        assert it.picker.health("liveness") == 1
+        until(lambda: not it.picker.is_ready(), "it knows of no engine that is up")
+        it.envoy.checks_health_again()
+        given = it.post(chat("a"))
+        assert (given.status_code, given.json()["error"]["code"]) == (503, "no_worker")
+        assert not it.engines[0].bodies
 
 
 def test_where_the_picker_is_gone_an_envoy_that_fails_open_goes_on_without_it(tmp_path: Path) -> None:

@@ -85,7 +85,8 @@ class Picker(ProxyProcess):
     command = "epp"
 
     def is_ready(self) -> bool:
-        return self.health("readiness") == 1
+        with self.admin() as admin:
+            return admin.get("/ready").status_code == 200
 
     def health(self, service: str) -> int:
         """What gRPC health says of a service: 1 serves, 2 does not; 0: it does not answer."""
@@ -163,6 +164,12 @@ class Envoy:
         """A counter or gauge of Envoy's."""
         text = httpx.get(f"http://{self._admin.read_text()}/stats?filter={name}$", verify=PLAIN).text
         return sum(int(line.rpartition(": ")[2]) for line in text.splitlines())
+
+    def checks_health_again(self) -> None:
+        """Wait until as many health checks of the picker have ended as it takes for Envoy to give it up."""
+        name = "cluster.warmroute.health_check.(success|failure)"
+        enough = self.stat(name) + 4  # one may be on its way
+        until(lambda: self.stat(name) >= enough, "Envoy has checked the picker's health", 40)
 
     @property
     def port(self) -> int:

@@ -243,7 +243,7 @@ def _endpoints(
     from warmroute_proxy.server.picker.listener import PickerListener, for_gateway
 
     endpoint = proxy.public_endpoint(public_plane, for_gateway(new_request))
-    return PickerListener(proxy, endpoint, limits, readiness.is_ready), PickerAdmin(admin, endpoint)
+    return PickerListener(proxy, endpoint, limits, readiness.can_answer), PickerAdmin(admin, endpoint)
 
 
 def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dict[str, str]:

@@ -1,11 +1,14 @@
 """Whether requests should be sent to this proxy now, for `/ready`, `/metrics` and the health of the picker."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.request.open_requests import OpenRequests
+
+OF_ENGINES: Final = frozenset({Trouble.NO_ENGINE, Trouble.ALL_ENGINES_DRAIN})
 
 
 class Readiness:
@@ -44,9 +47,9 @@ class Readiness:
             reasons.append(Problem(Trouble.ALL_ENGINES_DRAIN, "all engines that are up drain"))
         return reasons
 
-    def is_ready(self) -> bool:
-        """Whether there is no such reason."""
-        return not self.problems()
+    def can_answer(self) -> bool:
+        """Whether a picker should be asked: without engines it is, as it tells clients so, and a gateway would not."""
+        return not any(problem.trouble not in OF_ENGINES for problem in self.problems())
 
     def troubles(self) -> tuple[str, ...]:
         """What this process says at `/ready`, by name."""

@@ -52,10 +52,10 @@ class Streams:
 class PickerListener:
     """One gRPC server."""
 
-    def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits, is_ready: Callable[[], bool]) -> None:
-        """`endpoint`: with requests `for_gateway`. `is_ready`: whether requests should be sent here now."""
+    def __init__(self, proxy: Proxy, endpoint: PublicEndpoint, limits: Limits, can_answer: Callable[[], bool]) -> None:
+        """`endpoint`: with requests `for_gateway`. `can_answer`: whether gateways should ask here now."""
         self.connections = Streams()
-        self._is_ready = is_ready
+        self._can_answer = can_answer
         addresses = Addresses(proxy.engines, proxy.clock)
         max_streams = proxy.config.limits.connections  # of one connection or a few: they take no descriptors
         starts = RequestStarts(endpoint, asyncio.get_running_loop(), proxy.clock, proxy.loop_lag)
@@ -133,7 +133,7 @@ class PickerListener:
             return SERVING
         if service not in READINESS:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {service[:100]!r}")
-        return SERVING if self._is_ready() else NOT_SERVING
+        return SERVING if self._can_answer() else NOT_SERVING
 
 
 class _Conversation:
