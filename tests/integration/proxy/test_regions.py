@@ -146,12 +146,18 @@ def test_a_home_that_hangs_is_replaced_by_serving_here(regions: Regions) -> None
     assert in_vain in ([], [("cut_off", 0)])
 
 
-def test_a_home_that_does_not_trust_us_is_replaced_by_serving_here(regions: Regions) -> None:
+def trusts_nobody(regions: Regions) -> None:
+    """West is up for east, and refuses all that east forwards."""
     secret = regions.west.folder.parent / "secret"
     regions.west.stop()
     secret.write_text("f" * 32)
     port = regions.west.url.rsplit(":", 1)[1]
     regions.west.start(port=int(port))
+    regions.east.sees("west")
+
+
+def test_a_home_that_does_not_trust_us_is_replaced_by_serving_here(regions: Regions) -> None:
+    trusts_nobody(regions)
     answer = ask(regions.east, 1, home="west")
     assert answer.status_code == 200
     assert answer.headers["x-warmroute-home"] == "east"
@@ -168,8 +174,7 @@ def test_a_home_without_engines_is_replaced_by_serving_here(regions: Regions) ->
 
 
 def test_a_warning_is_counted_once_where_a_home_cannot_serve(regions: Regions) -> None:
-    stop_all([regions.engines[1].child], seconds(5.0))
-    until(lambda: not regions.west.is_ready(), "west knows that its engine is gone")
+    trusts_nobody(regions)
     headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
     with regions.east.client(tenant=1) as client, regions.east.admin() as admin:
         answer = client.post("/v1/chat/completions", json=chat("roam"), headers=headers)

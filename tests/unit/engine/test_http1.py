@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -39,11 +39,12 @@ async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 async def test_a_connection_serves_several_requests_until_it_idles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.05)
     async with connected(echo) as (reader, writer):
-        for _ in range(2):
-            writer.write(GET)
-            assert await read_answer(reader) == (200, b"/hi")
+        writer.write(GET)
+        assert await read_answer(reader) == (200, b"/hi")
+        monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.05)  # from the next answer on
+        writer.write(GET)
+        assert await read_answer(reader) == (200, b"/hi")
         assert await reader.read() == b""
 
 
@@ -51,7 +52,8 @@ async def test_a_request_that_stops_half_way_is_dropped(monkeypatch: pytest.Monk
     monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.05)
     async with connected(echo) as (reader, writer):
         writer.write(GET[:-2])
-        assert await reader.read() == b""
+        with suppress(ConnectionResetError):  # where it came after the server had closed
+            assert await reader.read() == b""
 
 
 async def test_a_slow_answer_is_not_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
