@@ -40,9 +40,10 @@ def replay(arguments: argparse.Namespace) -> int:
         from warmroute_cli.replay.verify import verify_records
 
         return verify_records(arguments.traces)
-    began_s = time.perf_counter()
     try:
-        results, notes = _play(arguments)
+        for path in filter(None, (arguments.json, arguments.html)):
+            path.open("ab").close()  # before minutes are spent on what it cannot hold
+        _show(arguments)
     except TraceError as error:
         print(f"warmroute replay: {error}", file=sys.stderr)
         return 2
@@ -50,11 +51,25 @@ def replay(arguments: argparse.Namespace) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"warmroute replay: {where}{error.strerror or error}", file=sys.stderr)
         return 2
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    """Play, print the table, and write the files."""
+    began_s = time.perf_counter()
+    results, notes = _play(arguments)
     took_s = time.perf_counter() - began_s
     print_table(results)
     requests = sum(result.requests for result in results)
     print("\n".join([*notes, f"{requests:,} requests in {took_s:.2f} s. Figures of a queueing model, not of any GPU."]))
-    return _written(arguments, results, notes)
+    if arguments.json is not None:
+        text = json.dumps([result.as_dict() for result in results], indent=1)
+        arguments.json.write_text(text + "\n", encoding="utf-8")
+    if arguments.html is not None:
+        from warmroute_proxy.replay.page import page
+
+        model = "A queueing model, not a measurement of any GPU: docs/reference/replay.md lists the simulated parts."
+        arguments.html.write_text(page(results, "warmroute replay", [*notes, model]), encoding="utf-8")
 
 
 def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]:
@@ -260,21 +275,3 @@ def _bar(title: str, total: int) -> Iterator[Progress]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, _total: bar.update(task, completed=done)
-
-
-def _written(arguments: argparse.Namespace, results: Sequence[Result], notes: Sequence[str]) -> int:
-    try:
-        if arguments.json is not None:
-            text = json.dumps([result.as_dict() for result in results], indent=1)
-            arguments.json.write_text(text + "\n", encoding="utf-8")
-        if arguments.html is not None:
-            from warmroute_proxy.replay.page import page
-
-            model = (
-                "A queueing model, not a measurement of any GPU: docs/reference/replay.md lists the simulated parts."
-            )
-            arguments.html.write_text(page(results, "warmroute replay", [*notes, model]), encoding="utf-8")
-    except OSError as error:
-        print(f"warmroute replay: {error}", file=sys.stderr)
-        return 2
-    return 0

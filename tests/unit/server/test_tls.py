@@ -40,6 +40,21 @@ def test_each_thing_that_can_be_wrong_has_its_own_words(tmp_path: Path) -> None:
     assert refused(old_cert, old_key) == f"{old_cert}: the certificate has expired"
 
 
+def test_a_client_authority_is_a_certificate(tmp_path: Path) -> None:
+    cert, key = make(tmp_path, "one")
+    (tmp_path / "index").touch()
+    settings, revoked, text = tmp_path / "settings", tmp_path / "revoked", tmp_path / "text"
+    settings.write_text(f"[ca]\ndefault_ca = own\n[own]\ndatabase = {tmp_path}/index\ndefault_md = sha256\n")
+    run("ca", "-gencrl", "-crldays", "1", "-config", settings, "-keyfile", key, "-cert", cert, "-out", revoked)
+    text.write_text("no certificate")
+    with pytest.raises(TlsError, match=f"{text}: has no PEM certificate of an authority"):
+        Tls(cert, key, text)
+    with pytest.raises(TlsError, match=f"{revoked}: has a revocation list, and no PEM certificate of an authority"):
+        Tls(cert, key, revoked)
+    revoked.write_text(revoked.read_text() + cert.read_text())
+    assert Tls(cert, key, revoked).pem.client_ca == revoked.read_bytes()
+
+
 def test_files_that_do_not_fit_leave_the_old_certificate_in_use(tmp_path: Path) -> None:
     cert, key = make(tmp_path, "one")
     tls = Tls(cert, key)

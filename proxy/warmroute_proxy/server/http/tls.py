@@ -68,9 +68,12 @@ class Tls:
         valid_until = _tried(context, self._cert)
         if self._client_ca is not None:
             try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self._client_ca)
+                clients = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                clients.load_verify_locations(self._client_ca)
             except ssl.SSLError as error:
                 raise TlsError(f"{self._client_ca}: has no PEM certificate of an authority: {error}") from None
+            if not clients.cert_store_stats()["x509"]:
+                raise TlsError(f"{self._client_ca}: has a revocation list, and no PEM certificate of an authority")
         if self._read() != pem:  # OpenSSL has read the files by itself, and gRPC gets these bytes
             raise TlsError(f"{self._cert}, {self._key}: the files changed while they were read")
         self.valid_until, self.pem = valid_until, pem
