@@ -11,10 +11,11 @@ import io
 import shlex
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.unit.plan.published import CAPACITIES, SIZES, SPEEDS, Capacity, Size, Speed
+from tests.unit.plan.published import CAPACITIES, PIPELINE, SCALINGS, SIZES, SPEEDS, Capacity, Scaling, Size, Speed
 
 from warmroute_backend.plan.cache import cell_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
@@ -126,13 +127,25 @@ def rooflined(speed: Speed) -> float:
     """What the planner computes for a published speed, in its unit."""
     model, gpu = known_model(speed.model), GPUS[speed.gpu]
     batch = max(1, speed.batch)
+    deepep = speed.redundant_experts > 0
     shape = EngineShape(
-        "decode", speed.tp, speed.attention_dp, 8192, batch * speed.attention_dp, batch, speed.kv_type, 64
-    )
+        "decode" if speed.batch else "prefill", speed.tp, speed.attention_dp, 8192 * speed.attention_dp,
+        batch * speed.attention_dp, batch, speed.kv_type, 64, draft_tokens=0 if speed.two_batches else 1,
+        all_to_all="deepep" if deepep else "none", redundant_experts=speed.redundant_experts,
+    )  # fmt: skip
     load = Load(speed.input_tokens, speed.input_tokens, speed.output_tokens)
     if speed.batch:
         return (decode_step_s(gpu, model, shape, load, batch) + STEP_S) * 1e3
-    return prefill_tokens_per_s(gpu, model, shape, load)
+    return prefill_tokens_per_s(gpu, model, shape, load) * shape.attention_dp / max(1, shape.tp // gpu.per_node)
+
+
+def scaled(scaling: Scaling) -> float:
+    """What the planner computes for a published ratio."""
+    gpu, model = GPUS[scaling.gpu], known_model(scaling.model)
+    load = Load(scaling.tokens, scaling.tokens, 1)
+    base = EngineShape("prefill", min(scaling.tp, gpu.per_node), 1, scaling.chunk_tokens, 1, 1, "bf16", 64)
+    shape = replace(base, tp=scaling.tp, pp=scaling.pp)
+    return prefill_tokens_per_s(gpu, model, shape, load) / prefill_tokens_per_s(gpu, model, base, load)
 
 
 def speed_row(speed: Speed) -> str:
@@ -144,10 +157,20 @@ def speed_row(speed: Speed) -> str:
     )
 
 
+def scaling_row(scaling: Scaling) -> str:
+    found = scaled(scaling)
+    return (
+        f"| {scaling.what}, {scaling.gpu} | {scaling.published:.2f} times | {found:.2f} times "
+        f"| {found / scaling.published - 1:+.0%} | {'yes' if scaling.is_fitted else 'no'} | [source]({PIPELINE}) |"
+    )
+
+
 def speeds() -> str:
     lines = ["| run | published | by roofline | error | fitted | |", "|---|---|---|---|---|---|"]
     lines += [speed_row(each) for each in SPEEDS]
+    lines += [scaling_row(each) for each in SCALINGS]
     held_out = [abs(rooflined(each) / each.published - 1) for each in SPEEDS if not each.is_fitted]
+    held_out += [abs(scaled(each) / each.published - 1) for each in SCALINGS if not each.is_fitted]
     return (
         f"{SPEED_HEAD}"
         + "\n".join(lines)

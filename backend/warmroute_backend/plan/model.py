@@ -119,6 +119,18 @@ class Model:
         """Of one parameter that belongs to no expert."""
         return _DENSE_FORMATS[self.weight_format]
 
+    def stage(self, stages: int) -> "Model":
+        """Of so many pipeline stages the one with the most layers, with that part of the layers of each kind
+        (`get_pp_indices`, `sglang/srt/distributed/utils.py:110`)."""
+        if stages == 1:
+            return self
+        return replace(
+            self,
+            layers=-(-self.layers // stages),
+            indexed_layers=-(-self.indexed_layers // stages),
+            window_layers=self.window_layers // stages,
+        )
+
     @property
     def is_latent(self) -> bool:
         """Whether the cache is MLA's: equal on every GPU of an attention group."""

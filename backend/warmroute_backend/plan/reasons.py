@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from warmroute_backend.plan.argv import DEEPEP_MODES
 from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine
 from warmroute_backend.plan.layout import (
     LARGE_GPU_MIB,
@@ -14,6 +15,7 @@ from warmroute_backend.plan.memory import requests_held, reserve_mib
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
 from warmroute_backend.plan.speculation import LARGEST_BATCH
+from warmroute_backend.plan.speed import overlaps
 
 _ROLES: Final = ("aggregated", "prefill", "decode")
 _COMPARED: Final = "the traffic, played on the divisions of these GPUs in the table below, is served best by it."
@@ -99,8 +101,19 @@ def _engine(plan: Plan, request: PlanRequest, engines: tuple[PlannedEngine, ...]
 
 def _parallel(plan: Plan, request: PlanRequest, engine: PlannedEngine) -> Choice:
     shape, model = engine.shape, plan.model
-    value = f"TP {shape.tp}, {shape.attention_dp} attention group{'s' * (shape.attention_dp > 1)}"
-    if engine.nodes > 1:
+    stages = f"{shape.pp} stages, " * (shape.pp > 1)
+    value = f"TP {shape.tp}, {stages}{shape.attention_dp} attention group{'s' * (shape.attention_dp > 1)}"
+    if shape.pp > 1:
+        because = (
+            f"each of {shape.pp} stages has a part of the layers: all-reduces stay inside {shape.tp} GPUs, and chunks "
+            "of a prompt are computed in all stages at once. SGLang then has no drafts and no overlapped scheduling."
+        )
+    elif shape.all_to_all == "deepep":
+        because = (
+            "each GPU keeps its own requests and whole experts. Dense layers, shared experts and the head are on "
+            "every GPU, so nothing but the tokens of experts crosses nodes."
+        )
+    elif engine.nodes > 1:
         because = f"the weights need the GPUs of {engine.nodes} nodes."
     elif shape.attention_dp > 1:
         because = (
@@ -129,6 +142,18 @@ def _experts(plan: Plan, engine: PlannedEngine) -> Choice:
     topic = f"{engine.role}: expert parallelism"
     if not plan.model.experts:
         return Choice(topic, "EP 1", "the model has no experts.")
+    if engine.shape.all_to_all == "deepep":
+        copies = engine.shape.redundant_experts
+        because = (
+            f"tokens go to their experts by DeepEP, in its {DEEPEP_MODES[engine.role]} mode. {copies} copies of "
+            "experts that are asked for often come on top; "
+            + (
+                "one half of a batch is computed while the other is exchanged."
+                if overlaps(plan.model, engine.shape)
+                else "computing and exchange take turns."
+            )
+        )
+        return Choice(topic, f"EP {engine.ep} by DeepEP, {copies} redundant experts", because)
     if engine.ep == 1:
         because = "each expert is divided among the GPUs, so none of them is a hot spot."
     elif engine.ep == engine.shape.tp and engine.shape.attention_dp > 1:
@@ -145,6 +170,8 @@ def _fraction(plan: Plan, request: PlanRequest, engine: PlannedEngine) -> Choice
     reserve = reserve_mib(plan.cluster.gpu, plan.model, engine.shape) / 1024
     if request.fraction is not None:
         because = f"it was asked for; SGLang would keep {reserve:.1f} GiB for activations and graphs."
+    elif engine.shape.all_to_all == "deepep":
+        because = f"LMSYS's recipe of DeepEP leaves {reserve:.1f} GiB; SGLang's rule counts the tokens of all groups."
     else:
         because = (
             f"SGLang's rule keeps {reserve:.1f} GiB for activations and graphs of this chunk and batch"

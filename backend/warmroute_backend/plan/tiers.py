@@ -72,8 +72,8 @@ def store_tokens(plan: Plan) -> int:
     engines = [engine for engine in plan.engines if engine.storage == "mooncake"]
     if not engines:
         return 0
-    ranks = sum(engine.shape.tp for engine in engines)
-    parts = 1 if plan.model.is_latent else engines[0].shape.attention_tp
+    ranks = sum(engine.shape.gpus for engine in engines)
+    parts = (1 if plan.model.is_latent else engines[0].shape.attention_tp) * engines[0].shape.pp
     return int(rank_segment_bytes(plan) * ranks / (plan.memory(engines[0]).cell * parts))
 
 

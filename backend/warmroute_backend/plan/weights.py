@@ -97,17 +97,36 @@ def _attention_parameters(model: Model) -> tuple[int, int]:
     return divided, low_rank
 
 
-def loaded_bytes(model: Model, tp: int, attention_dp: int, *, with_mtp: bool = False) -> int:
-    """Bytes of weights on each GPU of an engine of `tp` GPUs in `attention_dp` attention groups.
+def loaded_bytes(
+    model: Model,
+    tp: int,
+    attention_dp: int,
+    *,
+    with_mtp: bool = False,
+    pp: int = 1,
+    whole_dense: bool = False,
+    redundant_experts: int = 0,
+) -> int:
+    """Bytes of weights on each GPU of an engine: `pp` stages of `tp` GPUs in `attention_dp` attention groups.
 
     weights = experts/tp + dense/tp + head/tp + (attention + embedding)/(tp/attention_dp) + replicated
+
+    `whole_dense`: dense layers and shared experts are on every GPU (`--moe-dense-tp-size 1`), the head in every group
+    (`--enable-dp-lm-head`), as DeepEP's recipes have it. Of several stages it is the one with the most layers, beside
+    the embedding of the first or the head of the last.
     """
     found = weights(model)
     group = tp // attention_dp
-    stored = (found.experts + found.dense + found.head) / tp
-    stored += (found.attention + found.embedding) / group + found.replicated
+    copies = 1 + redundant_experts / model.experts if model.experts else 1.0
+    layers = found.experts * copies / tp + found.dense / (1 if whole_dense else tp)
+    layers += found.attention / group + found.replicated
+    embedding, head = found.embedding / group, found.head / (group if whole_dense else tp)
+    if pp == 1:
+        stored = layers + embedding + head
+    else:
+        stored = layers * -(-model.layers // pp) / model.layers + max(embedding, head)
     if with_mtp:
-        stored += found.mtp / tp
+        stored += found.mtp * copies / tp
     return int(stored * LOADED_PER_STORED)
 
 

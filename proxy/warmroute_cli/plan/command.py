@@ -186,6 +186,8 @@ def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequ
         kv_type=arguments.kv_dtype,
         split=arguments.pd,
         tp=arguments.tp,
+        pp=arguments.pp,
+        all_to_all=arguments.all_to_all,
         attention_dp=arguments.attention_dp[0] if arguments.attention_dp else None,
         decode_dp=arguments.attention_dp[1] if arguments.attention_dp else None,
         dcp=arguments.dcp,

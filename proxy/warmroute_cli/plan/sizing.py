@@ -263,6 +263,8 @@ def _side(plan: Plan, role: Role) -> str:
     shape = engines[0].shape
     groups = f", {shape.attention_dp} groups" if shape.attention_dp > 1 else ""
     groups += f", KV over {shape.dcp}" if shape.dcp > 1 else ""
+    groups += f", {shape.pp} stages" if shape.pp > 1 else ""
+    groups += ", DeepEP" if shape.all_to_all == "deepep" else ""
     chunk = ""
     if role != "decode" and shape.chunk_tokens != default_chunk(plan.cluster.gpu, shape.attention_dp):
         chunk = f", chunk {shape.chunk_tokens / 1024:.3g}k"

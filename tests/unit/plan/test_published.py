@@ -4,8 +4,8 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
-from scripts.plans import rooflined
-from tests.unit.plan.published import CAPACITIES, LLAMA_8B, SIZES, SPEEDS, Capacity, Size, Speed
+from scripts.plans import rooflined, scaled
+from tests.unit.plan.published import CAPACITIES, LLAMA_8B, SCALINGS, SIZES, SPEEDS, Capacity, Scaling, Size, Speed
 
 from warmroute_backend.plan.cache import cell_bytes, value_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
@@ -53,6 +53,21 @@ def test_a_published_capacity_is_met_and_what_is_missed_is_explained(capacity: C
 @pytest.mark.parametrize("speed", SPEEDS, ids=lambda speed: speed.what)
 def test_a_published_speed_is_near_the_rooflines(speed: Speed) -> None:
     assert rooflined(speed) == pytest.approx(speed.published, rel=0.1 if speed.is_fitted else MOST_SPEED_ERROR)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda scaling: scaling.what)
+def test_published_gains_of_more_nodes_are_near_the_rooflines(scaling: Scaling) -> None:
+    """TP over nodes, and pipeline stages."""
+    assert scaled(scaling) == pytest.approx(scaling.published, rel=0.02 if scaling.is_fitted else 0.15)
+
+
+def test_lmsys_wide_decode_holds_its_batch() -> None:
+    """DeepSeek on 72 H100 with fraction 0.835: a batch of 256 with 2,100 tokens each ran (sgl-project/sglang#6017)."""
+    shape = EngineShape(
+        "decode", 72, 72, 8192, 18_432, 256, "bf16", 64, all_to_all="deepep", redundant_experts=32
+    )  # fmt: skip
+    found = memory(GPUS["H100"], known_model("deepseek-r1"), shape, 0.835)
+    assert 1.0 <= found.tokens / (256 * 2100) <= 1.1
 
 
 @pytest.mark.parametrize(("draft_gib", "least"), [(0.0, 0.9113), (3.07, 0.9335)])
