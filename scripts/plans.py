@@ -39,8 +39,8 @@ SHOWN: Final = (
     Shown(
         "Kimi K2.5 on 8 H200",
         "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400",
-        "At one request per second with 60,000 tokens, the pool is the limit. With KV of 16 bits and any division of\n"
-        "the GPUs, requests wait for memory longer than an answer takes. KV of 8 bits is half as large.",
+        "At one request per second with 60,000 tokens, the pool is the limit, and what it evicts comes back. Host\n"
+        "memory of each attention group alone is too slow for that; a shared store keeps each prefix once for both.",
     ),
     Shown(
         "Kimi K2.5 on 8 H100",

@@ -14,6 +14,7 @@ from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine, Ports
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, Cluster
 from warmroute_backend.plan.layout import (
+    DISPATCH_TOKENS,
     Layout,
     Wanted,
     default_kv_type,
@@ -24,7 +25,7 @@ from warmroute_backend.plan.layout import (
     stages_of,
 )
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
-from warmroute_backend.plan.speculation import Draft, draft_of, speculation
+from warmroute_backend.plan.speculation import PUBLISHED_STEPS, Draft, draft_of, speculation
 from warmroute_backend.plan.speed import Load, decode_step_s, prefill_tokens_per_s
 from warmroute_backend.plan.tiers import add_tiers
 
@@ -219,10 +220,13 @@ def _with_draft(request: PlanRequest, wanted: Wanted, layout: Layout, draft: Dra
     if draft is None:
         return layout
     shape = layout.shape
-    found = speculation(wanted.gpu, wanted.model, shape, average_load(request), draft)
+    steps = request.draft_steps or PUBLISHED_STEPS
+    found = speculation(wanted.gpu, wanted.model, shape, average_load(request), draft, steps)
     running = shape.running_requests // shape.attention_dp
     if request.objective == "latency":
         running = max(1, min(running, found.largest_batch or running))
+    if shape.all_to_all == "deepep":
+        running = min(running, DISPATCH_TOKENS // found.draft_tokens)
     shape = replace(
         shape,
         running_requests=running * shape.attention_dp,
@@ -239,7 +243,8 @@ def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, dr
     cluster = request.cluster
     found = None
     if draft is not None:
-        found = speculation(cluster.gpu, request.model, layout.shape, average_load(request), draft)
+        steps = request.draft_steps or PUBLISHED_STEPS
+        found = speculation(cluster.gpu, request.model, layout.shape, average_load(request), draft, steps)
     return PlannedEngine(
         name=role,
         node=first_gpu // cluster.per_node,

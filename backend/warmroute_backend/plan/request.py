@@ -44,6 +44,8 @@ class PlanRequest:
     """Where no fraction is given: the largest that leaves what SGLang reserves, and no more for a vision tower."""
     hicache: bool | None = None
     speculation: bool | None = None
+    draft_steps: int | None = None
+    """Drafts of a verified step; None: three."""
     storage: Storage | None = None
     lmcache: bool = False
     compared: bool = False
@@ -55,6 +57,15 @@ class PlanRequest:
     def divides_kv(self) -> bool:
         """Whether the KV of a sequence is to be divided among GPUs."""
         return self.dcp not in {None, 1}
+
+    @property
+    def is_even(self) -> bool:
+        """Whether engines of the size that is asked for divide the GPUs of each side. Stages are those of prompts."""
+        sizes = [(self.tp or 1) * (self.pp or 1), self.tp or 1]
+        return not any(gpus % size for gpus, size in zip(self._sides(), sizes, strict=False))
+
+    def _sides(self) -> list[int]:
+        return [gpus for gpus in self.split or () if gpus] or [self.cluster.gpus]
 
     @property
     def has_stages(self) -> bool:
@@ -88,11 +99,9 @@ class PlanRequest:
             )
         if self.all_to_all == "deepep" and not takes_deepep(self.cluster.gpu, model):
             raise PlanError(f"DeepEP takes tokens to experts of fp8 on NVIDIA's GPUs, which {model.name} lacks here.")
-        sides = [gpus for gpus in self.split or () if gpus] or [self.cluster.gpus]
-        engine = (self.tp or 1) * (self.pp or 1)
-        sizes = [engine, self.tp or 1][: len(sides)]
-        if any(gpus % size for gpus, size in zip(sides, sizes, strict=True)):
-            text = " + ".join(map(str, sides))
+        if not self.is_even:
+            text = " + ".join(map(str, self._sides()))
+            engine = (self.tp or 1) * (self.pp or 1)
             raise PlanError(f"engines of {engine} GPUs do not divide {text}: some would be unused.")
         if self.decode_dp is not None and self.split == AGGREGATED:
             raise PlanError("two numbers of attention groups are those of prefill and of decode.", ["--pd 4+4"])

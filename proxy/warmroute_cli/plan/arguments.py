@@ -69,6 +69,7 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--storage", choices=STORAGES, help="storage tier of HiCache")
     group.add_argument("--lmcache", action="store_true", help="LMCache instead of HiCache")
     group.add_argument("--speculation", choices=("on", "off"))
+    group.add_argument("--draft-steps", type=count, metavar="N", help="drafts of a step (--speculative-num-steps)")
 
 
 def _add_site(group: argparse._ArgumentGroup) -> None:

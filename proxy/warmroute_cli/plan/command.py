@@ -195,6 +195,7 @@ def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequ
         fraction=arguments.mem_fraction,
         hicache=_switch(arguments.hicache),
         speculation=_switch(arguments.speculation),
+        draft_steps=arguments.draft_steps,
         storage=arguments.storage,
         lmcache=arguments.lmcache,
         window_ratio=arguments.swa_ratio,

@@ -203,6 +203,14 @@ SPEEDS: Final = (
 Prompts of one deployment count as fitted together."""
 
 
+ACCEPTED_SOURCE: Final = (
+    f"{GITHUB}/SemiAnalysisAI/InferenceX/blob/ce4e6f073750328525786d1e799f86c3745abf90/golden_al_distribution/"
+    "minimaxm3_eagle3.yaml"
+)
+ACCEPTED: Final = {1: 1.78, 2: 2.38, 3: 2.83, 4: 3.11, 5: 3.35, 6: 3.45, 7: 3.53, 8: 3.74}
+"""Drafts of a step -> tokens that it brings: MiniMax-M3 with EAGLE3, coding prompts of SPEED-Bench, thinking on."""
+
+
 @dataclass(frozen=True)
 class Scaling:
     """How many times the prompt tokens a second of one pipeline stage an engine with more of them computes."""

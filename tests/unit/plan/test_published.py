@@ -5,13 +5,25 @@ from statistics import median
 
 import pytest
 from scripts.plans import rooflined, scaled
-from tests.unit.plan.published import CAPACITIES, LLAMA_8B, SCALINGS, SIZES, SPEEDS, Capacity, Scaling, Size, Speed
+from tests.unit.plan.published import (
+    ACCEPTED,
+    CAPACITIES,
+    LLAMA_8B,
+    SCALINGS,
+    SIZES,
+    SPEEDS,
+    Capacity,
+    Scaling,
+    Size,
+    Speed,
+)
 
 from warmroute_backend.plan.cache import cell_bytes, value_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
 from warmroute_backend.plan.memory import EngineShape, default_fraction, memory
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.models import MODELS, known_model
+from warmroute_backend.plan.speculation import Draft, accepted_tokens
 from warmroute_backend.plan.weights import loaded_bytes, weights
 from warmroute_backend.plan.words import KvType
 from warmroute_cli.plan.targets import UNCERTAIN
@@ -59,6 +71,12 @@ def test_a_published_speed_is_near_the_rooflines(speed: Speed) -> None:
 def test_published_gains_of_more_nodes_are_near_the_rooflines(scaling: Scaling) -> None:
     """TP over nodes, and pipeline stages."""
     assert scaled(scaling) == pytest.approx(scaling.published, rel=0.02 if scaling.is_fitted else 0.15)
+
+
+@pytest.mark.parametrize("steps", ACCEPTED)
+def test_other_numbers_of_drafts_bring_what_was_published(steps: int) -> None:
+    draft = Draft("EAGLE3", "", 1, 0, ACCEPTED[3], "")
+    assert accepted_tokens(draft, steps) == pytest.approx(ACCEPTED[steps], rel=0.1)
 
 
 def test_lmsys_wide_decode_holds_its_batch() -> None:
