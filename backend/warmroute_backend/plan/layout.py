@@ -114,9 +114,12 @@ def stages_of(pp: int | None, role: Role) -> int:
     return 1 if role == "decode" else pp or 1
 
 
-def redundant_experts(model: Model, gpus: int) -> int:
-    """Second copies with DeepEP: the fewest, from an eighth of the experts, that come out even on the GPUs. They are 32
-    on 32 and on 72 GPUs for DeepSeek's 256 experts, as in the recipe of LMSYS (sgl-project/sglang#6017)."""
+def redundant_experts(model: Model, gpus: int, per_node: int) -> int:
+    """Second copies with DeepEP: none inside a node, as in SGLang's cookbook. Over nodes the fewest, from an eighth of
+    the experts, that come out even on the GPUs: 32 on 32 and on 72 GPUs for DeepSeek's 256 experts, as in the recipe of
+    LMSYS (sgl-project/sglang#6017)."""
+    if gpus <= per_node:
+        return 0
     copies = -(-model.experts // REDUNDANT_SHARE)
     return copies + -(model.experts + copies) % gpus
 
@@ -172,7 +175,7 @@ def _sized(wanted: Wanted, tp: int, attention_dp: int, role: Role, stages: int) 
     shape = EngineShape(
         role, tp, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, PAGE_TOKENS,
         window_ratio=wanted.window_ratio or WINDOW_RATIO, pp=stages, all_to_all=wanted.all_to_all,
-        redundant_experts=redundant_experts(model, tp) if wanted.all_to_all == "deepep" else 0,
+        redundant_experts=redundant_experts(model, tp, wanted.gpu.per_node) if wanted.all_to_all == "deepep" else 0,
     )  # fmt: skip
     if wanted.dcp is not None and role != "prefill":
         shape = replace(shape, dcp=shape.attention_tp if wanted.dcp == WHOLE_GROUP else wanted.dcp)

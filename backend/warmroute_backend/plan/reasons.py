@@ -14,7 +14,7 @@ from warmroute_backend.plan.layout import (
 from warmroute_backend.plan.memory import requests_held, reserve_mib
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
-from warmroute_backend.plan.speculation import LARGEST_BATCH
+from warmroute_backend.plan.speculation import LARGEST_BATCH, PUBLISHED_STEPS
 from warmroute_backend.plan.speed import overlaps
 
 _ROLES: Final = ("aggregated", "prefill", "decode")
@@ -243,7 +243,8 @@ def of_drafts(plan: Plan, request: PlanRequest) -> list[Choice]:
         Choice(
             "speculation",
             value,
-            f"{found.accept_length:g} tokens a step are accepted ({found.source}), so by the roofline it pays "
-            f"{_paying(found.largest_batch)}; watch sglang:spec_accept_length.",
+            f"{found.accept_length:g} tokens a step are accepted ({found.source}"
+            f"{', computed from its length at three steps' * (found.steps != PUBLISHED_STEPS)}), so by the roofline it "
+            f"pays {_paying(found.largest_batch)}; watch sglang:spec_accept_length.",
         )
     ]

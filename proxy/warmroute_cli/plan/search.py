@@ -22,6 +22,7 @@ from warmroute_backend.plan.layout import default_kv_type
 from warmroute_backend.plan.memory import takes_deepep
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.request import AGGREGATED, WHOLE_GROUP, PlanRequest
+from warmroute_backend.plan.speculation import PUBLISHED_STEPS
 from warmroute_backend.plan.words import AllToAll
 from warmroute_cli.plan.sizing import SATURATED, Sizing, Speeds, simulate, speeds
 from warmroute_cli.plan.targets import Targets
@@ -159,13 +160,16 @@ def _chunks(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
 
 
 def _drafts(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
-    """Where the best drafts: none, one, two and five drafts of a step."""
+    """Where the best drafts: none, one, two and five drafts of a step. A built-in layer has learnt to draft one token,
+    so that its accept length at three steps says nothing of more."""
     if best.plan.engines[-1].speculation is None:
         return
     if step.speculation is None:
         yield replace(best.request, speculation=False)
+    most = PUBLISHED_STEPS if best.plan.engines[-1].shape.draft_is_mtp else max(DRAFT_STEPS)
     for steps in DRAFT_STEPS if step.draft_steps is None else ():
-        yield replace(best.request, draft_steps=steps)
+        if steps <= most:
+            yield replace(best.request, draft_steps=steps)
 
 
 def _tiers(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
