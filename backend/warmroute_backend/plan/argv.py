@@ -32,6 +32,7 @@ PARSERS: Final[Mapping[str, tuple[str, str]]] = {
     "kimi-k2": ("kimi_k2", "kimi_k2"),
     "deepseek-r1": ("deepseek-r1", "deepseekv3"),
     "deepseek-v3.1": ("deepseek-v3", "deepseekv31"),
+    "deepseek-v4": ("deepseek-v4", "deepseekv4"),
     "deepseek-v3.2": ("deepseek-v3", "deepseekv32"),
     "glm-4.6": ("glm45", "glm"),
     "glm-4.7": ("glm45", "glm47"),
@@ -128,7 +129,7 @@ def _memory(model: Model, engine: PlannedEngine) -> Flags:
     command += ["--mem-fraction-static", f"{engine.fraction:.3f}", "--chunked-prefill-size", str(shape.chunk_tokens)]
     command += ["--max-running-requests", str(shape.running_requests)]
     command += ["--cuda-graph-max-bs-decode", str(shape.graph_batch), "--kv-cache-dtype", shape.kv_type]
-    if model.kind is CacheKind.WINDOW:
+    if model.kind in {CacheKind.WINDOW, CacheKind.COMPRESSED}:
         command += ["--swa-full-tokens-ratio", f"{shape.window_ratio:g}"]
     return command
 

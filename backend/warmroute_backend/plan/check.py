@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.hardware import GIB
-from warmroute_backend.plan.layout import DISPATCH_TOKENS, divides_kv
+from warmroute_backend.plan.layout import DISPATCH_TOKENS, divides_kv, page_tokens
 from warmroute_backend.plan.memory import chunk_of_rank, dispatched_tokens, most_fraction, reserve_mib, takes_deepep
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache
@@ -83,8 +83,11 @@ def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
             f"an expert's {model.expert_width} columns on {shape.tp // engine.ep} GPUs are no multiple of "
             f"{_WEIGHT_BLOCK}, which fp8 weights share a scale for; raise ep."
         )
-    if shape.page_tokens < 1 or (model.kind is CacheKind.SPARSE and shape.page_tokens != 64):
-        yield f"a page of {shape.page_tokens} tokens: sparse attention has 64, others at least 1."
+    fixed = model.kind in {CacheKind.SPARSE, CacheKind.COMPRESSED} and shape.page_tokens != page_tokens(model)
+    if shape.page_tokens < 1 or fixed:
+        yield f"a page of {shape.page_tokens} tokens: sparse attention has 64, DeepSeek V4 256, others at least 1."
+    if model.kind is CacheKind.COMPRESSED and shape.kv_type != "fp8_e4m3":
+        yield f"kv_dtype {shape.kv_type}: DeepSeek V4 keeps its own format under the name fp8_e4m3; set that."
     if min(shape.chunk_tokens, shape.running_requests, shape.graph_batch) < 1:
         yield "chunk_tokens, running_requests and graph_batch are at least 1."
     if not 0 < engine.fraction < 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from warmroute_backend.engine.model.work import Role
-from warmroute_backend.plan.cache import WINDOW_RATIO
+from warmroute_backend.plan.cache import COMPRESSED_PAGE_TOKENS, COMPRESSED_WINDOW_RATIO, WINDOW_RATIO
 from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.hardware import Gpu
 from warmroute_backend.plan.memory import (
@@ -173,8 +173,8 @@ def _sized(wanted: Wanted, tp: int, attention_dp: int, role: Role, stages: int) 
         chunk = wanted.chunk_tokens or DEEPEP_CHUNK_TOKENS * attention_dp
     most = MOST_RUNNING[wanted.objective]  # times 4 draft tokens is what DeepEP's kernels take (`DISPATCH_TOKENS`)
     shape = EngineShape(
-        role, tp, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, PAGE_TOKENS,
-        window_ratio=wanted.window_ratio or WINDOW_RATIO, pp=stages, all_to_all=wanted.all_to_all,
+        role, tp, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, page_tokens(model),
+        window_ratio=wanted.window_ratio or default_window_ratio(model), pp=stages, all_to_all=wanted.all_to_all,
         redundant_experts=redundant_experts(model, tp, wanted.gpu.per_node) if wanted.all_to_all == "deepep" else 0,
     )  # fmt: skip
     if wanted.dcp is not None and role != "prefill":
@@ -236,6 +236,19 @@ def expert_groups(wanted: Wanted, shape: EngineShape) -> int:
     return groups
 
 
+def page_tokens(model: Model) -> int:
+    """`--page-size`."""
+    return COMPRESSED_PAGE_TOKENS if model.kind is CacheKind.COMPRESSED else PAGE_TOKENS
+
+
+def default_window_ratio(model: Model) -> float:
+    """SGLang's `--swa-full-tokens-ratio`."""
+    return COMPRESSED_WINDOW_RATIO if model.kind is CacheKind.COMPRESSED else WINDOW_RATIO
+
+
 def default_kv_type(gpu: Gpu, model: Model) -> KvType:
-    """SGLang's own default: the model's type, but fp8 for sparse attention on Blackwell (`overrides.py:534`)."""
+    """SGLang's own default: the model's type, but fp8 of DeepSeek V4, and of sparse attention on Blackwell
+    (`overrides.py:534,892`)."""
+    if model.kind is CacheKind.COMPRESSED:
+        return "fp8_e4m3"
     return "fp8_e4m3" if model.kind is CacheKind.SPARSE and gpu.is_blackwell else "bf16"

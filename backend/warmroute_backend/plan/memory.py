@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmroute_backend.engine.model.work import Role
-from warmroute_backend.plan.cache import cell_bytes
+from warmroute_backend.plan.cache import cell_bytes, state_bytes
 from warmroute_backend.plan.hardware import GROUP_MIB, MIB, Gpu
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.weights import loaded_bytes
@@ -120,14 +120,14 @@ def reserve_mib(gpu: Gpu, model: Model, shape: EngineShape) -> float:
 
 
 def _graphs_mib(model: Model, shape: EngineShape) -> float:
-    """`reserve_for_graph_mb`: decode graphs by batch, more with attention groups; prefill graphs, which divided KV and
-    pipeline stages have none of (`cuda_graph_hook.py:150,213`)."""
+    """`reserve_for_graph_mb`: decode graphs by batch, more with attention groups; prefill graphs, which divided KV,
+    pipeline stages and DeepSeek V4 have none of (`cuda_graph_hook.py:150-213`)."""
     found = 0.0
     if shape.role != "prefill":
         found += 2 * shape.graph_batch
         if shape.attention_dp > 1:
             found += (4.5 if shape.graph_batch > _LARGE_GRAPH else 3) * shape.graph_batch * shape.attention_dp
-    if shape.role != "decode" and shape.dcp == shape.pp == 1:
+    if shape.role != "decode" and shape.dcp == shape.pp == 1 and model.kind is not CacheKind.COMPRESSED:
         found += _MLA_PREFILL_GRAPH_MIB if model.is_latent else _BUCKET_MIB * _buckets(shape.chunk_tokens)
     return found
 
@@ -159,12 +159,13 @@ def memory(gpu: Gpu, model: Model, shape: EngineShape, fraction: float) -> Memor
     weights = engine_weights(model, shape)
     slack = int(free * (1 - fraction))
     vision = _VISION_CACHE_MIB * MIB if model.is_multimodal else 0
-    pool = free - weights - slack - vision
+    states = state_bytes(model.stage(shape.pp), shape.graph_batch, drafts=shape.draft_layers > 0)
+    pool = free - weights - slack - vision - states
     cell = engine_cell(gpu, model, shape)
     rows = int(max(0, pool) / (cell * shape.dcp)) // shape.page_tokens * shape.page_tokens
     tokens = rows * shape.dcp  # `logical_token_capacity`
     window = 0
-    if model.kind is CacheKind.WINDOW:
+    if model.kind in {CacheKind.WINDOW, CacheKind.COMPRESSED}:
         window = int(tokens * shape.window_ratio) // shape.page_tokens * shape.page_tokens
     return Memory(gpu.memory_bytes, free, weights, slack, pool, cell, tokens, fraction, window)
 
@@ -192,7 +193,7 @@ def requests_held(found: Memory, model: Model, shape: EngineShape, request_token
     """Requests of `request_tokens` that a rank keeps. The second pool holds the last window of each, and the chunk of a
     prompt that is being computed (`swa_radix_cache`: a prefix without its window is no hit)."""
     held = found.tokens // request_tokens
-    if model.kind is not CacheKind.WINDOW:
+    if model.kind not in {CacheKind.WINDOW, CacheKind.COMPRESSED}:
         return held
     return min(held, max(0, found.window_tokens - chunk_of_rank(shape)) // window_of(model, shape, request_tokens))
 

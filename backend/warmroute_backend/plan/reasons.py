@@ -7,8 +7,8 @@ from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine
 from warmroute_backend.plan.layout import (
     LARGE_GPU_MIB,
     MOST_RUNNING,
-    PAGE_TOKENS,
     default_kv_type,
+    page_tokens,
     request_tokens,
 )
 from warmroute_backend.plan.memory import requests_held, reserve_mib
@@ -64,6 +64,8 @@ def _kv_type(plan: Plan, request: PlanRequest) -> Choice:
     default = default_kv_type(plan.cluster.gpu, plan.model)
     if request.kv_type is not None:
         because = "it was asked for."
+    elif plan.model.kind is CacheKind.COMPRESSED:
+        because = "SGLang calls DeepSeek V4's own format by this name; its rows have 585 bytes."
     elif value == default == "fp8_e4m3":
         because = "it is SGLang's default for sparse attention on Blackwell."
     else:
@@ -73,11 +75,11 @@ def _kv_type(plan: Plan, request: PlanRequest) -> Choice:
 
 def _page(plan: Plan) -> Choice:
     why = (
-        "sparse attention has no other size."
-        if plan.model.kind is CacheKind.SPARSE
+        "sparse and compressed attention have no other size."
+        if plan.model.kind in {CacheKind.SPARSE, CacheKind.COMPRESSED}
         else "host memory is copied by pages, and with SGLang's 1 a KV event would be sent for each token."
     )
-    return Choice("page", f"{PAGE_TOKENS} tokens", why)
+    return Choice("page", f"{page_tokens(plan.model)} tokens", why)
 
 
 def _engine(plan: Plan, request: PlanRequest, engines: tuple[PlannedEngine, ...]) -> list[Choice]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from warmroute_backend.engine.model.work import Costs
-from warmroute_backend.plan.cache import cell_bytes
+from warmroute_backend.plan.cache import COMPRESSED_ROW_BYTES, cell_bytes
 from warmroute_backend.plan.hardware import Gpu
 from warmroute_backend.plan.memory import EngineShape, engine_cell
 from warmroute_backend.plan.model import CacheKind, Model
@@ -95,8 +95,9 @@ class Load:
 
 
 def compute_tflops(gpu: Gpu, model: Model) -> float:
-    """The peak of the format that the weights are multiplied in."""
-    if model.weight_format == "fp8" and gpu.fp8_tflops:
+    """The peak of the format that the weights are multiplied in: experts of DeepSeek V4 with activations of fp8 where
+    the GPU has fp4."""
+    if (model.weight_format == "fp8" or (model.weight_format == "fp4" and gpu.fp4_tflops)) and gpu.fp8_tflops:
         return gpu.fp8_tflops
     if model.weight_format in {"nvfp4", "mxfp4"} and gpu.fp4_tflops:
         return gpu.fp4_tflops
@@ -105,6 +106,9 @@ def compute_tflops(gpu: Gpu, model: Model) -> float:
 
 def attention_flops(model: Model, context_tokens: float) -> float:
     """Operations of all layers' attention for one token after `context_tokens` others."""
+    if model.kind is CacheKind.COMPRESSED:
+        keys = 2 * model.index_heads * model.index_dim * model.quarter_layers * context_tokens / 4
+        return keys + 4 * model.heads * model.head_dim * _rows_read(model, context_tokens)
     if model.is_latent:
         width = 2 * model.heads * (model.nope_dim + model.rope_dim + model.v_dim)
         if model.kind is CacheKind.SPARSE:
@@ -114,6 +118,12 @@ def attention_flops(model: Model, context_tokens: float) -> float:
     width = 4 * model.heads * model.head_dim
     windows = model.window_layers * min(context_tokens, model.window_tokens)
     return width * ((model.layers - model.window_layers) * context_tokens + windows)
+
+
+def _rows_read(model: Model, context_tokens: float) -> float:
+    """Vectors of DeepSeek V4's KV that all layers read for one token: windows, the selected, and all coarse ones."""
+    found: float = model.layers * min(context_tokens, model.window_tokens) + model.coarse_layers * context_tokens / 128
+    return found + model.quarter_layers * min(context_tokens / 4, model.index_topk)
 
 
 def prefill_tokens_per_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load) -> float:
@@ -199,6 +209,9 @@ def _kv_read(gpu: Gpu, model: Model, shape: EngineShape, context_tokens: float) 
         index = (model.index_dim + 4) * model.indexed_layers
         row = engine_cell(gpu, model, replace(shape, pp=1)) - index
         return index * context_tokens + row * min(context_tokens, model.index_topk)
+    if model.kind is CacheKind.COMPRESSED:
+        keys = (model.index_dim + 4) * model.quarter_layers * context_tokens / 4
+        return keys + COMPRESSED_ROW_BYTES * _rows_read(model, context_tokens)
     if model.kind is CacheKind.WINDOW:
         row = cell_bytes(model, shape.kv_type, shape.attention_tp, window_ratio=0.0)
         window = cell_bytes(model, shape.kv_type, shape.attention_tp, window_ratio=1.0) - row

@@ -15,6 +15,10 @@ LOADED_PER_STORED: Final = 1.02
 tables). From SGLang's logs of `mem usage` after loading, against this module's sum: Kimi-K2.5 on 8 GPUs 73.58 of 71.7
 GiB, QwQ-32B on 4 15.54 of 15.3, DeepSeek-R1 NVFP4 on 4 94.5 of 94.2."""
 
+FP4_LOADED_PER_STORED: Final = 1.25
+"""DeepSeek V4 Pro loads 125.65 GiB on each of 8 H200 (SemiAnalysisAI/InferenceX#2128), 1.25 times what is counted here.
+On Blackwell no log is known, and this is taken too."""
+
 _PLAIN_BYTES: Final = 2
 """Embeddings, routers and vision towers are bf16 in every format."""
 
@@ -87,6 +91,8 @@ def _counted(model: Model) -> Weights:
 def _attention_parameters(model: Model) -> tuple[int, int]:
     """Of one layer: those that are divided among an attention group, and those that are on each GPU."""
     hidden, heads = model.hidden, model.heads
+    if model.kind is CacheKind.COMPRESSED:
+        return _compressed_attention(model)
     if not model.is_latent:
         return hidden * (2 * heads + 2 * model.kv_heads) * model.head_dim, 0
     divided = model.q_rank * heads * (model.nope_dim + model.rope_dim)
@@ -95,6 +101,18 @@ def _attention_parameters(model: Model) -> tuple[int, int]:
     if model.kind is CacheKind.SPARSE:
         low_rank += model.q_rank * model.index_heads * model.index_dim + hidden * (model.index_dim + model.index_heads)
     return divided, low_rank
+
+
+def _compressed_attention(model: Model) -> tuple[int, int]:
+    """Of DeepSeek V4: queries and the grouped output are divided; what makes KV, its compression and the indexer of
+    layers with one vector for 4 tokens are on each GPU (`sglang/srt/models/deepseek_v4.py`)."""
+    hidden, width = model.hidden, model.heads * model.head_dim
+    divided = model.q_rank * width + width * model.o_rank + model.o_groups * model.o_rank * hidden
+    each = hidden * (model.q_rank + model.head_dim)
+    index = model.q_rank * model.index_heads * model.index_dim + hidden * (model.index_heads + 4 * model.index_dim)
+    compressed = model.quarter_layers * (4 * hidden * model.head_dim + index)
+    compressed += model.coarse_layers * 2 * hidden * model.head_dim
+    return divided, each + compressed // model.layers
 
 
 def loaded_bytes(
@@ -127,7 +145,7 @@ def loaded_bytes(
         stored = layers * -(-model.layers // pp) / model.layers + max(embedding, head)
     if with_mtp:
         stored += found.mtp * copies / tp
-    return int(stored * LOADED_PER_STORED)
+    return int(stored * (FP4_LOADED_PER_STORED if model.weight_format == "fp4" else LOADED_PER_STORED))
 
 
 def active_parameters(model: Model) -> float:

@@ -36,7 +36,7 @@ DRAFT = {
 }
 """What SGLang reads of a draft model while it resolves: that it is one."""
 
-DOES_NOT_FIT = {("kimi-k2-instruct", "8xH200")}
+DOES_NOT_FIT = {("kimi-k2-instruct", "8xH200"), ("deepseek-v4-pro", "8xH200")}
 
 
 class Wanted(NamedTuple):

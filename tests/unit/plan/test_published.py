@@ -18,7 +18,7 @@ from tests.unit.plan.published import (
     Speed,
 )
 
-from warmroute_backend.plan.cache import cell_bytes, value_bytes
+from warmroute_backend.plan.cache import COMPRESSED_ROW_BYTES, cell_bytes, state_bytes, value_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
 from warmroute_backend.plan.memory import EngineShape, default_fraction, memory
 from warmroute_backend.plan.model import Model
@@ -112,6 +112,17 @@ def test_a_prompt_of_qwen3_235b_on_eight_gpus_moves_as_many_bytes_as_mooncake_me
     assert 8 * cell * 32_768 / 1e9 == pytest.approx(12.62, abs=0.005)
 
 
+def test_compressed_kv_has_the_bytes_that_sglang_computes() -> None:
+    """A page of 256 rows has 149,760 bytes in the log of sgl-project/sglang#26783; sums are those of
+    `DSV4PoolConfigurator`, computed by hand for 61 layers: 30 of ratio 4, 31 of 128."""
+    assert COMPRESSED_ROW_BYTES * 256 == 149_760
+    pro = known_model("deepseek-v4-pro")
+    assert (pro.layers, pro.quarter_layers, pro.coarse_layers) == (61, 30, 31)
+    by_hand = 0.1 * (61 * 585 + 30 * 320) + 30 * (585 + 132) / 4 + 31 * 864 / 128
+    assert cell_bytes(pro, "fp8_e4m3", 1, window_ratio=0.1) == pytest.approx(by_hand)
+    assert state_bytes(pro, 64, drafts=False) == 31 * 8576 * 4096
+
+
 def full_only_bytes(model: Model, kv_type: KvType) -> int:
     """Bytes of a token over all GPUs where only the layers that see everything are counted.
 
@@ -139,7 +150,7 @@ def test_cloudflares_kimi_fits_a_lean_engine_and_not_sglangs_defaults() -> None:
     assert memory(gpu, model, shape, default_fraction(gpu, model, shape)).pool < 0
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].checkpoint_bytes])
 def test_counted_weights_are_those_of_the_checkpoint(name: str) -> None:
     model = known_model(name)
     assert weights(replace(model, checkpoint_bytes=0)).total == pytest.approx(model.checkpoint_bytes, rel=0.01)
@@ -147,7 +158,11 @@ def test_counted_weights_are_those_of_the_checkpoint(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "tp", "logged_gib"),
-    [("kimi-k2.5", 8, 73.58), ("glm-5", 8, 89.2)],  # both logs of ajith-sirra-amd/Issues
+    [
+        ("kimi-k2.5", 8, 73.58),
+        ("glm-5", 8, 89.2),  # both logs of ajith-sirra-amd/Issues
+        ("deepseek-v4-pro", 8, 125.65),  # SemiAnalysisAI/InferenceX#2128
+    ],
 )
 def test_loaded_weights_are_near_those_that_sglang_logs(name: str, tp: int, logged_gib: float) -> None:
     assert loaded_bytes(known_model(name), tp, 1) / GIB == pytest.approx(logged_gib, rel=0.015)
