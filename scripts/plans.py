@@ -15,12 +15,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.unit.plan.published import CAPACITIES, PIPELINE, SCALINGS, SIZES, SPEEDS, Capacity, Scaling, Size, Speed
+from tests.unit.plan.published import (
+    ACCEPTED,
+    ACCEPTED_SOURCE,
+    CAPACITIES,
+    PIPELINE,
+    SCALINGS,
+    SIZES,
+    SPEEDS,
+    Capacity,
+    Scaling,
+    Size,
+    Speed,
+)
 
 from warmroute_backend.plan.cache import cell_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
 from warmroute_backend.plan.memory import EngineShape, memory
 from warmroute_backend.plan.models import known_model
+from warmroute_backend.plan.speculation import PUBLISHED_STEPS, Draft, accepted_tokens
 from warmroute_backend.plan.speed import STEP_S, Load, decode_step_s, prefill_tokens_per_s
 from warmroute_cli.main import main as warmroute
 
@@ -181,6 +194,24 @@ def speeds() -> str:
     )
 
 
+ACCEPTED_HEAD: Final = """
+Drafts: tokens that a verified step brings, for MiniMax-M3 with EAGLE-3 on coding prompts of SPEED-Bench. The planner
+computes other numbers of drafts from the length at three.
+
+| drafts of a step | published | computed | error |
+|---|---|---|---|
+"""
+
+
+def accepted() -> str:
+    draft = Draft("EAGLE3", "", 1, 0, ACCEPTED[PUBLISHED_STEPS], "")
+    rows = []
+    for steps, published in ACCEPTED.items():
+        found = accepted_tokens(draft, steps)
+        rows.append(f"| {steps} | {published:.2f} | {found:.2f} | {found / published - 1:+.0%} |")
+    return ACCEPTED_HEAD + "\n".join(rows) + f"\n\nSource: [InferenceX]({ACCEPTED_SOURCE}).\n"
+
+
 def checks() -> str:
     errors = [
         abs(size.tokens * cell_bytes(size.model, size.kv_type, size.tp, raw_rows=size.raw_rows) / GIB / size.gib - 1)
@@ -205,7 +236,7 @@ def output(command: str) -> str:
 
 def page() -> str:
     """The whole page."""
-    parts = [checks(), speeds()]
+    parts = [checks(), speeds(), accepted()]
     for shown in SHOWN:
         text = f"\n{shown.text}\n" if shown.text else ""
         parts.append(f"\n## {shown.title}\n{text}\n```text\n$ {shown.command}\n{output(shown.command)}\n```\n")
