@@ -11,15 +11,29 @@ import io
 import shlex
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.unit.plan.published import CAPACITIES, SIZES, SPEEDS, Capacity, Size, Speed
+from tests.unit.plan.published import (
+    ACCEPTED,
+    ACCEPTED_SOURCE,
+    CAPACITIES,
+    PIPELINE,
+    SCALINGS,
+    SIZES,
+    SPEEDS,
+    Capacity,
+    Scaling,
+    Size,
+    Speed,
+)
 
 from warmroute_backend.plan.cache import cell_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
 from warmroute_backend.plan.memory import EngineShape, memory
 from warmroute_backend.plan.models import known_model
+from warmroute_backend.plan.speculation import PUBLISHED_STEPS, Draft, accepted_tokens
 from warmroute_backend.plan.speed import STEP_S, Load, decode_step_s, prefill_tokens_per_s
 from warmroute_cli.main import main as warmroute
 
@@ -38,8 +52,8 @@ SHOWN: Final = (
     Shown(
         "Kimi K2.5 on 8 H200",
         "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400",
-        "At one request per second with 60,000 tokens, the pool is the limit. With KV of 16 bits and any division of\n"
-        "the GPUs, requests wait for memory longer than an answer takes. KV of 8 bits is half as large.",
+        "At one request per second with 60,000 tokens, the pool is the limit, and what it evicts comes back. Host\n"
+        "memory of each attention group alone is too slow for that; a shared store keeps each prefix once for both.",
     ),
     Shown(
         "Kimi K2.5 on 8 H100",
@@ -126,13 +140,25 @@ def rooflined(speed: Speed) -> float:
     """What the planner computes for a published speed, in its unit."""
     model, gpu = known_model(speed.model), GPUS[speed.gpu]
     batch = max(1, speed.batch)
+    deepep = speed.redundant_experts > 0
     shape = EngineShape(
-        "decode", speed.tp, speed.attention_dp, 8192, batch * speed.attention_dp, batch, speed.kv_type, 64
-    )
+        "decode" if speed.batch else "prefill", speed.tp, speed.attention_dp, 8192 * speed.attention_dp,
+        batch * speed.attention_dp, batch, speed.kv_type, 64, draft_tokens=0 if speed.two_batches else 1,
+        all_to_all="deepep" if deepep else "none", redundant_experts=speed.redundant_experts,
+    )  # fmt: skip
     load = Load(speed.input_tokens, speed.input_tokens, speed.output_tokens)
     if speed.batch:
         return (decode_step_s(gpu, model, shape, load, batch) + STEP_S) * 1e3
-    return prefill_tokens_per_s(gpu, model, shape, load)
+    return prefill_tokens_per_s(gpu, model, shape, load) * shape.attention_dp / max(1, shape.tp // gpu.per_node)
+
+
+def scaled(scaling: Scaling) -> float:
+    """What the planner computes for a published ratio."""
+    gpu, model = GPUS[scaling.gpu], known_model(scaling.model)
+    load = Load(scaling.tokens, scaling.tokens, 1)
+    base = EngineShape("prefill", min(scaling.tp, gpu.per_node), 1, scaling.chunk_tokens, 1, 1, "bf16", 64)
+    shape = replace(base, tp=scaling.tp, pp=scaling.pp)
+    return prefill_tokens_per_s(gpu, model, shape, load) / prefill_tokens_per_s(gpu, model, base, load)
 
 
 def speed_row(speed: Speed) -> str:
@@ -144,10 +170,20 @@ def speed_row(speed: Speed) -> str:
     )
 
 
+def scaling_row(scaling: Scaling) -> str:
+    found = scaled(scaling)
+    return (
+        f"| {scaling.what}, {scaling.gpu} | {scaling.published:.2f} times | {found:.2f} times "
+        f"| {found / scaling.published - 1:+.0%} | {'yes' if scaling.is_fitted else 'no'} | [source]({PIPELINE}) |"
+    )
+
+
 def speeds() -> str:
     lines = ["| run | published | by roofline | error | fitted | |", "|---|---|---|---|---|---|"]
     lines += [speed_row(each) for each in SPEEDS]
+    lines += [scaling_row(each) for each in SCALINGS]
     held_out = [abs(rooflined(each) / each.published - 1) for each in SPEEDS if not each.is_fitted]
+    held_out += [abs(scaled(each) / each.published - 1) for each in SCALINGS if not each.is_fitted]
     return (
         f"{SPEED_HEAD}"
         + "\n".join(lines)
@@ -156,6 +192,24 @@ def speeds() -> str:
             f"largest {max(held_out):.0%}.\n"
         )
     )
+
+
+ACCEPTED_HEAD: Final = """
+Drafts: tokens that a verified step brings, for MiniMax-M3 with EAGLE-3 on coding prompts of SPEED-Bench. The planner
+computes other numbers of drafts from the length at three.
+
+| drafts of a step | published | computed | error |
+|---|---|---|---|
+"""
+
+
+def accepted() -> str:
+    draft = Draft("EAGLE3", "", 1, 0, ACCEPTED[PUBLISHED_STEPS], "")
+    rows = []
+    for steps, published in ACCEPTED.items():
+        found = accepted_tokens(draft, steps)
+        rows.append(f"| {steps} | {published:.2f} | {found:.2f} | {found / published - 1:+.0%} |")
+    return ACCEPTED_HEAD + "\n".join(rows) + f"\n\nSource: [InferenceX]({ACCEPTED_SOURCE}).\n"
 
 
 def checks() -> str:
@@ -182,7 +236,7 @@ def output(command: str) -> str:
 
 def page() -> str:
     """The whole page."""
-    parts = [checks(), speeds()]
+    parts = [checks(), speeds(), accepted()]
     for shown in SHOWN:
         text = f"\n{shown.text}\n" if shown.text else ""
         parts.append(f"\n## {shown.title}\n{text}\n```text\n$ {shown.command}\n{output(shown.command)}\n```\n")

@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from scripts import plans
+from scripts import plan_targets, plans
 from tests.machine import seconds
 
 from warmroute_backend.plan.hardware import GPUS, gpus_with
@@ -26,6 +26,16 @@ def blocks(text: str, language: str) -> list[str]:
 @pytest.mark.full
 def test_the_page_of_plans_is_what_the_command_prints_today() -> None:
     assert plans.PAGE.read_text() == plans.page(), "run: python -m scripts.plans"
+
+
+@pytest.mark.full
+def test_the_page_of_targets_is_what_the_search_finds_today() -> None:
+    assert plan_targets.PAGE.read_text() == plan_targets.page(), "run: python -m scripts.plan_targets"
+
+
+def test_the_cases_with_targets_are_24_and_different() -> None:
+    assert len(set(plan_targets.CASES)) == 24
+    assert all(f"| {case.model} | {case.gpus} |" in plan_targets.PAGE.read_text() for case in plan_targets.CASES)
 
 
 def test_the_examples_of_the_how_to_run_one_after_the_other(tmp_path: Path) -> None:

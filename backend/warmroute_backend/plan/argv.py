@@ -6,9 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
+from warmroute_backend.plan.memory import EngineShape, dispatched_tokens
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.models import names_of
+from warmroute_backend.plan.speed import overlaps
 from warmroute_backend.plan.tiers import offload_gb
 
 LAUNCH: Final = ("python3", "-m", "sglang.launch_server")
@@ -29,6 +32,7 @@ PARSERS: Final[Mapping[str, tuple[str, str]]] = {
     "kimi-k2": ("kimi_k2", "kimi_k2"),
     "deepseek-r1": ("deepseek-r1", "deepseekv3"),
     "deepseek-v3.1": ("deepseek-v3", "deepseekv31"),
+    "deepseek-v4": ("deepseek-v4", "deepseekv4"),
     "deepseek-v3.2": ("deepseek-v3", "deepseekv32"),
     "glm-4.6": ("glm45", "glm"),
     "glm-4.7": ("glm45", "glm47"),
@@ -42,6 +46,8 @@ PARSERS: Final[Mapping[str, tuple[str, str]]] = {
     "llama-4": ("", "pythonic"),
 }
 """Parsers of reasoning and of tool calls by the begin of a model's name (SGLang's cookbook)."""
+
+DEEPEP_MODES: Final[Mapping[Role, str]] = {"aggregated": "auto", "prefill": "normal", "decode": "low_latency"}
 
 Flags = list[str]
 
@@ -70,6 +76,8 @@ def environment(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
         if plan.inside_node:
             found["SGLANG_MOONCAKE_CUSTOM_MEM_POOL"] = "INTRA_NODE_NVLINK"
             found["MC_INTRANODE_NVLINK"] = "true"
+    if engine.shape.all_to_all == "deepep" and engine.role != "prefill":
+        found["SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"] = str(dispatched_tokens(engine.shape))
     if engine.storage == "file":
         found["SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"] = plan.site.storage_dir
         found["SGLANG_HICACHE_FILE_BACKEND_MIN_FREE_SPACE"] = LEAST_FREE_DISK
@@ -94,6 +102,8 @@ def _parallel(plan: Plan, engine: PlannedEngine, node_rank: int) -> Flags:
     shape = engine.shape
     command = ["--tp-size", str(shape.tp), "--attn-dp-size", str(shape.attention_dp), "--ep-size", str(engine.ep)]
     command += ["--dcp-size", str(shape.dcp)] if shape.dcp > 1 else []
+    command += ["--pp-size", str(shape.pp)] if shape.pp > 1 else []
+    command += _experts(plan.model, shape) if shape.all_to_all == "deepep" else []
     command += ["--base-gpu-id", str(engine.first_gpu)]
     command += ["--engine-info-bootstrap-port", str(ENGINE_INFO_PORT + engine.ports.http - HTTP_PORT)]
     if engine.nodes > 1:
@@ -102,13 +112,24 @@ def _parallel(plan: Plan, engine: PlannedEngine, node_rank: int) -> Flags:
     return [*command, "--dist-init-addr", f"127.0.0.1:{engine.ports.distributed}"]
 
 
+def _experts(model: Model, shape: EngineShape) -> Flags:
+    """Of DeepEP (sgl-project/sglang#6017): its kernels by role, and copies of experts that are chosen by load."""
+    command = ["--moe-a2a-backend", "deepep", "--deepep-mode", DEEPEP_MODES[shape.role]]
+    command += ["--moe-dense-tp-size", "1"]
+    command += ["--enable-dp-lm-head"] if shape.attention_dp > 1 else []
+    if shape.redundant_experts:
+        command += ["--ep-num-redundant-experts", str(shape.redundant_experts), "--enable-eplb"]
+        command += ["--ep-dispatch-algorithm", "dynamic"]
+    return [*command, "--enable-two-batch-overlap"] if overlaps(model, shape) else command
+
+
 def _memory(model: Model, engine: PlannedEngine) -> Flags:
     shape = engine.shape
     command = ["--context-length", str(engine.context_tokens), "--page-size", str(shape.page_tokens)]
     command += ["--mem-fraction-static", f"{engine.fraction:.3f}", "--chunked-prefill-size", str(shape.chunk_tokens)]
     command += ["--max-running-requests", str(shape.running_requests)]
     command += ["--cuda-graph-max-bs-decode", str(shape.graph_batch), "--kv-cache-dtype", shape.kv_type]
-    if model.kind is CacheKind.WINDOW:
+    if model.kind in {CacheKind.WINDOW, CacheKind.COMPRESSED}:
         command += ["--swa-full-tokens-ratio", f"{shape.window_ratio:g}"]
     return command
 

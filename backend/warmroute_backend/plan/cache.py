@@ -37,13 +37,49 @@ def cell_bytes(
              `raw_rows` (TensorRT-LLM kernels) has no scales: kv_rank + rope
     HEADS    2 * layers * max(1, kv_heads/tp) * head_dim * bytes: heads are repeated where there are more GPUs
     WINDOW   (full layers + window_ratio * window layers) * 2 * max(1, kv_heads/tp) * head_dim * bytes
+    COMPRESSED  see `_compressed`; the same for each `kv_type`
     A draft model adds its layers, each as large as one of the target's (the indexer of every one of them).
     """
+    if model.kind is CacheKind.COMPRESSED:
+        return _compressed(model, draft_layers, window_ratio)
     if model.is_latent:
         return _latent(model, kv_type, draft_layers, raw_rows=raw_rows)
     row = 2 * max(1, model.kv_heads // attention_tp) * model.head_dim * value_bytes(kv_type)
     full = model.layers - model.window_layers + draft_layers
     return row * (full + window_ratio * model.window_layers)
+
+
+COMPRESSED_WINDOW_RATIO: Final = 0.1
+"""SGLang's for DeepSeek V4 (`model_overrides/deepseek_v4.py:49`)."""
+
+COMPRESSED_PAGE_TOKENS: Final = 256
+COMPRESSED_ROW_BYTES: Final = 149_760 / COMPRESSED_PAGE_TOKENS
+"""448 values of 1 byte, 64 of 2, 8 of scales; a page of 256 rows is rounded up to multiples of 576 bytes."""
+
+_COARSE_ROW_BYTES: Final = 864
+"""Of a page of two."""
+
+_STATE_BYTES: Final = 4
+
+
+def _compressed(model: Model, draft_layers: int, window_ratio: float) -> float:
+    """`DSV4PoolConfigurator` of `pool_configurator.py`: rows of the window pool and states of its compression by the
+    ratio, a row and an index key for 4 tokens, a row for 128. A draft adds its layer to all of it."""
+    ring = 16 if draft_layers else 8
+    states = 4 * (model.head_dim + model.index_dim) * _STATE_BYTES * ring / COMPRESSED_PAGE_TOKENS
+    window = COMPRESSED_ROW_BYTES * model.layers + states * model.quarter_layers
+    index = model.index_dim + model.index_dim // _SCALE_BLOCK * _SCALE_BYTES
+    found = window_ratio * window + model.quarter_layers * (COMPRESSED_ROW_BYTES + index) / 4
+    found += model.coarse_layers * _COARSE_ROW_BYTES / 128
+    return found * (model.layers + draft_layers) / model.layers
+
+
+def state_bytes(model: Model, requests: int, *, drafts: bool) -> int:
+    """Bytes of a rank beside its pools: vectors for 128 tokens in the making, of each request (`_get_c128_state_fixed_
+    bytes`)."""
+    ring = 256 if drafts else 128
+    rows = -(-((requests + 2) * ring + 1) // 128) * 128
+    return rows * 2 * model.head_dim * _STATE_BYTES * model.coarse_layers
 
 
 def _latent(model: Model, kv_type: KvType, draft_layers: int, *, raw_rows: bool) -> float:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.hardware import GIB
-from warmroute_backend.plan.layout import divides_kv
-from warmroute_backend.plan.memory import chunk_of_rank, most_fraction, reserve_mib
+from warmroute_backend.plan.layout import DISPATCH_TOKENS, divides_kv, page_tokens
+from warmroute_backend.plan.memory import chunk_of_rank, dispatched_tokens, most_fraction, reserve_mib, takes_deepep
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache
 
@@ -49,46 +49,81 @@ def _places(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     cluster, shape = plan.cluster, engine.shape
     if engine.node < 0 or engine.nodes < 1 or engine.node + engine.nodes > cluster.nodes:
         yield f"it is on nodes {engine.node} to {engine.node + engine.nodes - 1}, and {cluster} has {cluster.nodes}."
-    each = shape.tp // engine.nodes if engine.nodes > 0 else shape.tp
+    each = shape.gpus // engine.nodes if engine.nodes > 0 else shape.gpus
     if engine.first_gpu < 0 or engine.first_gpu + each > cluster.per_node:
         yield (
             f"GPUs {engine.first_gpu} to {engine.first_gpu + each - 1} are not all of a node's {cluster.per_node}; "
-            f"first_gpu is at most {max(0, cluster.per_node - each)} with tp {shape.tp}."
+            f"first_gpu is at most {max(0, cluster.per_node - each)} with {shape.gpus} GPUs."
         )
 
 
 def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     """Divisions that come out even."""
     shape, model = engine.shape, plan.model
-    if shape.tp < 1 or model.heads % shape.tp:
-        yield f"tp {shape.tp} does not divide {model.heads} attention heads; take 1, 2, 4 or 8."
-    if shape.attention_dp < 1 or shape.tp % max(1, shape.attention_dp):
+    if shape.tp < 1 or shape.attention_dp < 1 or shape.tp % max(1, shape.attention_dp):
         yield f"attention_dp {shape.attention_dp} does not divide tp {shape.tp}."
-    elif shape.dcp != 1 and not divides_kv(model, shape):
+        return
+    if model.heads % shape.attention_tp:
+        what = f"tp {shape.tp}" if shape.attention_dp == 1 else f"a group of {shape.attention_tp} GPUs"
+        yield f"{what} does not divide {model.heads} attention heads; take 1, 2, 4 or 8."
+    if shape.dcp != 1 and not divides_kv(model, shape):
         yield (
             f"dcp {shape.dcp}: it divides the KV of latent attention among the {shape.attention_tp} GPUs of a group; "
             "set 1, or a divisor with such a model."
         )
     if shape.dcp > 1 and engine.speculation is not None:
         yield f"dcp {shape.dcp} runs without drafts (`hicache_hook.py:141`); set dcp to 1, or take speculation away."
-    if engine.ep < 1 or (engine.ep > 1 and (not model.experts or model.experts % engine.ep or shape.tp % engine.ep)):
-        yield f"ep {engine.ep} does not divide both tp {shape.tp} and {model.experts} experts."
-    elif (
-        model.experts
-        and model.weight_format == "fp8"
-        and shape.tp > 0
-        and model.expert_width * engine.ep // shape.tp % _WEIGHT_BLOCK
-    ):
+    yield from _stages(engine)
+    yield from _all_to_all(plan, engine)
+    experts = model.experts + shape.redundant_experts
+    if engine.ep < 1 or (engine.ep > 1 and (not model.experts or experts % engine.ep or shape.tp % engine.ep)):
+        yield f"ep {engine.ep} does not divide both tp {shape.tp} and {experts} experts."
+    elif model.experts and model.weight_format == "fp8" and model.expert_width * engine.ep // shape.tp % _WEIGHT_BLOCK:
         yield (
             f"an expert's {model.expert_width} columns on {shape.tp // engine.ep} GPUs are no multiple of "
             f"{_WEIGHT_BLOCK}, which fp8 weights share a scale for; raise ep."
         )
-    if shape.page_tokens < 1 or (model.kind is CacheKind.SPARSE and shape.page_tokens != 64):
-        yield f"a page of {shape.page_tokens} tokens: sparse attention has 64, others at least 1."
+    fixed = model.kind in {CacheKind.SPARSE, CacheKind.COMPRESSED} and shape.page_tokens != page_tokens(model)
+    if shape.page_tokens < 1 or fixed:
+        yield f"a page of {shape.page_tokens} tokens: sparse attention has 64, DeepSeek V4 256, others at least 1."
+    if model.kind is CacheKind.COMPRESSED and shape.kv_type != "fp8_e4m3":
+        yield f"kv_dtype {shape.kv_type}: DeepSeek V4 keeps its own format under the name fp8_e4m3; set that."
     if min(shape.chunk_tokens, shape.running_requests, shape.graph_batch) < 1:
         yield "chunk_tokens, running_requests and graph_batch are at least 1."
     if not 0 < engine.fraction < 1:
         yield f"memory_fraction {engine.fraction} is not between 0 and 1."
+
+
+def _stages(engine: PlannedEngine) -> Iterator[str]:
+    """What pipeline stages exclude."""
+    shape = engine.shape
+    if shape.pp < 1:
+        yield "pp is at least 1."
+    if shape.pp > 1 and engine.role == "decode":
+        yield f"pp {shape.pp}: decode engines are planned with one stage; set 1."
+    against = (engine.speculation, engine.lmcache, shape.dcp > 1, shape.all_to_all != "none")
+    if shape.pp > 1 and any(against):
+        yield f"pp {shape.pp} runs without drafts, LMCache, dcp and all_to_all; set pp to 1, or take them away."
+    if shape.gpus % max(1, engine.nodes):
+        yield f"{shape.gpus} GPUs do not divide among {engine.nodes} nodes."
+
+
+def _all_to_all(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
+    """What DeepEP needs."""
+    shape = engine.shape
+    if shape.redundant_experts < 0 or (shape.redundant_experts and shape.all_to_all == "none"):
+        yield f"redundant_experts {shape.redundant_experts}: copies come with all_to_all deepep; set 0."
+    if shape.all_to_all == "none":
+        return
+    if not takes_deepep(plan.cluster.gpu, plan.model):
+        yield "all_to_all deepep takes tokens to experts of fp8 on NVIDIA's GPUs; set none."
+    if engine.ep != shape.tp:
+        yield f"with all_to_all deepep SGLang sets ep to tp {shape.tp}, not {engine.ep}."
+    if engine.role != "prefill" and dispatched_tokens(shape) > DISPATCH_TOKENS:
+        yield (
+            f"DeepEP's kernels take {DISPATCH_TOKENS} tokens of a rank in a step, and graph_batch "
+            f"{shape.graph_batch} has {dispatched_tokens(shape)}; lower it with running_requests."
+        )
 
 
 def _context(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
@@ -130,13 +165,13 @@ def _host(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     if engine.hicache is None:
         return
     gpu = plan.cluster.gpu
-    need = engine.hicache.size_gb * 10**9 * min(engine.shape.tp, plan.cluster.per_node) / GIB
+    need = engine.hicache.size_gb * 10**9 * min(engine.shape.gpus, plan.cluster.per_node) / GIB
     usable = gpu.host_memory_gib - RESERVE_GIB
-    share = usable * min(engine.shape.tp, plan.cluster.per_node) / gpu.per_node
+    share = usable * min(engine.shape.gpus, plan.cluster.per_node) / gpu.per_node
     if need > share:
         yield (
             f"HiCache of {engine.hicache.size_gb} GB a rank takes {need:.0f} GiB of its share of {share:.0f} GiB of "
-            f"host memory; at most {int(share * GIB / 1e9 / min(engine.shape.tp, plan.cluster.per_node))} GB fit."
+            f"host memory; at most {int(share * GIB / 1e9 / min(engine.shape.gpus, plan.cluster.per_node))} GB fit."
         )
     if engine.hicache.size_gb * 10**9 < plan.memory(engine).pool:
         yield "HiCache's host pool is smaller than the GPU's, which SGLang refuses; raise size_gb."
@@ -163,7 +198,7 @@ def _host_memory(plan: Plan) -> Iterator[str]:
     usable = plan.cluster.gpu.host_memory_gib - RESERVE_GIB
     for node in range(plan.cluster.nodes):
         here = [engine for engine in plan.engines if engine.node <= node < engine.node + engine.nodes]
-        pinned = sum(host_bytes(plan, engine) * (engine.shape.tp // max(1, engine.nodes)) for engine in here) / GIB
+        pinned = sum(host_bytes(plan, engine) * (engine.shape.gpus // max(1, engine.nodes)) for engine in here) / GIB
         if pinned > usable:
             names = ", ".join(engine.name for engine in here if host_bytes(plan, engine))
             yield (
@@ -201,7 +236,7 @@ def _collisions(plan: Plan) -> Iterator[str]:
     """GPUs and ports that two engines of a node would both take."""
     taken: dict[tuple[int, str], list[str]] = defaultdict(list)
     for engine in plan.engines:
-        each = max(1, engine.shape.tp // max(1, engine.nodes))
+        each = max(1, engine.shape.gpus // max(1, engine.nodes))
         ports = engine.ports
         for node in range(engine.node, engine.node + engine.nodes):
             for gpu in range(engine.first_gpu, engine.first_gpu + each):

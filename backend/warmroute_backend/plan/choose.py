@@ -13,9 +13,19 @@ from warmroute_backend.plan import reasons
 from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine, Ports
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, Cluster
-from warmroute_backend.plan.layout import Layout, Wanted, default_kv_type, fitted, holds, layouts, smallest_engine
+from warmroute_backend.plan.layout import (
+    DISPATCH_TOKENS,
+    Layout,
+    Wanted,
+    default_kv_type,
+    fitted,
+    holds,
+    layouts,
+    smallest_engine,
+    stages_of,
+)
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
-from warmroute_backend.plan.speculation import Draft, draft_of, speculation
+from warmroute_backend.plan.speculation import PUBLISHED_STEPS, Draft, draft_of, speculation
 from warmroute_backend.plan.speed import Load, decode_step_s, prefill_tokens_per_s
 from warmroute_backend.plan.tiers import add_tiers
 
@@ -100,6 +110,8 @@ def _wanted(request: PlanRequest) -> Wanted:
         request.chunk_tokens,
         request.most_fraction,
         request.dcp,
+        request.pp,
+        request.all_to_all or "none",
     )
 
 
@@ -135,7 +147,12 @@ def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
 
 
 def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layout | None:
-    """An engine on `gpus` GPUs: inside a node, or over nodes where one node does not hold the model."""
+    """An engine on `gpus` GPUs: inside a node, or over nodes where one node does not hold the model, where it has
+    pipeline stages, or where DeepEP takes tokens to experts on all of them."""
+    stages = stages_of(wanted.pp, role)
+    if stages > 1 or wanted.all_to_all == "deepep":
+        tp = wanted.tp or (gpus if stages == 1 else min(cluster.per_node, gpus // stages))
+        return next(layouts(wanted, tp * stages, role), None) if tp * stages <= gpus else None
     layout = smallest_engine(wanted, min(gpus, cluster.per_node), role)
     size = wanted.tp if wanted.tp is not None and wanted.tp > cluster.per_node else 2 * cluster.per_node
     while layout is None and size <= gpus and wanted.tp in {None, size}:
@@ -152,9 +169,9 @@ def _chosen_split(request: PlanRequest, wanted: Wanted) -> tuple[int, int]:
     engine = _engine_of(wanted, cluster, cluster.gpus // 2, "aggregated")
     if engine is None:
         return AGGREGATED
-    units = cluster.gpus // engine.shape.tp
+    units = cluster.gpus // engine.shape.gpus
     prefills = max(1, min(units - 1, round(units * prefill_share(request, engine))))
-    return prefills * engine.shape.tp, (units - prefills) * engine.shape.tp
+    return prefills * engine.shape.gpus, (units - prefills) * engine.shape.gpus
 
 
 def prefill_share(request: PlanRequest, engine: Layout) -> float:
@@ -171,8 +188,8 @@ def _spread(request: PlanRequest, sides: list[Side]) -> Iterator[Placed]:
     """One entry for each engine."""
     at = 0
     for role, gpus, layout in sides:
-        for _ in range(max(1, gpus // layout.shape.tp)):
-            step = layout.shape.tp
+        for _ in range(max(1, gpus // layout.shape.gpus)):
+            step = layout.shape.gpus
             at = -(-at // min(step, request.cluster.per_node)) * min(step, request.cluster.per_node)
             yield Placed(role, at, layout)
             at += step
@@ -184,7 +201,8 @@ def _spread(request: PlanRequest, sides: list[Side]) -> Iterator[Placed]:
 def _draft(request: PlanRequest, sides: list[Side]) -> Draft | None:
     """The draft model, if it is to be used: both sides of a pair have the same."""
     draft = draft_of(request.model)
-    if request.speculation is False or request.divides_kv or (request.lmcache and request.speculation is None):
+    refused = request.speculation is False or request.divides_kv or request.has_stages
+    if refused or (request.lmcache and request.speculation is None):
         return None
     if draft is None:
         if request.speculation:
@@ -202,10 +220,13 @@ def _with_draft(request: PlanRequest, wanted: Wanted, layout: Layout, draft: Dra
     if draft is None:
         return layout
     shape = layout.shape
-    found = speculation(wanted.gpu, wanted.model, shape, average_load(request), draft)
+    steps = request.draft_steps or PUBLISHED_STEPS
+    found = speculation(wanted.gpu, wanted.model, shape, average_load(request), draft, steps)
     running = shape.running_requests // shape.attention_dp
     if request.objective == "latency":
         running = max(1, min(running, found.largest_batch or running))
+    if shape.all_to_all == "deepep":
+        running = min(running, DISPATCH_TOKENS // found.draft_tokens)
     shape = replace(
         shape,
         running_requests=running * shape.attention_dp,
@@ -222,11 +243,12 @@ def _engine(request: PlanRequest, role: Role, first_gpu: int, layout: Layout, dr
     cluster = request.cluster
     found = None
     if draft is not None:
-        found = speculation(cluster.gpu, request.model, layout.shape, average_load(request), draft)
+        steps = request.draft_steps or PUBLISHED_STEPS
+        found = speculation(cluster.gpu, request.model, layout.shape, average_load(request), draft, steps)
     return PlannedEngine(
         name=role,
         node=first_gpu // cluster.per_node,
-        nodes=-(-layout.shape.tp // cluster.per_node),
+        nodes=-(-layout.shape.gpus // cluster.per_node),
         first_gpu=first_gpu % cluster.per_node,
         shape=layout.shape,
         ep=layout.ep,

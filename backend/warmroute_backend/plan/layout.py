@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from warmroute_backend.engine.model.work import Role
-from warmroute_backend.plan.cache import WINDOW_RATIO
+from warmroute_backend.plan.cache import COMPRESSED_PAGE_TOKENS, COMPRESSED_WINDOW_RATIO, WINDOW_RATIO
 from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.hardware import Gpu
 from warmroute_backend.plan.memory import (
+    DEEPEP_CHUNK_TOKENS,
     EngineShape,
     Memory,
     chunk_of_rank,
@@ -19,11 +20,12 @@ from warmroute_backend.plan.memory import (
     memory,
     most_fraction,
     requests_held,
+    takes_deepep,
     window_of,
 )
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.request import WHOLE_GROUP
-from warmroute_backend.plan.words import KvType, Objective
+from warmroute_backend.plan.words import AllToAll, KvType, Objective
 
 PAGE_TOKENS: Final = 64
 """Sparse attention has no other; HiCache and KV events want at least this (SGLang's default is 1, an event a token)."""
@@ -45,6 +47,10 @@ POOL_SHARE: Final = 0.4
 
 WINDOW_SPARE: Final = 1.2
 """The pool of windows is so much larger than what as many requests as the other pool holds need of it."""
+
+REDUNDANT_SHARE: Final = 8
+DISPATCH_TOKENS: Final = 1024
+"""A rank's tokens that DeepEP's low-latency kernels take in a step, at most (`deepep.py:409`)."""
 
 _WEIGHT_BLOCK: Final = 128
 
@@ -76,6 +82,8 @@ class Wanted:
     chunk_tokens: int | None = None
     most_fraction: bool = False
     dcp: int | None = None
+    pp: int | None = None
+    all_to_all: AllToAll = "none"
 
 
 def divides_kv(model: Model, shape: EngineShape) -> bool:
@@ -87,14 +95,33 @@ def divides_kv(model: Model, shape: EngineShape) -> bool:
 def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
     """Engines of exactly `gpus` GPUs that hold the context, the preferred one first."""
     model = wanted.model
-    if model.heads % gpus:
+    stages = stages_of(wanted.pp, role)
+    tp = gpus // stages
+    if gpus % stages or (wanted.all_to_all == "deepep" and not takes_deepep(wanted.gpu, model)):
         return
-    for attention_dp in _attention_groups(wanted, gpus):
-        found = _sized(wanted, gpus, attention_dp, role)
+    for attention_dp in _attention_groups(wanted, tp):
+        if model.heads % (tp // attention_dp):
+            continue
+        found = _sized(wanted, tp, attention_dp, role, stages)
         if found.shape.dcp > 1 and not divides_kv(model, found.shape):
             continue
         if holds(wanted, found):
             yield found
+
+
+def stages_of(pp: int | None, role: Role) -> int:
+    """Pipeline stages of an engine: those that decode for others have one, since a stage waits for its token."""
+    return 1 if role == "decode" else pp or 1
+
+
+def redundant_experts(model: Model, gpus: int, per_node: int) -> int:
+    """Second copies with DeepEP: none inside a node, as in SGLang's cookbook. Over nodes the fewest, from an eighth of
+    the experts, that come out even on the GPUs: 32 on 32 and on 72 GPUs for DeepSeek's 256 experts, as in the recipe of
+    LMSYS (sgl-project/sglang#6017)."""
+    if gpus <= per_node:
+        return 0
+    copies = -(-model.experts // REDUNDANT_SHARE)
+    return copies + -(model.experts + copies) % gpus
 
 
 def holds(wanted: Wanted, layout: Layout) -> bool:
@@ -131,19 +158,24 @@ def _attention_groups(wanted: Wanted, gpus: int) -> list[int]:
     if wanted.attention_dp is not None:
         return [wanted.attention_dp] if gpus % wanted.attention_dp == 0 else []
     model = wanted.model
+    if wanted.all_to_all == "deepep":
+        return [gpus]
     most = gpus if model.is_latent else max(1, gpus // model.kv_heads)
     groups = [1 << power for power in range(most.bit_length()) if 1 << power <= most]
     return groups if wanted.objective == "latency" else groups[::-1]
 
 
-def _sized(wanted: Wanted, gpus: int, attention_dp: int, role: Role) -> Layout:
+def _sized(wanted: Wanted, tp: int, attention_dp: int, role: Role, stages: int) -> Layout:
     """The engine with running requests that its own pool holds: the pool depends on them by the graphs' memory."""
     model = wanted.model
     chunk = wanted.chunk_tokens or default_chunk(wanted.gpu, attention_dp)
-    most = MOST_RUNNING[wanted.objective]
+    if wanted.all_to_all == "deepep" and role == "prefill":
+        chunk = wanted.chunk_tokens or DEEPEP_CHUNK_TOKENS * attention_dp
+    most = MOST_RUNNING[wanted.objective]  # times 4 draft tokens is what DeepEP's kernels take (`DISPATCH_TOKENS`)
     shape = EngineShape(
-        role, gpus, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, PAGE_TOKENS,
-        window_ratio=wanted.window_ratio or WINDOW_RATIO,
+        role, tp, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, page_tokens(model),
+        window_ratio=wanted.window_ratio or default_window_ratio(model), pp=stages, all_to_all=wanted.all_to_all,
+        redundant_experts=redundant_experts(model, tp, wanted.gpu.per_node) if wanted.all_to_all == "deepep" else 0,
     )  # fmt: skip
     if wanted.dcp is not None and role != "prefill":
         shape = replace(shape, dcp=shape.attention_tp if wanted.dcp == WHOLE_GROUP else wanted.dcp)
@@ -188,11 +220,13 @@ def request_tokens(traffic: Traffic | None) -> int:
 
 
 def expert_groups(wanted: Wanted, shape: EngineShape) -> int:
-    """`--ep-size`: whole experts on each GPU with attention groups, for throughput; else as few groups as leave each
-    GPU's part of an expert a multiple of the 128 columns that fp8 weights share a scale for."""
+    """`--ep-size`: all GPUs with DeepEP; for throughput whole experts on each GPU with attention groups; else as few
+    groups as leave each GPU's part of an expert a multiple of the 128 columns that fp8 weights share a scale for."""
     model = wanted.model
     if not model.experts:
         return 1
+    if shape.all_to_all == "deepep":
+        return shape.tp
     if shape.attention_dp > 1 and wanted.objective == "throughput" and model.experts % shape.tp == 0:
         return shape.tp
     groups = 1
@@ -202,6 +236,19 @@ def expert_groups(wanted: Wanted, shape: EngineShape) -> int:
     return groups
 
 
+def page_tokens(model: Model) -> int:
+    """`--page-size`."""
+    return COMPRESSED_PAGE_TOKENS if model.kind is CacheKind.COMPRESSED else PAGE_TOKENS
+
+
+def default_window_ratio(model: Model) -> float:
+    """SGLang's `--swa-full-tokens-ratio`."""
+    return COMPRESSED_WINDOW_RATIO if model.kind is CacheKind.COMPRESSED else WINDOW_RATIO
+
+
 def default_kv_type(gpu: Gpu, model: Model) -> KvType:
-    """SGLang's own default: the model's type, but fp8 for sparse attention on Blackwell (`overrides.py:534`)."""
+    """SGLang's own default: the model's type, but fp8 of DeepSeek V4, and of sparse attention on Blackwell
+    (`overrides.py:534,892`)."""
+    if model.kind is CacheKind.COMPRESSED:
+        return "fp8_e4m3"
     return "fp8_e4m3" if model.kind is CacheKind.SPARSE and gpu.is_blackwell else "bf16"

@@ -3,22 +3,24 @@
 Source: `sglang/srt/arg_groups/memory_hook.py` (reserve and fraction) and `KVCacheConfigurator._profile_available_bytes`
 (`sglang/srt/mem_cache/kv_cache_configurator.py`), SGLang 0.5.23.
 
-    reserve = max(512 + 1.5 * activation tokens + 1024 * tp/8 + graphs, 10240) + DeepEP     in MiB
+    reserve = max(512 + 1.5 * activation tokens + 1024 * GPUs/8 + graphs, 10240)     in MiB
     fraction = round((memory - reserve) / memory, 3), times a factor for a vision tower
     free = memory - context - communicators                       before weights load
     pool = free - weights - free * (1 - fraction) - vision cache
     tokens = floor(pool / (cell * dcp) / page) * page * dcp
+
+With several pipeline stages, weights and cell are those of the stage with the most layers.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 from warmroute_backend.engine.model.work import Role
-from warmroute_backend.plan.cache import cell_bytes
+from warmroute_backend.plan.cache import cell_bytes, state_bytes
 from warmroute_backend.plan.hardware import GROUP_MIB, MIB, Gpu
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.weights import loaded_bytes
-from warmroute_backend.plan.words import KvType
+from warmroute_backend.plan.words import AllToAll, KvType
 
 _LEAST_ACTIVATION_TOKENS: Final = 2048
 _FLOOR_MIB: Final = 10_240
@@ -26,6 +28,15 @@ _FLOOR_FROM_MIB: Final = 60 * 1024
 _MLA_PREFILL_GRAPH_MIB: Final = 1536
 _BUCKET_MIB: Final = 8
 _LARGE_GRAPH: Final = 300
+_DISPATCHED_TOKENS: Final = 128
+_DEEPEP_PREFILL_MIB: Final = 12_234
+_DEEPEP_DECODE_MIB: Final = 13_457
+"""With DeepEP: fractions of 0.85 and 0.835 on H100, with 32 and 72 GPUs, `DEEPEP_CHUNK_TOKENS` a rank, batches of 256
+(sgl-project/sglang#6017). SGLang's own rule counts the tokens of all groups for each GPU, and leaves no memory."""
+
+DEEPEP_CHUNK_TOKENS: Final = 16_384
+"""Of prompts that a rank of a DeepEP prefill engine computes at once, in the recipe."""
+
 _VISION_CACHE_MIB: Final = 100
 _BASELINE_VISION: Final = 24 * 1024**2
 
@@ -51,10 +62,25 @@ class EngineShape:
     window_ratio: float = 0.8
     dcp: int = 1
     """GPUs of an attention group that divide the KV of each sequence among them (`--dcp-size`)."""
+    pp: int = 1
+    """Pipeline stages of `tp` GPUs each, which have a part of the layers (`--pp-size`)."""
+    all_to_all: AllToAll = "none"
+    """How tokens reach their experts: SGLang's collectives, or DeepEP's kernels, which also cross nodes."""
+    redundant_experts: int = 0
+    """Second copies of experts that are asked for often (`--ep-num-redundant-experts`)."""
 
     @property
     def attention_tp(self) -> int:
         return self.tp // self.attention_dp
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.pp
+
+
+def takes_deepep(gpu: Gpu, model: Model) -> bool:
+    """Whether DeepEP moves the tokens of a model: its kernels in SGLang compute experts of fp8, on NVIDIA's GPUs."""
+    return model.experts > 0 and model.weight_format == "fp8" and gpu.vendor == "nvidia"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +107,27 @@ class Memory:
 
 
 def reserve_mib(gpu: Gpu, model: Model, shape: EngineShape) -> float:
-    """What SGLang keeps out of the static memory by default."""
+    """What SGLang keeps out of the static memory by default; with DeepEP, what its recipe does."""
+    if shape.all_to_all == "deepep":
+        more = 1.5 * max(0, chunk_of_rank(shape) - DEEPEP_CHUNK_TOKENS) + 2 * max(0, shape.graph_batch - _LARGE_GRAPH)
+        return (_DEEPEP_PREFILL_MIB if shape.role == "prefill" else _DEEPEP_DECODE_MIB) + more
     if shape.role == "decode":
         activation = max(shape.running_requests * max(1, shape.draft_tokens), _LEAST_ACTIVATION_TOKENS)
     else:
         activation = max(shape.chunk_tokens, _LEAST_ACTIVATION_TOKENS)
-    reserve = 512 + 1.5 * activation + shape.tp / 8 * 1024 + _graphs_mib(model, shape)
+    reserve = 512 + 1.5 * activation + shape.gpus / 8 * 1024 + _graphs_mib(model, shape)
     return max(reserve, _FLOOR_MIB) if gpu.memory_mib > _FLOOR_FROM_MIB else reserve
 
 
 def _graphs_mib(model: Model, shape: EngineShape) -> float:
-    """`reserve_for_graph_mb`: decode graphs by batch, more with attention groups; prefill graphs, which divided KV has
-    none of (`cuda_graph_hook.py:213`)."""
+    """`reserve_for_graph_mb`: decode graphs by batch, more with attention groups; prefill graphs, which divided KV,
+    pipeline stages and DeepSeek V4 have none of (`cuda_graph_hook.py:150-213`)."""
     found = 0.0
     if shape.role != "prefill":
         found += 2 * shape.graph_batch
         if shape.attention_dp > 1:
             found += (4.5 if shape.graph_batch > _LARGE_GRAPH else 3) * shape.graph_batch * shape.attention_dp
-    if shape.role != "decode" and shape.dcp == 1:
+    if shape.role != "decode" and shape.dcp == shape.pp == 1 and model.kind is not CacheKind.COMPRESSED:
         found += _MLA_PREFILL_GRAPH_MIB if model.is_latent else _BUCKET_MIB * _buckets(shape.chunk_tokens)
     return found
 
@@ -126,25 +155,45 @@ def default_fraction(gpu: Gpu, model: Model, shape: EngineShape) -> float:
 
 def memory(gpu: Gpu, model: Model, shape: EngineShape, fraction: float) -> Memory:
     """The memory of one GPU of an engine that is started with this fraction."""
-    free = gpu.memory_bytes - gpu.context_mib * MIB - (GROUP_MIB * MIB if shape.tp > 1 else 0)
-    weights = loaded_bytes(model, shape.tp, shape.attention_dp, with_mtp=shape.draft_is_mtp) + shape.draft_bytes
+    free = gpu.memory_bytes - gpu.context_mib * MIB - (GROUP_MIB * MIB if shape.gpus > 1 else 0)
+    weights = engine_weights(model, shape)
     slack = int(free * (1 - fraction))
     vision = _VISION_CACHE_MIB * MIB if model.is_multimodal else 0
-    pool = free - weights - slack - vision
+    states = state_bytes(model.stage(shape.pp), shape.graph_batch, drafts=shape.draft_layers > 0)
+    pool = free - weights - slack - vision - states
     cell = engine_cell(gpu, model, shape)
     rows = int(max(0, pool) / (cell * shape.dcp)) // shape.page_tokens * shape.page_tokens
     tokens = rows * shape.dcp  # `logical_token_capacity`
     window = 0
-    if model.kind is CacheKind.WINDOW:
+    if model.kind in {CacheKind.WINDOW, CacheKind.COMPRESSED}:
         window = int(tokens * shape.window_ratio) // shape.page_tokens * shape.page_tokens
     return Memory(gpu.memory_bytes, free, weights, slack, pool, cell, tokens, fraction, window)
+
+
+def engine_weights(model: Model, shape: EngineShape) -> int:
+    """Bytes of weights on each GPU of an engine, those of a draft model too."""
+    found = loaded_bytes(
+        model,
+        shape.tp,
+        shape.attention_dp,
+        with_mtp=shape.draft_is_mtp,
+        pp=shape.pp,
+        whole_dense=shape.all_to_all == "deepep",
+        redundant_experts=shape.redundant_experts,
+    )
+    return found + shape.draft_bytes
+
+
+def dispatched_tokens(shape: EngineShape) -> int:
+    """Tokens of a rank that DeepEP's low-latency kernels have buffers for: a full batch, each with its drafts."""
+    return max(_DISPATCHED_TOKENS, shape.graph_batch * max(1, shape.draft_tokens))
 
 
 def requests_held(found: Memory, model: Model, shape: EngineShape, request_tokens: int) -> int:
     """Requests of `request_tokens` that a rank keeps. The second pool holds the last window of each, and the chunk of a
     prompt that is being computed (`swa_radix_cache`: a prefix without its window is no hit)."""
     held = found.tokens // request_tokens
-    if model.kind is not CacheKind.WINDOW:
+    if model.kind not in {CacheKind.WINDOW, CacheKind.COMPRESSED}:
         return held
     return min(held, max(0, found.window_tokens - chunk_of_rank(shape)) // window_of(model, shape, request_tokens))
 
@@ -167,7 +216,7 @@ def engine_cell(gpu: Gpu, model: Model, shape: EngineShape) -> float:
     """
     raw = model.kind is CacheKind.SPARSE and (gpu.is_blackwell or gpu.vendor == "amd")
     cell = cell_bytes(
-        model,
+        model.stage(shape.pp),
         shape.kv_type,
         shape.attention_tp,
         draft_layers=shape.draft_layers,

@@ -26,6 +26,8 @@ class CacheKind(Enum):
     """MHA, GQA: keys and values of each KV head, divided among GPUs."""
     WINDOW = "window"
     """As HEADS, where some layers see a window or a chunk only."""
+    COMPRESSED = "compressed"
+    """DeepSeek V4: a window of latent vectors in each layer, and one for 4 tokens (with an indexer) or for 128."""
     UNKNOWN = "unknown"
     """No formula covers it: nothing about memory or speed is computed."""
 
@@ -33,6 +35,7 @@ class CacheKind(Enum):
 ARCHITECTURES: Final[Mapping[str, CacheKind]] = {
     "DeepseekV3ForCausalLM": CacheKind.LATENT,
     "DeepseekV32ForCausalLM": CacheKind.SPARSE,
+    "DeepseekV4ForCausalLM": CacheKind.COMPRESSED,
     "Glm4MoeForCausalLM": CacheKind.HEADS,
     "GlmMoeDsaForCausalLM": CacheKind.SPARSE,
     "GptOssForCausalLM": CacheKind.WINDOW,
@@ -46,7 +49,6 @@ ARCHITECTURES: Final[Mapping[str, CacheKind]] = {
 }
 
 REFUSED: Final[Mapping[str, str]] = {
-    "DeepseekV4ForCausalLM": "compressed at several ratios",
     "KimiLinearForCausalLM": "hybrid (linear attention)",
     "Qwen3NextForCausalLM": "hybrid (linear attention)",
     "Qwen3_5ForConditionalGeneration": "hybrid (linear attention)",
@@ -56,6 +58,7 @@ REFUSED: Final[Mapping[str, str]] = {
 
 _EXPERT_FORMATS: Final[Mapping[str, float]] = {
     "bf16": 2.0,
+    "fp4": 0.5 + 1 / 32,
     "fp8": 1.0 + 4 / (128 * 128),
     "int4": 0.5 + 2 / 32,
     "mxfp4": 0.5 + 1 / 32,
@@ -63,8 +66,11 @@ _EXPERT_FORMATS: Final[Mapping[str, float]] = {
 }
 """Bytes of a quantised parameter with its scales: fp32 for 128x128, bf16 for 32, e8m0 for 32, e4m3 for 16."""
 
-_DENSE_FORMATS: Final[Mapping[str, float]] = {**dict.fromkeys(_EXPERT_FORMATS, 2.0), "fp8": _EXPERT_FORMATS["fp8"]}
-"""Of what is no expert: of these formats only fp8 quantises attention and shared experts too."""
+_DENSE_FORMATS: Final[Mapping[str, float]] = {
+    **dict.fromkeys(_EXPERT_FORMATS, 2.0),
+    **dict.fromkeys(("fp8", "fp4"), _EXPERT_FORMATS["fp8"]),
+}
+"""Of what is no expert: fp8 in these two formats. "fp4" is DeepSeek V4's, experts as in mxfp4 beside fp8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,12 @@ class Model:
     dense_layers: int = 0
     window_layers: int = 0
     window_tokens: int = 0
+    quarter_layers: int = 0
+    """With one vector of KV for 4 tokens, and an indexer that selects them."""
+    coarse_layers: int = 0
+    """With one for 128 tokens."""
+    o_rank: int = 0
+    o_groups: int = 0
     mtp_layers: int = 0
     vision_layers: int = 0
     vision_width: int = 0
@@ -119,10 +131,24 @@ class Model:
         """Of one parameter that belongs to no expert."""
         return _DENSE_FORMATS[self.weight_format]
 
+    def stage(self, stages: int) -> "Model":
+        """Of so many pipeline stages the one with the most layers, with that part of the layers of each kind
+        (`get_pp_indices`, `sglang/srt/distributed/utils.py:110`)."""
+        if stages == 1:
+            return self
+        return replace(
+            self,
+            layers=-(-self.layers // stages),
+            indexed_layers=-(-self.indexed_layers // stages),
+            window_layers=self.window_layers // stages,
+            quarter_layers=-(-self.quarter_layers // stages),
+            coarse_layers=-(-self.coarse_layers // stages),
+        )
+
     @property
     def is_latent(self) -> bool:
-        """Whether the cache is MLA's: equal on every GPU of an attention group."""
-        return self.kind in {CacheKind.LATENT, CacheKind.SPARSE}
+        """Whether the cache is equal on every GPU of an attention group, as MLA's is."""
+        return self.kind in {CacheKind.LATENT, CacheKind.SPARSE, CacheKind.COMPRESSED}
 
     @property
     def is_multimodal(self) -> bool:
@@ -157,12 +183,14 @@ def model_from_config(
         head_dim=read.whole("head_dim", read.whole("hidden_size") // heads),
         vocabulary=read.whole("vocab_size"),
         context_tokens=read.whole("max_position_embeddings"),
-        dense_width=read.whole("intermediate_size"),
+        dense_width=read.whole("intermediate_size", 0 if architecture == "DeepseekV4ForCausalLM" else None),
         checkpoint_bytes=checkpoint_bytes,
         mtp_layers=read.whole("num_nextn_predict_layers", 0),
         tied=bool(read.config.get("tie_word_embeddings", False)),
     )
     model = _with_experts(model, read)
+    if model.kind is CacheKind.COMPRESSED:
+        return _with_compressed(model, read)
     if model.is_latent:
         model = _with_latent(model, read)
     if model.kind is CacheKind.WINDOW:
@@ -207,6 +235,8 @@ def _weight_format(config: Config, read: _Reader, name: str) -> str:
         return "bf16"
     method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
     found = {"fp8": "fp8", "mxfp4": "mxfp4", "compressed-tensors": "int4", "modelopt": "nvfp4"}.get(str(method))
+    if found == "fp8" and read.config.get("expert_dtype") == "fp4":
+        return "fp4"
     if found is None:
         raise PlanError(f"{name}: the size of weights that are quantised by {method!r} is not known.")
     return found
@@ -258,6 +288,26 @@ def _indexed_layers(model: Model, read: _Reader) -> int:
     if read.config.get("index_topk_pattern") or read.config.get("index_topk_freq", 1) != 1:
         raise PlanError(f"{model.name}: layers that share an indexer are known by indexer_types only.")
     return model.layers
+
+
+def _with_compressed(model: Model, read: _Reader) -> Model:
+    """With the ratios of DeepSeek V4's layers. Its successor's further ratios have another pool."""
+    ratios = read.config.get("compress_ratios")
+    if not isinstance(ratios, list) or not set(ratios[: model.layers]) <= {0, 4, 128}:
+        raise PlanError(f"{model.name}: compress_ratios of its config.json are not of 0, 4 and 128.")
+    return replace(
+        model,
+        q_rank=read.whole("q_lora_rank"),
+        o_rank=read.whole("o_lora_rank"),
+        o_groups=read.whole("o_groups"),
+        rope_dim=read.whole("qk_rope_head_dim"),
+        index_dim=read.whole("index_head_dim"),
+        index_heads=read.whole("index_n_heads"),
+        index_topk=read.whole("index_topk"),
+        window_tokens=read.whole("sliding_window"),
+        quarter_layers=ratios[: model.layers].count(4),
+        coarse_layers=ratios[: model.layers].count(128),
+    )
 
 
 def _with_windows(model: Model, read: _Reader) -> Model:

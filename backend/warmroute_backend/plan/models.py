@@ -12,6 +12,8 @@ from warmroute_backend.plan.errors import unknown
 from warmroute_backend.plan.model import Model, model_from_config
 
 _GB: Final = 10**9
+NOT_KNOWN: Final = 0
+"""Bytes of a checkpoint whose index was not at hand: weights are then those that its shape has."""
 
 
 class Known(NamedTuple):
@@ -100,6 +102,34 @@ def _kimi_k25(quantization: Mapping[str, Any]) -> dict[str, Any]:
             quantization_config=quantization,
         ),
         "vision_config": {"model_type": "kimi_k25", "num_hidden_layers": 27, "hidden_size": 1152},
+    }
+
+
+def _deepseek_v4(ratios: list[int], **changes: Any) -> dict[str, Any]:
+    """DeepSeek V4: the last of the ratios is that of the layer that drafts."""
+    return {
+        "architectures": ["DeepseekV4ForCausalLM"],
+        "model_type": "deepseek_v4",
+        "torch_dtype": "bfloat16",
+        "expert_dtype": "fp4",
+        "head_dim": 512,
+        "index_head_dim": 128,
+        "index_n_heads": 64,
+        "hc_mult": 4,
+        "max_position_embeddings": 1_048_576,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 6,
+        "num_hash_layers": 3,
+        "num_key_value_heads": 1,
+        "num_nextn_predict_layers": 1,
+        "o_lora_rank": 1024,
+        "qk_rope_head_dim": 64,
+        "sliding_window": 128,
+        "vocab_size": 129280,
+        "quantization_config": {**_FP8, "scale_fmt": "ue8m0"},
+        "num_hidden_layers": len(ratios) - 1,
+        "compress_ratios": ratios,
+        **changes,
     }
 
 
@@ -267,6 +297,34 @@ MODELS: Final[Mapping[str, Known]] = {
         "deepseek-ai/DeepSeek-V3.2",
         690 * _GB,
         _deepseek("DeepseekV32ForCausalLM", "deepseek_v32", **_INDEXER),
+    ),
+    "deepseek-v4-pro": Known(
+        "deepseek-ai/DeepSeek-V4-Pro",
+        NOT_KNOWN,
+        _deepseek_v4(
+            [128, 128, *[4, 128] * 29, 4, 0],
+            hidden_size=7168,
+            num_attention_heads=128,
+            n_routed_experts=384,
+            moe_intermediate_size=3072,
+            q_lora_rank=1536,
+            o_groups=16,
+            index_topk=1024,
+        ),
+    ),
+    "deepseek-v4-flash": Known(
+        "deepseek-ai/DeepSeek-V4-Flash",
+        NOT_KNOWN,
+        _deepseek_v4(
+            [0, 0, *[4, 128] * 20, 4, 0],
+            hidden_size=4096,
+            num_attention_heads=64,
+            n_routed_experts=256,
+            moe_intermediate_size=2048,
+            q_lora_rank=1024,
+            o_groups=8,
+            index_topk=512,
+        ),
     ),
     "glm-4.6": Known("zai-org/GLM-4.6-FP8", 361 * _GB, _GLM_46),
     "glm-4.7": Known("zai-org/GLM-4.7-FP8", 361 * _GB, _GLM_46),

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.hardware import GIB
-from warmroute_backend.plan.memory import requests_held
+from warmroute_backend.plan.memory import EngineShape, requests_held
 from warmroute_backend.plan.model import CacheKind, unplanned
 from warmroute_backend.plan.tiers import host_tokens, store_tokens
 
@@ -51,17 +51,25 @@ def _engines(plan: Plan) -> str:
     rows = []
     for engine in plan.engines:
         shape = engine.shape
-        last_gpu = engine.first_gpu + shape.tp // engine.nodes - 1
+        last_gpu = engine.first_gpu + shape.gpus // engine.nodes - 1
         nodes = str(engine.node) if engine.nodes == 1 else f"{engine.node}-{engine.node + engine.nodes - 1}"
         gpus = str(engine.first_gpu) if last_gpu == engine.first_gpu else f"{engine.first_gpu}-{last_gpu}"
         rows.append(
             (
-                engine.name, nodes, gpus, str(shape.tp), str(shape.attention_dp), str(engine.ep),
+                engine.name, nodes, gpus, _stages(shape), str(shape.attention_dp), _experts(engine),
                 f"{engine.fraction:.3f}", f"{shape.chunk_tokens:,}", str(shape.running_requests),
                 f"{engine.context_tokens:,}",
             )
         )  # fmt: skip
     return "Engines\n" + table(heads, rows)
+
+
+def _stages(shape: EngineShape) -> str:
+    return str(shape.tp) if shape.pp == 1 else f"{shape.tp} PP {shape.pp}"
+
+
+def _experts(engine: PlannedEngine) -> str:
+    return str(engine.ep) if engine.shape.all_to_all == "none" else f"{engine.ep} DeepEP"
 
 
 def _memory(plan: Plan) -> str:

@@ -45,6 +45,9 @@ _SHAPE_KEYS: Final = {
     "draft_is_mtp": "draft_is_mtp",
     "window_ratio": "window_ratio",
     "dcp": "dcp",
+    "pp": "pp",
+    "all_to_all": "all_to_all",
+    "redundant_experts": "redundant_experts",
 }
 _ENGINE_KEYS: Final = {
     "name": "name",

@@ -2,18 +2,20 @@
 
 from typing import Final
 
+from warmroute_backend.plan.argv import DEEPEP_MODES
 from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine
 from warmroute_backend.plan.layout import (
     LARGE_GPU_MIB,
     MOST_RUNNING,
-    PAGE_TOKENS,
     default_kv_type,
+    page_tokens,
     request_tokens,
 )
 from warmroute_backend.plan.memory import requests_held, reserve_mib
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
-from warmroute_backend.plan.speculation import LARGEST_BATCH
+from warmroute_backend.plan.speculation import LARGEST_BATCH, PUBLISHED_STEPS
+from warmroute_backend.plan.speed import overlaps
 
 _ROLES: Final = ("aggregated", "prefill", "decode")
 _COMPARED: Final = "the traffic, played on the divisions of these GPUs in the table below, is served best by it."
@@ -62,6 +64,8 @@ def _kv_type(plan: Plan, request: PlanRequest) -> Choice:
     default = default_kv_type(plan.cluster.gpu, plan.model)
     if request.kv_type is not None:
         because = "it was asked for."
+    elif plan.model.kind is CacheKind.COMPRESSED:
+        because = "SGLang calls DeepSeek V4's own format by this name; its rows have 585 bytes."
     elif value == default == "fp8_e4m3":
         because = "it is SGLang's default for sparse attention on Blackwell."
     else:
@@ -71,11 +75,11 @@ def _kv_type(plan: Plan, request: PlanRequest) -> Choice:
 
 def _page(plan: Plan) -> Choice:
     why = (
-        "sparse attention has no other size."
-        if plan.model.kind is CacheKind.SPARSE
+        "sparse and compressed attention have no other size."
+        if plan.model.kind in {CacheKind.SPARSE, CacheKind.COMPRESSED}
         else "host memory is copied by pages, and with SGLang's 1 a KV event would be sent for each token."
     )
-    return Choice("page", f"{PAGE_TOKENS} tokens", why)
+    return Choice("page", f"{page_tokens(plan.model)} tokens", why)
 
 
 def _engine(plan: Plan, request: PlanRequest, engines: tuple[PlannedEngine, ...]) -> list[Choice]:
@@ -99,8 +103,19 @@ def _engine(plan: Plan, request: PlanRequest, engines: tuple[PlannedEngine, ...]
 
 def _parallel(plan: Plan, request: PlanRequest, engine: PlannedEngine) -> Choice:
     shape, model = engine.shape, plan.model
-    value = f"TP {shape.tp}, {shape.attention_dp} attention group{'s' * (shape.attention_dp > 1)}"
-    if engine.nodes > 1:
+    stages = f"{shape.pp} stages, " * (shape.pp > 1)
+    value = f"TP {shape.tp}, {stages}{shape.attention_dp} attention group{'s' * (shape.attention_dp > 1)}"
+    if shape.pp > 1:
+        because = (
+            f"each of {shape.pp} stages has a part of the layers: all-reduces stay inside {shape.tp} GPUs, and chunks "
+            "of a prompt are computed in all stages at once. SGLang then has no drafts and no overlapped scheduling."
+        )
+    elif shape.all_to_all == "deepep":
+        because = (
+            "each GPU keeps its own requests and whole experts. Dense layers, shared experts and the head are on "
+            "every GPU, so nothing but the tokens of experts crosses nodes."
+        )
+    elif engine.nodes > 1:
         because = f"the weights need the GPUs of {engine.nodes} nodes."
     elif shape.attention_dp > 1:
         because = (
@@ -129,6 +144,18 @@ def _experts(plan: Plan, engine: PlannedEngine) -> Choice:
     topic = f"{engine.role}: expert parallelism"
     if not plan.model.experts:
         return Choice(topic, "EP 1", "the model has no experts.")
+    if engine.shape.all_to_all == "deepep":
+        copies = engine.shape.redundant_experts
+        because = (
+            f"tokens go to their experts by DeepEP, in its {DEEPEP_MODES[engine.role]} mode. {copies} copies of "
+            "experts that are asked for often come on top; "
+            + (
+                "one half of a batch is computed while the other is exchanged."
+                if overlaps(plan.model, engine.shape)
+                else "computing and exchange take turns."
+            )
+        )
+        return Choice(topic, f"EP {engine.ep} by DeepEP, {copies} redundant experts", because)
     if engine.ep == 1:
         because = "each expert is divided among the GPUs, so none of them is a hot spot."
     elif engine.ep == engine.shape.tp and engine.shape.attention_dp > 1:
@@ -145,6 +172,8 @@ def _fraction(plan: Plan, request: PlanRequest, engine: PlannedEngine) -> Choice
     reserve = reserve_mib(plan.cluster.gpu, plan.model, engine.shape) / 1024
     if request.fraction is not None:
         because = f"it was asked for; SGLang would keep {reserve:.1f} GiB for activations and graphs."
+    elif engine.shape.all_to_all == "deepep":
+        because = f"LMSYS's recipe of DeepEP leaves {reserve:.1f} GiB; SGLang's rule counts the tokens of all groups."
     else:
         because = (
             f"SGLang's rule keeps {reserve:.1f} GiB for activations and graphs of this chunk and batch"
@@ -216,7 +245,8 @@ def of_drafts(plan: Plan, request: PlanRequest) -> list[Choice]:
         Choice(
             "speculation",
             value,
-            f"{found.accept_length:g} tokens a step are accepted ({found.source}), so by the roofline it pays "
-            f"{_paying(found.largest_batch)}; watch sglang:spec_accept_length.",
+            f"{found.accept_length:g} tokens a step are accepted ({found.source}"
+            f"{', computed from its length at three steps' * (found.steps != PUBLISHED_STEPS)}), so by the roofline it "
+            f"pays {_paying(found.largest_batch)}; watch sglang:spec_accept_length.",
         )
     ]

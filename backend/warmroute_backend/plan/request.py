@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from warmroute_backend.plan.deployment import Site, Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import Cluster
+from warmroute_backend.plan.memory import takes_deepep
 from warmroute_backend.plan.model import CacheKind, Model
-from warmroute_backend.plan.words import KvType, Objective, Storage
+from warmroute_backend.plan.words import AllToAll, KvType, Objective, Storage
 
 AGGREGATED = (0, 0)
 WHOLE_GROUP = 0
@@ -33,12 +34,18 @@ class PlanRequest:
     """GPUs of an engine."""
     dcp: int | None = None
     """GPUs that divide the KV of each sequence among them, or `WHOLE_GROUP`; None and prefill engines: no division."""
+    pp: int | None = None
+    """Pipeline stages of an engine that computes prompts; engines that only decode have one."""
+    all_to_all: AllToAll | None = None
+    """None: SGLang's collectives, beside which the search with traffic plays DeepEP over nodes."""
     chunk_tokens: int | None = None
     fraction: float | None = None
     most_fraction: bool = False
     """Where no fraction is given: the largest that leaves what SGLang reserves, and no more for a vision tower."""
     hicache: bool | None = None
     speculation: bool | None = None
+    draft_steps: int | None = None
+    """Drafts of a verified step; None: three."""
     storage: Storage | None = None
     lmcache: bool = False
     compared: bool = False
@@ -50,6 +57,20 @@ class PlanRequest:
     def divides_kv(self) -> bool:
         """Whether the KV of a sequence is to be divided among GPUs."""
         return self.dcp not in {None, 1}
+
+    @property
+    def is_even(self) -> bool:
+        """Whether engines of the size that is asked for divide the GPUs of each side. Stages are those of prompts."""
+        sizes = [(self.tp or 1) * (self.pp or 1), self.tp or 1]
+        return not any(gpus % size for gpus, size in zip(self._sides(), sizes, strict=False))
+
+    def _sides(self) -> list[int]:
+        return [gpus for gpus in self.split or () if gpus] or [self.cluster.gpus]
+
+    @property
+    def has_stages(self) -> bool:
+        """Whether engines are to have several pipeline stages."""
+        return (self.pp or 1) > 1
 
     def checked(self) -> "PlanRequest":
         """Itself, if its parts can belong together. Raises PlanError."""
@@ -71,10 +92,17 @@ class PlanRequest:
             raise PlanError(f"--dcp divides the KV of latent attention, which {model.name} does not have.")
         if self.divides_kv and (self.speculation or self.lmcache):
             raise PlanError("SGLang runs --dcp without drafts and without LMCache.", ["--speculation off"])
-        sides = [gpus for gpus in self.split or () if gpus] or [self.cluster.gpus]
-        if self.tp is not None and any(gpus % self.tp for gpus in sides):
-            text = " + ".join(map(str, sides))
-            raise PlanError(f"engines of {self.tp} GPUs do not divide {text}: some would be unused.")
+        if self.has_stages and (self.speculation or self.lmcache or self.divides_kv or self.all_to_all == "deepep"):
+            raise PlanError(
+                "plans have --pp without drafts, LMCache, --dcp and DeepEP: SGLang has them apart, or only by halves.",
+                ["--speculation off"],
+            )
+        if self.all_to_all == "deepep" and not takes_deepep(self.cluster.gpu, model):
+            raise PlanError(f"DeepEP takes tokens to experts of fp8 on NVIDIA's GPUs, which {model.name} lacks here.")
+        if not self.is_even:
+            text = " + ".join(map(str, self._sides()))
+            engine = (self.tp or 1) * (self.pp or 1)
+            raise PlanError(f"engines of {engine} GPUs do not divide {text}: some would be unused.")
         if self.decode_dp is not None and self.split == AGGREGATED:
             raise PlanError("two numbers of attention groups are those of prefill and of decode.", ["--pd 4+4"])
         if self.split is not None and sum(self.split) > self.cluster.gpus:

@@ -16,6 +16,10 @@ from warmroute_backend.plan.models import names_of
 from warmroute_backend.plan.speed import Load, decode_step_s, layer_s
 
 LARGEST_BATCH: Final = 1024
+PUBLISHED_STEPS: Final = 3
+"""Of the accept lengths of `DRAFTS`."""
+
+_HALVINGS: Final = 40
 MTP: Final = "built-in MTP layer"
 
 
@@ -70,26 +74,44 @@ def draft_of(model: Model) -> Draft | None:
     return found.pop() if len(found) == 1 else None
 
 
-def speculation(gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft) -> Speculation:
-    """Three steps of one candidate, SGLang's default for all but Llama (`_auto_choose_speculative_params`)."""
-    steps, topk = 3, 1
+def accepted_tokens(draft: Draft, steps: int) -> float:
+    """Tokens that a verified step of `steps` drafts brings, with one candidate each: each draft is accepted with the
+    probability at which three steps bring what is published, if those before it are."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        share = (low + high) / 2
+        low, high = (share, high) if _chain(share, PUBLISHED_STEPS) < draft.accept_length else (low, share)
+    return round(_chain(low, steps), 2)
+
+
+def _chain(share: float, steps: int) -> float:
+    return sum(share**step for step in range(steps + 1))
+
+
+def speculation(
+    gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, steps: int = PUBLISHED_STEPS
+) -> Speculation:
+    """Steps of one candidate; SGLang has three for all but Llama (`_auto_choose_speculative_params`)."""
+    topk = 1
     return Speculation(
-        draft.algorithm, steps, topk, steps + 1, draft.accept_length, draft.source,
+        draft.algorithm, steps, topk, steps + 1, accepted_tokens(draft, steps), draft.source,
         largest_batch(gpu, model, shape, load, draft, steps), path=draft.path,
     )  # fmt: skip
 
 
 def speed_up(
-    gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, batch: float, steps: int = 3
+    gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, batch: float, steps: int = PUBLISHED_STEPS
 ) -> float:
     """Tokens a second with drafts over those without."""
     plain = decode_step_s(gpu, model, shape, load, batch)
     verify = decode_step_s(gpu, model, shape, load, batch, steps + 1)
     drafting = steps * draft.layers * layer_s(gpu) + steps * draft.layers / model.layers * plain
-    return draft.accept_length * plain / (verify + drafting)
+    return accepted_tokens(draft, steps) * plain / (verify + drafting)
 
 
-def largest_batch(gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, steps: int = 3) -> int:
+def largest_batch(
+    gpu: Gpu, model: Model, shape: EngineShape, load: Load, draft: Draft, steps: int = PUBLISHED_STEPS
+) -> int:
     """The largest number of sequences in a rank for which drafts pay; 0: never."""
     low, high = 0, LARGEST_BATCH
     while low < high:

@@ -1,19 +1,22 @@
-"""How fast an engine computes: a roofline with three measured constants. It ranks plans; it promises no latency.
+"""How fast an engine computes: a roofline with measured constants. It ranks plans; it promises no latency.
 
     prefill   flops of a token / (GPUs * peak * PREFILL_SHARE)
+              chunks flow through pipeline stages: n of them take n + stages - 1 times the time of one in one stage
     decode    max(bytes / (bandwidth * BANDWIDTH_SHARE), flops / (peak * PREFILL_SHARE))
               + layers * (LAYER_S + what GPUs of several nodes, or those that divide the KV, exchange)
+              two batches overlap OVERLAP_SHARE of what is shorter of computing and exchanging
 
 The bytes of a decode step are the weights that its tokens need (of experts, those that some token selects) and the KV
 of every sequence. Nothing here knows kernels, so figures are good for comparing two plans of one model, and off by up
 to a factor of two against a GPU.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Final
 
 from warmroute_backend.engine.model.work import Costs
-from warmroute_backend.plan.cache import cell_bytes
+from warmroute_backend.plan.cache import COMPRESSED_ROW_BYTES, cell_bytes
 from warmroute_backend.plan.hardware import Gpu
 from warmroute_backend.plan.memory import EngineShape, engine_cell
 from warmroute_backend.plan.model import CacheKind, Model
@@ -46,6 +49,23 @@ ALL_TO_ALL_TOKENS: Final = 128
 LEAST_ALL_TO_ALL_S: Final = 100e-6
 """However few the tokens: two messages over the network; an assumption."""
 
+OVERLAP_SHARE: Final = 0.5
+"""Of the shorter of computing and DeepEP's exchange, what two batches hide: DeepSeek-V3 on 72 H100 decodes 22,282
+tokens a second and node with `--enable-two-batch-overlap`, and a fifth fewer without (LMSYS, as above)."""
+
+OVERLAP_TOKENS: Final = 128
+"""Of a rank in a step: with fewer, two batches are slower than one (LMSYS, as above: between 64 and 128)."""
+
+OVERLAP_PREFILL: Final = 1.31
+"""Prompts that two batches compute for each of one batch: 27 to 35 % more (LMSYS, as above)."""
+
+NODES_PREFILL: Final = 0.192
+"""More time for prompts for each further node of all-reduces: DeepSeek-V3.1 with TP 32 on 4 nodes of H20 computes 2.54
+times the prompts of TP 8 on one (lmsys.org/blog/2026-01-15-chunked-pipeline)."""
+
+HOP_S: Final = 50e-6
+"""From a pipeline stage to the next one, over a network card: an assumption."""
+
 DCP_LAYER_S: Final = 30e-6
 """More for a layer whose GPUs divide the KV: queries and partial results cross NVLink; an assumption, a quarter of
 `LAYER_S`. SGLang's a2a kernels for it on Hopper have no published figure."""
@@ -75,8 +95,9 @@ class Load:
 
 
 def compute_tflops(gpu: Gpu, model: Model) -> float:
-    """The peak of the format that the weights are multiplied in."""
-    if model.weight_format == "fp8" and gpu.fp8_tflops:
+    """The peak of the format that the weights are multiplied in: experts of DeepSeek V4 with activations of fp8 where
+    the GPU has fp4."""
+    if (model.weight_format == "fp8" or (model.weight_format == "fp4" and gpu.fp4_tflops)) and gpu.fp8_tflops:
         return gpu.fp8_tflops
     if model.weight_format in {"nvfp4", "mxfp4"} and gpu.fp4_tflops:
         return gpu.fp4_tflops
@@ -85,6 +106,9 @@ def compute_tflops(gpu: Gpu, model: Model) -> float:
 
 def attention_flops(model: Model, context_tokens: float) -> float:
     """Operations of all layers' attention for one token after `context_tokens` others."""
+    if model.kind is CacheKind.COMPRESSED:
+        keys = 2 * model.index_heads * model.index_dim * model.quarter_layers * context_tokens / 4
+        return keys + 4 * model.heads * model.head_dim * _rows_read(model, context_tokens)
     if model.is_latent:
         width = 2 * model.heads * (model.nope_dim + model.rope_dim + model.v_dim)
         if model.kind is CacheKind.SPARSE:
@@ -96,28 +120,60 @@ def attention_flops(model: Model, context_tokens: float) -> float:
     return width * ((model.layers - model.window_layers) * context_tokens + windows)
 
 
+def _rows_read(model: Model, context_tokens: float) -> float:
+    """Vectors of DeepSeek V4's KV that all layers read for one token: windows, the selected, and all coarse ones."""
+    found: float = model.layers * min(context_tokens, model.window_tokens) + model.coarse_layers * context_tokens / 128
+    return found + model.quarter_layers * min(context_tokens / 4, model.index_topk)
+
+
 def prefill_tokens_per_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load) -> float:
     """Prompt tokens that one rank computes in a second: with attention groups, its share of the engine's. While other
     groups have nothing to do, a real one is faster: the experts of all GPUs then work for it alone."""
     context = max(0.0, load.input_tokens - load.uncached_tokens / 2)
     flops = 2 * active_parameters(model) + attention_flops(model, context)
     engine = shape.tp * compute_tflops(gpu, model) * 1e12 * PREFILL_SHARE / flops
-    return engine / shape.attention_dp
+    if shape.all_to_all == "deepep":
+        engine /= 1 if overlaps(model, shape) else OVERLAP_PREFILL
+    else:
+        engine /= 1 + NODES_PREFILL * (-(-shape.tp // gpu.per_node) - 1)
+    return engine / shape.attention_dp * stages_at_work(shape, load)
+
+
+def stages_at_work(shape: EngineShape, load: Load) -> float:
+    """Pipeline stages that compute at once, on average, while one prompt goes through them chunk by chunk. Where
+    several prompts wait, more do."""
+    chunks = max(1, math.ceil(load.uncached_tokens * shape.attention_dp / shape.chunk_tokens))
+    return shape.pp * chunks / (chunks + shape.pp - 1)
+
+
+def overlaps(model: Model, shape: EngineShape) -> bool:
+    """Whether an engine computes one half of a batch while it exchanges tokens of the other
+    (`--enable-two-batch-overlap`): with DeepEP and without drafts, in prefill, and in decode with enough tokens."""
+    if shape.all_to_all == "none" or not model.is_latent or shape.draft_tokens:
+        return False
+    return shape.role == "prefill" or (shape.role == "decode" and shape.graph_batch >= OVERLAP_TOKENS)
 
 
 def decode_step_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load, batch: float, tokens_each: int = 1) -> float:
-    """One decode step with `batch` sequences in each attention group, `tokens_each` verified for each of them."""
+    """One decode step with `batch` sequences in each attention group, `tokens_each` verified for each of them. Pipeline
+    stages take turns with as many parts of the batch, each of which goes through all of them in a step."""
     found = weights(model)
+    batch /= shape.pp
+    deepep = shape.all_to_all == "deepep"
+    copies = 1 + shape.redundant_experts / model.experts if model.experts else 1.0
     tokens = batch * shape.attention_dp * tokens_each
     reached = 1 - (1 - model.experts_active / model.experts) ** tokens if model.experts else 0.0
-    read = found.experts * reached / shape.tp + (found.dense + found.head) / shape.tp
+    read = found.experts * reached * copies / shape.tp + found.dense / (1 if deepep else shape.tp)
+    read += found.head / (shape.attention_tp if deepep else shape.tp)
     read += found.attention / shape.attention_tp + found.replicated
     read += batch * _kv_read(gpu, model, shape, load.context_tokens)
     flops = tokens * (2 * active_parameters(model) + attention_flops(model, load.context_tokens)) / shape.tp
     memory_s = read / (gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
     compute_s = flops / (compute_tflops(gpu, model) * 1e12 * PREFILL_SHARE)
-    exchange_s = nodes_layer_s(gpu, model, shape, tokens) + DCP_LAYER_S * (shape.dcp > 1)
-    return max(memory_s, compute_s) + model.layers * (layer_s(gpu) + exchange_s)
+    work_s = max(memory_s, compute_s) + model.layers * layer_s(gpu)
+    exchange_s = model.layers * (nodes_layer_s(gpu, model, shape, tokens) + DCP_LAYER_S * (shape.dcp > 1))
+    hidden_s = OVERLAP_SHARE * min(work_s, exchange_s) if overlaps(model, shape) and batch >= OVERLAP_TOKENS else 0.0
+    return work_s + exchange_s - hidden_s + HOP_S * (shape.pp - 1)
 
 
 def layer_s(gpu: Gpu) -> float:
@@ -125,12 +181,14 @@ def layer_s(gpu: Gpu) -> float:
 
 
 def nodes_layer_s(gpu: Gpu, model: Model, shape: EngineShape, tokens: float) -> float:
-    """What a layer of an engine over several nodes takes more, for `tokens` in a step of the whole engine. Experts of
-    attention groups exchange tokens: bytes by the width of a token and its experts, overlapped with nothing."""
+    """What a layer of an engine over several nodes takes more, for `tokens` in a step of the whole engine. With DeepEP
+    each token goes to its experts: bytes by its width and their number. Without, attention groups gather the tokens of
+    all others, and reduce what came of them."""
     if shape.tp <= gpu.per_node:
         return 0.0
-    if shape.attention_dp == 1 or not model.experts:
-        return NODES_LAYER_S
+    if shape.all_to_all == "none":
+        gathered = 2 * 2 * tokens * model.hidden * (1 - gpu.per_node / shape.tp) * (shape.attention_dp > 1)
+        return NODES_LAYER_S + gathered / (gpu.nics * gpu.nic_gbit_s / 8 * LINK_SHARE * 1e9)
     bytes_share = tokens / shape.tp / ALL_TO_ALL_TOKENS * (model.hidden * model.experts_active) / (7168 * 8)
     return max(LEAST_ALL_TO_ALL_S, _all_to_all_s(shape.tp) * bytes_share)
 
@@ -149,13 +207,16 @@ def _kv_read(gpu: Gpu, model: Model, shape: EngineShape, context_tokens: float) 
     """Bytes of one sequence's KV that a GPU reads in a step."""
     if model.kind is CacheKind.SPARSE:
         index = (model.index_dim + 4) * model.indexed_layers
-        row = engine_cell(gpu, model, shape) - index
+        row = engine_cell(gpu, model, replace(shape, pp=1)) - index
         return index * context_tokens + row * min(context_tokens, model.index_topk)
+    if model.kind is CacheKind.COMPRESSED:
+        keys = (model.index_dim + 4) * model.quarter_layers * context_tokens / 4
+        return keys + COMPRESSED_ROW_BYTES * _rows_read(model, context_tokens)
     if model.kind is CacheKind.WINDOW:
         row = cell_bytes(model, shape.kv_type, shape.attention_tp, window_ratio=0.0)
         window = cell_bytes(model, shape.kv_type, shape.attention_tp, window_ratio=1.0) - row
         return row * context_tokens + window * min(context_tokens, model.window_tokens)
-    return engine_cell(gpu, model, shape) * context_tokens
+    return engine_cell(gpu, model, replace(shape, pp=1)) * context_tokens
 
 
 def transfer_gb_s(gpu: Gpu, shape: EngineShape, *, inside_node: bool) -> float:

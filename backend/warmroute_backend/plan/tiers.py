@@ -10,7 +10,7 @@ from typing import Final
 
 from warmroute_backend.plan.deployment import Choice, HiCache, Plan, PlannedEngine
 from warmroute_backend.plan.errors import PlanError
-from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.hardware import GIB, Cluster
 from warmroute_backend.plan.request import PlanRequest
 from warmroute_backend.plan.words import Storage
 
@@ -72,8 +72,8 @@ def store_tokens(plan: Plan) -> int:
     engines = [engine for engine in plan.engines if engine.storage == "mooncake"]
     if not engines:
         return 0
-    ranks = sum(engine.shape.tp for engine in engines)
-    parts = 1 if plan.model.is_latent else engines[0].shape.attention_tp
+    ranks = sum(engine.shape.gpus for engine in engines)
+    parts = (1 if plan.model.is_latent else engines[0].shape.attention_tp) * engines[0].shape.pp
     return int(rank_segment_bytes(plan) * ranks / (plan.memory(engines[0]).cell * parts))
 
 
@@ -101,7 +101,7 @@ def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
         because = "LMCache keeps KV in a separate process, which outlives restarts of the engine."
         return plan, [Choice("host memory", "LMCache", because)]
     size_gb = host_budget_gb(plan)
-    if (request.storage or _default_storage(plan)) == "mooncake":
+    if (request.storage or default_storage(plan.cluster)) == "mooncake":
         size_gb = offload_gb(plan)
     keeping = [engine for engine in plan.engines if engine.role != "decode"]
     pools = {engine.name: plan.memory(engine).pool for engine in keeping}
@@ -129,11 +129,12 @@ def _storage(request: PlanRequest, plan: Plan, *, with_hicache: bool) -> Storage
         if request.storage not in {None, "none"}:
             raise PlanError(f"--storage {request.storage} is a tier behind HiCache, which this plan does not have.")
         return "none"
-    return request.storage or _default_storage(plan)
+    return request.storage or default_storage(plan.cluster)
 
 
-def _default_storage(plan: Plan) -> Storage:
-    return "mooncake" if plan.cluster.nodes > 1 else "none"
+def default_storage(cluster: Cluster) -> Storage:
+    """Behind HiCache, where none is asked for."""
+    return "mooncake" if cluster.nodes > 1 else "none"
 
 
 def _hicache_choice(plan: Plan, request: PlanRequest, size_gb: int, *, useful: bool) -> Choice:

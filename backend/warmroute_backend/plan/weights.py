@@ -15,6 +15,10 @@ LOADED_PER_STORED: Final = 1.02
 tables). From SGLang's logs of `mem usage` after loading, against this module's sum: Kimi-K2.5 on 8 GPUs 73.58 of 71.7
 GiB, QwQ-32B on 4 15.54 of 15.3, DeepSeek-R1 NVFP4 on 4 94.5 of 94.2."""
 
+FP4_LOADED_PER_STORED: Final = 1.25
+"""DeepSeek V4 Pro loads 125.65 GiB on each of 8 H200 (SemiAnalysisAI/InferenceX#2128), 1.25 times what is counted here.
+On Blackwell no log is known, and this is taken too."""
+
 _PLAIN_BYTES: Final = 2
 """Embeddings, routers and vision towers are bf16 in every format."""
 
@@ -87,6 +91,8 @@ def _counted(model: Model) -> Weights:
 def _attention_parameters(model: Model) -> tuple[int, int]:
     """Of one layer: those that are divided among an attention group, and those that are on each GPU."""
     hidden, heads = model.hidden, model.heads
+    if model.kind is CacheKind.COMPRESSED:
+        return _compressed_attention(model)
     if not model.is_latent:
         return hidden * (2 * heads + 2 * model.kv_heads) * model.head_dim, 0
     divided = model.q_rank * heads * (model.nope_dim + model.rope_dim)
@@ -97,18 +103,49 @@ def _attention_parameters(model: Model) -> tuple[int, int]:
     return divided, low_rank
 
 
-def loaded_bytes(model: Model, tp: int, attention_dp: int, *, with_mtp: bool = False) -> int:
-    """Bytes of weights on each GPU of an engine of `tp` GPUs in `attention_dp` attention groups.
+def _compressed_attention(model: Model) -> tuple[int, int]:
+    """Of DeepSeek V4: queries and the grouped output are divided; what makes KV, its compression and the indexer of
+    layers with one vector for 4 tokens are on each GPU (`sglang/srt/models/deepseek_v4.py`)."""
+    hidden, width = model.hidden, model.heads * model.head_dim
+    divided = model.q_rank * width + width * model.o_rank + model.o_groups * model.o_rank * hidden
+    each = hidden * (model.q_rank + model.head_dim)
+    index = model.q_rank * model.index_heads * model.index_dim + hidden * (model.index_heads + 4 * model.index_dim)
+    compressed = model.quarter_layers * (4 * hidden * model.head_dim + index)
+    compressed += model.coarse_layers * 2 * hidden * model.head_dim
+    return divided, each + compressed // model.layers
+
+
+def loaded_bytes(
+    model: Model,
+    tp: int,
+    attention_dp: int,
+    *,
+    with_mtp: bool = False,
+    pp: int = 1,
+    whole_dense: bool = False,
+    redundant_experts: int = 0,
+) -> int:
+    """Bytes of weights on each GPU of an engine: `pp` stages of `tp` GPUs in `attention_dp` attention groups.
 
     weights = experts/tp + dense/tp + head/tp + (attention + embedding)/(tp/attention_dp) + replicated
+
+    `whole_dense`: dense layers and shared experts are on every GPU (`--moe-dense-tp-size 1`), the head in every group
+    (`--enable-dp-lm-head`), as DeepEP's recipes have it. Of several stages it is the one with the most layers, beside
+    the embedding of the first or the head of the last.
     """
     found = weights(model)
     group = tp // attention_dp
-    stored = (found.experts + found.dense + found.head) / tp
-    stored += (found.attention + found.embedding) / group + found.replicated
+    copies = 1 + redundant_experts / model.experts if model.experts else 1.0
+    layers = found.experts * copies / tp + found.dense / (1 if whole_dense else tp)
+    layers += found.attention / group + found.replicated
+    embedding, head = found.embedding / group, found.head / (group if whole_dense else tp)
+    if pp == 1:
+        stored = layers + embedding + head
+    else:
+        stored = layers * -(-model.layers // pp) / model.layers + max(embedding, head)
     if with_mtp:
-        stored += found.mtp / tp
-    return int(stored * LOADED_PER_STORED)
+        stored += found.mtp * copies / tp
+    return int(stored * (FP4_LOADED_PER_STORED if model.weight_format == "fp4" else LOADED_PER_STORED))
 
 
 def active_parameters(model: Model) -> float:

@@ -8,6 +8,9 @@ OBJECTIVES: Final = ("latency", "throughput")
 Storage = Literal["none", "file", "mooncake"]
 STORAGES: Final = ("none", "file", "mooncake")
 
+AllToAll = Literal["none", "deepep"]
+ALL_TO_ALLS: Final = ("none", "deepep")
+
 KvType = Literal["bf16", "fp8_e4m3"]
 KV_TYPES: Final = ("bf16", "fp8_e4m3")
 

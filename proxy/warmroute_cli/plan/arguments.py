@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from warmroute_backend.plan.words import CACHE_DIR, KV_TYPES, OBJECTIVES, RDMA_RESOURCE, STORAGES
+from warmroute_backend.plan.words import ALL_TO_ALLS, CACHE_DIR, KV_TYPES, OBJECTIVES, RDMA_RESOURCE, STORAGES
 from warmroute_cli.arguments import above_zero, count, wants
 
 
@@ -59,6 +59,8 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tp", type=count, metavar="N", help="GPUs of an engine")
     group.add_argument("--attention-dp", type=groups, metavar="N|P+D", help="attention groups of an engine, or of both")
     group.add_argument("--dcp", type=count, metavar="N", help="GPUs that divide latent KV (--dcp-size)")
+    group.add_argument("--pp", type=count, metavar="N", help="pipeline stages of engines that compute prompts")
+    group.add_argument("--all-to-all", choices=ALL_TO_ALLS, help="exchange of expert tokens (--moe-a2a-backend)")
     group.add_argument("--chunk", type=count, metavar="TOKENS", help="--chunked-prefill-size")
     group.add_argument("--kv-dtype", choices=KV_TYPES)
     group.add_argument("--mem-fraction", type=share, metavar="SHARE", help="--mem-fraction-static")
@@ -67,6 +69,7 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--storage", choices=STORAGES, help="storage tier of HiCache")
     group.add_argument("--lmcache", action="store_true", help="LMCache instead of HiCache")
     group.add_argument("--speculation", choices=("on", "off"))
+    group.add_argument("--draft-steps", type=count, metavar="N", help="drafts of a step (--speculative-num-steps)")
 
 
 def _add_site(group: argparse._ArgumentGroup) -> None:

@@ -19,9 +19,11 @@ from warmroute_backend.plan.choose import average_load, make_plan
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.layout import default_kv_type
+from warmroute_backend.plan.memory import takes_deepep
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.request import AGGREGATED, WHOLE_GROUP, PlanRequest
-from warmroute_backend.plan.speculation import draft_of
+from warmroute_backend.plan.speculation import PUBLISHED_STEPS
+from warmroute_backend.plan.words import AllToAll
 from warmroute_cli.plan.sizing import SATURATED, Sizing, Speeds, simulate, speeds
 from warmroute_cli.plan.targets import Targets
 from warmroute_cli.plan.traffic import AVERAGE
@@ -34,6 +36,9 @@ LEAST_PLAYED: Final = 3
 """Plans that are played where the bounds of all say that they do not keep up: the best of them is shown."""
 
 LEAST_CHUNK_TOKENS: Final = 2048
+DRAFT_STEPS: Final = (1, 2, 5)
+LEAST_GAIN: Final = 1.05
+"""Times which other drafts or tiers have to be better than the usual ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +121,14 @@ def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, b
     made.sort(key=lambda each: _bound(step, each.least))
     hopeful = [each for each in made if not bounded or _ruled_out(each.least, targets, found.ruled_out) is None]
     for candidate, plan, least in hopeful[:MOST_PLAYED] or made[:LEAST_PLAYED]:
-        if bounded and found.played and not found.best.missed and _bound(step, least) >= _goal(step, found.best):
+        if bounded and found.played and not found.best.missed and _bound(step, least) >= _weighed(step, found.best):
             found.ruled_out["slower than the best, even alone"] += 1
             continue
         _add(found, step, candidate, plan, trace, targets)
     if len(hopeful) > MOST_PLAYED:
         found.ruled_out["less promising than the simulated ones"] += len(hopeful) - MOST_PLAYED
     if found.played:
-        _vary(found, step, trace, targets)
+        _vary(found, step, trace, targets, bounded=bounded)
 
 
 def _add(found: Search, step: PlanRequest, candidate: PlanRequest, plan: Plan, trace: Trace, targets: Targets) -> None:
@@ -132,23 +137,52 @@ def _add(found: Search, step: PlanRequest, candidate: PlanRequest, plan: Plan, t
     found.played.sort(key=lambda each: _score(step, each))
 
 
-def _vary(found: Search, step: PlanRequest, trace: Trace, targets: Targets) -> None:
-    """Play the best with half the chunk, since a running answer waits for one chunk of a prompt, and without drafts."""
-    best, shape = found.best.request, found.best.plan.engines[0].shape
-    varied = []
-    if step.chunk_tokens is None and shape.chunk_tokens // 2 >= LEAST_CHUNK_TOKENS * shape.attention_dp:
-        varied.append(replace(best, chunk_tokens=shape.chunk_tokens // 2))
-    if step.speculation is None and draft_of(step.model) is not None:
-        varied.append(replace(best, speculation=False))
-    for candidate in varied if not step.lmcache else []:
-        with suppress(PlanError):
-            plan = make_plan(candidate)
-            if all(_key(plan) != _key(each.plan) for each in found.played):
+def _vary(found: Search, step: PlanRequest, trace: Trace, targets: Targets, *, bounded: bool) -> None:
+    """Play the best with what its division does not depend on, one after the other: half the chunk, since a running
+    answer waits for one chunk of a prompt; other numbers of drafts; other tiers."""
+    rate = step.traffic.requests_per_s if step.traffic is not None else 0.0
+    for variants in (_chunks, _drafts, _tiers) if not step.lmcache else ():
+        for candidate in variants(step, found.best):
+            with suppress(PlanError):
+                plan = make_plan(candidate)
+                if any(_key(plan) == _key(each.plan) for each in found.played):
+                    continue
+                least = speeds(plan, average_load(candidate), rate, alike=trace.name == AVERAGE)
+                if bounded and _ruled_out(least, targets, found.ruled_out) is not None:
+                    continue
                 _add(found, step, candidate, plan, trace, targets)
 
 
+def _chunks(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
+    shape = best.plan.engines[0].shape
+    if step.chunk_tokens is None and shape.chunk_tokens // 2 >= LEAST_CHUNK_TOKENS * shape.attention_dp:
+        yield replace(best.request, chunk_tokens=shape.chunk_tokens // 2)
+
+
+def _drafts(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
+    """Where the best drafts: none, one, two and five drafts of a step. A built-in layer has learnt to draft one token,
+    so that its accept length at three steps says nothing of more."""
+    if best.plan.engines[-1].speculation is None:
+        return
+    if step.speculation is None:
+        yield replace(best.request, speculation=False)
+    most = PUBLISHED_STEPS if best.plan.engines[-1].shape.draft_is_mtp else max(DRAFT_STEPS)
+    for steps in DRAFT_STEPS if step.draft_steps is None else ():
+        if steps <= most:
+            yield replace(best.request, draft_steps=steps)
+
+
+def _tiers(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
+    """Without host memory, and with or without the shared store. A file tier is played by nothing, since the size and
+    speed of the disk are not known."""
+    if step.hicache is None and step.storage is None:
+        yield replace(best.request, hicache=False)
+    if step.hicache is not False and step.storage is None:
+        yield replace(best.request, storage="none" if step.cluster.nodes > 1 else "mooncake")
+
+
 def _key(plan: Plan) -> tuple[object, ...]:
-    return tuple((engine.shape, engine.fraction, engine.ep) for engine in plan.engines)
+    return tuple((engine.shape, engine.fraction, engine.ep, engine.hicache, engine.storage) for engine in plan.engines)
 
 
 def _ruled_out(least: Speeds, targets: Targets, reasons: Counter[str]) -> str | None:
@@ -179,7 +213,15 @@ def _bound(step: PlanRequest, least: Speeds) -> float:
 def _score(step: PlanRequest, found: PlayedPlan) -> tuple[bool, float, float, int, str]:
     """The smaller the better; of equal ones, the one with the fewest words."""
     sizing = found.sizing
-    return bool(found.missed), -sizing.played, _goal(step, found), len(sizing.division), sizing.division
+    return bool(found.missed), -sizing.played, _weighed(step, found), len(sizing.division), sizing.division
+
+
+def _weighed(step: PlanRequest, found: PlayedPlan) -> float:
+    """The goal, raised for drafts and tiers that are not the usual ones: a gain below the noise is no reason."""
+    asked = found.request
+    unusual = (asked.draft_steps, asked.hicache, asked.storage)
+    usual = (step.draft_steps, step.hicache, step.storage)
+    return _goal(step, found) * LEAST_GAIN ** sum(one != other for one, other in zip(unusual, usual, strict=True))
 
 
 def _goal(step: PlanRequest, found: PlayedPlan) -> float:
@@ -191,25 +233,41 @@ def _goal(step: PlanRequest, found: PlayedPlan) -> float:
 
 def candidates(step: PlanRequest) -> Iterator[PlanRequest]:
     """The request with every choice that it leaves open."""
-    for tp, split in product(_sizes(step), _splits(step)):
-        sides = [gpus for gpus in split or () if gpus] or [step.cluster.gpus]
-        if tp is not None and any(gpus % tp for gpus in sides):  # some would have nothing to do
+    for (tp, pp, all_to_all), split in product(_sizes(step), _splits(step)):
+        of_size = replace(step, tp=tp, pp=pp, all_to_all=all_to_all, split=split, compared=True)
+        if not of_size.is_even:  # some would have nothing to do
             continue
-        of_size = replace(step, tp=tp, split=split, compared=True)
         for groups, decode_groups in _groups(of_size):
             yield replace(of_size, attention_dp=groups, decode_dp=decode_groups)
 
 
-def _sizes(step: PlanRequest) -> list[int | None]:
-    """GPUs of an engine: powers of two, over whole nodes where there are several."""
-    if step.tp is not None or step.lmcache:
-        return [step.tp]
-    sizes: list[int | None] = []
-    size = 1
-    while size <= step.cluster.gpus:
-        sizes.append(size)
-        size *= 2
-    return sizes
+class Size(NamedTuple):
+    """GPUs of an engine, or of a stage; None: all of a side. How many stages, and how tokens reach experts."""
+
+    tp: int | None
+    pp: int | None = None
+    all_to_all: AllToAll | None = None
+
+
+def _sizes(step: PlanRequest) -> list[Size]:
+    """Engines of 1, 2, 4 ... GPUs. Over several nodes also pipeline stages of a node each, and DeepEP on as many GPUs
+    as a side has: inside a node it costs memory, and its exchange costs as much as SGLang's."""
+    if step.lmcache:
+        return [Size(step.tp, step.pp, step.all_to_all)]
+    cluster = step.cluster
+    sizes = [step.tp] if step.tp is not None else [1 << power for power in range(cluster.gpus.bit_length())]
+    found = [Size(size, step.pp, step.all_to_all) for size in sizes if size <= cluster.gpus]
+    if step.all_to_all == "deepep" and step.tp is None:
+        return [Size(None, None, "deepep"), *found]
+    if cluster.nodes == 1 or step.tp is not None:
+        return found
+    if step.pp is None and not step.speculation and not step.divides_kv:
+        stages = [1 << power for power in range(1, cluster.nodes.bit_length())]
+        found += [Size(cluster.per_node, pp, step.all_to_all) for pp in stages if step.all_to_all is None]
+    if step.all_to_all is None and not step.has_stages and takes_deepep(cluster.gpu, step.model):
+        found.append(Size(None, None, "deepep"))
+        found += [Size(size, None, "deepep") for size in sizes if cluster.per_node < size < cluster.gpus]
+    return found
 
 
 def _splits(step: PlanRequest) -> list[tuple[int, int] | None]:
@@ -225,7 +283,8 @@ def _splits(step: PlanRequest) -> list[tuple[int, int] | None]:
 def _groups(step: PlanRequest) -> Iterable[tuple[int | None, int | None]]:
     """Attention groups of prefill, or of all, and of decode: divisors of an engine's GPUs, where latent KV is the same
     on all GPUs of a group; else what the layout prefers."""
-    if step.attention_dp is not None or not step.model.is_latent or step.lmcache or step.tp is None:
+    plain = step.model.is_latent and not step.lmcache and step.all_to_all != "deepep"
+    if step.attention_dp is not None or not plain or step.tp is None:
         return [(step.attention_dp, step.decode_dp)]
     divisors = [1 << power for power in range(step.tp.bit_length())]
     if step.split in {None, AGGREGATED}:

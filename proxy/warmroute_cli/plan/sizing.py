@@ -17,15 +17,16 @@ from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.layout import default_chunk, default_kv_type
 from warmroute_backend.plan.memory import default_fraction, requests_held
 from warmroute_backend.plan.request import PlanRequest
-from warmroute_backend.plan.speculation import draft_of
+from warmroute_backend.plan.speculation import PUBLISHED_STEPS, draft_of
 from warmroute_backend.plan.speed import Load, costs, decode_step_s, prefill_tokens_per_s, transfer_gb_s
-from warmroute_backend.plan.tiers import host_tokens
+from warmroute_backend.plan.tiers import default_storage, host_tokens, store_tokens
 from warmroute_cli.plan.traffic import warm_up_share
 from warmroute_proxy.replay.fleet import ReplayFleet, Worker
 from warmroute_proxy.replay.production import Production, Proxies
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.simulation import Simulation, make_scheduler
 from warmroute_proxy.replay.split import SplitSimulation
+from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Trace
 
 _FRACTION_DIGIT: Final = 0.0005
@@ -111,7 +112,9 @@ def _played(plan: Plan, request: PlanRequest, trace: Trace, *, to_its_end: bool 
         raise PlanError(f"{trace.name}: a request of {largest:,} tokens does not fit a rank's {least:,}.")
     fleet = ReplayFleet(workers)
     tiers = any(engine.hicache is not None for engine in plan.engines)
-    policy = Production(fleet, trace, Proxies(host_cache=tiers, queue=True, memory_wait_s=MEMORY_WAIT_S), [])
+    stores = any(engine.storage == "mooncake" for engine in plan.engines)
+    proxies = Proxies(host_cache=tiers, store=stores, queue=True, memory_wait_s=MEMORY_WAIT_S)
+    policy = Production(fleet, trace, proxies, [])
     kind = SplitSimulation if plan.is_split else Simulation
     share = warm_up_share(trace)
     simulation = kind(trace, fleet, policy, skip_share=share)
@@ -149,7 +152,8 @@ def engine_costs(plan: Plan, engine: PlannedEngine, load: Load) -> Costs:
 
 
 def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
-    index = 0
+    index, stored = 0, store_tokens(plan) // block_tokens
+    store = Store(stored) if stored else None
     for engine in plan.engines:
         cost = engine_costs(plan, engine, load)
         for _ in range(engine.ranks):
@@ -160,7 +164,7 @@ def _workers(plan: Plan, load: Load, block_tokens: int) -> Iterable[Worker]:
                 block_tokens,
                 max_running=engine.shape.running_requests // engine.ranks,
                 costs=cost,
-                host=HostTier(host) if host and engine.role != "decode" else None,
+                host=HostTier(host, store) if host and engine.role != "decode" else None,
             )
             yield Worker(index, "", engine.role, scheduler)
             index += 1
@@ -255,6 +259,14 @@ def division(plan: Plan) -> str:
     tail += f", fraction {engine.fraction:.2f}" if abs(engine.fraction - default) > _FRACTION_DIGIT else ""
     if draft_of(plan.model) is not None and engine.speculation is None:
         tail += ", no drafts"
+    elif engine.speculation is not None and engine.speculation.steps != PUBLISHED_STEPS:
+        tail += f", drafts of {engine.speculation.steps}"
+    hosts = any(each.hicache is not None for each in plan.engines)
+    stores = "mooncake" if any(each.storage == "mooncake" for each in plan.engines) else "none"
+    if not hosts and not engine.lmcache:
+        tail += ", no HiCache"
+    elif stores != default_storage(plan.cluster):
+        tail += ", store" if stores == "mooncake" else ", no store"
     return " + ".join(sides) + tail
 
 
@@ -263,6 +275,8 @@ def _side(plan: Plan, role: Role) -> str:
     shape = engines[0].shape
     groups = f", {shape.attention_dp} groups" if shape.attention_dp > 1 else ""
     groups += f", KV over {shape.dcp}" if shape.dcp > 1 else ""
+    groups += f", {shape.pp} stages" if shape.pp > 1 else ""
+    groups += ", DeepEP" if shape.all_to_all == "deepep" else ""
     chunk = ""
     if role != "decode" and shape.chunk_tokens != default_chunk(plan.cluster.gpu, shape.attention_dp):
         chunk = f", chunk {shape.chunk_tokens / 1024:.3g}k"

@@ -17,6 +17,7 @@ from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.memory import default_fraction
 from warmroute_backend.plan.models import MODELS, known_model
 from warmroute_backend.plan.request import PlanRequest
+from warmroute_backend.plan.speed import overlaps
 from warmroute_backend.sglang import installation
 
 RESOLVE = Path(__file__).with_name("resolve.py")
@@ -35,7 +36,7 @@ DRAFT = {
 }
 """What SGLang reads of a draft model while it resolves: that it is one."""
 
-DOES_NOT_FIT = {("kimi-k2-instruct", "8xH200")}
+DOES_NOT_FIT = {("kimi-k2-instruct", "8xH200"), ("deepseek-v4-pro", "8xH200")}
 
 
 class Wanted(NamedTuple):
@@ -45,6 +46,11 @@ class Wanted(NamedTuple):
     gpus: str
     options: dict[str, Any]
 
+
+RECIPE: dict[str, Any] = {
+    "all_to_all": "deepep", "split": (32, 72), "objective": "throughput", "context_tokens": 4500,
+}  # fmt: skip
+"""LMSYS's: prefill on 4 nodes, decode on 9 (sgl-project/sglang#6017)."""
 
 WANTED = [
     *(
@@ -67,8 +73,22 @@ WANTED = [
     Wanted("kimi-k2.5", "8xH200", {"kv_type": "fp8_e4m3", "storage": "mooncake"}),
     Wanted("deepseek-v3.2", "8xH200", {"kv_type": "fp8_e4m3", "hicache": False}),
     Wanted("deepseek-v3.2", "8xB300", {"objective": "throughput"}),
+    Wanted("deepseek-r1", "13x8xH100", {**RECIPE, "speculation": False}),
+    Wanted("deepseek-r1", "13x8xH100", RECIPE),
+    Wanted("deepseek-v3.2", "8x8xH200", {"all_to_all": "deepep", "split": (32, 32)}),
+    Wanted("glm-5", "2x8xH200", {"all_to_all": "deepep", "split": (0, 0)}),
+    Wanted("qwen3-235b-2507", "2x8xH200", {"all_to_all": "deepep", "split": (0, 0)}),
+    Wanted("kimi-k2-instruct", "2x8xH200", {"pp": 2, "split": (0, 0)}),
+    Wanted("deepseek-r1", "4x8xH200", {"pp": 2, "split": (16, 16), "tp": 8}),
+    Wanted("llama-4-scout", "2xH200", {"pp": 2, "tp": 1, "context_tokens": 8192}),
 ]
 """MI300X is not among them: SGLang asks for ROCm's own libraries while it resolves."""
+
+
+DIVISION = (
+    "tp_size", "attn_dp_size", "ep_size", "page_size", "pp_size", "moe_a2a_backend", "ep_num_redundant_experts",
+    "enable_two_batch_overlap",
+)  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -101,7 +121,7 @@ def cases(folder: Path) -> Iterator[Case]:
         request = PlanRequest(known_model(name), parse_cluster(gpus), site=Site(str(model)), **options)
         plan = make_plan(request)
         for engine in plan.engines:
-            for rank in range(engine.nodes):
+            for rank in sorted({0, engine.nodes - 1}):
                 command = argv(plan, engine, rank)[len(LAUNCH) :]
                 if "--speculative-draft-model-path" in command:
                     command[command.index("--speculative-draft-model-path") + 1] = str(folder / "draft")
@@ -179,12 +199,16 @@ def test_every_command_line_is_parsed_and_resolved(outcomes: list[Outcome]) -> N
 def test_what_is_resolved_is_what_the_plan_says(outcomes: list[Outcome]) -> None:
     for case, _, resolved in of(outcomes, "sound"):
         engine, shape = case.engine, case.engine.shape
-        found = {name: resolved[name] for name in ("tp_size", "attn_dp_size", "ep_size", "page_size")}
+        found = {name: resolved[name] for name in DIVISION}
         assert found == {
             "tp_size": shape.tp,
             "attn_dp_size": shape.attention_dp,
             "ep_size": engine.ep,
             "page_size": shape.page_tokens,
+            "pp_size": shape.pp,
+            "moe_a2a_backend": shape.all_to_all,
+            "ep_num_redundant_experts": shape.redundant_experts,
+            "enable_two_batch_overlap": overlaps(case.plan.model, shape),
         }, case.name
         assert resolved["mem_fraction_static"] == pytest.approx(engine.fraction, abs=0.0006), case.name
         assert resolved["chunked_prefill_size"] == shape.chunk_tokens // shape.attention_dp, case.name
@@ -210,6 +234,8 @@ def test_tiers_and_drafts_are_kept_as_they_were_asked_for(outcomes: list[Outcome
 def test_without_the_flag_sglang_chooses_the_fraction_that_the_formula_gives(outcomes: list[Outcome]) -> None:
     for case, error, resolved in of(outcomes, "bare"):
         assert error is None, case.name
+        if case.engine.shape.all_to_all == "deepep":  # SGLang's rule leaves nothing where groups are many
+            continue
         gpu, model = case.plan.cluster.gpu, case.plan.model
         expected = default_fraction(gpu, model, case.engine.shape)
         assert resolved["mem_fraction_static"] == pytest.approx(expected, abs=1e-6), case.name

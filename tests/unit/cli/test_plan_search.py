@@ -58,7 +58,8 @@ def test_a_bound_is_not_above_what_was_played() -> None:
 def test_memory_is_found_where_the_first_choice_has_too_little() -> None:
     """60,000 tokens a second on one node: KV of 16 bits answers after a minute, of 8 bits after seconds."""
     traffic = Traffic(60_000, 400, 1.0, 0.9)
-    found = search(request("kimi-k2.5", "8xH200", traffic), average_trace(traffic), Targets())
+    asked = request("kimi-k2.5", "8xH200", traffic, storage="none")
+    found = search(asked, average_trace(traffic), Targets())
     assert found.best.missed == ()
     assert found.best.sizing.ttft_p90_s < 10
     assert found.best.plan.engines[0].shape.kv_type == "fp8_e4m3"
@@ -71,6 +72,39 @@ def test_equal_words_are_not_equal_plans() -> None:
     """Each side of a split has its own attention groups, and each combination is compared."""
     groups = {(each.attention_dp, each.decode_dp) for each in candidates(request("kimi-k2.5", "2x8xH200", tp=8))}
     assert {(8, 8), (1, 8), (8, 1), (1, 1), (8, None)} <= groups
+
+
+def test_over_nodes_stages_and_wide_experts_are_compared() -> None:
+    r1 = [*candidates(request("deepseek-r1", "13x8xH100"))]
+    assert any(each.all_to_all == "deepep" and each.split == (32, 72) and each.tp is None for each in r1)
+    assert any(each.pp == 2 and each.tp == 8 for each in candidates(request("kimi-k2-instruct", "2x8xH200")))
+    assert not any(each.all_to_all == "deepep" or each.pp for each in candidates(request("deepseek-r1", "8xH200")))
+
+
+def test_wide_experts_decode_more_than_engines_of_two_nodes() -> None:
+    """LMSYS: 5.2 times the tokens of TP 16 on the same GPUs, of which the kernels of then are a part."""
+    traffic = Traffic(2000, 100, 100.0, 0.0)
+    asked = request("deepseek-r1", "12x8xH100", traffic, objective="throughput", split=(32, 64), speculation=False)
+    wide, narrow = (
+        speeds(make_plan(each), average_load(each), traffic.requests_per_s)
+        for each in (replace(asked, all_to_all="deepep"), replace(asked, tp=16))
+    )
+    assert wide.decode_utilisation < narrow.decode_utilisation / 1.5
+
+
+def test_bounds_leave_out_nothing_that_is_better_over_nodes() -> None:
+    traffic = Traffic(8000, 100, 8.0, 0.5)
+    asked = request("deepseek-r1", "2x8xH200", traffic, split=AGGREGATED, hicache=False, speculation=False)
+    bounded, exhaustive = (search(asked, average_trace(traffic), Targets(), bounded=each) for each in (True, False))
+    assert bounded.best.sizing == exhaustive.best.sizing
+    assert {each.plan.engines[0].shape.pp for each in exhaustive.played} >= {1, 2}
+    assert {each.plan.engines[0].shape.all_to_all for each in exhaustive.played} == {"none", "deepep"}
+
+
+def test_drafts_and_tiers_are_dimensions() -> None:
+    found = search(request("gpt-oss-120b", "2xH100", split=AGGREGATED), average_trace(TRAFFIC), Targets())
+    tails = {each.sizing.division.rpartition(", ")[2] for each in found.played}
+    assert {"no drafts", "drafts of 1", "drafts of 5", "no HiCache", "store"} <= tails
 
 
 def test_the_first_choice_stays_where_it_reaches_the_targets() -> None:
@@ -96,9 +130,8 @@ def test_a_target_near_the_figure_may_be_reached(times: float, word: str) -> Non
 
 def test_a_division_that_is_asked_for_is_not_compared() -> None:
     asked = request("gpt-oss-120b", "8xH100", split=AGGREGATED, tp=8, speculation=False, chunk_tokens=8192)
-    assert [each.sizing.division for each in search(asked, average_trace(TRAFFIC), Targets()).played] == [
-        "1 aggregated, no drafts"
-    ]
+    played = search(replace(asked, hicache=True, storage="none"), average_trace(TRAFFIC), Targets()).played
+    assert [each.sizing.division for each in played] == ["1 aggregated, no drafts"]
 
 
 def test_prices_pay_for_the_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

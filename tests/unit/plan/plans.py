@@ -35,6 +35,12 @@ KINDS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "eight small engines": ("gpt-oss-120b", "8xH200", {"objective": "throughput"}),
     "LMCache": ("glm-4.6", "8xH200", {"lmcache": True}),
     "divided KV": ("kimi-k2.5", "8xH200", {"dcp": 8, "traffic": TRAFFIC}),
+    "wide experts": (
+        "deepseek-r1",
+        "13x8xH100",
+        {"split": (32, 72), "all_to_all": "deepep", "objective": "throughput", "context_tokens": 4500, "site": CABLED},
+    ),
+    "pipeline stages": ("kimi-k2-instruct", "2x8xH200", {"pp": 2, "split": (0, 0)}),
     "files": ("qwen3-coder-480b", "8xB200", {"storage": "file"}),
 }
 

@@ -149,11 +149,15 @@ class Speed:
     source: str
     kv_type: KvType = "bf16"
     is_fitted: bool = False
+    redundant_experts: int = 0
+    """Of DeepEP, by which the engine exchanges tokens if there are any."""
+    two_batches: bool = True
 
 
 INFERENCEX: Final = f"{GITHUB}/SemiAnalysisAI/InferenceX/issues/870"
 TENSTORRENT: Final = f"{GITHUB}/tenstorrent/tt-inference-server/issues/356"
 LARGE_EP: Final = "https://lmsys.org/blog/2025-05-05-large-scale-ep/"
+K2_EP: Final = "https://lmsys.org/blog/2025-07-20-k2-large-scale-ep/"
 
 SPEEDS: Final = (
     Speed("DeepSeek-R1, 8 H200, batch 8", "deepseek-r1", "H200", 8, 1, 8, 1024, 1024, 12.8, INFERENCEX),
@@ -167,9 +171,68 @@ SPEEDS: Final = (
     Speed("the same after 4,096 tokens", "deepseek-r1", "H100", 16, 1, 1, 4096, 128, 23.7, TENSTORRENT),
     Speed("the same after 8,192 tokens", "deepseek-r1", "H100", 16, 1, 1, 8192, 128, 24.0, TENSTORRENT),
     Speed(
-        "DeepSeek-V3, 72 H100 with whole experts, batch 256", "deepseek-v3.1", "H100", 72, 72, 256, 2000, 100,
-        256 * 8 / 22_282 * 1e3, LARGE_EP,
+        "DeepSeek-V3, 72 H100 by DeepEP, batch 256 in two halves", "deepseek-v3.1", "H100", 72, 72, 256, 2000, 100,
+        256 * 8 / 22_282 * 1e3, LARGE_EP, redundant_experts=32, is_fitted=True,
+    ),
+    Speed(
+        "the same in one", "deepseek-v3.1", "H100", 72, 72, 256, 2000, 100, 256 * 8 / (22_310 / 1.255) * 1e3, LARGE_EP,
+        redundant_experts=32, two_batches=False,
+    ),
+    Speed(
+        "DeepSeek-V3, DeepSeek's profile: 128 H800 by DeepEP, batch 128", "deepseek-v3.1", "H100", 128, 128, 128, 4096,
+        0, 128 * 8 / 18_598 * 1e3, LARGE_EP, redundant_experts=32,
+    ),
+    Speed(
+        "Kimi-K2, 96 H200 by DeepEP, batch 480", "kimi-k2-instruct", "H200", 96, 96, 480, 2000, 100,
+        480 * 8 / 24_000 * 1e3, K2_EP, redundant_experts=96,
     ),
     Speed("DeepSeek-V3, prompts", "deepseek-v3.1", "H100", 8, 1, 0, 4096, 1, 52_300, LARGE_EP, is_fitted=True),
+    *(
+        Speed(
+            f"DeepSeek-V3, prompts of {tokens:,}, 32 H100 by DeepEP", "deepseek-v3.1", "H100", 32, 32, 0, tokens, 1,
+            published, LARGE_EP, redundant_experts=32, is_fitted=True,
+        )
+        for tokens, published in ((1024, 57_674), (2048, 54_543), (4096, 50_302))
+    ),
+    Speed(
+        "Kimi-K2, prompts of 2,000, 32 H200 by DeepEP", "kimi-k2-instruct", "H200", 32, 32, 0, 2000, 1, 56_000, K2_EP,
+        redundant_experts=32,
+    ),
 )  # fmt: skip
-"""LMSYS: 22,282 tokens a second and node with 9 nodes for decode; 52,300 of 4,096 tokens each with 4 for prefill."""
+"""LMSYS: tokens a second and node. Redundant experts for K2's prompts are not named; speeds hardly depend on them.
+Prompts of one deployment count as fitted together."""
+
+
+ACCEPTED_SOURCE: Final = (
+    f"{GITHUB}/SemiAnalysisAI/InferenceX/blob/ce4e6f073750328525786d1e799f86c3745abf90/golden_al_distribution/"
+    "minimaxm3_eagle3.yaml"
+)
+ACCEPTED: Final = {1: 1.78, 2: 2.38, 3: 2.83, 4: 3.11, 5: 3.35, 6: 3.45, 7: 3.53, 8: 3.74}
+"""Drafts of a step -> tokens that it brings: MiniMax-M3 with EAGLE3, coding prompts of SPEED-Bench, thinking on."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How many times the prompt tokens a second of one pipeline stage an engine with more of them computes."""
+
+    what: str
+    model: str
+    tp: int
+    pp: int
+    chunk_tokens: int
+    published: float
+    tokens: int = 131_072
+    gpu: str = "H20"
+    is_fitted: bool = False
+
+
+PIPELINE: Final = "https://lmsys.org/blog/2026-01-15-chunked-pipeline/"
+
+SCALINGS: Final = (
+    Scaling("DeepSeek-V3.1, TP 32 on four nodes over TP 8", "deepseek-v3.1", 32, 1, 12_288, 2.54, is_fitted=True),
+    Scaling("DeepSeek-V3.1, TP 8 in 4 stages, chunks of 4,096", "deepseek-v3.1", 8, 4, 4096, 3.20),
+    Scaling("the same, chunks of 12,288", "deepseek-v3.1", 8, 4, 12_288, 2.54 * 1.184),
+    Scaling("Qwen3-235B, TP 4 in 8 stages, chunks of 6,144", "qwen3-235b", 4, 8, 6144, 8 * 0.696),
+)
+"""LMSYS, with H20: 128K tokens, averaged over 16 prompts. Ratios only: seconds of H20 are off by 1.8 times, since its
+kernels reach a larger share of its small peak than those of H100."""

@@ -26,6 +26,8 @@ CLUSTERS: list[tuple[str, dict[str, Any]]] = [
     ("2x8xH200", {"split": (8, 8)}),
     ("2x8xH200", {"attention_dp": 8, "storage": "mooncake"}),
     ("4x8xB200", {"split": (8, 24)}),
+    ("2x8xH200", {"split": (0, 0), "pp": 2, "storage": "mooncake"}),
+    ("4x8xH200", {"split": (16, 16), "all_to_all": "deepep"}),
 ]
 
 
@@ -55,7 +57,7 @@ def test_all_processes_of_a_node_pin_no_more_than_it_has(model: str, gpus: str, 
     files = deployment_files(made, model, "")
     for node in range(made.cluster.nodes):
         here = [engine for engine in made.engines if engine.node <= node < engine.node + engine.nodes]
-        ranks = [(engine, engine.shape.tp // engine.nodes) for engine in here]
+        ranks = [(engine, engine.shape.gpus // engine.nodes) for engine in here]
         pinned = sum(pinned_bytes(made, files, engine) * count for engine, count in ranks)
         assert pinned <= (made.cluster.gpu.host_memory_gib - RESERVE_GIB) * 2**30
     assert problems(made) == []

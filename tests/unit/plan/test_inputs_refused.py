@@ -32,7 +32,7 @@ def test_a_number_of_gpus_that_no_node_has_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "architecture", ["Qwen3_5MoeForConditionalGeneration", "DeepseekV4ForCausalLM", "NewForCausalLM"]
+    "architecture", ["Qwen3_5MoeForConditionalGeneration", "KimiLinearForCausalLM", "NewForCausalLM"]
 )
 def test_a_family_without_a_formula_is_refused_by_name(architecture: str) -> None:
     config = {"architectures": [architecture]}
@@ -48,6 +48,11 @@ def test_a_missing_or_wrong_number_is_named(change: dict[str, object]) -> None:
 def test_an_unknown_quantisation_is_refused() -> None:
     config = {**MODELS["deepseek-r1"].config, "quantization_config": {"quant_method": "new"}}
     assert "'new'" in refusal(lambda: model_from_config(config, "it", "it", 1))
+
+
+def test_ratios_of_a_later_pool_are_refused() -> None:
+    config = {**MODELS["deepseek-v4-flash"].config, "compress_ratios": [0, 2, 4] * 15}
+    assert "compress_ratios" in refusal(lambda: model_from_config(config, "it", "it", 1))
 
 
 def test_layers_that_share_an_indexer_must_be_listed() -> None:

@@ -4,14 +4,26 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
-from scripts.plans import rooflined
-from tests.unit.plan.published import CAPACITIES, LLAMA_8B, SIZES, SPEEDS, Capacity, Size, Speed
+from scripts.plans import rooflined, scaled
+from tests.unit.plan.published import (
+    ACCEPTED,
+    CAPACITIES,
+    LLAMA_8B,
+    SCALINGS,
+    SIZES,
+    SPEEDS,
+    Capacity,
+    Scaling,
+    Size,
+    Speed,
+)
 
-from warmroute_backend.plan.cache import cell_bytes, value_bytes
+from warmroute_backend.plan.cache import COMPRESSED_ROW_BYTES, cell_bytes, state_bytes, value_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
 from warmroute_backend.plan.memory import EngineShape, default_fraction, memory
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.models import MODELS, known_model
+from warmroute_backend.plan.speculation import Draft, accepted_tokens
 from warmroute_backend.plan.weights import loaded_bytes, weights
 from warmroute_backend.plan.words import KvType
 from warmroute_cli.plan.targets import UNCERTAIN
@@ -55,6 +67,27 @@ def test_a_published_speed_is_near_the_rooflines(speed: Speed) -> None:
     assert rooflined(speed) == pytest.approx(speed.published, rel=0.1 if speed.is_fitted else MOST_SPEED_ERROR)
 
 
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda scaling: scaling.what)
+def test_published_gains_of_more_nodes_are_near_the_rooflines(scaling: Scaling) -> None:
+    """TP over nodes, and pipeline stages."""
+    assert scaled(scaling) == pytest.approx(scaling.published, rel=0.02 if scaling.is_fitted else 0.15)
+
+
+@pytest.mark.parametrize("steps", ACCEPTED)
+def test_other_numbers_of_drafts_bring_what_was_published(steps: int) -> None:
+    draft = Draft("EAGLE3", "", 1, 0, ACCEPTED[3], "")
+    assert accepted_tokens(draft, steps) == pytest.approx(ACCEPTED[steps], rel=0.1)
+
+
+def test_lmsys_wide_decode_holds_its_batch() -> None:
+    """DeepSeek on 72 H100 with fraction 0.835: a batch of 256 with 2,100 tokens each ran (sgl-project/sglang#6017)."""
+    shape = EngineShape(
+        "decode", 72, 72, 8192, 18_432, 256, "bf16", 64, all_to_all="deepep", redundant_experts=32
+    )  # fmt: skip
+    found = memory(GPUS["H100"], known_model("deepseek-r1"), shape, 0.835)
+    assert 1.0 <= found.tokens / (256 * 2100) <= 1.1
+
+
 @pytest.mark.parametrize(("draft_gib", "least"), [(0.0, 0.9113), (3.07, 0.9335)])
 def test_the_least_fraction_is_that_of_sglangs_error(draft_gib: float, least: float) -> None:
     """DeepSeek-V4-Pro on 8 H200: 12.25 GiB are free after 125.65 GiB of weights (SemiAnalysisAI/InferenceX#2128)."""
@@ -77,6 +110,17 @@ def test_a_prompt_of_qwen3_235b_on_eight_gpus_moves_as_many_bytes_as_mooncake_me
     """32K tokens are 12.62 GB with 4 KV heads repeated on 8 GPUs (Mooncake, sglang-benchmark-results-v1.md)."""
     cell = cell_bytes(known_model("qwen3-235b"), "bf16", 8)
     assert 8 * cell * 32_768 / 1e9 == pytest.approx(12.62, abs=0.005)
+
+
+def test_compressed_kv_has_the_bytes_that_sglang_computes() -> None:
+    """A page of 256 rows has 149,760 bytes in the log of sgl-project/sglang#26783; sums are those of
+    `DSV4PoolConfigurator`, computed by hand for 61 layers: 30 of ratio 4, 31 of 128."""
+    assert COMPRESSED_ROW_BYTES * 256 == 149_760
+    pro = known_model("deepseek-v4-pro")
+    assert (pro.layers, pro.quarter_layers, pro.coarse_layers) == (61, 30, 31)
+    by_hand = 0.1 * (61 * 585 + 30 * 320) + 30 * (585 + 132) / 4 + 31 * 864 / 128
+    assert cell_bytes(pro, "fp8_e4m3", 1, window_ratio=0.1) == pytest.approx(by_hand)
+    assert state_bytes(pro, 64, drafts=False) == 31 * 8576 * 4096
 
 
 def full_only_bytes(model: Model, kv_type: KvType) -> int:
@@ -106,7 +150,7 @@ def test_cloudflares_kimi_fits_a_lean_engine_and_not_sglangs_defaults() -> None:
     assert memory(gpu, model, shape, default_fraction(gpu, model, shape)).pool < 0
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].checkpoint_bytes])
 def test_counted_weights_are_those_of_the_checkpoint(name: str) -> None:
     model = known_model(name)
     assert weights(replace(model, checkpoint_bytes=0)).total == pytest.approx(model.checkpoint_bytes, rel=0.01)
@@ -114,7 +158,11 @@ def test_counted_weights_are_those_of_the_checkpoint(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "tp", "logged_gib"),
-    [("kimi-k2.5", 8, 73.58), ("glm-5", 8, 89.2)],  # both logs of ajith-sirra-amd/Issues
+    [
+        ("kimi-k2.5", 8, 73.58),
+        ("glm-5", 8, 89.2),  # both logs of ajith-sirra-amd/Issues
+        ("deepseek-v4-pro", 8, 125.65),  # SemiAnalysisAI/InferenceX#2128
+    ],
 )
 def test_loaded_weights_are_near_those_that_sglang_logs(name: str, tp: int, logged_gib: float) -> None:
     assert loaded_bytes(known_model(name), tp, 1) / GIB == pytest.approx(logged_gib, rel=0.015)

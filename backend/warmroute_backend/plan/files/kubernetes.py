@@ -150,7 +150,7 @@ def _network(plan: Plan, engine: PlannedEngine) -> Manifest:
 
 
 def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
-    gpus = str(engine.shape.tp // engine.nodes)
+    gpus = str(engine.shape.gpus // engine.nodes)
     resource = "amd.com/gpu" if plan.cluster.gpu.vendor == "amd" else "nvidia.com/gpu"
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108
     mounts += [{"name": name, "mountPath": path} for name, path in _folders(plan, engine).items()]
