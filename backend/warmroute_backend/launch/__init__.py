@@ -10,6 +10,7 @@ engine_kinds  what stands for the engines of a plan
 program     what is to run
 topology    the programs of a node's part of a plan
 start_log   what the log of a starting engine says
+hangs       whether an engine computes, by its metrics
 comparison  reports of engines against the plan, and against each other
 identity    which process is meant, and signals to it alone
 state_file  what runs, on disk

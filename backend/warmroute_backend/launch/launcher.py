@@ -1,8 +1,8 @@
 """The launcher: brings the programs of a node up in stages, keeps them up, and ends them in the reverse order.
 
 It looks at each process every `POLL_S`, or when a child ends, and does what the state of the process asks for
-(`states`). It sends no request to an engine that is ready: whether an engine answers is the proxy's concern, and an
-engine that works hard answers late. Only the end of a process, or a start that takes too long, is a reason to restart.
+(`states`). It sends no request for tokens to an engine that is ready: an engine that works hard answers late. It reads
+the engine's metrics, and restarts one that hangs (`hangs`), that has ended, or whose start takes too long.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from warmroute_backend.launch import orders, probes
 from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.comparison import against_plan, disagreements
 from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.hangs import HANG_S, HANGS, READ_EVERY_S, Progress, hang, observed
 from warmroute_backend.launch.logs import rotate, tail
 from warmroute_backend.launch.process import Process
 from warmroute_backend.launch.program import STAGES
@@ -44,10 +45,17 @@ class Drains(Protocol):
 
 @dataclass(slots=True)
 class Limits:
-    """Times of a launcher."""
+    """Times of a launcher. `restarts_hung`: whether an engine that hangs for `hang_s` is restarted, or only named."""
 
     backoff: Backoff
     drain_s: float = DRAIN_S
+    hang_s: float = HANG_S
+    restarts_hung: bool = True
+
+    @property
+    def read_every_s(self) -> float:
+        """How often metrics are read."""
+        return min(READ_EVERY_S, self.hang_s / 4)
 
 
 class Launcher:
@@ -136,6 +144,8 @@ class Launcher:
                 self._start(process)
         elif state is State.STARTING:
             self._step_starting(process)
+        elif state is State.READY and process.program.has_metrics:
+            self._step_ready(process)
         elif state is State.DRAINING:
             self._step_draining(process)
         elif state is State.STOPPING:
@@ -143,7 +153,7 @@ class Launcher:
         elif state is State.STOPPED and process.entry.is_ordered:
             process.entry.is_ordered = False
             self._start(process)
-        elif state is State.BACKING_OFF and time.monotonic() >= process.retry_s:
+        elif state is State.BACKING_OFF and time.monotonic() >= process.retry_s and process.is_gone():
             process.entry.restarts_s.append(time.time())
             self._start(process)
 
@@ -182,6 +192,7 @@ class Launcher:
             self._ended(process, f"was ended: {'; '.join(problems)}")
             return
         process.happen(Event.SERVES)
+        process.progress = None
         process.entry.ready_s = time.time()
         process.entry.has_served = True
         self._save()
@@ -218,6 +229,23 @@ class Launcher:
                     (prefill.name, decode.name),
                 )
         return found
+
+    def _step_ready(self, process: Process) -> None:
+        """Read its metrics when it is time, and act on a hang."""
+        now_s = time.monotonic()
+        before = process.progress or Progress(now_s)
+        if process.progress is not None and now_s - before.at_s < self._limits.read_every_s:
+            return
+        process.progress = observed(before, probes.metrics(process.program.url), now_s)
+        was, found = hang(before, self._limits.hang_s), hang(process.progress, self._limits.hang_s)
+        if found and self._limits.restarts_hung:
+            process.kill()
+            self._ended(process, found)
+        elif bool(found) != bool(was):
+            process.entry.findings = [each for each in process.entry.findings if not each.startswith(HANGS)]
+            process.entry.findings += [found] if found else []
+            self._save()
+            self._show(f"{process.name}: {found or 'computes again'}")
 
     # --- ends ----------------------------------------------------------------------------------------------------
 

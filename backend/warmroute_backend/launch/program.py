@@ -52,6 +52,11 @@ class Program:
         return dict(self.ports).get(name)
 
     @property
+    def has_metrics(self) -> bool:
+        """Whether this process shows an engine's metrics: of an engine over several nodes, the first one."""
+        return self.is_engine and self.port("http") is not None
+
+    @property
     def url(self) -> str:
         return f"http://{self.host}:{self.port('http')}"
 

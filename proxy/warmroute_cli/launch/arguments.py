@@ -31,6 +31,15 @@ def add(launch: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--drain-s", type=above_zero, default=300.0, metavar="S", help="longest drain, in seconds (%(default)g)"
     )
+    run.add_argument(
+        "--hang-s", type=above_zero, default=360.0, metavar="S", help="an engine hangs after S seconds (%(default)g)"
+    )
+    run.add_argument(
+        "--on-hang",
+        choices=("restart", "report"),
+        default="restart",
+        help="what an engine that hangs gets (%(default)s)",
+    )
     trial = launch.add_argument_group("a trial (--engine embedded, sglang-cpu)")
     trial.add_argument("--port", type=port, default=8000, metavar="N", help="port for clients (%(default)s)")
     trial.add_argument("--admin-port", type=port, default=8001, metavar="N", help="admin port (%(default)s)")

@@ -76,7 +76,9 @@ def _run(arguments: argparse.Namespace, adopted: Adopted, config: Config | None,
         if config is not None and arguments.engine != "sglang" and arguments.proxy_config is None:
             _show("\n".join(exports(state_dir, config.proxy.port)))
 
-    limits = Limits(Backoff(limit=arguments.restarts), arguments.drain_s)
+    limits = Limits(
+        Backoff(limit=arguments.restarts), arguments.drain_s, arguments.hang_s, arguments.on_hang == "restart"
+    )
     with Waker() as waker:
         save_record()
         _stop_stray(adopted.stray, limits, state_dir)
