@@ -9,7 +9,9 @@ backoff     when a process is started again
 engine_kinds  what stands for the engines of a plan
 program     what is to run
 topology    the programs of a node's part of a plan
+fast_start  where weights come from at a restart
 start_log   what the log of a starting engine says
+start_times  what each part of a start has cost
 hangs       whether an engine computes, by its metrics
 comparison  reports of engines against the plan, and against each other
 identity    which process is meant, and signals to it alone

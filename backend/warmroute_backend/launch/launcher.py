@@ -21,6 +21,8 @@ from warmroute_backend.launch.logs import rotate, tail
 from warmroute_backend.launch.process import Process
 from warmroute_backend.launch.program import STAGES
 from warmroute_backend.launch.start_log import pool, progress
+from warmroute_backend.launch.start_times import phases_s
+from warmroute_backend.launch.state_file import MAX_STARTS, StartRecord
 from warmroute_backend.launch.states import ALIVE, Event, State
 from warmroute_backend.launch.waker import Waker
 
@@ -150,12 +152,20 @@ class Launcher:
             self._step_draining(process)
         elif state is State.STOPPING:
             self._step_stopping(process)
-        elif state is State.STOPPED and process.entry.is_ordered:
+        elif state is State.STOPPED and process.entry.is_ordered and self._has_needs(process):
             process.entry.is_ordered = False
             self._start(process)
-        elif state is State.BACKING_OFF and time.monotonic() >= process.retry_s and process.is_gone():
+        elif state is State.BACKING_OFF and self._may_retry(process):
             process.entry.restarts_s.append(time.time())
             self._start(process)
+
+    def _may_retry(self, process: Process) -> bool:
+        return time.monotonic() >= process.retry_s and process.is_gone() and self._has_needs(process)
+
+    def _has_needs(self, process: Process) -> bool:
+        """Whether what it needs serves."""
+        needs = process.program.needs
+        return not needs or any(each.name == needs and each.state is State.READY for each in self.processes)
 
     def _stage_is_open(self, process: Process) -> bool:
         before = [other for other in self.processes if other.program.stage < process.program.stage]
@@ -174,7 +184,7 @@ class Launcher:
 
     def _step_starting(self, process: Process) -> None:
         waited_s = time.time() - process.entry.started_s
-        if not probes.serves(process.program):
+        if not self._serves(process):
             if waited_s > process.program.start_timeout_s:
                 process.kill()
                 self._ended(process, f"was not ready after {waited_s:.0f} s and was ended")
@@ -191,6 +201,8 @@ class Launcher:
             process.kill()
             self._ended(process, f"was ended: {'; '.join(problems)}")
             return
+        if process.program.is_engine:
+            self._note_start(process, waited_s, lines)
         process.happen(Event.SERVES)
         process.progress = None
         process.entry.ready_s = time.time()
@@ -201,6 +213,20 @@ class Launcher:
             self._show(f"{process.name}: {finding}")
         if process.entry.is_drained:
             self._undrain(process)
+
+    @staticmethod
+    def _serves(process: Process) -> bool:
+        words = process.program.ready_line
+        if words:
+            return any(words in line for line in tail(process.log, LOG_LINES_READ, process.log_begin))
+        return probes.serves(process.program)
+
+    @staticmethod
+    def _note_start(process: Process, total_s: float, lines: list[str]) -> None:
+        info = probes.server_info(process.program.url) if process.program.has_metrics else {}
+        phases = phases_s(total_s, info, lines)
+        record = StartRecord(process.entry.started_s, total_s, process.program.source, phases)
+        process.entry.start_records = [*process.entry.start_records, record][-MAX_STARTS:]
 
     def _show_progress(self, process: Process, waited_s: float) -> None:
         """A line when the phase changes, and each `SHOW_EVERY_S`."""
@@ -255,6 +281,10 @@ class Launcher:
         how = how or process.how_it_ended()
         process.end_leftovers()
         process.happen(Event.ENDS)
+        for other in self.processes:
+            if other.program.needs == process.name and other.state in ALIVE:
+                other.kill()
+                self._ended(other, f"was ended with {process.name}")
         if was_draining:
             return
         words = process.last_words()

@@ -19,9 +19,12 @@ ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&t
 
 
 def serves(program: Program) -> bool:
-    """Whether it answers as ready, and prefill's bootstrap server has all ranks."""
+    """Whether it answers as ready, and prefill's bootstrap server has all ranks. Without a port it serves once it
+    runs.
+    """
     if not program.ready_path:
-        return listens(program.host, program.port("http") or 0)
+        port = program.port("http")
+        return port is None or listens(program.host, port)
     if _get(program.url + program.ready_path).status != 200:
         return False
     return program.bootstrap_url is None or bool(route(program.bootstrap_url))

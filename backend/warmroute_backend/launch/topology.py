@@ -12,12 +12,13 @@ given.
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from warmroute_backend.launch.engine_kinds import EngineKind
+from warmroute_backend.launch.fast_start import DAEMON, DAEMON_READY, FastStart, Source, fast_start
 from warmroute_backend.launch.program import Expected, Program
 from warmroute_backend.plan.argv import LAUNCH, argv, environment, mooncake_file
 from warmroute_backend.plan.deployment import Plan, PlannedEngine, Ports
@@ -32,6 +33,11 @@ CPU_START_S: Final = 300.0
 ENGINE_STOP_S: Final = 60.0
 NODE_PORTS: Final = 1_000
 """Between the ports of two nodes that are one machine."""
+_SOURCES: Final[Mapping[Source, str]] = {
+    "daemon": "restarts map weights that stay in GPU memory",
+    "presharded": "restarts read files that the first start writes",
+    "disk": "restarts read the checkpoint",
+}
 STORAGE: Final = "hicache"
 """The folder of the file tier of a trial, in the state directory."""
 
@@ -39,7 +45,8 @@ STORAGE: Final = "hicache"
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Where and how a plan runs. `python`: the one that has SGLang; `installation`: of SGLang on a CPU;
-    `slowness`: how much longer than the reference's this machine takes; `speed`: of embedded engines."""
+    `slowness`: how much longer than the reference's this machine takes; `speed`: of embedded engines; `cache_dir`: for
+    fast restarts, None: without."""
 
     kind: EngineKind
     node: int
@@ -48,6 +55,7 @@ class Setting:
     installation: Installation | None = None
     slowness: float = 1.0
     speed: float = 1.0
+    cache_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +80,29 @@ def topology(plan: Plan, setting: Setting) -> Topology:
     """What the node of `setting` runs; of a trial, all nodes of a plan that was made to be `here`."""
     if setting.kind == "sglang":
         engines = [each for each in plan.engines if each.node <= setting.node < each.node + each.nodes]
-        programs = [_sglang(plan, engine, setting) for engine in engines]
+        programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
         master = [_master()] if setting.node == 0 and any(e.storage == "mooncake" for e in plan.engines) else []
-        return Topology((*master, *_ordered(programs)), ())
+        return Topology((*master, *_ordered(programs)), tuple(_sources(programs, plan, setting)))
     make = _embedded if setting.kind == "embedded" else _cpu
     programs = [make(plan, engine, setting) for engine in plan.engines]
     return Topology(tuple(_ordered(programs)), tuple(_notes(plan, setting.kind)))
 
 
 def _ordered(programs: list[Program]) -> list[Program]:
-    """Prefill first: decode asks it for its ranks."""
-    return sorted(programs, key=lambda program: program.kind == "decode")
+    """By stage, prefill before decode, which asks it for its ranks."""
+    return sorted(programs, key=lambda program: (program.stage, program.kind == "decode"))
+
+
+def _sources(programs: list[Program], plan: Plan, setting: Setting) -> Iterator[str]:
+    """Where weights come from at a fast restart."""
+    if setting.cache_dir is None:
+        return
+    engines = {engine.name: engine for engine in plan.engines}
+    for program in programs:
+        if program.is_engine:
+            found = fast_start(plan, engines[program.name], setting.cache_dir)
+            because = f", since {found.because}" if found.because else ""
+            yield f"{program.name}: {_SOURCES[found.source]}{because}"
 
 
 def expected_of(plan: Plan, engine: PlannedEngine) -> Expected:
@@ -101,24 +121,33 @@ def _ports(engine: PlannedEngine) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
-    """Only the first process of an engine over several nodes serves HTTP: the others are ready once they run."""
+def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Program]:
+    """An engine's process on this node, behind the daemon that keeps its weights where that fits. Of an engine over
+    several nodes only the first process serves HTTP: the others are ready once they run.
+    """
     rank = setting.node - engine.node
-    command = argv(plan, engine, rank)
+    command = (setting.python, *argv(plan, engine, rank)[1:])
     variables = environment(plan, engine)
     if engine.storage == "mooncake":
         variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / mooncake_file(engine))
         variables["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(setting.node)
-    return Program(
+    fast = FastStart("disk") if setting.cache_dir is None else fast_start(plan, engine, setting.cache_dir)
+    made = Program(
         name=engine.name,
         kind=engine.role,
-        command=(setting.python, *command[1:]),
+        command=(*command, *fast.flags),
         environment=tuple(variables.items()),
         ports=_ports(engine) if rank == 0 else (),
         ready_path="/ready" if rank == 0 else "",
+        source=fast.source,
         expected=expected_of(plan, engine) if rank == 0 else None,
         stop_timeout_s=ENGINE_STOP_S,
     )
+    if fast.source == "daemon":
+        daemon = (setting.python, *DAEMON, *command[len(LAUNCH) :])
+        made = replace(made, needs=f"{engine.name}-weights")
+        yield Program(made.needs, "weights", daemon, made.environment, ready_line=DAEMON_READY)
+    yield made
 
 
 def _master() -> Program:

@@ -7,7 +7,7 @@ from warmroute_backend.launch.engine_kinds import ENGINES
 from warmroute_cli.arguments import above_zero, count, port
 
 STATE_DIR = Path(".warmroute/launch")
-ACTIONS = ("status", "stop", "restart", "logs")
+ACTIONS = ("status", "stop", "restart", "starts", "logs")
 SHOWN_LINES = 40
 STOP_WAIT_S = 600.0
 
@@ -32,6 +32,9 @@ def add(launch: argparse.ArgumentParser) -> None:
         "--drain-s", type=above_zero, default=300.0, metavar="S", help="longest drain, in seconds (%(default)g)"
     )
     run.add_argument(
+        "--fast-restart", action="store_true", help="keep weights in GPU memory, or pre-sharded in SGLANG_CACHE_DIR"
+    )
+    run.add_argument(
         "--hang-s", type=above_zero, default=360.0, metavar="S", help="an engine hangs after S seconds (%(default)g)"
     )
     run.add_argument(
@@ -47,7 +50,7 @@ def add(launch: argparse.ArgumentParser) -> None:
         "--speed", type=above_zero, default=1.0, help="embedded: virtual seconds per second (%(default)g)"
     )
     actions = launch.add_argument_group("actions")
-    actions.add_argument("--json", action="store_true", help="status: print JSON")
+    actions.add_argument("--json", action="store_true", help="status, starts: print JSON")
     actions.add_argument(
         "--lines", type=count, default=SHOWN_LINES, metavar="N", help="logs: number of lines (%(default)s)"
     )

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from warmroute_backend.launch.waker import Waker
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.files.proxy import mooncake_configs
+from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.weights import weights
 from warmroute_backend.sglang.installation import NotInstalledError, installation
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli.launch.drains import NoDrains, ProxyDrains
@@ -46,7 +49,7 @@ def start(arguments: argparse.Namespace) -> int:
         is_trial = arguments.engine != "sglang"
         if is_trial:
             plan = here(plan)
-        setting = _setting(arguments, state_dir)
+        setting = _setting(plan, arguments, state_dir)
         found = topology(plan, setting)
         path = proxy_path(arguments, plan, state_dir)
         config = None if path is None else _checked_config(path)
@@ -55,7 +58,7 @@ def start(arguments: argparse.Namespace) -> int:
             programs, state_dir, str(Path(arguments.what).absolute()), arguments.engine, arguments.node,
             found_identity(os.getpid()),
         )  # fmt: skip
-        _check_machine(plan, arguments, adopted)
+        _check_machine(plan, arguments, adopted, setting.cache_dir)
         if arguments.engine == "sglang":
             for name, made in mooncake_configs(plan).items():
                 (state_dir / name).write_text(json.dumps(made, indent=2) + "\n")
@@ -104,10 +107,17 @@ def _checked(path: Path, node: int) -> Plan:
     return plan
 
 
-def _setting(arguments: argparse.Namespace, state_dir: Path) -> Setting:
+def _cache_dir(plan: Plan) -> Path:
+    """Where SGLang keeps compiled kernels (`SGLANG_CACHE_DIR`): on the same disk are pre-sharded weights."""
+    chosen = dict(plan.site.environment).get("SGLANG_CACHE_DIR") or os.environ.get("SGLANG_CACHE_DIR")
+    return Path(chosen or "~/.cache/sglang").expanduser()
+
+
+def _setting(plan: Plan, arguments: argparse.Namespace, state_dir: Path) -> Setting:
     setting = Setting(
-        arguments.engine, arguments.node, state_dir, arguments.python, slowness=slowness(), speed=arguments.speed
-    )
+        arguments.engine, arguments.node, state_dir, arguments.python, slowness=slowness(), speed=arguments.speed,
+        cache_dir=_cache_dir(plan) if arguments.fast_restart else None,
+    )  # fmt: skip
     if arguments.engine != "sglang-cpu":
         return setting
     try:
@@ -116,11 +126,12 @@ def _setting(arguments: argparse.Namespace, state_dir: Path) -> Setting:
         raise LaunchError(str(error)) from None
 
 
-def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted) -> None:
+def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, cache_dir: Path | None) -> None:
     """Look at what a start would stumble over. Raises: LaunchError with all of it."""
     fresh = [process.program for process in adopted.fresh]
     found = [*unready(fresh)]
     if arguments.engine == "sglang":
+        found += [] if cache_dir is None else _no_room(plan, fresh, cache_dir)
         model = plan.site.model_path
         if model and not (Path(model) / "config.json").is_file():
             found.append(f"the model is not there: {model} has no config.json; set site.model_path of the plan")
@@ -131,6 +142,18 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted) 
             found += mismatches(plan, read_gpus())
     if found:
         raise LaunchError("\n".join(found))
+
+
+def _no_room(plan: Plan, programs: list[Program], cache_dir: Path) -> list[str]:
+    """Whether the first pre-sharded files fit on their disk: each shape of an engine writes a checkpoint's worth."""
+    commands = [program.command for program in programs if program.source == "presharded"]
+    shapes = {command[command.index("--tp-size") + 1] for command in commands}
+    nearest = next(each for each in (cache_dir, *cache_dir.parents) if each.exists())
+    need, free = len(shapes) * weights(plan.model).total, shutil.disk_usage(nearest).free
+    if not shapes or (cache_dir / "presharded").exists() or need <= free:
+        return []
+    room = f"{cache_dir} has {free / GIB:,.0f} GiB free: SGLANG_CACHE_DIR names another disk"
+    return [f"--fast-restart writes {need / GIB:,.0f} GiB of pre-sharded weights, and {room}"]
 
 
 def proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Path | None:
