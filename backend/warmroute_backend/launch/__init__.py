@@ -10,6 +10,7 @@ engine_kinds  what stands for the engines of a plan
 program     what is to run
 topology    the programs of a node's part of a plan
 fast_start  where weights come from at a restart
+affinity    NUMA nodes and network cards of GPUs
 start_log   what the log of a starting engine says
 start_times  what each part of a start has cost
 hangs       whether an engine computes, by its metrics

@@ -42,10 +42,11 @@ def _pinning_s(lines: Sequence[str]) -> float:
     for line in lines:
         if (found := _LINE.match(line)) is None:
             continue
-        rank, at = found[2], datetime.fromisoformat(found[1])
+        time_text, rank, text = found.groups()
+        at = datetime.fromisoformat(time_text)
         if rank in begun:
             spent[rank] = spent.get(rank, 0.0) + (at - begun.pop(rank)).total_seconds()
-        if _PINS.match(found[3]):
+        if _PINS.match(text):
             begun[rank] = at
     return max(0.0, *spent.values()) if spent else 0.0
 

@@ -15,14 +15,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from warmroute_backend.launch.affinity import Place, affinity, described
 from warmroute_backend.launch.engine_kinds import EngineKind
 from warmroute_backend.launch.fast_start import DAEMON, DAEMON_READY, FastStart, Source, fast_start
 from warmroute_backend.launch.program import Expected, Program
 from warmroute_backend.plan.argv import LAUNCH, argv, environment, mooncake_file
 from warmroute_backend.plan.deployment import Plan, PlannedEngine, Ports
-from warmroute_backend.plan.files.proxy import MASTER_PORT
+from warmroute_backend.plan.files.proxy import MASTER_PORT, mooncake_configs
 from warmroute_backend.plan.tiers import host_tokens
 from warmroute_backend.sglang import command as cpu
 from warmroute_backend.sglang.installation import Installation
@@ -46,7 +47,7 @@ STORAGE: Final = "hicache"
 class Setting:
     """Where and how a plan runs. `python`: the one that has SGLang; `installation`: of SGLang on a CPU;
     `slowness`: how much longer than the reference's this machine takes; `speed`: of embedded engines; `cache_dir`: for
-    fast restarts, None: without."""
+    fast restarts, None: without; `places`: what is near each GPU, empty: unknown."""
 
     kind: EngineKind
     node: int
@@ -56,6 +57,7 @@ class Setting:
     slowness: float = 1.0
     speed: float = 1.0
     cache_dir: Path | None = None
+    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def topology(plan: Plan, setting: Setting) -> Topology:
         engines = [each for each in plan.engines if each.node <= setting.node < each.node + each.nodes]
         programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
         master = [_master()] if setting.node == 0 and any(e.storage == "mooncake" for e in plan.engines) else []
-        return Topology((*master, *_ordered(programs)), tuple(_sources(programs, plan, setting)))
+        return Topology((*master, *_ordered(programs)), tuple(_told(engines, plan, setting)))
     make = _embedded if setting.kind == "embedded" else _cpu
     programs = [make(plan, engine, setting) for engine in plan.engines]
     return Topology(tuple(_ordered(programs)), tuple(_notes(plan, setting.kind)))
@@ -93,16 +95,30 @@ def _ordered(programs: list[Program]) -> list[Program]:
     return sorted(programs, key=lambda program: (program.stage, program.kind == "decode"))
 
 
-def _sources(programs: list[Program], plan: Plan, setting: Setting) -> Iterator[str]:
-    """Where weights come from at a fast restart."""
-    if setting.cache_dir is None:
-        return
-    engines = {engine.name: engine for engine in plan.engines}
-    for program in programs:
-        if program.is_engine:
-            found = fast_start(plan, engines[program.name], setting.cache_dir)
+def _told(engines: list[PlannedEngine], plan: Plan, setting: Setting) -> Iterator[str]:
+    """What is near each engine's GPUs, and where weights come from at a fast restart."""
+    for engine in engines:
+        yield from described(engine.name, affinity(plan, engine, setting.places))
+        if setting.cache_dir is not None:
+            found = fast_start(plan, engine, setting.cache_dir)
             because = f", since {found.because}" if found.because else ""
-            yield f"{program.name}: {_SOURCES[found.source]}{because}"
+            yield f"{engine.name}: {_SOURCES[found.source]}{because}"
+
+
+def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
+    """Name in the state directory -> the store's configuration, of each engine of this node."""
+    configs, found = mooncake_configs(plan), {}
+    for engine in plan.engines:
+        rank = setting.node - engine.node
+        if engine.storage == "mooncake" and 0 <= rank < engine.nodes:
+            device = affinity(plan, engine, setting.places).store_device(rank * engine.shape.tp // engine.nodes)
+            config = configs[mooncake_file(engine)]
+            found[_mooncake_name(engine)] = {**config, "device_name": device or config["device_name"]}
+    return found
+
+
+def _mooncake_name(engine: PlannedEngine) -> str:
+    return f"mooncake-{engine.name}.json"
 
 
 def expected_of(plan: Plan, engine: PlannedEngine) -> Expected:
@@ -126,10 +142,12 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
     several nodes only the first process serves HTTP: the others are ready once they run.
     """
     rank = setting.node - engine.node
-    command = (setting.python, *argv(plan, engine, rank)[1:])
+    near = affinity(plan, engine, setting.places)
+    command = (setting.python, *argv(plan, engine, rank)[1:], *near.flags)
+    command += near.transfer_flags if engine.role != "aggregated" else ()
     variables = environment(plan, engine)
     if engine.storage == "mooncake":
-        variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / mooncake_file(engine))
+        variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / _mooncake_name(engine))
         variables["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(setting.node)
     fast = FastStart("disk") if setting.cache_dir is None else fast_start(plan, engine, setting.cache_dir)
     made = Program(

@@ -35,7 +35,7 @@ def doctor(arguments: argparse.Namespace) -> int:
 def _machine(arguments: argparse.Namespace) -> list[Finding]:
     plan = None if arguments.plan is None else load_plan(arguments.plan)[0]
     machine = reading.read(arguments.python, plan, arguments.disk)
-    found = judge(machine, plan)
+    found = judge(machine, plan, arguments.node)
     if plan is not None:
         return [*_plan(plan, arguments), *found]
     if not machine.gpus.devices:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from warmroute_backend.launch.adoption import Adopted, adopt
+from warmroute_backend.launch.affinity import Place, places, read_matrix
 from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.launcher import Drains, Launcher, Limits
@@ -18,11 +19,10 @@ from warmroute_backend.launch.process import Process, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.readiness import unready
 from warmroute_backend.launch.state_file import locked, save
-from warmroute_backend.launch.topology import Setting, here, topology
+from warmroute_backend.launch.topology import Setting, here, mooncake_files, topology
 from warmroute_backend.launch.waker import Waker
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.deployment import Plan
-from warmroute_backend.plan.files.proxy import mooncake_configs
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.weights import weights
 from warmroute_backend.sglang.installation import NotInstalledError, installation
@@ -60,7 +60,7 @@ def start(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
         _check_machine(plan, arguments, adopted, setting.cache_dir)
         if arguments.engine == "sglang":
-            for name, made in mooncake_configs(plan).items():
+            for name, made in mooncake_files(plan, setting).items():
                 (state_dir / name).write_text(json.dumps(made, indent=2) + "\n")
         for note in (*found.notes, *adopted.notes):
             _show(note)
@@ -107,6 +107,13 @@ def _checked(path: Path, node: int) -> Plan:
     return plan
 
 
+def _places() -> tuple[Place, ...]:
+    """What is near each GPU of this machine; empty where that cannot be told."""
+    from warmroute_backend.doctor.fabric import read_rdma
+
+    return places(read_matrix(), {port.device: port.gbit_s or 0.0 for port in read_rdma() if port.is_active})
+
+
 def _cache_dir(plan: Plan) -> Path:
     """Where SGLang keeps compiled kernels (`SGLANG_CACHE_DIR`): on the same disk are pre-sharded weights."""
     chosen = dict(plan.site.environment).get("SGLANG_CACHE_DIR") or os.environ.get("SGLANG_CACHE_DIR")
@@ -117,6 +124,7 @@ def _setting(plan: Plan, arguments: argparse.Namespace, state_dir: Path) -> Sett
     setting = Setting(
         arguments.engine, arguments.node, state_dir, arguments.python, slowness=slowness(), speed=arguments.speed,
         cache_dir=_cache_dir(plan) if arguments.fast_restart else None,
+        places=_places() if arguments.engine == "sglang" else (),
     )  # fmt: skip
     if arguments.engine != "sglang-cpu":
         return setting
@@ -131,7 +139,7 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, 
     fresh = [process.program for process in adopted.fresh]
     found = [*unready(fresh)]
     if arguments.engine == "sglang":
-        found += [] if cache_dir is None else _no_room(plan, fresh, cache_dir)
+        found += [] if cache_dir is None else _lacks_disk(plan, fresh, cache_dir)
         model = plan.site.model_path
         if model and not (Path(model) / "config.json").is_file():
             found.append(f"the model is not there: {model} has no config.json; set site.model_path of the plan")
@@ -144,7 +152,7 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, 
         raise LaunchError("\n".join(found))
 
 
-def _no_room(plan: Plan, programs: list[Program], cache_dir: Path) -> list[str]:
+def _lacks_disk(plan: Plan, programs: list[Program], cache_dir: Path) -> list[str]:
     """Whether the first pre-sharded files fit on their disk: each shape of an engine writes a checkpoint's worth."""
     commands = [program.command for program in programs if program.source == "presharded"]
     shapes = {command[command.index("--tp-size") + 1] for command in commands}
@@ -152,8 +160,8 @@ def _no_room(plan: Plan, programs: list[Program], cache_dir: Path) -> list[str]:
     need, free = len(shapes) * weights(plan.model).total, shutil.disk_usage(nearest).free
     if not shapes or (cache_dir / "presharded").exists() or need <= free:
         return []
-    room = f"{cache_dir} has {free / GIB:,.0f} GiB free: SGLANG_CACHE_DIR names another disk"
-    return [f"--fast-restart writes {need / GIB:,.0f} GiB of pre-sharded weights, and {room}"]
+    has = f"{cache_dir} has {free / GIB:,.0f} GiB free: SGLANG_CACHE_DIR names another disk"
+    return [f"--fast-restart writes {need / GIB:,.0f} GiB of pre-sharded weights, and {has}"]
 
 
 def proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Path | None:

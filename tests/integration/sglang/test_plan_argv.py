@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.machine import seconds
+from warmroute_backend.launch.affinity import Affinity
 from warmroute_backend.launch.fast_start import fast_start
 from warmroute_backend.plan.argv import LAUNCH, argv, environment
 from warmroute_backend.plan.choose import make_plan
@@ -37,6 +38,9 @@ DRAFT = {
 """What SGLang reads of a draft model while it resolves: that it is one."""
 
 DOES_NOT_FIT = {("kimi-k2-instruct", "8xH200")}
+
+
+NEAR = Affinity(numa_nodes=(0, 0, 0, 0, 1, 1, 1, 1))
 
 
 class Wanted(NamedTuple):
@@ -159,12 +163,14 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
     bare = [case._replace(name=f"bare {case.name}", argv=without(case.argv, "--mem-fraction-static")) for case in sound]
     first = next(case for case in sound if case.engine.hicache is not None)
     broken = [first._replace(name=f"broken {what}", argv=first.argv + flags) for what, (flags, _) in BROKEN.items()]
-    fast = [case._replace(name=f"fast {case.name}", argv=[*case.argv, *flags]) for case, flags in quick(sound)]
+    fast = [
+        case._replace(name=f"fast {case.name}", argv=[*case.argv, *flags, *NEAR.flags]) for case, flags in quick(sound)
+    ]
     return run([*sound, *bare, *broken, *fast])
 
 
 def quick(sound: list[Case]) -> Iterator[tuple[Case, tuple[str, ...]]]:
-    """Cases that `warmroute launch --fast-restart` gives other flags."""
+    """Cases that `warmroute launch --fast-restart` gives other flags; all get their GPUs' NUMA nodes."""
     for case in sound:
         found = fast_start(case.plan, case.engine, Path("/cache"))
         if found.flags:

@@ -23,7 +23,9 @@ def test_a_node_runs_its_own_part_and_the_first_one_the_store() -> None:
         ("prefill-0", "prefill"),
     ]
     assert first.programs[1].command == ("/sglang/python", *argv(plan, plan.engines[0])[1:])
-    assert dict(first.programs[1].environment)["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] == "/state/mooncake-tp8.json"
+    assert (
+        dict(first.programs[1].environment)["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] == "/state/mooncake-prefill-0.json"
+    )
     second = topology(plan, Setting("sglang", 1, STATE))
     assert [program.kind for program in second.programs] == ["decode"]
     assert first.notes == second.notes == ()
