@@ -100,17 +100,17 @@ def of_numa(gpus: Gpus, host: Host, plan: Plan | None, node: int) -> Iterator[Fi
         text = "there is no numactl, and SGLang leaves each rank's host pool on any NUMA node without it"
         yield Finding(Level.WARNING, "NUMA", text, "install numactl")
         return
-    places = {device.index: device.numa_node for device in gpus.devices}
+    numa_nodes = {device.index: device.numa_node for device in gpus.devices}
     taken: dict[int, float] = {}
     for engine in plan.engines:
         if engine.node <= node < engine.node + engine.nodes:
             for gpu in range(engine.first_gpu, engine.first_gpu + engine.shape.tp // engine.nodes):
-                if (place := places.get(gpu)) is not None:
-                    taken[place] = taken.get(place, 0.0) + host_bytes(plan, engine)
-    for place, need in sorted(taken.items()):
-        if need > host.numa_nodes.get(place, 0) > 0:
-            text = f"host pools of the GPUs of node {place} take {need / GIB:.0f} GiB, and it has "
-            text += f"{host.numa_nodes[place] / GIB:.0f}"
+                if (numa_node := numa_nodes.get(gpu)) is not None:
+                    taken[numa_node] = taken.get(numa_node, 0.0) + host_bytes(plan, engine)
+    for numa_node, need in sorted(taken.items()):
+        if need > host.numa_nodes.get(numa_node, 0) > 0:
+            text = f"host pools of the GPUs of node {numa_node} take {need / GIB:.0f} GiB, and it has "
+            text += f"{host.numa_nodes[numa_node] / GIB:.0f}"
             yield Finding(Level.PROBLEM, "NUMA", text, "a smaller size_gb, or SGLANG_AUTO_NUMA_BIND=0")
 
 

@@ -1,8 +1,8 @@
-"""Which NUMA node and which network cards are near each GPU, by `nvidia-smi topo -m`, and what an engine is told of it.
+"""Which NUMA node and which network cards are near each GPU, by `nvidia-smi topo -m`, and what an engine is given.
 
 The matrix has the link between each GPU and each card, from PIX (one PCI bridge) to SYS (over the sockets' link), each
 GPU's NUMA node, and the cards' names in its second legend. GPUs are counted as `nvidia-smi` counts them, so nothing is
-told to engines whose environment has `CUDA_VISIBLE_DEVICES`. SGLang 0.5.23 takes a NUMA node for each GPU of the
+given to engines whose environment has `CUDA_VISIBLE_DEVICES`. SGLang 0.5.23 takes a NUMA node for each GPU of the
 machine (`utils/numa_utils.py`, by `numactl`), cards for each GPU (`arg_groups/validation_hook.py`), and for the store
 cards for each rank (`mem_cache/storage/mooncake_store/mooncake_store.py`).
 """
@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"^\s*(NIC\d+): (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Near:
     """Of one GPU: its NUMA node, None where there is none; and the cards nearest to it."""
 
     numa_node: int | None
@@ -44,7 +44,7 @@ def read_matrix() -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def places(matrix: str, gbit_s: Mapping[str, float]) -> tuple[Place, ...]:
+def near_gpus(matrix: str, gbit_s: Mapping[str, float]) -> tuple[Near, ...]:
     """Of each GPU, in order. `gbit_s`: rate of each active RDMA card; of the nearest ones the fastest count, so that a
     card for storage beside a GPU's own is left out.
     """
@@ -53,14 +53,14 @@ def places(matrix: str, gbit_s: Mapping[str, float]) -> tuple[Place, ...]:
     lines = matrix.splitlines()
     header = next((line for line in lines if "CPU Affinity" in line and "GPU0" in line), "")
     columns = header.partition("CPU Affinity")[0].split()
-    found = []
+    found: list[Near] = []
     for line in lines:
         if _ROW.match(line) is None or len(found) == MAX_GPUS:
             continue
         words = line.split()[1:]
         links = {names.get(column, column): link for column, link in zip(columns, words, strict=False)}
         numa = words[len(columns) + 1 :][:1]
-        found.append(Place(int(numa[0]) if numa and numa[0].isdecimal() else None, tuple(_nearest(links, gbit_s))))
+        found.append(Near(int(numa[0]) if numa and numa[0].isdecimal() else None, tuple(_nearest(links, gbit_s))))
     return tuple(found)
 
 
@@ -75,7 +75,7 @@ def _nearest(links: Mapping[str, str], gbit_s: Mapping[str, float]) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """What one engine is told on one node. `cards`: by GPU; empty: SGLang finds them, or the plan names them."""
+    """What one engine is given on one node. `cards`: by GPU; empty: SGLang finds them, or the plan names them."""
 
     numa_nodes: tuple[int, ...] = ()
     cards: tuple[tuple[int, str], ...] = ()
@@ -99,13 +99,13 @@ class Affinity:
         )
 
 
-def affinity(plan: Plan, engine: PlannedEngine, found: tuple[Place, ...]) -> Affinity:
-    """What an engine is told. What the site chose wins: `ib_devices`, and all that `CUDA_VISIBLE_DEVICES` renames."""
+def affinity(plan: Plan, engine: PlannedEngine, found: tuple[Near, ...]) -> Affinity:
+    """What an engine is given. What the site chose wins: `ib_devices`, and all that `CUDA_VISIBLE_DEVICES` renames."""
     count = engine.shape.tp // engine.nodes
     gpus = range(engine.first_gpu, engine.first_gpu + count)
     if len(found) < gpus.stop or "CUDA_VISIBLE_DEVICES" in dict(plan.site.environment):
         return Affinity()
-    nodes = tuple(place.numa_node for place in found if place.numa_node is not None)
+    nodes = tuple(each.numa_node for each in found if each.numa_node is not None)
     are_known = len(nodes) == len(found) and len(set(nodes)) > 1
     over_network = not plan.inside_node or engine.storage == "mooncake"
     cards = [(gpu, ",".join(found[gpu].cards)) for gpu in gpus]
@@ -113,9 +113,9 @@ def affinity(plan: Plan, engine: PlannedEngine, found: tuple[Place, ...]) -> Aff
     return Affinity(nodes if are_known else (), tuple(cards) if has_cards else ())
 
 
-def described(name: str, told: Affinity) -> Iterator[str]:
+def described(name: str, given: Affinity) -> Iterator[str]:
     """Sentences for the terminal."""
-    if told.numa_nodes:
-        yield f"{name}: NUMA nodes of the GPUs are {' '.join(map(str, told.numa_nodes))}"
-    if told.cards:
-        yield f"{name}: network cards are {', '.join(f'{cards} of GPU {gpu}' for gpu, cards in told.cards)}"
+    if given.numa_nodes:
+        yield f"{name}: NUMA nodes of the GPUs are {' '.join(map(str, given.numa_nodes))}"
+    if given.cards:
+        yield f"{name}: network cards are {', '.join(f'{cards} of GPU {gpu}' for gpu, cards in given.cards)}"

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from warmroute_backend.launch.affinity import Place, affinity, described
+from warmroute_backend.launch.affinity import Near, affinity, described
 from warmroute_backend.launch.engine_kinds import EngineKind
 from warmroute_backend.launch.fast_start import DAEMON, DAEMON_READY, FastStart, Source, fast_start
 from warmroute_backend.launch.program import Expected, Program
@@ -47,7 +47,7 @@ STORAGE: Final = "hicache"
 class Setting:
     """Where and how a plan runs. `python`: the one that has SGLang; `installation`: of SGLang on a CPU;
     `slowness`: how much longer than the reference's this machine takes; `speed`: of embedded engines; `cache_dir`: for
-    fast restarts, None: without; `places`: what is near each GPU, empty: unknown."""
+    fast restarts, None: without; `near`: what is near each GPU, empty: unknown."""
 
     kind: EngineKind
     node: int
@@ -57,7 +57,7 @@ class Setting:
     slowness: float = 1.0
     speed: float = 1.0
     cache_dir: Path | None = None
-    places: tuple[Place, ...] = ()
+    near: tuple[Near, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def topology(plan: Plan, setting: Setting) -> Topology:
         engines = [each for each in plan.engines if each.node <= setting.node < each.node + each.nodes]
         programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
         master = [_master()] if setting.node == 0 and any(e.storage == "mooncake" for e in plan.engines) else []
-        return Topology((*master, *_ordered(programs)), tuple(_told(engines, plan, setting)))
+        return Topology((*master, *_ordered(programs)), tuple(_engine_notes(engines, plan, setting)))
     make = _embedded if setting.kind == "embedded" else _cpu
     programs = [make(plan, engine, setting) for engine in plan.engines]
     return Topology(tuple(_ordered(programs)), tuple(_notes(plan, setting.kind)))
@@ -95,10 +95,10 @@ def _ordered(programs: list[Program]) -> list[Program]:
     return sorted(programs, key=lambda program: (program.stage, program.kind == "decode"))
 
 
-def _told(engines: list[PlannedEngine], plan: Plan, setting: Setting) -> Iterator[str]:
+def _engine_notes(engines: list[PlannedEngine], plan: Plan, setting: Setting) -> Iterator[str]:
     """What is near each engine's GPUs, and where weights come from at a fast restart."""
     for engine in engines:
-        yield from described(engine.name, affinity(plan, engine, setting.places))
+        yield from described(engine.name, affinity(plan, engine, setting.near))
         if setting.cache_dir is not None:
             found = fast_start(plan, engine, setting.cache_dir)
             because = f", since {found.because}" if found.because else ""
@@ -111,7 +111,7 @@ def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
     for engine in plan.engines:
         rank = setting.node - engine.node
         if engine.storage == "mooncake" and 0 <= rank < engine.nodes:
-            device = affinity(plan, engine, setting.places).store_device(rank * engine.shape.tp // engine.nodes)
+            device = affinity(plan, engine, setting.near).store_device(rank * engine.shape.tp // engine.nodes)
             config = configs[mooncake_file(engine)]
             found[_mooncake_name(engine)] = {**config, "device_name": device or config["device_name"]}
     return found
@@ -142,7 +142,7 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
     several nodes only the first process serves HTTP: the others are ready once they run.
     """
     rank = setting.node - engine.node
-    near = affinity(plan, engine, setting.places)
+    near = affinity(plan, engine, setting.near)
     command = (setting.python, *argv(plan, engine, rank)[1:], *near.flags)
     command += near.transfer_flags if engine.role != "aggregated" else ()
     variables = environment(plan, engine)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from warmroute_backend.launch.adoption import Adopted, adopt
-from warmroute_backend.launch.affinity import Place, places, read_matrix
+from warmroute_backend.launch.affinity import Near, near_gpus, read_matrix
 from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.launcher import Drains, Launcher, Limits
@@ -107,11 +107,11 @@ def _checked(path: Path, node: int) -> Plan:
     return plan
 
 
-def _places() -> tuple[Place, ...]:
-    """What is near each GPU of this machine; empty where that cannot be told."""
+def _near() -> tuple[Near, ...]:
+    """What is near each GPU of this machine; empty where `nvidia-smi` does not say."""
     from warmroute_backend.doctor.fabric import read_rdma
 
-    return places(read_matrix(), {port.device: port.gbit_s or 0.0 for port in read_rdma() if port.is_active})
+    return near_gpus(read_matrix(), {port.device: port.gbit_s or 0.0 for port in read_rdma() if port.is_active})
 
 
 def _cache_dir(plan: Plan) -> Path:
@@ -124,7 +124,7 @@ def _setting(plan: Plan, arguments: argparse.Namespace, state_dir: Path) -> Sett
     setting = Setting(
         arguments.engine, arguments.node, state_dir, arguments.python, slowness=slowness(), speed=arguments.speed,
         cache_dir=_cache_dir(plan) if arguments.fast_restart else None,
-        places=_places() if arguments.engine == "sglang" else (),
+        near=_near() if arguments.engine == "sglang" else (),
     )  # fmt: skip
     if arguments.engine != "sglang-cpu":
         return setting

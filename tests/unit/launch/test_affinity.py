@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.unit.plan.plans import kind
 
-from warmroute_backend.launch.affinity import Affinity, Place, affinity, places
+from warmroute_backend.launch.affinity import Affinity, Near, affinity, near_gpus
 from warmroute_backend.launch.topology import Setting, mooncake_files, topology
 from warmroute_backend.plan.deployment import Plan
 
@@ -21,27 +21,27 @@ CARDS = {f"mlx5_{number}": 400.0 for number in range(10, 18)} | {"mlx5_bond_0": 
 
 
 def test_each_gpu_has_its_own_card_and_the_numa_node_of_its_socket() -> None:
-    found = places(B300, CARDS)
-    assert found == tuple(Place(gpu // 4, (f"mlx5_{10 + gpu}",)) for gpu in range(8))
+    found = near_gpus(B300, CARDS)
+    assert found == tuple(Near(gpu // 4, (f"mlx5_{10 + gpu}",)) for gpu in range(8))
 
 
 def test_a_card_that_is_down_is_replaced_by_the_nearest_fast_ones() -> None:
-    found = places(B300, {name: rate for name, rate in CARDS.items() if name != "mlx5_14"})
+    found = near_gpus(B300, {name: rate for name, rate in CARDS.items() if name != "mlx5_14"})
     assert found[4].cards == ("mlx5_15", "mlx5_16", "mlx5_17"), "and not by the bond, which is slower"
     assert found[3].cards == ("mlx5_13",)
 
 
 def test_all_cards_of_a_virtual_machine_are_equally_near() -> None:
-    found = places(VM, {f"mlx5_{number}": 400.0 for number in range(8)})
-    assert found == (Place(0, tuple(f"mlx5_{number}" for number in range(8))),) * 4
+    found = near_gpus(VM, {f"mlx5_{number}": 400.0 for number in range(8)})
+    assert found == (Near(0, tuple(f"mlx5_{number}" for number in range(8))),) * 4
 
 
 def test_what_makes_no_sense_tells_nothing() -> None:
-    assert places("", CARDS) == ()
-    assert places("No devices were found\n", CARDS) == ()
-    assert [place.cards for place in places(B300, {})] == [()] * 8
-    cut = places("\n".join(line[:40] for line in B300.splitlines()), CARDS)
-    assert [place.numa_node for place in cut] == [None] * len(cut)
+    assert near_gpus("", CARDS) == ()
+    assert near_gpus("No devices were found\n", CARDS) == ()
+    assert [each.cards for each in near_gpus(B300, {})] == [()] * 8
+    cut = near_gpus("\n".join(line[:40] for line in B300.splitlines()), CARDS)
+    assert [each.numa_node for each in cut] == [None] * len(cut)
 
 
 def over_nodes() -> Plan:
@@ -52,7 +52,7 @@ def over_nodes() -> Plan:
 
 def test_an_engine_is_told_of_its_gpus_and_the_store_of_its_ranks() -> None:
     plan = over_nodes()
-    setting = Setting("sglang", 0, Path("/state"), places=places(B300, CARDS))
+    setting = Setting("sglang", 0, Path("/state"), near=near_gpus(B300, CARDS))
     made = topology(plan, setting)
     command = made.programs[1].command
     assert command[command.index("--numa-node") + 1 :][:8] == ("0",) * 4 + ("1",) * 4
@@ -68,15 +68,15 @@ def test_an_engine_is_told_of_its_gpus_and_the_store_of_its_ranks() -> None:
 
 
 def test_what_the_site_has_chosen_stays() -> None:
-    plan, found = kind("over nodes"), places(B300, CARDS)
+    plan, found = kind("over nodes"), near_gpus(B300, CARDS)
     engine = plan.engines[0]
     assert affinity(plan, engine, found).cards == ()
     assert affinity(plan, engine, found).numa_nodes != ()
     visible = replace(plan, site=replace(plan.site, ib_devices="", environment=(("CUDA_VISIBLE_DEVICES", "4,5"),)))
     assert affinity(visible, engine, found) == Affinity()
-    assert affinity(over_nodes(), engine, places(VM, CARDS)) == Affinity(), "fewer GPUs than the engine has"
+    assert affinity(over_nodes(), engine, near_gpus(VM, CARDS)) == Affinity(), "fewer GPUs than the engine has"
 
 
 def test_inside_a_node_no_card_is_needed() -> None:
     plan = kind("inside a node")
-    assert affinity(plan, plan.engines[0], places(B300, CARDS)).cards == ()
+    assert affinity(plan, plan.engines[0], near_gpus(B300, CARDS)).cards == ()
