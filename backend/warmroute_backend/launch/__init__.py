@@ -21,6 +21,8 @@ adoption    what an earlier launcher has left running
 readiness   ports and programs, before a start
 probes      small questions to a process
 logs        rotation and tails
+nodes       reports of the plan's launchers, and when all start
+node_reports  the same over HTTP
 orders      what operators order
 waker       waits that a signal ends
 process     one launched process

@@ -7,7 +7,7 @@ the engine's metrics, and restarts one that hangs (`hangs`), that has ended, or 
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -60,8 +60,22 @@ class Limits:
         return min(READ_EVERY_S, self.hang_s / 4)
 
 
+class Nodes(Protocol):
+    """The launchers of the plan's other nodes (`node_reports`)."""
+
+    def tell(self, states: Mapping[str, str], stores: Mapping[str, str], *, goes: bool) -> None: ...
+
+    def may_start(self) -> bool: ...
+
+    def stores_serve(self) -> bool: ...
+
+    def troubles(self) -> list[str]: ...
+
+
 class Launcher:
-    """All processes of a node. `save` writes the state file, `show` shows a line to whoever watches."""
+    """All processes of a node. `save` writes the state file, `show` shows a line to whoever watches; `nodes`: the other
+    launchers, None: there are none to wait for; `troubles`: what is wrong with them.
+    """
 
     def __init__(
         self,
@@ -71,6 +85,7 @@ class Launcher:
         limits: Limits,
         save: Callable[[], None],
         show: Callable[[str], None],
+        nodes: Nodes | None = None,
     ) -> None:
         self.processes = list(processes)
         self._state_dir = state_dir
@@ -78,6 +93,8 @@ class Launcher:
         self._limits = limits
         self._save = save
         self._show = show
+        self._nodes = nodes
+        self.troubles: list[str] = []
         self._noted_s = 0.0
         self._shown: dict[str, tuple[str, float]] = {}  # by name of a process: at most as many as there are
 
@@ -125,6 +142,8 @@ class Launcher:
     def _round(self) -> None:
         for name in orders.take(self._state_dir):
             self._order_restart(name)
+        if self._nodes is not None:
+            self._look_at(self._nodes)
         for process in self.processes:
             self._step(process)
         now_s = time.monotonic()
@@ -136,6 +155,23 @@ class Launcher:
             for process in self.processes:
                 with contextlib.suppress(OSError):  # a full disk: the log stays as it is, and so does the process
                     rotate(process.log)
+
+    def _look_at(self, nodes: Nodes) -> None:
+        """Report to the other launchers, and name what is wrong with them."""
+        states = {process.name: str(process.state) for process in self.processes}
+        stores = {process.name: str(process.state) for process in self.processes if process.program.kind == "store"}
+        nodes.tell(states, stores, goes=orders.take_start(self._state_dir))
+        found = nodes.troubles()
+        if [_fact(text) for text in found] == [_fact(text) for text in self.troubles]:
+            return
+        known = {_fact(text) for text in self.troubles}
+        for text in found:
+            if _fact(text) not in known:
+                self._show(text)
+        if not found:
+            self._show("all nodes answer")
+        self.troubles[:] = found
+        self._save()
 
     def _step(self, process: Process) -> None:
         state = process.state
@@ -168,6 +204,10 @@ class Launcher:
         return not needs or any(each.name == needs and each.state is State.READY for each in self.processes)
 
     def _stage_is_open(self, process: Process) -> bool:
+        if self._nodes is not None:
+            is_first = process.program.stage == 0
+            if not self._nodes.may_start() or not (is_first or self._nodes.stores_serve()):
+                return False
         before = [other for other in self.processes if other.program.stage < process.program.stage]
         return all(other.state is State.READY for other in before)
 
@@ -368,3 +408,8 @@ class Launcher:
         elif time.monotonic() - process.changed_s > process.program.stop_timeout_s:
             self._show(f"{process.name}: did not stop in {process.program.stop_timeout_s:.0f} s, and is ended")
             process.kill()
+
+
+def _fact(trouble: str) -> str:
+    """A sentence without its seconds, so that it is shown once."""
+    return trouble.partition(" for ")[0]

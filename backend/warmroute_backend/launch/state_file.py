@@ -76,6 +76,8 @@ class Record:
     node: int
     launcher: Identity
     entries: dict[str, Entry] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+    """What is wrong with other nodes."""
 
 
 def save(folder: Path, record: Record) -> None:

@@ -1,4 +1,4 @@
-"""What is asked of a launch that runs, or has run: status, stop, restart, starts, logs."""
+"""What is asked of a launch that runs, or has run: status, start, stop, restart, starts, logs."""
 
 import argparse
 import json
@@ -30,10 +30,13 @@ def status(arguments: argparse.Namespace) -> int:
     rows = [_row(record, entry) for entry in record.entries.values()]
     if arguments.json:
         document = {"plan": record.plan, "engine": record.engine, "node": record.node, "launcher": watched}
+        document["troubles"] = record.troubles
         print(json.dumps({**document, "processes": rows}, indent=2))
     else:
         pid = f"launcher {record.launcher.pid}" if watched else "no launcher runs: `warmroute launch PLAN` takes over"
         print(f"{record.plan}, node {record.node}, --engine {record.engine}; {pid}")
+        for trouble in record.troubles if watched else ():
+            print(trouble)
         for row in rows:
             since = "" if row["ready_s"] is None else f"for {row['ready_s']:.0f} s"
             pid = f"pid {row['pid']}" if row["pid"] else ""
@@ -68,6 +71,15 @@ def stop(arguments: argparse.Namespace) -> int:
             entry.state = State.STOPPED
         save_record()
     print("nothing runs")
+    return 0
+
+
+def start(arguments: argparse.Namespace) -> int:
+    """Order the start of all nodes of a launcher that waits for it."""
+    if not _is_watched(_record(arguments.state_dir)):
+        raise LaunchError("no launcher waits here: start `warmroute launch PLAN --nodes-port N --wait-for-start`")
+    orders.give_start(arguments.state_dir)
+    print("ordered: all nodes start once all their launchers answer")
     return 0
 
 

@@ -2,10 +2,12 @@
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,6 +17,8 @@ from warmroute_backend.launch.affinity import Near, near_gpus, read_matrix
 from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.launcher import Drains, Launcher, Limits
+from warmroute_backend.launch.node_reports import NodeReports
+from warmroute_backend.launch.nodes import Report
 from warmroute_backend.launch.process import Process, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.readiness import unready
@@ -64,10 +68,10 @@ def start(arguments: argparse.Namespace) -> int:
                 (state_dir / name).write_text(json.dumps(made, indent=2) + "\n")
         for note in (*found.notes, *adopted.notes):
             _show(note)
-        return _run(arguments, adopted, config, state_dir)
+        return _run(arguments, plan, adopted, config, state_dir)
 
 
-def _run(arguments: argparse.Namespace, adopted: Adopted, config: Config | None, state_dir: Path) -> int:
+def _run(arguments: argparse.Namespace, plan: Plan, adopted: Adopted, config: Config | None, state_dir: Path) -> int:
     def save_record() -> None:
         try:
             save(state_dir, adopted.record)
@@ -82,11 +86,29 @@ def _run(arguments: argparse.Namespace, adopted: Adopted, config: Config | None,
     limits = Limits(
         Backoff(limit=arguments.restarts), arguments.drain_s, arguments.hang_s, arguments.on_hang == "restart"
     )
-    with Waker() as waker:
+    with Waker() as waker, _nodes(arguments, plan, config) as nodes:
         save_record()
         _stop_stray(adopted.stray, limits, state_dir)
-        launcher = Launcher(adopted.processes, state_dir, _drains(config), limits, save_record, _show)
+        launcher = Launcher(adopted.processes, state_dir, _drains(config), limits, save_record, _show, nodes)
+        launcher.troubles = adopted.record.troubles
         return launcher.run(waker, up)
+
+
+@contextlib.contextmanager
+def _nodes(arguments: argparse.Namespace, plan: Plan, config: Config | None) -> Iterator[NodeReports | None]:
+    """The launchers of the plan's other nodes; None where they are not to be waited for. Raises: LaunchError."""
+    if not arguments.nodes_port or plan.cluster.nodes == 1 or arguments.engine != "sglang":
+        if arguments.wait_for_start:
+            raise LaunchError("--wait-for-start needs --nodes-port, and a plan of several nodes")
+        yield None
+        return
+    file = arguments.secret_file or (None if config is None else config.secret_file)
+    key = Secrets(load_secret(file, os.environ)).fleet_mac("launch").hex()
+    digest = hashlib.sha256(Path(arguments.what).read_bytes()).hexdigest()[:16]
+    own = Report(arguments.node, digest, not arguments.wait_for_start)
+    addresses = [(plan.site.host(node), arguments.nodes_port) for node in range(plan.cluster.nodes)]
+    with NodeReports(own, addresses, key) as nodes:
+        yield nodes
 
 
 def _stop_stray(stray: list[Process], limits: Limits, state_dir: Path) -> None:
