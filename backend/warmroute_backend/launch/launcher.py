@@ -63,7 +63,7 @@ class Limits:
 class Nodes(Protocol):
     """The launchers of the plan's other nodes (`node_reports`)."""
 
-    def tell(self, states: Mapping[str, str], stores: Mapping[str, str], *, goes: bool) -> None: ...
+    def report(self, states: Mapping[str, str], stores: Mapping[str, str], *, goes: bool) -> None: ...
 
     def may_start(self) -> bool: ...
 
@@ -160,7 +160,7 @@ class Launcher:
         """Report to the other launchers, and name what is wrong with them."""
         states = {process.name: str(process.state) for process in self.processes}
         stores = {process.name: str(process.state) for process in self.processes if process.program.kind == "store"}
-        nodes.tell(states, stores, goes=orders.take_start(self._state_dir))
+        nodes.report(states, stores, goes=orders.take_start(self._state_dir))
         found = nodes.troubles()
         if [_fact(text) for text in found] == [_fact(text) for text in self.troubles]:
             return

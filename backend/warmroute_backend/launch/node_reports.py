@@ -18,8 +18,8 @@ from warmroute_backend.launch.nodes import (
     ASK_EVERY_S,
     OtherNode,
     Report,
-    heard,
     may_start,
+    observed,
     read_report,
     stores_serve,
     trouble,
@@ -58,7 +58,7 @@ class NodeReports:
         self._server.shutdown()
         self._server.server_close()
 
-    def tell(self, states: Mapping[str, str], stores: Mapping[str, str], *, goes: bool) -> None:
+    def report(self, states: Mapping[str, str], stores: Mapping[str, str], *, goes: bool) -> None:
         """What the next asker gets. An order that was once heard stays."""
         goes = goes or self.own.goes or may_start(self.own, self._others, time.monotonic())
         self.own = Report(self.own.node, self.own.plan, goes, dict(states), dict(stores))
@@ -77,7 +77,7 @@ class NodeReports:
     def _ask(self, at: int) -> None:
         while not self._stopped.is_set():
             node = self._others[at].node
-            self._others[at] = heard(self._others[at], self._fetched(node), time.monotonic())
+            self._others[at] = observed(self._others[at], self._fetched(node), time.monotonic())
             self._stopped.wait(ASK_EVERY_S)
 
     def _fetched(self, node: int) -> Report | None:

@@ -32,17 +32,17 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class OtherNode:
-    """What is known of one. `heard_s`: when it answered last; None: never."""
+    """What is known of one. `answered_s`: when it answered last; None: never."""
 
     node: int
     host: str
-    heard_s: float | None = None
+    answered_s: float | None = None
     report: Report | None = None
 
 
-def heard(before: OtherNode, report: Report | None, now_s: float) -> OtherNode:
+def observed(before: OtherNode, report: Report | None, now_s: float) -> OtherNode:
     """`report`: None: there was no answer."""
-    return before if report is None else replace(before, heard_s=now_s, report=report)
+    return before if report is None else replace(before, answered_s=now_s, report=report)
 
 
 def may_start(own: Report, others: Iterable[OtherNode], now_s: float) -> bool:
@@ -61,10 +61,10 @@ def stores_serve(others: Iterable[OtherNode]) -> bool:
 def trouble(own: Report, other: OtherNode, now_s: float) -> str:
     """What is wrong with another node; empty: nothing."""
     who = f"node {other.node} ({other.host})"
-    if other.report is None or other.heard_s is None:
+    if other.report is None or other.answered_s is None:
         return f"{who}: no launcher has answered yet"
     if not _is_here(other, now_s):
-        return f"{who} is lost: its launcher has not answered for {now_s - other.heard_s:.0f} s"
+        return f"{who} is lost: its launcher has not answered for {now_s - other.answered_s:.0f} s"
     if other.report.plan != own.plan:
         return f"{who} has another plan.toml"
     down = [f"{name} is {state}" for name, state in other.report.states.items() if state in {"failed", "backing_off"}]
@@ -84,7 +84,7 @@ def _texts(found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_here(other: OtherNode, now_s: float) -> bool:
-    return other.heard_s is not None and now_s - other.heard_s < LOST_S
+    return other.answered_s is not None and now_s - other.answered_s < LOST_S
 
 
 def _report(other: OtherNode) -> Report:

@@ -8,8 +8,8 @@ from warmroute_backend.launch.nodes import (
     LOST_S,
     OtherNode,
     Report,
-    heard,
     may_start,
+    observed,
     read_report,
     stores_serve,
     trouble,
@@ -23,7 +23,7 @@ def answered(at_s: float, **changes: object) -> list[OtherNode]:
     """Both others, the first of which has what is changed."""
     reports = [Report(other.node, "abc", goes=False, states={"decode-0": "ready"}) for other in OTHERS]
     reports[0] = replace(reports[0], **changes)  # type: ignore[arg-type]
-    return [heard(other, report, at_s) for other, report in zip(OTHERS, reports, strict=True)]
+    return [observed(other, report, at_s) for other, report in zip(OTHERS, reports, strict=True)]
 
 
 def test_one_order_starts_all_once_all_answer() -> None:
@@ -46,7 +46,7 @@ def test_what_is_wrong_with_a_node_is_named() -> None:
     assert trouble(OWN, OTHERS[0], 0.0) == "node 1 (host-1): no launcher has answered yet"
     assert trouble(OWN, first, 1.0) == ""
     assert trouble(OWN, first, 20.0) == "node 1 (host-1) is lost: its launcher has not answered for 20 s"
-    assert trouble(OWN, heard(first, None, 20.0), 20.0).startswith("node 1 (host-1) is lost")
+    assert trouble(OWN, observed(first, None, 20.0), 20.0).startswith("node 1 (host-1) is lost")
     assert trouble(OWN, answered(0.0, plan="old")[0], 1.0) == "node 1 (host-1) has another plan.toml"
     down = answered(0.0, states={"decode-0": "failed", "decode-1": "ready"})[0]
     assert trouble(OWN, down, 1.0) == "node 1 (host-1): decode-0 is failed"
