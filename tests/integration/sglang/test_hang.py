@@ -36,7 +36,7 @@ def scheduler_of(launched: Launched) -> int:
 
 
 def test_a_scheduler_that_stands_still_with_a_request_is_restarted(tmp_path: Path) -> None:
-    with Launched(tmp_path, one_engine(), "--hang-s", f"{seconds(30):g}", engine="sglang-cpu") as launched:
+    with Launched(tmp_path, one_engine(), "--hang-s", f"{seconds(10):g}", engine="sglang-cpu") as launched:
         launched.start().wait_up(START_TIMEOUT_S)
         url = launched.status()[ENGINE]["url"]
 
