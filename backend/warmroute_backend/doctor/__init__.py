@@ -14,6 +14,7 @@ versions   of sglang, mooncake, nixl and CUDA in a Python
 hardware   a plan's GPUs against those that are there
 judgement  findings of facts, with and without a plan
 health     findings of errors, heat, PCI bridges and cgroups
+bandwidth  how fast cards and NVLink are, measured
 trials     that the embedded engine starts, and whether SGLang on a CPU would
 reading    all facts of this machine
 """

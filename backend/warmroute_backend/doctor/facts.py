@@ -79,6 +79,7 @@ class Host:
     kernel: str | None
     peer_memory: str | None
     """The kernel module by which RDMA devices read GPU memory; None: there is none."""
+    has_numactl: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,28 @@ def of_cgroup(isolation: Isolation, host: Host, plan: Plan | None) -> Iterator[F
         yield Finding(Level.WARNING if few else Level.OK, "cgroup", text, todo)
 
 
+def of_numa(gpus: Gpus, host: Host, plan: Plan | None, node: int) -> Iterator[Finding]:
+    """Whether the host pools of the GPUs of a socket fit into its memory: SGLang binds each rank to its GPU's node."""
+    if plan is None or len(host.numa_nodes) < 2:
+        return
+    if not host.has_numactl:
+        text = "there is no numactl, and SGLang leaves each rank's host pool on any NUMA node without it"
+        yield Finding(Level.WARNING, "NUMA", text, "install numactl")
+        return
+    numa_nodes = {device.index: device.numa_node for device in gpus.devices}
+    taken: dict[int, float] = {}
+    for engine in plan.engines:
+        if engine.node <= node < engine.node + engine.nodes:
+            for gpu in range(engine.first_gpu, engine.first_gpu + engine.shape.tp // engine.nodes):
+                if (numa_node := numa_nodes.get(gpu)) is not None:
+                    taken[numa_node] = taken.get(numa_node, 0.0) + host_bytes(plan, engine)
+    for numa_node, need in sorted(taken.items()):
+        if need > host.numa_nodes.get(numa_node, 0) > 0:
+            text = f"host pools of the GPUs of node {numa_node} take {need / GIB:.0f} GiB, and it has "
+            text += f"{host.numa_nodes[numa_node] / GIB:.0f}"
+            yield Finding(Level.PROBLEM, "NUMA", text, "a smaller size_gb, or SGLANG_AUTO_NUMA_BIND=0")
+
+
 def pinned_bytes(plan: Plan | None) -> float:
     """What host pools and parts of the shared store take on the fullest node."""
     if plan is None:

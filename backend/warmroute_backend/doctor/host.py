@@ -4,6 +4,7 @@ import ctypes
 import os
 import re
 import resource
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,7 @@ def read_host(root: Path = Path("/")) -> Host:
         clock_synchronised=clock_is_synchronised(),
         clocksource=text_of(root / "sys/devices/system/clocksource/clocksource0/current_clocksource"),
         kernel=text_of(root / "proc/sys/kernel/osrelease"),
+        has_numactl=shutil.which("numactl") is not None,
         peer_memory=next((name for name in PEER_MODULES if (root / "sys/module" / name).exists()), None),
     )
 

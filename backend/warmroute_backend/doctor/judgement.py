@@ -27,8 +27,8 @@ MOONCAKE: Final = "mooncake-transfer-engine"
 RATE_SHARE: Final = 0.95
 
 
-def judge(machine: Machine, plan: Plan | None) -> list[Finding]:
-    """All findings, in the order in which a deployment needs things."""
+def judge(machine: Machine, plan: Plan | None, node: int = 0) -> list[Finding]:
+    """All findings, in the order in which a deployment needs things. `node`: which one of the plan the machine is."""
     return [
         *_gpus(machine.gpus, plan),
         *health.of_gpus(machine.gpus, machine.isolation, plan),
@@ -38,6 +38,7 @@ def judge(machine: Machine, plan: Plan | None) -> list[Finding]:
         *_rdma(machine, plan),
         *health.of_cards(machine.rdma, plan),
         *_memory(machine.host, plan),
+        *health.of_numa(machine.gpus, machine.host, plan, node),
         *health.of_cgroup(machine.isolation, machine.host, plan),
         *_limits(machine, plan),
         *_disk(machine.disk, plan),

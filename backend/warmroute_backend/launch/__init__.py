@@ -9,7 +9,11 @@ backoff     when a process is started again
 engine_kinds  what stands for the engines of a plan
 program     what is to run
 topology    the programs of a node's part of a plan
+fast_start  where weights come from at a restart
+affinity    NUMA nodes and network cards of GPUs
 start_log   what the log of a starting engine says
+start_times  what each part of a start has cost
+hangs       whether an engine computes, by its metrics
 comparison  reports of engines against the plan, and against each other
 identity    which process is meant, and signals to it alone
 state_file  what runs, on disk
@@ -17,6 +21,8 @@ adoption    what an earlier launcher has left running
 readiness   ports and programs, before a start
 probes      small questions to a process
 logs        rotation and tails
+nodes       reports of the plan's launchers, and when all start
+node_reports  the same over HTTP
 orders      what operators order
 waker       waits that a signal ends
 process     one launched process

@@ -95,6 +95,8 @@ def _entry(program: Program, state_dir: Path, old: Record | None) -> Entry:
         url=program.url if program.port("http") else "",
         ports=dict(program.ports),
     )
+    if before is not None:
+        entry.start_records = before.start_records
     if before is not None and served:
         entry.is_drained = before.is_drained
         entry.has_served, entry.restarts_s = before.has_served, list(before.restarts_s)

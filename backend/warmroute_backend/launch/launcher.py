@@ -1,13 +1,13 @@
 """The launcher: brings the programs of a node up in stages, keeps them up, and ends them in the reverse order.
 
 It looks at each process every `POLL_S`, or when a child ends, and does what the state of the process asks for
-(`states`). It sends no request to an engine that is ready: whether an engine answers is the proxy's concern, and an
-engine that works hard answers late. Only the end of a process, or a start that takes too long, is a reason to restart.
+(`states`). It sends no request for tokens to an engine that is ready: an engine that works hard answers late. It reads
+the engine's metrics, and restarts one that hangs (`hangs`), that has ended, or whose start takes too long.
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,10 +16,13 @@ from warmroute_backend.launch import orders, probes
 from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.comparison import against_plan, disagreements
 from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.hangs import HANG_S, HANGS, READ_EVERY_S, Progress, hang, observed
 from warmroute_backend.launch.logs import rotate, tail
 from warmroute_backend.launch.process import Process
 from warmroute_backend.launch.program import STAGES
 from warmroute_backend.launch.start_log import pool, progress
+from warmroute_backend.launch.start_times import phases_s
+from warmroute_backend.launch.state_file import MAX_STARTS, StartRecord
 from warmroute_backend.launch.states import ALIVE, Event, State
 from warmroute_backend.launch.waker import Waker
 
@@ -44,14 +47,35 @@ class Drains(Protocol):
 
 @dataclass(slots=True)
 class Limits:
-    """Times of a launcher."""
+    """Times of a launcher. `restarts_hung`: whether an engine that hangs for `hang_s` is restarted, or only named."""
 
     backoff: Backoff
     drain_s: float = DRAIN_S
+    hang_s: float = HANG_S
+    restarts_hung: bool = True
+
+    @property
+    def read_every_s(self) -> float:
+        """How often metrics are read."""
+        return min(READ_EVERY_S, self.hang_s / 4)
+
+
+class Nodes(Protocol):
+    """The launchers of the plan's other nodes (`node_reports`)."""
+
+    def report(self, states: Mapping[str, str], stores: Mapping[str, str], *, goes: bool) -> None: ...
+
+    def may_start(self) -> bool: ...
+
+    def stores_serve(self) -> bool: ...
+
+    def troubles(self) -> list[str]: ...
 
 
 class Launcher:
-    """All processes of a node. `save` writes the state file, `show` shows a line to whoever watches."""
+    """All processes of a node. `save` writes the state file, `show` shows a line to whoever watches; `nodes`: the other
+    launchers, None: there are none to wait for; `troubles`: what is wrong with them.
+    """
 
     def __init__(
         self,
@@ -61,6 +85,7 @@ class Launcher:
         limits: Limits,
         save: Callable[[], None],
         show: Callable[[str], None],
+        nodes: Nodes | None = None,
     ) -> None:
         self.processes = list(processes)
         self._state_dir = state_dir
@@ -68,6 +93,8 @@ class Launcher:
         self._limits = limits
         self._save = save
         self._show = show
+        self._nodes = nodes
+        self.troubles: list[str] = []
         self._noted_s = 0.0
         self._shown: dict[str, tuple[str, float]] = {}  # by name of a process: at most as many as there are
 
@@ -115,6 +142,8 @@ class Launcher:
     def _round(self) -> None:
         for name in orders.take(self._state_dir):
             self._order_restart(name)
+        if self._nodes is not None:
+            self._look_at(self._nodes)
         for process in self.processes:
             self._step(process)
         now_s = time.monotonic()
@@ -127,6 +156,23 @@ class Launcher:
                 with contextlib.suppress(OSError):  # a full disk: the log stays as it is, and so does the process
                     rotate(process.log)
 
+    def _look_at(self, nodes: Nodes) -> None:
+        """Report to the other launchers, and name what is wrong with them."""
+        states = {process.name: str(process.state) for process in self.processes}
+        stores = {process.name: str(process.state) for process in self.processes if process.program.kind == "store"}
+        nodes.report(states, stores, goes=orders.take_start(self._state_dir))
+        found = nodes.troubles()
+        if [_fact(text) for text in found] == [_fact(text) for text in self.troubles]:
+            return
+        known = {_fact(text) for text in self.troubles}
+        for text in found:
+            if _fact(text) not in known:
+                self._show(text)
+        if not found:
+            self._show("all nodes answer")
+        self.troubles[:] = found
+        self._save()
+
     def _step(self, process: Process) -> None:
         state = process.state
         if state in {State.STARTING, State.READY, State.DRAINING} and process.has_ended():
@@ -136,18 +182,32 @@ class Launcher:
                 self._start(process)
         elif state is State.STARTING:
             self._step_starting(process)
+        elif state is State.READY and process.program.has_metrics:
+            self._step_ready(process)
         elif state is State.DRAINING:
             self._step_draining(process)
         elif state is State.STOPPING:
             self._step_stopping(process)
-        elif state is State.STOPPED and process.entry.is_ordered:
+        elif state is State.STOPPED and process.entry.is_ordered and self._has_needs(process):
             process.entry.is_ordered = False
             self._start(process)
-        elif state is State.BACKING_OFF and time.monotonic() >= process.retry_s:
+        elif state is State.BACKING_OFF and self._may_retry(process):
             process.entry.restarts_s.append(time.time())
             self._start(process)
 
+    def _may_retry(self, process: Process) -> bool:
+        return time.monotonic() >= process.retry_s and process.is_gone() and self._has_needs(process)
+
+    def _has_needs(self, process: Process) -> bool:
+        """Whether what it needs serves."""
+        needs = process.program.needs
+        return not needs or any(each.name == needs and each.state is State.READY for each in self.processes)
+
     def _stage_is_open(self, process: Process) -> bool:
+        if self._nodes is not None:
+            is_first = process.program.stage == 0
+            if not self._nodes.may_start() or not (is_first or self._nodes.stores_serve()):
+                return False
         before = [other for other in self.processes if other.program.stage < process.program.stage]
         return all(other.state is State.READY for other in before)
 
@@ -164,7 +224,7 @@ class Launcher:
 
     def _step_starting(self, process: Process) -> None:
         waited_s = time.time() - process.entry.started_s
-        if not probes.serves(process.program):
+        if not self._serves(process):
             if waited_s > process.program.start_timeout_s:
                 process.kill()
                 self._ended(process, f"was not ready after {waited_s:.0f} s and was ended")
@@ -181,7 +241,10 @@ class Launcher:
             process.kill()
             self._ended(process, f"was ended: {'; '.join(problems)}")
             return
+        if process.program.is_engine:
+            self._note_start(process, waited_s, lines)
         process.happen(Event.SERVES)
+        process.progress = None
         process.entry.ready_s = time.time()
         process.entry.has_served = True
         self._save()
@@ -190,6 +253,20 @@ class Launcher:
             self._show(f"{process.name}: {finding}")
         if process.entry.is_drained:
             self._undrain(process)
+
+    @staticmethod
+    def _serves(process: Process) -> bool:
+        words = process.program.ready_line
+        if words:
+            return any(words in line for line in tail(process.log, LOG_LINES_READ, process.log_begin))
+        return probes.serves(process.program)
+
+    @staticmethod
+    def _note_start(process: Process, total_s: float, lines: list[str]) -> None:
+        info = probes.server_info(process.program.url) if process.program.has_metrics else {}
+        phases = phases_s(total_s, info, lines)
+        record = StartRecord(process.entry.started_s, total_s, process.program.source, phases)
+        process.entry.start_records = [*process.entry.start_records, record][-MAX_STARTS:]
 
     def _show_progress(self, process: Process, waited_s: float) -> None:
         """A line when the phase changes, and each `SHOW_EVERY_S`."""
@@ -219,6 +296,23 @@ class Launcher:
                 )
         return found
 
+    def _step_ready(self, process: Process) -> None:
+        """Read its metrics when it is time, and act on a hang."""
+        now_s = time.monotonic()
+        before = process.progress or Progress(now_s)
+        if process.progress is not None and now_s - before.at_s < self._limits.read_every_s:
+            return
+        process.progress = observed(before, probes.metrics(process.program.url), now_s)
+        was, found = hang(before, self._limits.hang_s), hang(process.progress, self._limits.hang_s)
+        if found and self._limits.restarts_hung:
+            process.kill()
+            self._ended(process, found)
+        elif bool(found) != bool(was):
+            process.entry.findings = [each for each in process.entry.findings if not each.startswith(HANGS)]
+            process.entry.findings += [found] if found else []
+            self._save()
+            self._show(f"{process.name}: {found or 'computes again'}")
+
     # --- ends ----------------------------------------------------------------------------------------------------
 
     def _ended(self, process: Process, how: str = "") -> None:
@@ -227,6 +321,10 @@ class Launcher:
         how = how or process.how_it_ended()
         process.end_leftovers()
         process.happen(Event.ENDS)
+        for other in self.processes:
+            if other.program.needs == process.name and other.state in ALIVE:
+                other.kill()
+                self._ended(other, f"was ended with {process.name}")
         if was_draining:
             return
         words = process.last_words()
@@ -310,3 +408,8 @@ class Launcher:
         elif time.monotonic() - process.changed_s > process.program.stop_timeout_s:
             self._show(f"{process.name}: did not stop in {process.program.stop_timeout_s:.0f} s, and is ended")
             process.kill()
+
+
+def _fact(trouble: str) -> str:
+    """A sentence without its seconds, so that it is shown once."""
+    return trouble.partition(" for ")[0]

@@ -1,4 +1,5 @@
-"""Small questions to a launched process, each within `PROBE_TIMEOUT_S`: is it ready, what is it, who registered?"""
+"""Small questions to a launched process, each within `PROBE_TIMEOUT_S`: is it ready, what is it, who registered, what
+does it compute?"""
 
 import contextlib
 import http.client
@@ -18,9 +19,12 @@ ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&t
 
 
 def serves(program: Program) -> bool:
-    """Whether it answers as ready, and prefill's bootstrap server has all ranks."""
+    """Whether it answers as ready, and prefill's bootstrap server has all ranks. Without a port it serves once it
+    runs.
+    """
     if not program.ready_path:
-        return listens(program.host, program.port("http") or 0)
+        port = program.port("http")
+        return port is None or listens(program.host, port)
     if _get(program.url + program.ready_path).status != 200:
         return False
     return program.bootstrap_url is None or bool(route(program.bootstrap_url))
@@ -36,6 +40,14 @@ def listens(host: str, port: int) -> bool:
 def route(bootstrap_url: str) -> Mapping[str, Any]:
     """What a prefill engine's bootstrap server says of its group; empty where it is not complete or not there."""
     return _object(_get(bootstrap_url + ROUTE))
+
+
+def metrics(url: str) -> str | None:
+    """What `/metrics` shows; None without an answer. An engine that has no metrics answers, and shows none."""
+    answer = _get(f"{url}/metrics")
+    if not answer.status:
+        return None
+    return answer.body.decode("utf-8", "replace") if answer.status == 200 else ""
 
 
 def server_info(url: str) -> Mapping[str, Any]:

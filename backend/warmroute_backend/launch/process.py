@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.hangs import Progress
 from warmroute_backend.launch.identity import (
     MARK,
     Identity,
@@ -36,6 +37,8 @@ class Process:
         self.changed_s = time.monotonic()
         """When its state last changed."""
         self.retry_s = 0.0
+        self.progress: Progress | None = None
+        """What its metrics showed since it serves."""
         self.log_begin = 0
         """Where the log of this start begins."""
         self._mark = mark
@@ -132,12 +135,12 @@ class Process:
         self.end_leftovers()
 
     def end_leftovers(self) -> None:
-        """End what is left of its session."""
+        """End what is left of its session. The kernel takes tens of seconds to release a large pinned pool."""
         for member in {*self.entry.members, *marked(self._mark)} - {self.entry.identity}:
             if is_alive(member):
                 signal_process(member, signal.SIGKILL)
         if self.entry.identity is None or not is_alive(self.entry.identity):
-            self.entry.members = []
+            self.entry.members = [member for member in self.entry.members if is_alive(member)]
 
     def is_gone(self) -> bool:
         """Whether nothing of it is left, children included."""

@@ -5,9 +5,13 @@ import json
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Kind = Literal["store", "prefill", "decode", "aggregated", "proxy"]
+Kind = Literal["store", "weights", "prefill", "decode", "aggregated", "proxy"]
 
-STAGES: Final[tuple[tuple[Kind, ...], ...]] = (("store",), ("prefill", "aggregated", "decode"), ("proxy",))
+STAGES: Final[tuple[tuple[Kind, ...], ...]] = (
+    ("store", "weights"),
+    ("prefill", "aggregated", "decode"),
+    ("proxy",),
+)
 """Kinds by when they are started. A stage begins when all of the one before serve; engines load side by side."""
 
 START_TIMEOUT_S: Final = 3_600.0
@@ -26,7 +30,9 @@ class Expected:
 class Program:
     """One process. `host` is where this machine reaches it; `ports` by what each is for.
 
-    `ready_path`: what answers 200 once it serves; empty: it serves once its port `http` takes connections.
+    `ready_path`: what answers 200 once it serves; empty: it serves once its port `http` takes connections, or at once
+    where it has none. `ready_line`: instead, a part of a line of its log. `needs`: the name of the program that has to
+    serve for as long as this one runs. `source`: where its weights come from.
     """
 
     name: str
@@ -35,6 +41,9 @@ class Program:
     environment: tuple[tuple[str, str], ...] = ()
     ports: tuple[tuple[str, int], ...] = ()
     ready_path: str = "/ready"
+    ready_line: str = ""
+    needs: str = ""
+    source: str = "disk"
     host: str = "127.0.0.1"
     expected: Expected | None = None
     start_timeout_s: float = START_TIMEOUT_S
@@ -46,10 +55,15 @@ class Program:
 
     @property
     def is_engine(self) -> bool:
-        return self.kind not in {"store", "proxy"}
+        return self.kind not in {"store", "weights", "proxy"}
 
     def port(self, name: str) -> int | None:
         return dict(self.ports).get(name)
+
+    @property
+    def has_metrics(self) -> bool:
+        """Whether this process shows an engine's metrics: of an engine over several nodes, the first one."""
+        return self.is_engine and self.port("http") is not None
 
     @property
     def url(self) -> str:

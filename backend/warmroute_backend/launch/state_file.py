@@ -21,6 +21,17 @@ from warmroute_backend.launch.states import State
 VERSION: Final = 1
 STATE: Final = "state.json"
 MAX_BYTES: Final = 4 << 20
+MAX_STARTS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """A start that came to serve. `at_s`: unix seconds; `source`: where its weights came from."""
+
+    at_s: float
+    total_s: float
+    source: str
+    phases_s: dict[str, float]
 
 
 @dataclass(slots=True)
@@ -50,6 +61,8 @@ class Entry:
     """Of its log, when it last ended by itself."""
     findings: list[str] = field(default_factory=list)
     """How it differs from the plan."""
+    start_records: list[StartRecord] = field(default_factory=list)
+    """Of the newest starts."""
 
 
 @dataclass(slots=True)
@@ -63,6 +76,8 @@ class Record:
     node: int
     launcher: Identity
     entries: dict[str, Entry] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+    """What is wrong with other nodes."""
 
 
 def save(folder: Path, record: Record) -> None:
@@ -108,7 +123,10 @@ def _entry(found: dict[str, Any]) -> Entry:
     identity = found.pop("identity")
     members = [Identity(**member) for member in found.pop("members")]
     state = State(found.pop("state"))
-    return Entry(**found, state=state, identity=Identity(**identity) if identity else None, members=members)
+    starts = [StartRecord(**each) for each in found.pop("start_records", [])]
+    return Entry(
+        **found, start_records=starts, state=state, identity=Identity(**identity) if identity else None, members=members
+    )
 
 
 @contextlib.contextmanager

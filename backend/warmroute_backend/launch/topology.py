@@ -12,16 +12,18 @@ given.
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from warmroute_backend.launch.affinity import Near, affinity, described
 from warmroute_backend.launch.engine_kinds import EngineKind
+from warmroute_backend.launch.fast_start import DAEMON, DAEMON_READY, FastStart, Source, fast_start
 from warmroute_backend.launch.program import Expected, Program
 from warmroute_backend.plan.argv import LAUNCH, argv, environment, mooncake_file
 from warmroute_backend.plan.deployment import Plan, PlannedEngine, Ports
-from warmroute_backend.plan.files.proxy import MASTER_PORT
+from warmroute_backend.plan.files.proxy import MASTER_PORT, mooncake_configs
 from warmroute_backend.plan.tiers import host_tokens
 from warmroute_backend.sglang import command as cpu
 from warmroute_backend.sglang.installation import Installation
@@ -32,6 +34,11 @@ CPU_START_S: Final = 300.0
 ENGINE_STOP_S: Final = 60.0
 NODE_PORTS: Final = 1_000
 """Between the ports of two nodes that are one machine."""
+_SOURCES: Final[Mapping[Source, str]] = {
+    "daemon": "restarts map weights that stay in GPU memory",
+    "presharded": "restarts read files that the first start writes",
+    "disk": "restarts read the checkpoint",
+}
 STORAGE: Final = "hicache"
 """The folder of the file tier of a trial, in the state directory."""
 
@@ -39,7 +46,8 @@ STORAGE: Final = "hicache"
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Where and how a plan runs. `python`: the one that has SGLang; `installation`: of SGLang on a CPU;
-    `slowness`: how much longer than the reference's this machine takes; `speed`: of embedded engines."""
+    `slowness`: how much longer than the reference's this machine takes; `speed`: of embedded engines; `cache_dir`: for
+    fast restarts, None: without; `near`: what is near each GPU, empty: unknown."""
 
     kind: EngineKind
     node: int
@@ -48,6 +56,8 @@ class Setting:
     installation: Installation | None = None
     slowness: float = 1.0
     speed: float = 1.0
+    cache_dir: Path | None = None
+    near: tuple[Near, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +82,43 @@ def topology(plan: Plan, setting: Setting) -> Topology:
     """What the node of `setting` runs; of a trial, all nodes of a plan that was made to be `here`."""
     if setting.kind == "sglang":
         engines = [each for each in plan.engines if each.node <= setting.node < each.node + each.nodes]
-        programs = [_sglang(plan, engine, setting) for engine in engines]
+        programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
         master = [_master()] if setting.node == 0 and any(e.storage == "mooncake" for e in plan.engines) else []
-        return Topology((*master, *_ordered(programs)), ())
+        return Topology((*master, *_ordered(programs)), tuple(_engine_notes(engines, plan, setting)))
     make = _embedded if setting.kind == "embedded" else _cpu
     programs = [make(plan, engine, setting) for engine in plan.engines]
     return Topology(tuple(_ordered(programs)), tuple(_notes(plan, setting.kind)))
 
 
 def _ordered(programs: list[Program]) -> list[Program]:
-    """Prefill first: decode asks it for its ranks."""
-    return sorted(programs, key=lambda program: program.kind == "decode")
+    """By stage, prefill before decode, which asks it for its ranks."""
+    return sorted(programs, key=lambda program: (program.stage, program.kind == "decode"))
+
+
+def _engine_notes(engines: list[PlannedEngine], plan: Plan, setting: Setting) -> Iterator[str]:
+    """What is near each engine's GPUs, and where weights come from at a fast restart."""
+    for engine in engines:
+        yield from described(engine.name, affinity(plan, engine, setting.near))
+        if setting.cache_dir is not None:
+            found = fast_start(plan, engine, setting.cache_dir)
+            because = f", since {found.because}" if found.because else ""
+            yield f"{engine.name}: {_SOURCES[found.source]}{because}"
+
+
+def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
+    """Name in the state directory -> the store's configuration, of each engine of this node."""
+    configs, found = mooncake_configs(plan), {}
+    for engine in plan.engines:
+        rank = setting.node - engine.node
+        if engine.storage == "mooncake" and 0 <= rank < engine.nodes:
+            device = affinity(plan, engine, setting.near).store_device(rank * engine.shape.tp // engine.nodes)
+            config = configs[mooncake_file(engine)]
+            found[_mooncake_name(engine)] = {**config, "device_name": device or config["device_name"]}
+    return found
+
+
+def _mooncake_name(engine: PlannedEngine) -> str:
+    return f"mooncake-{engine.name}.json"
 
 
 def expected_of(plan: Plan, engine: PlannedEngine) -> Expected:
@@ -101,24 +137,35 @@ def _ports(engine: PlannedEngine) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
-def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
-    """Only the first process of an engine over several nodes serves HTTP: the others are ready once they run."""
+def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Program]:
+    """An engine's process on this node, behind the daemon that keeps its weights where that fits. Of an engine over
+    several nodes only the first process serves HTTP: the others are ready once they run.
+    """
     rank = setting.node - engine.node
-    command = argv(plan, engine, rank)
+    near = affinity(plan, engine, setting.near)
+    command = (setting.python, *argv(plan, engine, rank)[1:], *near.flags)
+    command += near.transfer_flags if engine.role != "aggregated" else ()
     variables = environment(plan, engine)
     if engine.storage == "mooncake":
-        variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / mooncake_file(engine))
+        variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / _mooncake_name(engine))
         variables["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(setting.node)
-    return Program(
+    fast = FastStart("disk") if setting.cache_dir is None else fast_start(plan, engine, setting.cache_dir)
+    made = Program(
         name=engine.name,
         kind=engine.role,
-        command=(setting.python, *command[1:]),
+        command=(*command, *fast.flags),
         environment=tuple(variables.items()),
         ports=_ports(engine) if rank == 0 else (),
         ready_path="/ready" if rank == 0 else "",
+        source=fast.source,
         expected=expected_of(plan, engine) if rank == 0 else None,
         stop_timeout_s=ENGINE_STOP_S,
     )
+    if fast.source == "daemon":
+        daemon = (setting.python, *DAEMON, *command[len(LAUNCH) :])
+        made = replace(made, needs=f"{engine.name}-weights")
+        yield Program(made.needs, "weights", daemon, made.environment, ready_line=DAEMON_READY)
+    yield made
 
 
 def _master() -> Program:

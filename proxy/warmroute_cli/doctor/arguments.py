@@ -14,4 +14,10 @@ def add(doctor: argparse.ArgumentParser) -> None:
         "--python", default="python3", metavar="FILE", help="Python interpreter with SGLang (%(default)s)"
     )
     doctor.add_argument("--disk", type=Path, metavar="DIR", help="measure the disk of this folder (writes 256 MiB)")
+    doctor.add_argument(
+        "--fabric", action="store_true", help="measure network cards and NVLink (ib_write_bw, all_reduce_perf)"
+    )
+    doctor.add_argument(
+        "--peer", default="", metavar="HOST", help="fabric: write to this host, where ib_write_bw waits"
+    )
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")

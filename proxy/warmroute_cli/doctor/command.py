@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from warmroute_backend.doctor import reading, trials
+from warmroute_backend.doctor import bandwidth, reading, trials
 from warmroute_backend.doctor.finding import Finding, Level
 from warmroute_backend.doctor.host import read_host
 from warmroute_backend.doctor.judgement import judge
@@ -35,7 +35,10 @@ def doctor(arguments: argparse.Namespace) -> int:
 def _machine(arguments: argparse.Namespace) -> list[Finding]:
     plan = None if arguments.plan is None else load_plan(arguments.plan)[0]
     machine = reading.read(arguments.python, plan, arguments.disk)
-    found = judge(machine, plan)
+    found = judge(machine, plan, arguments.node)
+    if arguments.fabric:
+        found += bandwidth.of_cards(machine.rdma, arguments.peer)
+        found += bandwidth.of_links(machine.gpus, plan)
     if plan is not None:
         return [*_plan(plan, arguments), *found]
     if not machine.gpus.devices:

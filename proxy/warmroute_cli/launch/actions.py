@@ -1,9 +1,10 @@
-"""What is asked of a launch that runs, or has run: status, stop, restart, logs."""
+"""What is asked of a launch that runs, or has run: status, start, stop, restart, starts, logs."""
 
 import argparse
 import json
 import signal
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.identity import boot_id, is_alive, signal_process
 from warmroute_backend.launch.launcher import Launcher, Limits
 from warmroute_backend.launch.logs import tail
+from warmroute_backend.launch.start_times import PHASES
 from warmroute_backend.launch.state_file import Entry, Record, load, locked, save
 from warmroute_backend.launch.states import ALIVE, State
 from warmroute_cli.launch.drains import NoDrains
@@ -28,10 +30,13 @@ def status(arguments: argparse.Namespace) -> int:
     rows = [_row(record, entry) for entry in record.entries.values()]
     if arguments.json:
         document = {"plan": record.plan, "engine": record.engine, "node": record.node, "launcher": watched}
+        document["troubles"] = record.troubles
         print(json.dumps({**document, "processes": rows}, indent=2))
     else:
         pid = f"launcher {record.launcher.pid}" if watched else "no launcher runs: `warmroute launch PLAN` takes over"
         print(f"{record.plan}, node {record.node}, --engine {record.engine}; {pid}")
+        for trouble in record.troubles if watched else ():
+            print(trouble)
         for row in rows:
             since = "" if row["ready_s"] is None else f"for {row['ready_s']:.0f} s"
             pid = f"pid {row['pid']}" if row["pid"] else ""
@@ -69,9 +74,20 @@ def stop(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def start(arguments: argparse.Namespace) -> int:
+    """Order the start of all nodes of a launcher that waits for it."""
+    if not _is_watched(_record(arguments.state_dir)):
+        raise LaunchError("no launcher waits here: start `warmroute launch PLAN --nodes-port N --wait-for-start`")
+    orders.give_start(arguments.state_dir)
+    print("ordered: all nodes start once all their launchers answer")
+    return 0
+
+
 def restart(arguments: argparse.Namespace) -> int:
     """Order the restart of one process, and wait until it serves again. 1: it does not."""
     entry = _entry(arguments)
+    if entry.kind == "weights":
+        raise LaunchError(f"{entry.name} keeps the weights of an engine that runs: `warmroute launch stop` ends both")
     before = entry.starts
     if not _is_watched(_record(arguments.state_dir)):
         raise LaunchError("no launcher runs here: start `warmroute launch PLAN`, which finds processes that still run")
@@ -88,6 +104,22 @@ def restart(arguments: argparse.Namespace) -> int:
         time.sleep(POLL_S)
     print(f"{entry.name}: {entry.state}")
     return 1
+
+
+def starts(arguments: argparse.Namespace) -> int:
+    """Print what each part of the newest starts has cost."""
+    record = _record(arguments.state_dir)
+    found = [(entry.name, each) for entry in record.entries.values() for each in entry.start_records]
+    if arguments.json:
+        print(json.dumps({"starts": [{"name": name, **asdict(each)} for name, each in found]}, indent=2))
+        return 0
+    print(f"{record.plan}, node {record.node}, --engine {record.engine}; seconds")
+    print(f"{'':<18} {'started':<20} {'weights from':<13} {'total':>8}", *(f"{phase:>16}" for phase in PHASES))
+    for name, each in found:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.at_s))
+        parts = [f"{each.phases_s[phase]:>16.1f}" if phase in each.phases_s else f"{'-':>16}" for phase in PHASES]
+        print(f"{name:<18} {at:<20} {each.source:<13} {each.total_s:>8.1f}", *parts)
+    return 0
 
 
 def logs(arguments: argparse.Namespace) -> int:

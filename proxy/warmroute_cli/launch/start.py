@@ -2,26 +2,33 @@
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from warmroute_backend.launch.adoption import Adopted, adopt
+from warmroute_backend.launch.affinity import Near, near_gpus, read_matrix
 from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.launcher import Drains, Launcher, Limits
+from warmroute_backend.launch.node_reports import NodeReports
+from warmroute_backend.launch.nodes import Report
 from warmroute_backend.launch.process import Process, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.readiness import unready
 from warmroute_backend.launch.state_file import locked, save
-from warmroute_backend.launch.topology import Setting, here, topology
+from warmroute_backend.launch.topology import Setting, here, mooncake_files, topology
 from warmroute_backend.launch.waker import Waker
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.deployment import Plan
-from warmroute_backend.plan.files.proxy import mooncake_configs
+from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.weights import weights
 from warmroute_backend.sglang.installation import NotInstalledError, installation
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli.launch.drains import NoDrains, ProxyDrains
@@ -46,7 +53,7 @@ def start(arguments: argparse.Namespace) -> int:
         is_trial = arguments.engine != "sglang"
         if is_trial:
             plan = here(plan)
-        setting = _setting(arguments, state_dir)
+        setting = _setting(plan, arguments, state_dir)
         found = topology(plan, setting)
         path = proxy_path(arguments, plan, state_dir)
         config = None if path is None else _checked_config(path)
@@ -55,16 +62,16 @@ def start(arguments: argparse.Namespace) -> int:
             programs, state_dir, str(Path(arguments.what).absolute()), arguments.engine, arguments.node,
             found_identity(os.getpid()),
         )  # fmt: skip
-        _check_machine(plan, arguments, adopted)
+        _check_machine(plan, arguments, adopted, setting.cache_dir)
         if arguments.engine == "sglang":
-            for name, made in mooncake_configs(plan).items():
+            for name, made in mooncake_files(plan, setting).items():
                 (state_dir / name).write_text(json.dumps(made, indent=2) + "\n")
         for note in (*found.notes, *adopted.notes):
             _show(note)
-        return _run(arguments, adopted, config, state_dir)
+        return _run(arguments, plan, adopted, config, state_dir)
 
 
-def _run(arguments: argparse.Namespace, adopted: Adopted, config: Config | None, state_dir: Path) -> int:
+def _run(arguments: argparse.Namespace, plan: Plan, adopted: Adopted, config: Config | None, state_dir: Path) -> int:
     def save_record() -> None:
         try:
             save(state_dir, adopted.record)
@@ -76,12 +83,32 @@ def _run(arguments: argparse.Namespace, adopted: Adopted, config: Config | None,
         if config is not None and arguments.engine != "sglang" and arguments.proxy_config is None:
             _show("\n".join(exports(state_dir, config.proxy.port)))
 
-    limits = Limits(Backoff(limit=arguments.restarts), arguments.drain_s)
-    with Waker() as waker:
+    limits = Limits(
+        Backoff(limit=arguments.restarts), arguments.drain_s, arguments.hang_s, arguments.on_hang == "restart"
+    )
+    with Waker() as waker, _nodes(arguments, plan, config) as nodes:
         save_record()
         _stop_stray(adopted.stray, limits, state_dir)
-        launcher = Launcher(adopted.processes, state_dir, _drains(config), limits, save_record, _show)
+        launcher = Launcher(adopted.processes, state_dir, _drains(config), limits, save_record, _show, nodes)
+        launcher.troubles = adopted.record.troubles
         return launcher.run(waker, up)
+
+
+@contextlib.contextmanager
+def _nodes(arguments: argparse.Namespace, plan: Plan, config: Config | None) -> Iterator[NodeReports | None]:
+    """The launchers of the plan's other nodes; None where they are not to be waited for. Raises: LaunchError."""
+    if not arguments.nodes_port or plan.cluster.nodes == 1 or arguments.engine != "sglang":
+        if arguments.wait_for_start:
+            raise LaunchError("--wait-for-start needs --nodes-port, and a plan of several nodes")
+        yield None
+        return
+    file = arguments.secret_file or (None if config is None else config.secret_file)
+    key = Secrets(load_secret(file, os.environ)).fleet_mac("launch").hex()
+    digest = hashlib.sha256(Path(arguments.what).read_bytes()).hexdigest()[:16]
+    own = Report(arguments.node, digest, not arguments.wait_for_start)
+    addresses = [(plan.site.host(node), arguments.nodes_port) for node in range(plan.cluster.nodes)]
+    with NodeReports(own, addresses, key) as nodes:
+        yield nodes
 
 
 def _stop_stray(stray: list[Process], limits: Limits, state_dir: Path) -> None:
@@ -102,10 +129,25 @@ def _checked(path: Path, node: int) -> Plan:
     return plan
 
 
-def _setting(arguments: argparse.Namespace, state_dir: Path) -> Setting:
+def _near() -> tuple[Near, ...]:
+    """What is near each GPU of this machine; empty where `nvidia-smi` does not say."""
+    from warmroute_backend.doctor.fabric import read_rdma
+
+    return near_gpus(read_matrix(), {port.device: port.gbit_s or 0.0 for port in read_rdma() if port.is_active})
+
+
+def _cache_dir(plan: Plan) -> Path:
+    """Where SGLang keeps compiled kernels (`SGLANG_CACHE_DIR`): on the same disk are pre-sharded weights."""
+    chosen = dict(plan.site.environment).get("SGLANG_CACHE_DIR") or os.environ.get("SGLANG_CACHE_DIR")
+    return Path(chosen or "~/.cache/sglang").expanduser()
+
+
+def _setting(plan: Plan, arguments: argparse.Namespace, state_dir: Path) -> Setting:
     setting = Setting(
-        arguments.engine, arguments.node, state_dir, arguments.python, slowness=slowness(), speed=arguments.speed
-    )
+        arguments.engine, arguments.node, state_dir, arguments.python, slowness=slowness(), speed=arguments.speed,
+        cache_dir=_cache_dir(plan) if arguments.fast_restart else None,
+        near=_near() if arguments.engine == "sglang" else (),
+    )  # fmt: skip
     if arguments.engine != "sglang-cpu":
         return setting
     try:
@@ -114,11 +156,12 @@ def _setting(arguments: argparse.Namespace, state_dir: Path) -> Setting:
         raise LaunchError(str(error)) from None
 
 
-def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted) -> None:
+def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, cache_dir: Path | None) -> None:
     """Look at what a start would stumble over. Raises: LaunchError with all of it."""
     fresh = [process.program for process in adopted.fresh]
     found = [*unready(fresh)]
     if arguments.engine == "sglang":
+        found += [] if cache_dir is None else _lacks_disk(plan, fresh, cache_dir)
         model = plan.site.model_path
         if model and not (Path(model) / "config.json").is_file():
             found.append(f"the model is not there: {model} has no config.json; set site.model_path of the plan")
@@ -129,6 +172,18 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted) 
             found += mismatches(plan, read_gpus())
     if found:
         raise LaunchError("\n".join(found))
+
+
+def _lacks_disk(plan: Plan, programs: list[Program], cache_dir: Path) -> list[str]:
+    """Whether the first pre-sharded files fit on their disk: each shape of an engine writes a checkpoint's worth."""
+    commands = [program.command for program in programs if program.source == "presharded"]
+    shapes = {command[command.index("--tp-size") + 1] for command in commands}
+    nearest = next(each for each in (cache_dir, *cache_dir.parents) if each.exists())
+    need, free = len(shapes) * weights(plan.model).total, shutil.disk_usage(nearest).free
+    if not shapes or (cache_dir / "presharded").exists() or need <= free:
+        return []
+    has = f"{cache_dir} has {free / GIB:,.0f} GiB free: SGLANG_CACHE_DIR names another disk"
+    return [f"--fast-restart writes {need / GIB:,.0f} GiB of pre-sharded weights, and {has}"]
 
 
 def proxy_path(arguments: argparse.Namespace, plan: Plan, state_dir: Path) -> Path | None:

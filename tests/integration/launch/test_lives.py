@@ -1,5 +1,6 @@
 """`warmroute launch` with embedded engines: a pair and a proxy come up, stay up, and leave nothing behind."""
 
+import json
 import os
 import re
 import signal
@@ -48,6 +49,16 @@ def test_status_says_that_all_serve(launched: Launched) -> None:
     assert done.returncode == 0
     assert done.stdout.count(" ready ") == 3
     assert all(row["findings"] == [] for row in launched.status().values())
+
+
+def test_starts_are_kept_with_their_seconds(launched: Launched) -> None:
+    done = launched.act("starts")
+    assert done.returncode == 0
+    (header,) = [line for line in done.stdout.splitlines() if "weights from" in line]
+    assert "imports, warm-up" in header
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == ["prefill-0", "decode-0"]
+    found = json.loads(launched.act("starts", "--json").stdout)["starts"]
+    assert all(each["total_s"] > 0 for each in found)
 
 
 def test_logs_are_of_one_process(launched: Launched) -> None:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.machine import seconds
+from warmroute_backend.launch.affinity import Affinity
+from warmroute_backend.launch.fast_start import fast_start
 from warmroute_backend.plan.argv import LAUNCH, argv, environment
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.deployment import Plan, PlannedEngine, Site
@@ -37,6 +39,9 @@ DRAFT = {
 """What SGLang reads of a draft model while it resolves: that it is one."""
 
 DOES_NOT_FIT = {("kimi-k2-instruct", "8xH200"), ("deepseek-v4-pro", "8xH200")}
+
+
+NEAR = Affinity(numa_nodes=(0, 0, 0, 0, 1, 1, 1, 1))
 
 
 class Wanted(NamedTuple):
@@ -161,6 +166,7 @@ BROKEN: dict[str, tuple[list[str], str]] = {
     "an unknown flag": (["--cuda-graph-max-bs-of-old", "8"], "argparse"),
     "LMCache beside HiCache": (["--enable-lmcache"], "mutually exclusive"),
     "HiCache without a prefix cache": (["--disable-radix-cache"], "radix"),
+    "a weight cache with drafts": (["--weight-cache-mode", "client"], "speculative"),
     "a window ratio above 1": (["--swa-full-tokens-ratio", "2"], "swa-full-tokens-ratio"),
     "a fake prefill": (["--disaggregation-mode", "prefill", "--disaggregation-transfer-backend", "fake"], "fake"),
 }
@@ -177,7 +183,18 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
     bare = [case._replace(name=f"bare {case.name}", argv=without(case.argv, "--mem-fraction-static")) for case in sound]
     first = next(case for case in sound if case.engine.hicache is not None)
     broken = [first._replace(name=f"broken {what}", argv=first.argv + flags) for what, (flags, _) in BROKEN.items()]
-    return run([*sound, *bare, *broken])
+    fast = [
+        case._replace(name=f"fast {case.name}", argv=[*case.argv, *flags, *NEAR.flags]) for case, flags in quick(sound)
+    ]
+    return run([*sound, *bare, *broken, *fast])
+
+
+def quick(sound: list[Case]) -> Iterator[tuple[Case, tuple[str, ...]]]:
+    """Cases that `warmroute launch --fast-restart` gives other flags; all get their GPUs' NUMA nodes."""
+    for case in sound:
+        found = fast_start(case.plan, case.engine, Path("/cache"))
+        if found.flags:
+            yield case, found.flags
 
 
 def of(outcomes: list[Outcome], kind: str) -> list[Outcome]:
@@ -187,6 +204,13 @@ def of(outcomes: list[Outcome], kind: str) -> list[Outcome]:
     ]
     assert found
     return found
+
+
+@pytest.mark.timeout(110)
+def test_sglang_takes_the_flags_of_a_fast_restart(outcomes: list[Outcome]) -> None:
+    fast = of(outcomes, "fast")
+    assert {"--weight-cache-mode", "--load-format"} <= {word for each in fast for word in each.case.argv}
+    assert [f"{each.case.name}: {each.error}" for each in fast if each.error is not None] == []
 
 
 @pytest.mark.timeout(110)

@@ -28,6 +28,7 @@ def node(tmp_path: Path) -> Machine:
         shm_bytes=64 * GIB,
         clock_synchronised=True,
         numa_balancing=False,
+        has_numactl=True,
     )
     return Machine(GPUS, read_rdma(tmp_path), host, None, Versions("3.11.7", PACKAGES, "12.4"))
 
@@ -98,6 +99,13 @@ Change = Callable[[Machine], Machine]
         (lambda m: with_host(m, memory_bytes=100 * GIB), "memory", "of host memory, and there are 100", Level.PROBLEM),
         (lambda m: with_host(m, available_bytes=GIB), "memory", "1 are available now", Level.PROBLEM),
         (lambda m: with_host(m, numa_balancing=True), "NUMA", "moves pages", Level.WARNING),
+        (lambda m: with_host(m, has_numactl=False), "NUMA", "there is no numactl", Level.WARNING),
+        (
+            lambda m: with_host(m, numa_nodes={0: 100 * GIB, 1: 1009 * GIB}),
+            "NUMA",
+            "of the GPUs of node 0 take",
+            Level.PROBLEM,
+        ),
         (lambda m: with_host(m, huge_pages=900_000), "huge pages", "which HiCache cannot use", Level.PROBLEM),
         (lambda m: with_host(m, clock_synchronised=False), "clock", "not synchronised", Level.WARNING),
         (lambda m: with_versions(m, packages={}), "versions", "has no sglang", Level.PROBLEM),

@@ -1,5 +1,7 @@
 """What a node runs of a plan, in each of the three ways."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ from tests.unit.plan.plans import kind
 
 from warmroute_backend.launch.topology import Setting, here, topology
 from warmroute_backend.plan.argv import argv
+from warmroute_backend.plan.deployment import Speculation
 from warmroute_backend.sglang.installation import Installation
 
 STATE = Path("/state")
@@ -20,7 +23,9 @@ def test_a_node_runs_its_own_part_and_the_first_one_the_store() -> None:
         ("prefill-0", "prefill"),
     ]
     assert first.programs[1].command == ("/sglang/python", *argv(plan, plan.engines[0])[1:])
-    assert dict(first.programs[1].environment)["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] == "/state/mooncake-tp8.json"
+    assert (
+        dict(first.programs[1].environment)["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] == "/state/mooncake-prefill-0.json"
+    )
     second = topology(plan, Setting("sglang", 1, STATE))
     assert [program.kind for program in second.programs] == ["decode"]
     assert first.notes == second.notes == ()
@@ -33,6 +38,39 @@ def test_an_engine_of_two_nodes_serves_on_its_first_one() -> None:
     assert second.ports == ()
     assert second.expected is None
     assert second.command[second.command.index("--node-rank") + 1] == "1"
+
+
+def test_a_fast_restart_keeps_weights_in_gpu_memory_or_pre_sharded() -> None:
+    plan = kind("attention groups")
+    engine = replace(plan.engines[0], speculation=None)
+    setting = Setting("sglang", 0, STATE, python="/sglang/python", cache_dir=Path("/cache"))
+    made = topology(replace(plan, engines=(engine,)), setting)
+    daemon, server = made.programs
+    assert (daemon.name, daemon.kind, server.needs) == (f"{engine.name}-weights", "weights", daemon.name)
+    assert daemon.command[:3] == ("/sglang/python", "-m", "sglang.srt.weight_cache.daemon")
+    assert server.command[:3] == ("/sglang/python", "-m", "sglang.launch_server")
+    assert server.command[3:] == (*daemon.command[3:], "--weight-cache-mode", "client"), "the same shape"
+    assert made.notes == (f"{engine.name}: restarts map weights that stay in GPU memory",)
+
+    drafting = replace(engine, speculation=Speculation("EAGLE", path="/draft", steps=3, topk=1, draft_tokens=4,
+        accept_length=2.5, source="", largest_batch=8))  # fmt: skip
+    made = topology(replace(plan, engines=(drafting,)), setting)
+    (server,) = made.programs
+    assert server.source == "presharded"
+    folders = json.loads(server.command[server.command.index("--model-loader-extra-config") + 1])
+    assert folders == {"presharded_path": "/cache/presharded", "draft_presharded_path": "/cache/presharded-draft"}
+    assert "since the weight cache excludes drafts" in made.notes[0]
+
+
+def test_an_engine_over_nodes_and_other_formats_are_not_given_what_sglang_refuses() -> None:
+    over_nodes = kind("an engine of two nodes")
+    setting = Setting("sglang", 0, STATE, cache_dir=Path("/cache"))
+    assert topology(over_nodes, setting).programs == topology(over_nodes, Setting("sglang", 0, STATE)).programs
+    plan = kind("inside a node")
+    plan = replace(plan, engines=tuple(replace(engine, speculation=None) for engine in plan.engines))
+    mxfp4 = topology(plan, setting)
+    assert {program.source for program in mxfp4.programs} == {"presharded"}
+    assert "not verified for mxfp4" in mxfp4.notes[0]
 
 
 def test_a_trial_runs_all_nodes_on_one_machine_and_no_port_twice() -> None:

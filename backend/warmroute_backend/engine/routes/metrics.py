@@ -252,6 +252,11 @@ _BY_TIER: dict[str, dict[str, Callable[[WorkTotals], int]]] = {
         "host_hit": lambda totals: totals.cached_host_tokens,
         "storage_hit": lambda totals: totals.cached_storage_tokens,
     },
+    "realtime_tokens_total": {
+        "prefill_compute": lambda totals: totals.prefill_uncached_tokens,
+        "prefill_cache": lambda totals: totals.cached_tokens,
+        "decode": lambda totals: totals.generated_tokens,
+    },
 }
 _TIER_FAMILIES: tuple[tuple[str, str, Callable[[LowerTiers], int]], ...] = (
     ("hicache_host_used_tokens", "gauge", lambda tiers: tiers.host.resident_pages),

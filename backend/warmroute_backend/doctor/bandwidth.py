@@ -1,0 +1,161 @@
+"""How fast network cards and NVLink move data, by the programs that operators use: `ib_write_bw` of perftest, and
+`all_reduce_perf` of nccl-tests. They take the cards and some GB of each GPU for seconds, so nothing runs unasked.
+
+Alone, a node writes from each card to itself, over the card and its slot, and not over the cable. With a peer that runs
+`ib_write_bw -d CARD`, it writes over the fabric.
+"""
+
+import contextlib
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from warmroute_backend.doctor.facts import Gpus, Rdma
+from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.plan.deployment import Plan
+
+RDMA: Final = "ib_write_bw"
+NCCL: Final = "all_reduce_perf"
+MESSAGE_BYTES: Final = 1 << 20
+ITERATIONS: Final = 5_000
+RDMA_TIMEOUT_S: Final = 30.0
+NCCL_TIMEOUT_S: Final = 180.0
+RATE_SHARE: Final = 0.85
+"""Of a link's rate. Headers and congestion take some percent; a card in a slot of half its width gives half."""
+NVLINK_SHARE: Final = 0.6
+"""Of NVLink's rate in one direction: NCCL's ring reaches 370 of 450 GB/s on an H100 (NVIDIA/nccl-tests#212)."""
+MAX_CARDS: Final = 16
+
+_RDMA_ROW: Final = re.compile(r"^\s*\d+\s+\d+\s+[\d.]+\s+([\d.]+)(?:\s+[\d.]+)?\s*$", re.MULTILINE)
+_NCCL_ROW: Final = re.compile(
+    r"^\s*\d+\s+\d+\s+\w+\s+\w+(?:\s+-?\d+)?"
+    r"\s+[\d.]+\s+[\d.]+\s+(?P<out_of_place>[\d.]+)\s+\S+"
+    r"\s+[\d.]+\s+[\d.]+\s+(?P<in_place>[\d.]+)\s+\S+\s*$",
+    re.MULTILINE,
+)
+
+
+def rdma_gbit_s(text: str) -> float | None:
+    """The average of the last size that `ib_write_bw --report_gbits` shows; None: it shows none."""
+    rows = _RDMA_ROW.findall(text.partition("BW average[Gb/sec]")[2])
+    return float(rows[-1]) if rows else None
+
+
+def nccl_gb_s(text: str) -> tuple[float, bool] | None:
+    """The best bus bandwidth of all sizes, and whether all values were right; None: there is no row."""
+    rows = _NCCL_ROW.findall(text)
+    if not rows:
+        return None
+    return max(float(rate) for row in rows for rate in row), "# Out of bounds values : 0 OK" in text
+
+
+def of_cards(ports: Sequence[Rdma], peer: str) -> Iterator[Finding]:
+    """Write from each active card. `peer`: a host that runs the server of it; empty: this one."""
+    active = [port for port in ports if port.is_active][:MAX_CARDS]
+    if active and shutil.which(RDMA) is None:
+        yield Finding(Level.NOTE, "RDMA", f"there is no {RDMA} to measure with", "install perftest")
+        return
+    to = peer or "itself"
+    for port in active:
+        rate = _written(port, peer)
+        if isinstance(rate, str):
+            yield Finding(
+                Level.WARNING, "RDMA", f"{port.device} cannot write to {to}: {rate}", f"{RDMA} -d {port.device}"
+            )
+            continue
+        text = f"{port.device} writes {rate:.0f} Gbit/s to {to}"
+        if port.gbit_s is not None and rate < RATE_SHARE * port.gbit_s:
+            todo = "the slot's width (lspci -vv, LnkSta), the cable, ACS, the MTU"
+            yield Finding(Level.WARNING, "RDMA", f"{text}, and its link has {port.gbit_s:g}", todo)
+        else:
+            yield Finding(Level.OK, "RDMA", text)
+
+
+def of_links(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
+    """Reduce over all GPUs."""
+    count = len(gpus.devices)
+    if count < 2:
+        return
+    if shutil.which(NCCL) is None:
+        yield Finding(
+            Level.NOTE, "NCCL", f"there is no {NCCL} to measure with", "github.com/NVIDIA/nccl-tests, in PATH"
+        )
+        return
+    done = _ran((NCCL, "-b", "64M", "-e", "1G", "-f", "2", "-g", str(count)), NCCL_TIMEOUT_S)
+    found = nccl_gb_s(done)
+    if found is None:
+        yield Finding(
+            Level.PROBLEM,
+            "NCCL",
+            f"{count} GPUs do not reduce: {_last_line(done)}",
+            f"NCCL_DEBUG=INFO {NCCL} -g {count}",
+        )
+        return
+    rate, is_right = found
+    text = f"{count} GPUs reduce at {rate:.0f} GB/s each"
+    if not is_right:
+        yield Finding(Level.PROBLEM, "NCCL", f"{text}, and to wrong values", "nvidia-smi -q -d ECC,PAGE_RETIREMENT")
+        return
+    link = 0.0 if plan is None else plan.cluster.gpu.link_gb_s
+    if rate < NVLINK_SHARE * link:
+        todo = "nvidia-smi nvlink -s; systemctl status nvidia-fabricmanager"
+        yield Finding(Level.WARNING, "NCCL", f"{text}, and NVLink has {link:g}", todo)
+    else:
+        yield Finding(Level.OK, "NCCL", text)
+
+
+def _written(port: Rdma, peer: str) -> float | str:
+    """Gbit/s, or why there are none."""
+    command = [RDMA, "-d", port.device, "-i", str(port.port), "-F", "--report_gbits"]
+    command += ["-s", str(MESSAGE_BYTES), "-n", str(ITERATIONS)]
+    if peer:
+        text = _ran((*command, peer), RDMA_TIMEOUT_S)
+    else:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            command += ["-p", str(free.getsockname()[1])]
+        with _served(command):
+            text = _ran((*command, "127.0.0.1"), RDMA_TIMEOUT_S)
+    rate = rdma_gbit_s(text)
+    return _last_line(text) if rate is None else rate
+
+
+@contextlib.contextmanager
+def _served(command: Sequence[str]) -> Iterator[None]:
+    """The server of a measurement, until it is over. It says that it waits once it listens."""
+    with subprocess.Popen(  # noqa: S603
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        late = threading.Timer(RDMA_TIMEOUT_S, server.kill)
+        late.start()
+        try:
+            assert server.stdout is not None
+            for line in server.stdout:
+                if "Waiting for client" in line:
+                    break
+            yield
+        finally:
+            late.cancel()
+            server.kill()
+
+
+def _ran(command: Sequence[str], timeout_s: float) -> str:
+    """All that it writes; that it took too long, too."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end after {timeout_s:.0f} s"
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+    return done.stdout
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "it says nothing"

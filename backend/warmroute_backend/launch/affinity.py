@@ -1,0 +1,121 @@
+"""Which NUMA node and which network cards are near each GPU, by `nvidia-smi topo -m`, and what an engine is given.
+
+The matrix has the link between each GPU and each card, from PIX (one PCI bridge) to SYS (over the sockets' link), each
+GPU's NUMA node, and the cards' names in its second legend. GPUs are counted as `nvidia-smi` counts them, so nothing is
+given to engines whose environment has `CUDA_VISIBLE_DEVICES`. SGLang 0.5.23 takes a NUMA node for each GPU of the
+machine (`utils/numa_utils.py`, by `numactl`), cards for each GPU (`arg_groups/validation_hook.py`), and for the store
+cards for each rank (`mem_cache/storage/mooncake_store/mooncake_store.py`).
+"""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
+
+LINKS: Final = ("PIX", "PXB", "PHB", "NODE", "SYS")
+"""From near to far."""
+COMMAND: Final = ("nvidia-smi", "topo", "-m")
+TIMEOUT_S: Final = 30.0
+MAX_GPUS: Final = 64
+
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
+_ROW: Final = re.compile(r"^GPU(\d+)\s")
+_NAME: Final = re.compile(r"^\s*(NIC\d+): (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Of one GPU: its NUMA node, None where there is none; and the cards nearest to it."""
+
+    numa_node: int | None
+    cards: tuple[str, ...]
+
+
+def read_matrix() -> str:
+    """What `nvidia-smi topo -m` writes; empty where it cannot be run."""
+    try:
+        done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def near_gpus(matrix: str, gbit_s: Mapping[str, float]) -> tuple[Near, ...]:
+    """Of each GPU, in order. `gbit_s`: rate of each active RDMA card; of the nearest ones the fastest count, so that a
+    card for storage beside a GPU's own is left out.
+    """
+    matrix = _ESCAPES.sub("", matrix)
+    names = dict(_NAME.findall(matrix))
+    lines = matrix.splitlines()
+    header = next((line for line in lines if "CPU Affinity" in line and "GPU0" in line), "")
+    columns = header.partition("CPU Affinity")[0].split()
+    found: list[Near] = []
+    for line in lines:
+        if _ROW.match(line) is None or len(found) == MAX_GPUS:
+            continue
+        words = line.split()[1:]
+        links = {names.get(column, column): link for column, link in zip(columns, words, strict=False)}
+        numa = words[len(columns) + 1 :][:1]
+        found.append(Near(int(numa[0]) if numa and numa[0].isdecimal() else None, tuple(_nearest(links, gbit_s))))
+    return tuple(found)
+
+
+def _nearest(links: Mapping[str, str], gbit_s: Mapping[str, float]) -> list[str]:
+    for link in LINKS:
+        near = [card for card, each in links.items() if each == link and card in gbit_s]
+        if near:
+            fastest = max(gbit_s[card] for card in near)
+            return [card for card in near if gbit_s[card] == fastest]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Affinity:
+    """What one engine is given on one node. `cards`: by GPU; empty: SGLang finds them, or the plan names them."""
+
+    numa_nodes: tuple[int, ...] = ()
+    cards: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """For the command line. SGLang looks up a GPU's NUMA node by its number on the machine."""
+        return ("--numa-node", *map(str, self.numa_nodes)) if self.numa_nodes else ()
+
+    @property
+    def transfer_flags(self) -> tuple[str, ...]:
+        """For the command line of prefill and decode engines."""
+        if not self.cards:
+            return ()
+        return ("--disaggregation-ib-device", json.dumps({str(gpu): cards for gpu, cards in self.cards}))
+
+    def store_device(self, first_rank: int) -> str:
+        """For the store's configuration: cards by rank, as JSON. `first_rank`: of this node."""
+        return (
+            json.dumps({str(first_rank + at): cards for at, (_, cards) in enumerate(self.cards)}) if self.cards else ""
+        )
+
+
+def affinity(plan: Plan, engine: PlannedEngine, found: tuple[Near, ...]) -> Affinity:
+    """What an engine is given. What the site chose wins: `ib_devices`, and all that `CUDA_VISIBLE_DEVICES` renames."""
+    count = engine.shape.tp // engine.nodes
+    gpus = range(engine.first_gpu, engine.first_gpu + count)
+    if len(found) < gpus.stop or "CUDA_VISIBLE_DEVICES" in dict(plan.site.environment):
+        return Affinity()
+    nodes = tuple(each.numa_node for each in found if each.numa_node is not None)
+    are_known = len(nodes) == len(found) and len(set(nodes)) > 1
+    over_network = not plan.inside_node or engine.storage == "mooncake"
+    cards = [(gpu, ",".join(found[gpu].cards)) for gpu in gpus]
+    has_cards = over_network and not plan.site.ib_devices and all(each for _, each in cards)
+    return Affinity(nodes if are_known else (), tuple(cards) if has_cards else ())
+
+
+def described(name: str, given: Affinity) -> Iterator[str]:
+    """Sentences for the terminal."""
+    if given.numa_nodes:
+        yield f"{name}: NUMA nodes of the GPUs are {' '.join(map(str, given.numa_nodes))}"
+    if given.cards:
+        yield f"{name}: network cards are {', '.join(f'{cards} of GPU {gpu}' for gpu, cards in given.cards)}"

@@ -1,0 +1,62 @@
+"""Where an engine's weights come from at a restart: what of SGLang 0.5.23 fits each engine of a plan. Pure.
+
+    daemon      another process keeps the weights in GPU memory, and the engine maps them
+                (`sglang/srt/weight_cache/daemon.py`, `--weight-cache-mode client`)
+    presharded  each rank reads its own part, as it is after loading, from files that the first start wrote
+                (`PreshardedModelLoader`)
+    disk        the checkpoint
+
+SGLang refuses the daemon with drafts (`arg_groups/model_path_hook.py`) and in all formats but bf16 and block-wise fp8
+(`weight_cache/protocol.py`, `IPC_QUANT_ALLOWLIST`). Over several nodes it needs another port, and pre-sharded files
+need a folder that all nodes share: such an engine reads its checkpoint.
+
+Three more things were looked at. `--startup-weight-load-mode overlap` is for one or two GPUs, bf16, without drafts or
+groups (`startup_weight_load.py`). With `--gated-launch-port` a second engine waits beside the first, which needs a
+second set of ports and saves imports alone. `sglang.compile_deep_gemm` is one more complete start: SGLang compiles
+these kernels at the first start anyway, and keeps them in `SGLANG_CACHE_DIR`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
+from warmroute_backend.plan.models import names_of
+
+Source = Literal["daemon", "presharded", "disk"]
+
+DAEMON: Final = ("-m", "sglang.srt.weight_cache.daemon")
+DAEMON_READY: Final = "weight cache daemons on node"
+"""Of the line that the daemons' parent logs once all serve (`launch_weight_cache_daemons`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FastStart:
+    """`flags` are added to the engine's command line; `because`: why it is not something faster."""
+
+    source: Source
+    flags: tuple[str, ...] = ()
+    because: str = ""
+
+
+def fast_start(plan: Plan, engine: PlannedEngine, cache_dir: Path) -> FastStart:
+    """What fits an engine. `cache_dir`: on this node's disk, for pre-sharded files."""
+    if engine.nodes > 1:
+        return FastStart("disk", because="an engine over several nodes reads its checkpoint")
+    lack = _no_daemon(plan, engine)
+    if not lack:
+        return FastStart("daemon", ("--weight-cache-mode", "client"))
+    folders = {"presharded_path": str(cache_dir / "presharded")}
+    if engine.speculation is not None:
+        folders["draft_presharded_path"] = str(cache_dir / "presharded-draft")
+    flags = ("--load-format", "presharded", "--model-loader-extra-config", json.dumps(folders))
+    return FastStart("presharded", flags, lack)
+
+
+def _no_daemon(plan: Plan, engine: PlannedEngine) -> str:
+    if engine.speculation is not None:
+        return "the weight cache excludes drafts"
+    if plan.model.weight_format == "bf16" or (plan.model.weight_format == "fp8" and names_of(plan.model)):
+        return ""
+    return f"the weight cache is not verified for {plan.model.weight_format} of this model"

@@ -1,0 +1,65 @@
+"""Whether an engine hangs: it has running requests and computes no token, or nothing answers, for a bounded time. Pure.
+
+SGLang 0.5.23 counts tokens after each batch (`realtime_tokens_total`) and shows its running requests every 40 decode
+batches, at each prefill, and at once when it becomes idle (`managers/scheduler_components/metrics_reporter.py`,
+`_maybe_log_idle_metrics`). So an engine that shows requests and counts nothing is inside a batch that does not end. The
+process that answers `/metrics` is not the scheduler, and goes on answering while that hangs. Ranks are judged together:
+with attention groups they compute the same batches, and a rank without requests keeps its last number.
+
+SGLang has a watchdog of its own (`--watchdog-timeout`, 300 s), which ends a server whose batch does not end, and writes
+stacks first. It is a thread of the scheduler: a scheduler that is stopped, or keeps the interpreter's lock, has none.
+`HANG_S` is longer, so that SGLang acts first where it can.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+HANG_S: Final = 360.0
+HANGS: Final = "hangs: "
+"""How each finding begins."""
+READ_EVERY_S: Final = 10.0
+LONGEST_STEP_S: Final = 3 * READ_EVERY_S
+"""What one reading adds at most: a launcher that was itself stopped has seen nothing of the time between."""
+
+_LINE: Final = re.compile(r"^sglang:(num_running_reqs|realtime_tokens_total)\{([^}]*)\} ([0-9.eE+-]+)$", re.MULTILINE)
+_PRIORITY: Final = re.compile(r'(?<!\w)priority="[^"]')
+"""A part of the running requests; the line without a priority has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of an engine. `at_s`: of the newest reading; `still_s`: how long it has had requests and counted no token;
+    `silent_s`: how long it has not answered.
+    """
+
+    at_s: float
+    running: float = 0.0
+    tokens: float = -1.0
+    still_s: float = 0.0
+    silent_s: float = 0.0
+
+
+def observed(before: Progress, text: str | None, now_s: float) -> Progress:
+    """`text`: what `/metrics` answered; None: nothing. An engine that does not count tokens is never still."""
+    step_s = min(now_s - before.at_s, LONGEST_STEP_S)
+    if text is None:
+        return replace(before, at_s=now_s, silent_s=before.silent_s + step_s)
+    running, tokens = 0.0, -1.0
+    for family, labels, value in _LINE.findall(text):
+        if family == "realtime_tokens_total":
+            tokens = max(tokens, 0.0) + float(value)
+        elif not _PRIORITY.search(labels):
+            running += float(value)
+    is_still = tokens == before.tokens >= 0 and running > 0 and before.running > 0
+    return Progress(now_s, running, tokens, before.still_s + step_s if is_still else 0.0)
+
+
+def hang(progress: Progress, limit_s: float) -> str:
+    """What hangs, and for how long; empty: nothing does."""
+    if progress.silent_s >= limit_s:
+        return f"{HANGS}/metrics has not answered for {progress.silent_s:.0f} s"
+    if progress.still_s >= limit_s:
+        requests = f"{progress.running:.0f} running request{'s' * (progress.running != 1)}"
+        return f"{HANGS}{requests}, and no token was computed for {progress.still_s:.0f} s"
+    return ""

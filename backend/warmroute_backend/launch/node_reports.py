@@ -1,0 +1,114 @@
+"""Reports of launchers to each other over HTTP: each answers `GET /launch` to a bearer of the fleet's key, and asks all
+others every `ASK_EVERY_S`. A launcher can be asked for nothing but its report.
+"""
+
+import hmac
+import http.client
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import TracebackType
+from typing import Final
+
+from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.nodes import (
+    ASK_EVERY_S,
+    OtherNode,
+    Report,
+    may_start,
+    observed,
+    read_report,
+    stores_serve,
+    trouble,
+)
+
+PATH: Final = "/launch"
+TIMEOUT_S: Final = 2.0
+MAX_BYTES: Final = 64 << 10
+
+
+class NodeReports:
+    """`with NodeReports(...) as nodes`. `addresses`: host and port by node, this one's too. Raises: LaunchError."""
+
+    def __init__(self, own: Report, addresses: Sequence[tuple[str, int]], key: str, bind: str = "0.0.0.0") -> None:
+        self.own = own
+        self._addresses = addresses
+        self._key = key
+        self._others = [OtherNode(node, host) for node, (host, _) in enumerate(addresses) if node != own.node]
+        self._stopped = threading.Event()
+        try:
+            self._server = HTTPServer((bind, addresses[own.node][1]), self._handler())
+        except OSError as error:
+            raise LaunchError(f"--nodes-port {addresses[own.node][1]} cannot be used: {error.strerror}") from None
+        self._threads = [threading.Thread(target=self._server.serve_forever, daemon=True)]
+        self._threads += [
+            threading.Thread(target=self._ask, args=(at,), daemon=True) for at in range(len(self._others))
+        ]
+
+    def __enter__(self) -> "NodeReports":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stopped.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def report(self, states: Mapping[str, str], stores: Mapping[str, str], *, goes: bool) -> None:
+        """What the next asker gets. An order that was once heard stays."""
+        goes = goes or self.own.goes or may_start(self.own, self._others, time.monotonic())
+        self.own = Report(self.own.node, self.own.plan, goes, dict(states), dict(stores))
+
+    def may_start(self) -> bool:
+        return may_start(self.own, self._others, time.monotonic())
+
+    def stores_serve(self) -> bool:
+        return stores_serve(self._others)
+
+    def troubles(self) -> list[str]:
+        """What is wrong with other nodes, one sentence for each."""
+        now_s = time.monotonic()
+        return [text for other in self._others if (text := trouble(self.own, other, now_s))]
+
+    def _ask(self, at: int) -> None:
+        while not self._stopped.is_set():
+            node = self._others[at].node
+            self._others[at] = observed(self._others[at], self._fetched(node), time.monotonic())
+            self._stopped.wait(ASK_EVERY_S)
+
+    def _fetched(self, node: int) -> Report | None:
+        host, port = self._addresses[node]
+        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+        try:
+            connection.request("GET", PATH, headers={"authorization": f"Bearer {self._key}"})
+            answer = connection.getresponse()
+            found = json.loads(answer.read(MAX_BYTES)) if answer.status == 200 else None
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+        finally:
+            connection.close()
+        return read_report(found, node) if isinstance(found, dict) else None
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        nodes = self
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = TIMEOUT_S
+
+            def do_GET(self) -> None:
+                given = self.headers.get("authorization", "").encode()
+                is_right = hmac.compare_digest(given, f"Bearer {nodes._key}".encode())
+                body = json.dumps(asdict(nodes.own)).encode() if is_right and self.path == PATH else b""
+                self.send_response(200 if body else 404 if is_right else 401)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_request(self, *_arguments: object) -> None:
+                """Nothing: two launchers ask each other every two seconds."""
+
+        return Handler

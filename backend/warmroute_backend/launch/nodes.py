@@ -1,0 +1,92 @@
+"""The launchers of a plan's nodes: what each reports, when all start, and what of another node is wrong. Pure.
+
+A launcher starts nothing until all others answer with the same plan, and one of them was ordered to start. Engines wait
+besides for the stores of all nodes. After the start, what is wrong on another node is named, and nothing is stopped
+because of it: the engines that are left may serve.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from warmroute_backend.launch.states import State
+
+ASK_EVERY_S: Final = 2.0
+LOST_S: Final = 15.0
+MAX_PROCESSES: Final = 256
+MAX_CHARS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a launcher says of its node. `plan`: digest of the file; `goes`: whether an order to start is known there;
+    `states`: of its processes, `stores` of those that engines of all nodes wait for.
+    """
+
+    node: int
+    plan: str
+    goes: bool
+    states: Mapping[str, str] = field(default_factory=dict)
+    stores: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNode:
+    """What is known of one. `answered_s`: when it answered last; None: never."""
+
+    node: int
+    host: str
+    answered_s: float | None = None
+    report: Report | None = None
+
+
+def observed(before: OtherNode, report: Report | None, now_s: float) -> OtherNode:
+    """`report`: None: there was no answer."""
+    return before if report is None else replace(before, answered_s=now_s, report=report)
+
+
+def may_start(own: Report, others: Iterable[OtherNode], now_s: float) -> bool:
+    """Whether this node starts its stores."""
+    others = list(others)
+    here = all(_is_here(other, now_s) and _report(other).plan == own.plan for other in others)
+    return here and (own.goes or any(_report(other).goes for other in others))
+
+
+def stores_serve(others: Iterable[OtherNode]) -> bool:
+    """Whether engines need not wait for a store of another node."""
+    states = [state for other in others if other.report is not None for state in other.report.stores.values()]
+    return all(state == State.READY for state in states)
+
+
+def trouble(own: Report, other: OtherNode, now_s: float) -> str:
+    """What is wrong with another node; empty: nothing."""
+    who = f"node {other.node} ({other.host})"
+    if other.report is None or other.answered_s is None:
+        return f"{who}: no launcher has answered yet"
+    if not _is_here(other, now_s):
+        return f"{who} is lost: its launcher has not answered for {now_s - other.answered_s:.0f} s"
+    if other.report.plan != own.plan:
+        return f"{who} has another plan.toml"
+    down = [f"{name} is {state}" for name, state in other.report.states.items() if state in {"failed", "backing_off"}]
+    return f"{who}: {', '.join(down)}" if down else ""
+
+
+def read_report(found: Mapping[str, Any], node: int) -> Report | None:
+    """A report from JSON of another launcher; None where it is none of this node."""
+    states, stores = found.get("states"), found.get("stores")
+    if found.get("node") != node or not isinstance(states, dict) or not isinstance(stores, dict):
+        return None
+    return Report(node, str(found.get("plan"))[:MAX_CHARS], found.get("goes") is True, _texts(states), _texts(stores))
+
+
+def _texts(found: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name)[:MAX_CHARS]: str(state)[:MAX_CHARS] for name, state in list(found.items())[:MAX_PROCESSES]}
+
+
+def _is_here(other: OtherNode, now_s: float) -> bool:
+    return other.answered_s is not None and now_s - other.answered_s < LOST_S
+
+
+def _report(other: OtherNode) -> Report:
+    assert other.report is not None
+    return other.report

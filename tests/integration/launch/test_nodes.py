@@ -1,0 +1,96 @@
+"""Launchers of two nodes on one machine: one order starts both, and a lost one is named."""
+
+import http.client
+import os
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.integration.launch.test_hangs import Waker
+from tests.subjects.launched import free_ports
+from tests.subjects.processes import until
+from warmroute_backend.launch import orders
+from warmroute_backend.launch.adoption import adopt
+from warmroute_backend.launch.backoff import Backoff
+from warmroute_backend.launch.launcher import Launcher, Limits
+from warmroute_backend.launch.node_reports import NodeReports
+from warmroute_backend.launch.nodes import Report
+from warmroute_backend.launch.process import found_identity
+from warmroute_backend.launch.program import Program
+from warmroute_backend.launch.states import State
+from warmroute_cli.launch.drains import NoDrains
+
+pytestmark = pytest.mark.timeout(180)
+LOCAL = "127.0.0.1"
+SLEEPS = (sys.executable, "-c", "import time; time.sleep(3600)")
+
+
+class Node:
+    """A launcher with a store, on the first node, and an engine."""
+
+    def __init__(self, folder: Path, node: int, ports: list[int], stack: ExitStack) -> None:
+        self.folder = folder
+        folder.mkdir()
+        store = [Program("store", "store", SLEEPS, ready_path="")] if node == 0 else []
+        programs = [*store, Program(f"engine-{node}", "aggregated", SLEEPS, ready_path="")]
+        adopted = adopt(programs, folder, "plan", "sglang", node, found_identity(os.getpid()))
+        self.processes = adopted.processes
+        self.lines: list[str] = []
+        self._waker = Waker()
+        addresses = [(LOCAL, port) for port in ports]
+        self.reports = stack.enter_context(NodeReports(Report(node, "abc", goes=False), addresses, "key", LOCAL))
+        self.launcher = Launcher(
+            self.processes, folder, NoDrains(), Limits(Backoff()), lambda: None, self.lines.append, self.reports
+        )
+        self._thread = threading.Thread(target=self.launcher.run, args=(self._waker, lambda: None))
+        self._thread.start()
+        stack.callback(self.stop)
+
+    def stop(self) -> None:
+        self._waker.stop()
+        self._thread.join()
+
+    def serves(self) -> bool:
+        return all(process.state is State.READY for process in self.processes)
+
+
+def test_one_order_starts_all_nodes_and_a_lost_one_is_named(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    with ExitStack() as stack:
+        first = Node(tmp_path / "0", 0, ports, stack)
+        until(lambda: first.launcher.troubles, "the other node is missed")
+        assert first.launcher.troubles == [f"node 1 ({LOCAL}): no launcher has answered yet"]
+        orders.give_start(first.folder)
+        with ExitStack() as other:
+            second = Node(tmp_path / "1", 1, ports, other)
+            until(lambda: first.serves() and second.serves(), "both nodes serve", 60)
+            assert "all nodes answer" in first.lines
+            assert second.processes[0].entry.started_s >= (first.processes[0].entry.ready_s or 0.0), "after the store"
+        until(lambda: any("is lost" in line for line in first.lines), "the loss is named", 60)
+        assert f"node 1 ({LOCAL}) is lost" in first.launcher.troubles[0]
+        assert first.serves(), "what is left goes on"
+
+
+def test_nothing_starts_without_an_order(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    with ExitStack() as stack:
+        nodes = [Node(tmp_path / str(node), node, ports, stack) for node in range(2)]
+        until(lambda: all("all nodes answer" in node.lines for node in nodes), "both answer")
+        assert {process.state for node in nodes for process in node.processes} == {State.WAITING}
+        orders.give_start(nodes[1].folder)
+        until(lambda: all(node.serves() for node in nodes), "both nodes serve", 60)
+
+
+def test_a_report_is_given_to_the_key_alone(tmp_path: Path) -> None:
+    del tmp_path
+    (port,) = free_ports(1)
+    with NodeReports(Report(0, "abc", goes=True), [(LOCAL, port)], "key", LOCAL):
+        for header, status in (("", 401), ("Bearer other", 401), ("Bearer key", 200)):
+            connection = http.client.HTTPConnection(LOCAL, port, timeout=5)
+            connection.request("GET", "/launch", headers={"authorization": header})
+            answer = connection.getresponse()
+            assert (answer.status, b"abc" in answer.read()) == (status, status == 200)
+            connection.close()
