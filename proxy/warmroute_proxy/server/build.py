@@ -46,6 +46,7 @@ from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.reload.reloads import Applier, Reloads
+from warmroute_proxy.server.reload.secret_files import SecretFiles
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
@@ -168,7 +169,8 @@ class Proxy:
         ]
         prices, access = self.stores.prices, self.stores.access
         reloads = Reloads(running, self.live, state_dir, membership, appliers, prices, self.metrics, access)
-        return ReloadOrders(reloads, source, state_dir, self.peer_processes)
+        secret_files = SecretFiles(membership, self.stores)
+        return ReloadOrders(reloads, source, state_dir, self.peer_processes, secret_files)
 
     def readiness(self, orders: ReloadOrders) -> Readiness:
         """Why no requests should be sent here."""
