@@ -43,6 +43,7 @@ from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import PeerQuestions, Peers
 from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
+from warmroute_proxy.server.regions.region_nonces import RegionNonces
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.reload.reloads import Applier, Reloads
@@ -245,7 +246,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     )  # fmt: skip
     return Proxy(
         live=LiveConfig(config),
-        authentication=_authentication(config, stores, voids),
+        authentication=_authentication(config, stores, voids, metrics),
         parser=RequestParser(config, _callers(config, secrets, conversations), asyncio.get_running_loop(), metrics),
         metrics=metrics,
         loop_lag=loop_lag,
@@ -271,12 +272,13 @@ def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> 
     return Callers(secrets, conversations, PrefixBreaks(config.prompt_parts_bytes), config.proxy.region)
 
 
-def _authentication(config: Config, stores: Stores, voids: ReceiptVoider) -> Authentication:
+def _authentication(config: Config, stores: Stores, voids: ReceiptVoider, metrics: Metrics) -> Authentication:
     """Keys are those of the config, and of the database where there is one."""
-    access = stores.access
+    access, store = stores.access, stores.limits.nonces
+    nonces = None if store is None else RegionNonces(store, metrics)
     if access is None:
-        return Authentication(config, None, voids.forwards)
-    made = Authentication(access.config, access.api_keys, voids.forwards)
+        return Authentication(config, None, voids.forwards, nonces)
+    made = Authentication(access.config, access.api_keys, voids.forwards, nonces)
     access.on_keys.append(made.forget)
     return made
 

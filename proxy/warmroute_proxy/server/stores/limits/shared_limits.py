@@ -1,7 +1,8 @@
-"""What proxies share in Redis, as the config has it: limits by the minute and at once, and markers of keyed requests.
+"""What proxies share in Redis, as the config has it: limits by the minute and at once, markers of keyed requests, and
+forward tokens that were used.
 
-While Redis is away each process has the limits for itself, and its own keys. The client of Redis is imported only where
-the config names one.
+While Redis is away each process has the limits for itself, and its own keys; each proxy knows its own tokens. The
+client of Redis is imported only where the config names one.
 """
 
 import secrets
@@ -25,9 +26,13 @@ from warmroute_proxy.server.stores.limits.shared_slots import SharedSlots
 if TYPE_CHECKING:
     from warmroute_proxy.server.redis.calls import RedisCalls
     from warmroute_proxy.server.redis.markers import RedisMarkers
+    from warmroute_proxy.server.redis.nonces import RedisNonces
 
 _SCHEMES: Final = ("redis", "rediss")
-AWAY: Final = "redis away: limits by the minute and at once, and idempotency keys, are those of each process"
+AWAY: Final = (
+    "redis away: limits by the minute and at once, and idempotency keys, are those of each process;"
+    " used forward tokens are those of each proxy"
+)
 
 
 class SharedLimits:
@@ -39,12 +44,14 @@ class SharedLimits:
         slots: SharedSlots,
         calls: "RedisCalls | None" = None,
         markers: "RedisMarkers | None" = None,
+        nonces: "RedisNonces | None" = None,
         url_file: Path | None = None,
     ) -> None:
         """`url_file`: the address of the Redis."""
         self.windows = windows
         self.slots = slots
         self.markers = markers
+        self.nonces = nonces
         self.url_file = url_file
         self._calls = calls
 
@@ -60,6 +67,7 @@ class SharedLimits:
         try:
             from warmroute_proxy.server.redis.calls import RedisCalls
             from warmroute_proxy.server.redis.markers import RedisMarkers
+            from warmroute_proxy.server.redis.nonces import RedisNonces
             from warmroute_proxy.server.redis.slots import RedisSlots
             from warmroute_proxy.server.redis.windows import RedisWindows
         except ModuleNotFoundError as error:
@@ -73,7 +81,8 @@ class SharedLimits:
         limits, process = config.scope_limits(), secrets.token_hex(8)
         windows = Budgets(_by_minute(limits), RedisWindows(calls), metrics, time.time)
         slots = SharedSlots(_at_once(limits), RedisSlots(calls, process), time.monotonic)
-        return cls(windows, slots, calls, RedisMarkers(calls, process, config.proxy.region), redis.url_file)
+        markers = RedisMarkers(calls, process, config.proxy.region)
+        return cls(windows, slots, calls, markers, RedisNonces(calls), redis.url_file)
 
     @property
     def hold(self) -> bool:
