@@ -86,7 +86,7 @@ def test_a_lost_answer_that_is_voided_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda f: setattr(seen(f), "end", "unfinished"), "turn 0 of anywhere at east-0"),
+        (lambda f: setattr(seen(f), "end", "unfinished"), "turn 0 of eastern at east-0"),
         (lambda f: setattr(seen(f), "end", "error"), "though nothing was broken"),
         (lambda f: f.files["west-1"].clear(), "there is no row"),
         (lambda f: f.files["east-0"].append(dict(row(f))), "is in 2 ledger files"),
