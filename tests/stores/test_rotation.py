@@ -161,14 +161,21 @@ def test_an_address_that_cannot_be_read_leaves_the_one_before_in_use(guarded: Gu
     assert guarded.connections() == before
 
 
-def test_sighup_reads_the_address_again(own_postgres: Postgres, engine: EngineProcess, tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["SIGHUP", "reload"])
+def test_an_order_to_reload_reads_the_address_again(
+    own_postgres: Postgres, engine: EngineProcess, tmp_path: Path, order: str
+) -> None:
     guarded = Guarded(tmp_path, own_postgres, engine, extra="")
     try:
         before = guarded.connections()
         guarded.set_password()
         guarded.write()
-        assert guarded.proxy.child is not None
-        os.kill(guarded.proxy.child.pid, signal.SIGHUP)
+        if order == "SIGHUP":
+            assert guarded.proxy.child is not None
+            os.kill(guarded.proxy.child.pid, signal.SIGHUP)
+        else:
+            with guarded.proxy.admin() as admin:
+                admin.post("/admin/reload").raise_for_status()
         until(lambda: guarded.connections() and not guarded.connections() & before, "all connections are new")
     finally:
         guarded.proxy.stop()
