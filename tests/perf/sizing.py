@@ -1,7 +1,7 @@
 """`python -m tests.perf sizing`: what a proxy of so many processes needs, by bodies and streams, as a table.
 
 A proxy with 1, 2, ... processes is started in front of mock engines. CPU is of its whole process tree, so that it does
-not depend on how many cores the load leaves: a core that is busy to 60 % serves 0.6 of the rate in the table.
+not depend on how many cores the load leaves. What so many cores serve is computed from it, with each core busy to 60 %.
 """
 
 import argparse
@@ -18,16 +18,21 @@ from tests.perf.proxies import COMPILED, SOURCES, Fleet, Place, Proxy, Running, 
 from tests.perf.workloads import Workload, named
 from warmroute_cli.processes import stopping_on_signals
 
-WORKLOADS: Final = ("w1", "w5", "w2", "w4")
+WORKLOADS: Final = ("w1", "w5", "w3new-200k", "w3new-1m", "w2", "w4")
 WHAT: Final = {
     "w1": "2 KB in, 1 KB out",
     "w5": "an agent's turn, 30 to 160 KB in",
+    "w3new-200k": "a new session, 190 KB in",
+    "w3new-1m": "a new session, 1 MB in",
     "w2": "a chunk of 100 streams",
     "w4": "1,000 open streams",
 }
+BUSY: Final = 0.6
+"""The share of a core that is planned for: one that is busier makes requests wait."""
+
 _HEAD: Final = (
-    "| processes | load | CPU | a second for a busy core | memory, MB |",
-    "|---:|---|---:|---:|---:|",
+    "| processes | load | CPU | a second for a busy core | a second on as many cores | memory, MB |",
+    "|---:|---|---:|---:|---:|---:|",
 )
 
 
@@ -44,9 +49,11 @@ class Sized:
         memory = f"{sample.memory_kb / 1024:,.0f}"
         what = WHAT[sample.workload]
         if sample.workload == "w4":
-            return f"| {self.processes} | {what} | {sample.figure:.1f} KB each | | {memory} |"
-        each_us = sample.figure * (1000 if sample.workload == "w5" else 1)
-        return f"| {self.processes} | {what} | {each_us:,.0f} us | {1e6 / each_us:,.0f} | {memory} |"
+            return f"| {self.processes} | {what} | {sample.figure:.1f} KB each | | | {memory} |"
+        each_us = sample.figure * (1000 if named([sample.workload])[0].figure == "ms a request" else 1)
+        rate = 1e6 / each_us
+        rates = f"{rate:,.0f} | {BUSY * self.processes * rate:,.0f}"
+        return f"| {self.processes} | {what} | {each_us:,.0f} us | {rates} | {memory} |"
 
 
 def proxy_of(processes: int, *, compiled: bool) -> Proxy:

@@ -11,5 +11,7 @@ def test_a_proxy_of_two_processes_is_measured(capsys: pytest.CaptureFixture[str]
     assert head == "here"
     row = rows[-1].strip("| ").split(" | ")
     assert row[:2] == ["2", "2 KB in, 1 KB out"]
-    assert int(row[2].removesuffix(" us").replace(",", "")) > 0
-    assert int(row[4]) > 20
+    each_us, of_core, of_cores = (int(each.removesuffix(" us").replace(",", "")) for each in row[2:5])
+    assert each_us > 0
+    assert of_cores == pytest.approx(2 * sizing.BUSY * of_core, abs=2)
+    assert int(row[5]) > 20

@@ -7,6 +7,7 @@
     run          one run: all of that, and what it leaves to look at
     audit        what must hold of it: pure
     measured     the figures of a run: pure
+    seeds        many seeds, one after the other
     figures      the table and the plot of docs/benchmarks/regions.md
 
 `python -m tests.regions` runs by hand; docs/contribute/regions.md says what it can do.

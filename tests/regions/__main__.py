@@ -10,14 +10,14 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 from .audit import audit, calm_turns
 from .measured import measured
 from .namespaces import missing, reentered
 from .processes import REGIONS
 from .run import Findings, Run
-from .schedule import Kind, schedule
+from .schedule import KINDS, Fault, schedule
 
 _INSIDE: Final = "WARMROUTE_TEST_INSIDE_NAMESPACES"
 
@@ -26,12 +26,16 @@ def main() -> int:
     """Run, print what happened, and what does not hold."""
     parser = argparse.ArgumentParser(prog="python -m tests.regions", description=__doc__)
     parser.add_argument("--seed", type=int, help="of an earlier run, to repeat its faults")
-    parser.add_argument("--faults", nargs="*", choices=get_args(Kind), default=get_args(Kind))
+    parser.add_argument("--faults", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--turns", type=int, default=0, help="more turns at the end, where nothing breaks")
     parser.add_argument("--folder", type=Path, help="where logs and ledgers are kept; else a temporary one")
     parser.add_argument("--policy", choices=("cost", "round_robin"), default="cost")
     parser.add_argument("--enters", choices=("anywhere", "hashed", "first"), default="anywhere")
-    parser.add_argument("--beside", metavar="COMMIT", help="the proxies of one region run this commit instead")
+    parser.add_argument(
+        "--beside",
+        metavar="COMMIT",
+        help="the proxies of one region run this commit instead, and are replaced by this one's at the end",
+    )
     parser.add_argument("--figures", type=Path, help="a file for the figures, as JSON")
     parser.add_argument("--moves", action="store_true", help="print the turns that left home without a fault")
     args = parser.parse_args()
@@ -48,6 +52,8 @@ def main() -> int:
     print(f"seed {seed}, folder {folder}", flush=True)
     faults = schedule(seed, REGIONS, args.faults)
     checkout = _checked_out(args.beside, folder / "beside") if args.beside else None
+    if checkout is not None:
+        faults.append(Fault("upgrade", REGIONS[-1]))
     run = Run(
         seed, folder, _say, faults, turns=args.turns, policy=args.policy, enters=args.enters, checkout=checkout
     )  # fmt: skip

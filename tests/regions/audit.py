@@ -51,7 +51,7 @@ def answers(found: Findings, *, refuses: bool = False) -> list[str]:
     for asked in found.tried:
         calm += not asked.during
         seen = asked.seen
-        where = f"turn {seen.ask.number} at {asked.proxy}"
+        where = f"turn {seen.ask.number} of {asked.turn.tenant} at {asked.proxy}"
         if seen.end == "unfinished":
             problems.append(f"{where}: {seen.status} {seen.detail}: ...{seen.raw[-300:]!r}")
         elif seen.end != "whole" and not asked.during:

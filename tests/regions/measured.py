@@ -1,5 +1,6 @@
 """The figures of a run, from its findings: pure. Times are of clients on this machine, and no verdict is by them."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -24,9 +25,15 @@ def measured(found: Findings) -> dict[str, Any]:
         "tries": len(found.tried),
         "whole": sum(asked.seen.end == "whole" for asked in found.tried),
         "calm": _of(calm),
+        "calm_errors": dict(Counter(_error(asked) for asked in calm if asked.seen.end != "whole")),
         "at_home": round(sum(one.seen.home == two.seen.home for _, one, two in pairs) / (len(pairs) or 1), 4),
         "faults": [_of_fault(found, number) for number in range(len(found.recoveries))],
     }
+
+
+def _error(asked: Asked) -> str:
+    """What a client got, and of which tenant and at which region: some may be served in one region alone."""
+    return f"{asked.seen.status} {asked.seen.detail} ({asked.turn.tenant} at {asked.region})"
 
 
 def _of(tried: Iterable[Asked]) -> dict[str, Any]:

@@ -77,6 +77,9 @@ class RegionalProxy:
         self.region = region
         self.number = number
         self.name = f"{region.name}-{number}"
+        self.old = region.old
+        """Whether it runs the other commit."""
+
         self.folder = region.folder / f"proxy{number}"
         self.folder.mkdir(parents=True)
         self.state_dir = self.folder / "state"
@@ -96,7 +99,8 @@ class RegionalProxy:
         self._lives += 1
         command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(self.folder / "config.toml")]
         name = f"{self.name}-{self._lives}"
-        self._child = Placed(self.region.proxy_origin, name, command, self.folder, self.region.ahead_s)
+        origin = self.region.proxy_origin if self.old else self.region.origin
+        self._child = Placed(origin, name, command, self.folder, self.region.ahead_s)
         self.life = Life(number, self.url, [self._child.pid])
 
     def listening(self) -> None:

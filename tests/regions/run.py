@@ -82,7 +82,9 @@ class Findings:
     leaks: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     old: str = ""
-    """The region whose proxies run another commit: what is new in receipts and announcements, they do not do."""
+    """The region whose proxies run another commit, until they are replaced: what is new in receipts and announcements,
+    they do not do.
+    """
 
     killed: set[str] = field(default_factory=set)
     """Proxies that were killed at some time: what they counted last is lost."""
@@ -282,7 +284,7 @@ class Run:
 
     def _is_whole(self) -> bool:
         for proxy in self._fleet.proxies:
-            if proxy.region.old:  # it may not say
+            if proxy.old:  # it may not say
                 continue
             found = proxy.metrics()
             others = [each for each in REGIONS if each != proxy.region.name]
@@ -311,9 +313,10 @@ class Run:
             for proxy in region.proxies:
                 proxy.kill()
             region.kill_engines()
-        elif fault.kind == "drain":
+        elif fault.kind in {"drain", "upgrade"}:
             for proxy in region.proxies:
                 proxy.stop()
+                proxy.old &= fault.kind != "upgrade"
                 fleet.balance()
                 fleet.start_proxies([proxy])
         elif fault.kind == "overload":

@@ -12,6 +12,7 @@ time: a slow machine meets the same faults in the same order. The next one waits
     lost       all processes of a region are killed, and start again with empty caches
     drain      its proxies end in good order, one after the other, and start again, as in an upgrade
     overload   its engines hold answers back for a second: turns go elsewhere, and come back
+    upgrade    its proxies, of another commit until then, are replaced by this one's, one after the other
     leave      it leaves the fleet: its proxies end, the others forget it; and it joins again
 """
 
@@ -20,7 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-Kind = Literal["partition", "cut", "one_way", "loss", "slow", "gray", "lost", "drain", "overload", "leave"]
+Kind = Literal["partition", "cut", "one_way", "loss", "slow", "gray", "lost", "drain", "overload", "leave", "upgrade"]
+KINDS: Final[tuple[Kind, ...]] = tuple(kind for kind in get_args(Kind) if kind != "upgrade")
+"""Those of any run; an upgrade is the end of one with two versions."""
 
 CALM_TURNS: Final = 50
 FAULT_TURNS: Final = 40
@@ -49,7 +52,7 @@ class Fault:
         return f"{self.kind} {self.region}{f' {self.other}' if self.other else ''}"
 
 
-def schedule(seed: int, regions: Sequence[str], kinds: Sequence[Kind] = get_args(Kind)) -> list[Fault]:
+def schedule(seed: int, regions: Sequence[str], kinds: Sequence[Kind] = KINDS) -> list[Fault]:
     """The faults of a run, in order: each kind once. The database's region, the first, does not leave."""
     draw = random.Random(f"regions {seed}")
     found = []

@@ -9,6 +9,7 @@ import pytest
 
 from tests.chaos.client import Seen
 
+from . import seeds
 from .agents import TENANTS, agents
 from .audit import audit
 from .processes import REGIONS
@@ -85,7 +86,7 @@ def test_a_lost_answer_that_is_voided_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda f: setattr(seen(f), "end", "unfinished"), "turn 0 at east-0"),
+        (lambda f: setattr(seen(f), "end", "unfinished"), "turn 0 of eastern at east-0"),
         (lambda f: setattr(seen(f), "end", "error"), "though nothing was broken"),
         (lambda f: f.files["west-1"].clear(), "there is no row"),
         (lambda f: f.files["east-0"].append(dict(row(f))), "is in 2 ledger files"),
@@ -152,3 +153,16 @@ def test_a_seed_names_a_run() -> None:
     assert {agent.tenant for agent in first} == set(TENANTS)
     assert {turn.entry[0] for agent in first for turn in agent.turns} == set(REGIONS)
     assert any(agent.recorded for agent in first)
+
+
+def test_the_table_of_seeds_names_what_did_not_hold() -> None:
+    held = {"problems": [], "tries": 20, "whole": 19, "at_home": 0.95, "wall_s": 150.0, "faults": [{}, {}]}
+    held |= {"calm": {"hit": 0.86}, "calm_errors": {"503 no_worker (eastern at west)": 1}}
+    line = seeds.row(1, held)
+    assert [each.strip() for each in line.strip("|").split("|")] == [
+        "1", "yes", "20", "1", "1 x 503 no_worker (eastern at west)", "0.95", "0.86", "150.0",
+    ]  # fmt: skip
+    assert line.count("|") == seeds.HEAD[0].count("|")
+    broken = {"problems": ["it ended with 1"]}
+    assert seeds.row(2, broken).startswith("| 2 | no |")
+    assert "1 of 2 seeds hold: 2 faults, 20 tries." in seeds.summary([held, broken])

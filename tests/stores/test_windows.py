@@ -15,6 +15,7 @@ from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
 from warmroute_proxy.server.redis.windows import RedisWindows
+from warmroute_proxy.server.stores.limits.shared_limits import AWAY
 
 from .conftest import SharingProxies
 
@@ -61,12 +62,11 @@ def test_while_redis_is_away_each_proxy_has_the_limit(proxies: SharingProxies, r
         redis.signal(signal.SIGSTOP)
     statuses = [send(one).status_code for _ in range(LIMIT)]
     assert statuses.count(200) >= LIMIT - 1
-    away = "redis away: limits by the minute and at once, and idempotency keys, are those of each process"
 
     def degraded() -> bool:
         ready = httpx.get(f"{one.url}/ready", verify=PLAIN)
         assert ready.status_code == 200
-        return bool(ready.json().get("degraded") == [away])
+        return bool(ready.json().get("degraded") == [AWAY])
 
     until(degraded, "redis away")
     with one.admin() as admin:

@@ -210,11 +210,15 @@ class Redis(Server):
 
     def save(self) -> None:
         """Write all keys to its folder, as they are."""
+        self.tell("CONFIG SET rdbcompression no", "SAVE")
+
+    def tell(self, *commands: str) -> None:
+        """Commands on one connection, each of which is answered with OK or a number."""
         with socket.create_connection((self.host, self.port), timeout=seconds(10)) as sock:
-            for command in (b"CONFIG SET rdbcompression no", b"SAVE"):
-                sock.sendall(command + b"\r\n")
+            for command in commands:
+                sock.sendall(command.encode() + b"\r\n")
                 said = sock.recv(256)
-                assert said.startswith(b"+OK"), said
+                assert said.startswith((b"+OK", b":")), said
 
     def answers(self) -> bool:
         try:

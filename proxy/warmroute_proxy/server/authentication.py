@@ -3,6 +3,7 @@
 Keys and tokens are checked by the head alone, before a body is read.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from warmroute.contract import headers as names
@@ -10,7 +11,8 @@ from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import MAX_CACHED, ApiKeys
 from warmroute_proxy.server.http.exchange import Request
-from warmroute_proxy.server.regions.forward_claim import Forward, Forwards
+from warmroute_proxy.server.regions.forward_claim import Forward, Forwards, used_before
+from warmroute_proxy.server.regions.region_nonces import RegionNonces
 
 
 def bearer(request: Request) -> bytes:
@@ -33,12 +35,17 @@ class KnownKey(NamedTuple):
 class Authentication:
     """Finds the tenants of requests. Every method raises a `Refusal` where there is none."""
 
-    def __init__(self, config: Config, api_keys: ApiKeys | None, forwards: Forwards) -> None:
-        """`api_keys`: those of a directory, which keeps them as they are now; None: they are those of the config."""
+    def __init__(
+        self, config: Config, api_keys: ApiKeys | None, forwards: Forwards, region_nonces: RegionNonces | None = None
+    ) -> None:
+        """`api_keys`: those of a directory, which keeps them as they are now; None: they are those of the config.
+        `region_nonces`: None where proxies share no Redis.
+        """
         self._keys_of_config = api_keys is None
         self._tenants = config.tenant_by_name
         self._api_keys = ApiKeys(config.tenant_by_sha256()) if api_keys is None else api_keys
         self._forwards = forwards
+        self._region_nonces = region_nonces
         self._known: dict[str, KnownKey] = {}  # by `Authorization` header, only valid ones; cleared when full
 
     def replace(self, config: Config) -> None:
@@ -88,6 +95,15 @@ class Authentication:
         """The tenant that another proxy vouches for, and its claim, which is spent."""
         claim = self._forwards.check(request.headers[names.FORWARD], request.body_sha256())
         return self._vouched_for(claim), claim
+
+    def once_in_region(self, claim: Forward | None, answered: Callable[[Refusal | None], None]) -> None:
+        """Ask whether another proxy of the region has taken a claim that is spent here; None is no claim. `answered`
+        gets why the request must not begin, at once where there is nothing to ask.
+        """
+        if claim is None or self._region_nonces is None:
+            answered(None)
+        else:
+            self._region_nonces.spend(claim, lambda fresh: answered(None if fresh else used_before()))
 
     def may_be_served(self, tenant: str, region: str) -> bool:
         """Whether there is a tenant of this name that may be served in a region."""

@@ -43,9 +43,11 @@ from warmroute_proxy.server.regions.forward_claim import Forwards
 from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import PeerQuestions, Peers
 from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
+from warmroute_proxy.server.regions.region_nonces import RegionNonces
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.reload.reloads import Applier, Reloads
+from warmroute_proxy.server.reload.secret_files import SecretFiles
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
@@ -168,7 +170,8 @@ class Proxy:
         ]
         prices, access = self.stores.prices, self.stores.access
         reloads = Reloads(running, self.live, state_dir, membership, appliers, prices, self.metrics, access)
-        return ReloadOrders(reloads, source, state_dir, self.peer_processes)
+        secret_files = SecretFiles(membership, self.stores)
+        return ReloadOrders(reloads, source, state_dir, self.peer_processes, secret_files)
 
     def readiness(self, orders: ReloadOrders) -> Readiness:
         """Why no requests should be sent here."""
@@ -243,7 +246,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     )  # fmt: skip
     return Proxy(
         live=LiveConfig(config),
-        authentication=_authentication(config, stores, voids),
+        authentication=_authentication(config, stores, voids, metrics),
         parser=RequestParser(config, _callers(config, secrets, conversations), asyncio.get_running_loop(), metrics),
         metrics=metrics,
         loop_lag=loop_lag,
@@ -269,12 +272,13 @@ def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> 
     return Callers(secrets, conversations, PrefixBreaks(config.prompt_parts_bytes), config.proxy.region)
 
 
-def _authentication(config: Config, stores: Stores, voids: ReceiptVoider) -> Authentication:
+def _authentication(config: Config, stores: Stores, voids: ReceiptVoider, metrics: Metrics) -> Authentication:
     """Keys are those of the config, and of the database where there is one."""
-    access = stores.access
+    access, store = stores.access, stores.limits.nonces
+    nonces = None if store is None else RegionNonces(store, metrics)
     if access is None:
-        return Authentication(config, None, voids.forwards)
-    made = Authentication(access.config, access.api_keys, voids.forwards)
+        return Authentication(config, None, voids.forwards, nonces)
+    made = Authentication(access.config, access.api_keys, voids.forwards, nonces)
     access.on_keys.append(made.forget)
     return made
 

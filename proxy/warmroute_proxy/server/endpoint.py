@@ -5,6 +5,7 @@ APIs are refused before the key is looked at, which their clients send elsewhere
 """
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.core.cache.return_times import OVER
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.authentication import Authentication, KnownKey
+from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal, is_websocket, shutting_down, wrong_method
 from warmroute_proxy.server.base.metrics import Counter
 from warmroute_proxy.server.dialects.dialect import Dialect
@@ -162,7 +164,8 @@ class PublicEndpoint:
             else:
                 tenant, claim = self._authentication.of_whole(request)
                 of_claim = {"forwarded": claim and claim.request_id, "came_from": claim and claim.region}
-                self._control_plane.handle(exchange, {"tenant": tenant, **of_claim})
+                state = {"tenant": tenant, **of_claim}
+                self._once(exchange, claim, partial(self._control_plane.handle, exchange, state))
         except Exception as error:
             _answer_error(request, exchange, error)
 
@@ -198,7 +201,8 @@ class PublicEndpoint:
         """Begin a request that is read in the event loop. Raises: TooMuch, where it is none."""
         caller = request.caller
         if not isinstance(caller, Caller):
-            self._begin_forwarded_request(request, exchange)
+            tenant, claim = self._authentication.of_forwarded(request)
+            self._once(exchange, claim, partial(self._begin_forwarded_request, request, exchange, tenant, claim))
         elif caller.idempotent:
             self._begin_idempotent_request(request, exchange, caller)
         else:
@@ -279,18 +283,24 @@ class PublicEndpoint:
         if not self._ledger.healthy:
             raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
 
-    def _read_large_request(self, request: Request, exchange: Exchange) -> None:
+    def _read_large_request(self, request: Request, exchange: Exchange, spent: Forward | None = None) -> None:
         shared, caller = _shared(request), request.caller
         if not isinstance(caller, Caller):
             tenant, claim = self._authentication.of_forwarded_head(request)
-            caller = self._parser.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
-        on_read = partial(self._begin_read_request, exchange, caller)
+            caller = self._caller_of(request, tenant, claim)
+        on_read = partial(self._begin_read_request, exchange, caller, spent=spent)
         self._parser.large_bodies.read(exchange, shared, caller, on_read)
 
     def _begin_read_request(
-        self, exchange: Exchange, caller: Caller, read: ReadRequest | Refusal, _translated: object = None
+        self,
+        exchange: Exchange,
+        caller: Caller,
+        read: ReadRequest | Refusal,
+        _translated: object = None,
+        *,
+        spent: Forward | None = None,
     ) -> None:
-        """Begin a request that was read before, unless its client has left."""
+        """Begin a request that was read before, unless its client has left. `spent`: its claim, if that is spent."""
         request = exchange.request
         if exchange.ended:
             return
@@ -299,9 +309,11 @@ class PublicEndpoint:
             return
         try:
             self._check_open()
-            if caller.region is not None:
+            if spent is not None:
+                self._begin_claimed(exchange, read, spent)
+            elif caller.region is not None:
                 claim = self._authentication.of_forwarded(request)[1]
-                self._new_request(self._path, exchange, _as_claimed(read, claim), claim.request_id).begin()
+                self._once(exchange, claim, partial(self._begin_claimed, exchange, read, claim))
             elif caller.idempotent:
                 self._begin_idempotent_request(request, exchange, caller, read)
             else:
@@ -309,12 +321,40 @@ class PublicEndpoint:
         except Exception as error:
             _answer_error(request, exchange, error)
 
-    def _begin_forwarded_request(self, request: Request, exchange: Exchange) -> None:
-        """Begin a request that another proxy forwards. Its receipt has the id that the other proxy has given it."""
-        tenant, claim = self._authentication.of_forwarded(request)
-        caller = self._parser.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
-        read = _as_claimed(self._parser.read(request, caller), claim)
-        self._new_request(self._path, exchange, read, claim.request_id).begin()
+    def _once(self, exchange: Exchange, claim: Forward | None, begin: Callable[[], None]) -> None:
+        """Begin a request, maybe a moment later: one that another proxy forwards, only if no proxy here has had it."""
+
+        def answered(refusal: Refusal | None) -> None:
+            if exchange.ended:
+                return
+            try:
+                if refusal is not None:
+                    raise refusal
+                begin()
+            except Exception as error:
+                _answer_error(exchange.request, exchange, error)
+
+        self._authentication.once_in_region(claim, answered)
+
+    def _begin_forwarded_request(
+        self, request: Request, exchange: Exchange, tenant: TenantConfig, claim: Forward
+    ) -> None:
+        """Read and begin a request that another proxy forwards, whose claim is spent."""
+        try:
+            read = self._parser.read(request, self._caller_of(request, tenant, claim))
+        except TooMuch:
+            self._read_large_request(request, exchange, claim)
+        else:
+            self._begin_claimed(exchange, read, claim)
+
+    def _begin_claimed(self, exchange: Exchange, read: ReadRequest, claim: Forward) -> None:
+        """Begin it. Its receipt has the id that the other proxy has given it."""
+        self._check_open()
+        self._new_request(self._path, exchange, _as_claimed(read, claim), claim.request_id).begin()
+
+    def _caller_of(self, request: Request, tenant: TenantConfig, claim: Forward) -> Caller:
+        """The caller of a request that another proxy forwards."""
+        return self._parser.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
 
     def _begin_idempotent_request(
         self, request: Request, exchange: Exchange, caller: Caller, read: ReadRequest | None = None

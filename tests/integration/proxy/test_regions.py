@@ -90,6 +90,17 @@ def test_a_session_that_roams_is_served_at_home_and_booked_there_once(regions: R
     assert regions.east.rows() == []
 
 
+def test_a_body_of_many_small_values_is_served_at_home(regions: Regions) -> None:
+    """Another process reads it there, because that would take too long in the event loop."""
+    body = chat("many", max_tokens=2)
+    body["messages"][1]["content"] = [{"type": "text", "text": "a"} for _ in range(6_000)]
+    with regions.east.client() as client:
+        headers = {"x-session-affinity": "many", "x-warmroute-home": "west"}
+        answer = client.post("/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["warmroute"]["region"] == "west"
+
+
 def test_the_receipt_of_a_forwarded_turn_is_had_where_it_was_asked(regions: Regions) -> None:
     ask(regions.west, 1)
     with regions.east.client() as mine, regions.east.client(tenant=1) as other:

@@ -83,13 +83,18 @@ class RefusedMark:
 
 
 class FileChanges:
-    """Whether files have changed since the last look: by their times, sizes and inodes. At the first look they count as
-    changed, since what was read of them is older.
+    """Whether files have changed since the last look: by their times, sizes and inodes. At the first look at one it
+    counts as changed, since what was read of it is older.
     """
 
     def __init__(self, *paths: Path | None) -> None:
         """`paths`: None is no file."""
-        self._seen: dict[Path, tuple[int, int, int] | None] = {path: None for path in paths if path is not None}
+        self._seen: dict[Path, tuple[int, int, int] | None] = {}
+        self.follow(*paths)
+
+    def follow(self, *paths: Path | None) -> None:
+        """Look at these files from now on, and at no others."""
+        self._seen = {path: self._seen.get(path) for path in paths if path is not None}
 
     def found(self) -> bool:
         """Whether one is another than at the last look. A file that is away has not changed."""

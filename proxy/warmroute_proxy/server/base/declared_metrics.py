@@ -139,6 +139,10 @@ LIMIT_LEFT: Final = Metric(
 MARKERS_MISSED_TOTAL: Final = Metric(
     "warmroute_markers_missed_total", "Keyed requests begun without a marker, because Redis did not answer in time."
 )
+NONCES_MISSED_TOTAL: Final = Metric(
+    "warmroute_nonces_missed_total",
+    "Forwarded requests begun without asking whether another proxy took their token: Redis did not answer in time.",
+)
 MARKER_REFUSALS_TOTAL: Final = Metric(
     "warmroute_marker_refusals_total", "Keyed requests refused because another process has their key."
 )

@@ -29,6 +29,7 @@ _FROM_THE_START: Final = (
     declared.CONTINUED_TOTAL,
     declared.JOINS_TOTAL,
     declared.MARKERS_MISSED_TOTAL,
+    declared.NONCES_MISSED_TOTAL,
     declared.QUEUE_LEFT_TOTAL,
     declared.CLIENT_LEFT_TOTAL,
     declared.FORWARDS_TOTAL,

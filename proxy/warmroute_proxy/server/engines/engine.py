@@ -30,8 +30,8 @@ class Engine:
     def __init__(self, config: EngineConfig, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         self.config = config
         self.upstream = Upstream(config.url, connect_timeout_s, clock)
-        self.bearer = bearer(config.key_file, config.keys_within)
-        """The header line with the engine's key, sent with every request; empty where it needs none."""
+        self.bearer = self.admin_bearer = ""
+        """The header lines with the engine's keys, of all requests and of control routes; empty where it needs none."""
 
         self.is_sglang = config.kind == "sglang"
         self.shares_answers = self.is_sglang or config.provider.salted
@@ -39,10 +39,8 @@ class Engine:
 
         self._session_header = config.provider.header
         self._heads: dict[str, bytes] = {}  # by path; the code has two
-        self.admin_bearer = bearer(config.admin_key_file, config.keys_within) or self.bearer
-        """The same for control routes."""
-
         self._key_refused = False
+        self.read_keys()
         self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
         self.informed = False
         """Whether `info` was reported since the engine came up."""
@@ -66,6 +64,20 @@ class Engine:
         self.health_monitor = HealthMonitor(clock())
         self.health_task: asyncio.Task[None] | None = None
         """The request to `/health` under way: one at a time."""
+
+    def read_keys(self) -> bool:
+        """Read the files of its keys; requests that are sent from now on have them. Returns whether one is another.
+        Raises: SecretError; the keys then stay as they were.
+        """
+        within, before = self.config.keys_within, (self.bearer, self.admin_bearer)
+        of_requests = bearer(self.config.key_file, within)
+        of_control = bearer(self.config.admin_key_file, within) or of_requests
+        if before == (of_requests, of_control):
+            return False
+        self.bearer, self.admin_bearer = of_requests, of_control
+        self._heads.clear()
+        self._key_refused = False
+        return True
 
     @property
     def serves(self) -> bool:

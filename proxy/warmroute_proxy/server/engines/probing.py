@@ -199,6 +199,7 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     """
     before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
     status, body = await get(engine.upstream, "/v1/loads", engine.bearer)
+    engine.check_key_accepted(status, "/v1/loads", "key_file")  # one that has restarted may want another key
     found = json_object(body) if status == 200 else None
     rows = found.get("loads") if found else None
     by_rank = {worker.dp_rank: worker for worker in engine.workers()}

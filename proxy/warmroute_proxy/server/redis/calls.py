@@ -15,6 +15,7 @@ MAX_CONNECTIONS: Final = 16
 """Further calls wait for one of these, within their deadline."""
 
 _LOG: Final = logging.getLogger(__name__)
+_FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 
 class RedisAway(RuntimeError):
@@ -29,12 +30,24 @@ class RedisCalls:
         of a Redis.
         """
         self._timeout_s = timeout_s
-        options: dict[str, Any] = {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s, "retry": None}
-        pool = BlockingConnectionPool.from_url(url, max_connections=MAX_CONNECTIONS, timeout=timeout_s, **options)
-        self._redis: Any = Redis(connection_pool=pool)
+        self._url = url
+        self._redis = self._client(url)
+        self._moving: asyncio.Task[None] | None = None
         self._not_before_s = 0.0
         self.away = False
         """Whether the last call had no answer."""
+
+    def move_to(self, url: str) -> None:
+        """Use another address as soon as a Redis answers there; until then calls go to the one before. Raises:
+        ValueError, as at the start.
+        """
+        if url == self._url:
+            return
+        made = self._client(url)
+        self._url = url
+        if self._moving is not None:
+            self._moving.cancel()
+        self._moving = asyncio.get_running_loop().create_task(self._move(made))
 
     async def run(self, script: str, keys: tuple[str, ...], *values: str | int) -> Any:
         """What a script returns. Raises: RedisAway, also at once for `RETRY_S` after a call that had no answer."""
@@ -43,11 +56,8 @@ class RedisCalls:
         try:
             async with asyncio.timeout(self._timeout_s):
                 found = await self._evaluated(script, (len(keys), *keys, *values))
-        except (RedisError, OSError, TimeoutError) as error:
-            text = (
-                "it does not answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
-            )
-            text = text.splitlines()[0][:300]
+        except _FAILURES as error:
+            text = _failure_text(error)
             if not self.away:
                 _LOG.error("redis is away: %s", text)
             self.away, self._not_before_s = True, time.monotonic() + RETRY_S
@@ -66,8 +76,42 @@ class RedisCalls:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._redis.aclose()
-        await self._redis.connection_pool.disconnect()
+        if self._moving is not None:
+            self._moving.cancel()
+        await _close(self._redis)
+
+    def _client(self, url: str) -> Any:
+        timeout_s = self._timeout_s
+        options: dict[str, Any] = {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s, "retry": None}
+        pool = BlockingConnectionPool.from_url(url, max_connections=MAX_CONNECTIONS, timeout=timeout_s, **options)
+        return Redis(connection_pool=pool)
+
+    async def _move(self, made: Any) -> None:
+        logged = False
+        while True:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await made.eval("return 1", 0)
+                break
+            except _FAILURES as error:
+                if not logged:
+                    _LOG.error("redis does not answer at its new address: %s", _failure_text(error))
+                    logged = True
+            await asyncio.sleep(RETRY_S)
+        old, self._redis, self._not_before_s = self._redis, made, 0.0
+        _LOG.info("redis is used at its new address")
+        await asyncio.sleep(self._timeout_s)  # calls under way have ended by then
+        await _close(old)
+
+
+async def _close(client: Any) -> None:
+    await client.aclose()
+    await client.connection_pool.disconnect()
+
+
+def _failure_text(error: BaseException) -> str:
+    text = "it does not answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+    return text.splitlines()[0][:300]
 
 
 @cache

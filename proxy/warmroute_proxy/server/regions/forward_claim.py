@@ -1,10 +1,10 @@
 """`x-warmroute-forward`: how one proxy asks another to serve a request, signed under the fleet secret.
 
 The token names the tenant and its share group, the request (id, hash of the body), the region that forwards it, the one
-that it is for, and a deadline. It is valid in that region alone, for 30 s and once at each of its proxies: nonces
-that were used, in any process of this proxy (`shared_nonces`), are kept until they would be invalid anyway. Proxies of
-one region do not share them, so who has read a token can use it once more at each. A request with a token is not
-forwarded again, so it crosses the network between proxies at most once.
+that it is for, and a deadline. It is valid in that region alone, for 30 s and once: nonces that were used, in any
+process of this proxy (`shared_nonces`), are kept until they would be invalid anyway. Proxies of one region share them
+where they share a Redis (`region_nonces`); without one, who has read a token can use it once more at each. A request
+with a token is not forwarded again, so it crosses the network between proxies at most once.
 
 A start knows no nonces of before. So a token that was issued more than `CLOCKS_APART_S` before the start is refused:
 what a proxy took until then cannot be taken again, but for tokens of the last 10 s.
@@ -175,13 +175,18 @@ class Forwards:
         if fresh is None:
             raise Refusal(503, "too many forwards", code="overloaded", retry_after_s=1)
         if not fresh:
-            raise Refusal(401, "the forward token was used before", code="invalid_forward")
+            raise used_before()
         if not self._newest.take(claim.issued_s, steady_s):
             problem = "the forward token may have been used before: was a clock put back?"
             raise Refusal(401, problem, code="invalid_forward")
 
     def _mac(self, payload: bytes) -> str:
         return self._secrets.fleet_mac("forward", payload).hex()
+
+
+def used_before() -> Refusal:
+    """The refusal of a token that was taken already."""
+    return Refusal(401, "the forward token was used before", code="invalid_forward")
 
 
 class _NewestTaken:

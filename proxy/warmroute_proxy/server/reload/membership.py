@@ -19,6 +19,7 @@ from typing import Final
 
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.config import EngineConfig, copies_of_bodies
+from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.engines import drain_orders
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engines import Engines
@@ -83,6 +84,21 @@ class Membership:
                 self._stay(engine, config)
         self.sweep()
 
+    @property
+    def key_files(self) -> set[Path]:
+        """Where the keys of all engines are."""
+        configs = [each.config for each in self._all()]
+        return {file for each in configs for file in (each.key_file, each.admin_key_file) if file is not None}
+
+    def read_keys(self) -> None:
+        """Read the keys of all engines again; those of a file that cannot be read stay as they were."""
+        for engine in self._all():
+            try:
+                if engine.read_keys():
+                    log.info("engine %s has another key", engine.config.id)
+            except SecretError as error:
+                log.error("the keys of engine %s stay as they were: %s", engine.config.id, error)
+
     def sweep(self) -> None:
         """Remove engines that have left, and let others join; called a few times a second."""
         for engine_id, since_s in list(self._leaving.items()):
@@ -92,6 +108,10 @@ class Membership:
         orders = drain_orders.load(self._state_dir) if free else {}
         for engine_id in free:
             self._join(self._joining.pop(engine_id), orders.get(engine_id))
+
+    def _all(self) -> list[Engine]:
+        """Those that are there, and those that will be."""
+        return [*self._engines.by_id.values(), *self._joining.values()]
 
     def _leave(self, engine_id: str) -> None:
         if engine_id not in self._leaving:

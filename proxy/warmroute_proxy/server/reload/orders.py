@@ -19,6 +19,7 @@ from warmroute_proxy.server.base.config_source import ConfigSource, FileChanges,
 from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.processes.peer_processes import PeerProcesses
 from warmroute_proxy.server.reload.reloads import Difference, Reloads
+from warmroute_proxy.server.reload.secret_files import SecretFiles
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +44,10 @@ class ReloadOrders:
         source: ConfigSource,
         state_dir: Path,
         peer_processes: PeerProcesses | None,
+        secret_files: SecretFiles,
     ) -> None:
         self.reloads = reloads
+        self._secret_files = secret_files
         self._source = source
         self._accepted = source.accepted(state_dir)
         self._refused = RefusedMark(state_dir)
@@ -63,6 +66,7 @@ class ReloadOrders:
 
     def hung_up(self) -> None:
         """SIGHUP has come, from an operator or from the supervisor, which has checked the file."""
+        self._secret_files.read()
         if self._peer_processes is None:
             self.reloads.reload(self._source)
             return
@@ -74,22 +78,23 @@ class ReloadOrders:
 
     async def watch(self, live: LiveConfig) -> None:
         """Apply the file when it changes, while the config asks for that; a new certificate counts as SIGHUP. Of
-        several processes the supervisor looks.
+        several processes the supervisor looks at both, and each process at the other files of secrets.
         """
-        if self._peer_processes is not None:
-            return
-        proxy = live.now.proxy
-        changes, certificate = FileChanges(self._source.path), FileChanges(*proxy.tls_files)
+        proxy, alone = live.now.proxy, self._peer_processes is None
+        changes = FileChanges(self._source.path if alone else None)
+        certificate = FileChanges(*proxy.tls_files if alone else ())
         certificate.found()
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             if certificate.found() and live.now.proxy.watch_config:
                 os.kill(os.getpid(), signal.SIGHUP)
-            if changes.found() and live.now.proxy.watch_config:
-                try:
+            try:
+                if self._secret_files.changed() and live.now.proxy.watch_config:
+                    self._secret_files.read()
+                if changes.found() and live.now.proxy.watch_config:
                     self.reloads.reload(self._source)
-                except Exception as error:  # one of ours must not end the watch
-                    log.error("the config is not applied: %s", type(error).__name__)
+            except Exception as error:  # one of ours must not end the watch
+                log.error("the config is not applied: %s", type(error).__name__)
 
     def look(self, *, dry_run: bool) -> Difference:
         """What the file would change. Raises: ConfigError."""
@@ -107,6 +112,7 @@ class ReloadOrders:
         """Apply the file in all processes."""
         peers = self._peer_processes
         if peers is None:
+            self._secret_files.read()
             self.reloads.apply(found)
             return InForce(1, 0)
         os.kill(self._supervisor, signal.SIGHUP)

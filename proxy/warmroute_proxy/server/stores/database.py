@@ -7,6 +7,7 @@ The text of an error of the server's own is kept: it names users and databases, 
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -22,6 +23,7 @@ MIGRATION_LOCK: Final = 7_283_001
 CONNECT_S: Final = 5.0
 RETRY_S: Final = 1.0
 _CLOSE_S: Final = 1.0
+_LOG: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -44,6 +46,7 @@ class Database:
         self._prepare = prepare
         self._connection: Connection | None = None
         self._opening: asyncio.Task[Connection] | None = None
+        self._moving: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._not_before_s = 0.0
         self.state = StoreState.STARTING
@@ -86,21 +89,59 @@ class Database:
         self.state, self.problem = StoreState.READY, ""
         return found
 
+    def move_to(self, dsn: str) -> None:
+        """Connect by another address of the same database, again and again until that works. Until then calls have the
+        connection that is open, so a new password may come before the database knows it, or after.
+        """
+        if dsn == self._dsn:
+            return
+        self._dsn = dsn
+        if self._moving is not None:
+            self._moving.cancel()
+        self._moving = asyncio.get_running_loop().create_task(self._move())
+
     async def close(self) -> None:
         """Close the connection, if there is one."""
+        if self._moving is not None:
+            self._moving.cancel()
+        await self._replace(None)
+
+    async def _move(self) -> None:
+        logged = ""
+        while True:
+            made = None
+            try:
+                made = await asyncpg.connect(self._dsn, timeout=CONNECT_S)
+                await self._prepared(made)
+                break
+            except (*FAILURES, WrongSchema) as error:
+                text = str(error) if isinstance(error, WrongSchema) else failure_text(error)
+                if made is not None:
+                    made.terminate()
+            if text != logged:
+                _LOG.error("the new address of the database does not work, and an open connection is kept: %s", text)
+                logged = text
+            await asyncio.sleep(RETRY_S)
+        async with self._lock:
+            await self._replace(made)
+            self._not_before_s = 0.0
+        _LOG.info("a connection to the database has the new address")
+
+    async def _replace(self, made: Connection | None) -> None:
+        """Have another connection, or none, instead of what there is or is on its way."""
         opening, self._opening = self._opening, None
+        old, self._connection = self._connection, made
         if opening is not None:
             await asyncio.wait({opening}, timeout=_CLOSE_S)
             if not opening.done():
                 opening.cancel()
             elif not has_failed(opening):
                 opening.result().terminate()
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        if old is not None:
             try:
-                await connection.close(timeout=_CLOSE_S)
+                await old.close(timeout=_CLOSE_S)
             except FAILURES:
-                connection.terminate()
+                old.terminate()
 
     async def _connected(self) -> Connection:
         if self._connection is not None and self._connection.is_closed():  # the server has ended it since the last call
@@ -121,11 +162,15 @@ class Database:
             # connects, a future of its own may fail with nobody to read it, which the event loop logs as an error.
             made = await asyncio.shield(self._opening)
             self._connection, self._opening = made, None
-            await check_schema(made)
-            if self._prepare:
-                await made.execute(self._prepare)
+            await self._prepared(made)
             self._not_before_s = 0.0
         return self._connection
+
+    async def _prepared(self, made: Connection) -> None:
+        """Raises: WrongSchema."""
+        await check_schema(made)
+        if self._prepare:
+            await made.execute(self._prepare)
 
     def _drop(self, state: StoreState, problem: str) -> None:
         connection, self._connection = self._connection, None

@@ -101,6 +101,11 @@ class StoreThread:
         """Run something in the thread, from another event loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
+    def move_to(self, dsn: str) -> None:
+        """Reach the database by another address."""
+        for database in self._connections or ():
+            self._loop.call_soon_threadsafe(database.move_to, dsn)
+
     def close(self) -> None:
         """Send what is left, for some seconds at most, and end the thread."""
         self._loop.call_soon_threadsafe(self._end)

@@ -5,8 +5,10 @@ PostgreSQL is imported only where the config names a database.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from warmroute_proxy.core.base.trouble import Problem, Trouble
@@ -15,7 +17,7 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, DatabaseConfig
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.metrics import GaugeRow, Metrics
-from warmroute_proxy.server.base.secrets import load_dsn
+from warmroute_proxy.server.base.secrets import SecretError, load_dsn
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE
 from warmroute_proxy.server.ledger.schema import LedgerError
 from warmroute_proxy.server.stores.budgets import Budgets, BudgetStore
@@ -39,6 +41,7 @@ _TROUBLES: Final = {
 """What each state of the database is to operators; any other: it is away."""
 
 T = TypeVar("T")
+_LOG: Final = logging.getLogger(__name__)
 
 
 class InThread:
@@ -65,6 +68,9 @@ class OfDatabase(NamedTuple):
     stored_prices: StoredPrices | None = None
     """Price books in the database."""
 
+    dsn_file: Path | None = None
+    """Its address."""
+
 
 NO_DATABASE: Final = OfDatabase()
 
@@ -89,7 +95,7 @@ class Stores:
         """Limits by the minute and at once over all proxies, and markers of keyed requests; without Redis none."""
 
         self._settled = [] if settled is None else settled
-        self.fleet_ledger, self.access, self._stored_prices = database
+        self.fleet_ledger, self.access, self._stored_prices, self._dsn_file = database
 
     @classmethod
     async def opened(cls, config: Config, process: int | None, metrics: Metrics) -> "Stores":
@@ -163,6 +169,23 @@ class Stores:
             self.budgets.replace(config.budgets)
         self.limits.replace(config)
 
+    @property
+    def address_files(self) -> tuple[Path | None, ...]:
+        """Where the addresses of the stores are."""
+        return self._dsn_file, self.limits.url_file
+
+    def read_addresses(self) -> None:
+        """Read the addresses of the stores again; one that cannot be read, or does not work, stays in use."""
+        for name, read in (("the database", self._read_dsn), ("redis", self.limits.read_url)):
+            try:
+                read()
+            except SecretError as error:
+                _LOG.error("the address of %s stays as it was: %s", name, error)
+
+    def _read_dsn(self) -> None:
+        if self._thread is not None and self._dsn_file is not None:
+            self._thread.move_to(load_dsn(self._dsn_file))
+
     def close(self) -> None:
         """Send what is left, for some seconds, and close."""
         if self._thread is not None:
@@ -210,7 +233,7 @@ async def _with_database(
             await directory.look()
         with contextlib.suppress(StoreError):
             await stored_prices.look()
-    of_database = OfDatabase(FleetLedger(thread, name), access, stored_prices)
+    of_database = OfDatabase(FleetLedger(thread, name), access, stored_prices, database.dsn_file)
     return Stores(thread, _budgets(config, metrics, leases), prices, limits, settled, of_database)
 
 

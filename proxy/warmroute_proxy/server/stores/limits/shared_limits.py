@@ -1,12 +1,14 @@
-"""What proxies share in Redis, as the config has it: limits by the minute and at once, and markers of keyed requests.
+"""What proxies share in Redis, as the config has it: limits by the minute and at once, markers of keyed requests, and
+forward tokens that were used.
 
-While Redis is away each process has the limits for itself, and its own keys. The client of Redis is imported only where
-the config names one.
+While Redis is away each process has the limits for itself, and its own keys; each proxy knows its own tokens. The
+client of Redis is imported only where the config names one.
 """
 
 import secrets
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from warmroute_proxy.core.base.trouble import Problem, Trouble
@@ -24,8 +26,13 @@ from warmroute_proxy.server.stores.limits.shared_slots import SharedSlots
 if TYPE_CHECKING:
     from warmroute_proxy.server.redis.calls import RedisCalls
     from warmroute_proxy.server.redis.markers import RedisMarkers
+    from warmroute_proxy.server.redis.nonces import RedisNonces
 
-AWAY: Final = "redis away: limits by the minute and at once, and idempotency keys, are those of each process"
+_SCHEMES: Final = ("redis", "rediss")
+AWAY: Final = (
+    "redis away: limits by the minute and at once, and idempotency keys, are those of each process;"
+    " used forward tokens are those of each proxy"
+)
 
 
 class SharedLimits:
@@ -37,10 +44,15 @@ class SharedLimits:
         slots: SharedSlots,
         calls: "RedisCalls | None" = None,
         markers: "RedisMarkers | None" = None,
+        nonces: "RedisNonces | None" = None,
+        url_file: Path | None = None,
     ) -> None:
+        """`url_file`: the address of the Redis."""
         self.windows = windows
         self.slots = slots
         self.markers = markers
+        self.nonces = nonces
+        self.url_file = url_file
         self._calls = calls
 
     @classmethod
@@ -51,10 +63,11 @@ class SharedLimits:
     @classmethod
     def opened(cls, config: Config, redis: RedisConfig, metrics: Metrics) -> "SharedLimits":
         """Those of a config. Raises: SecretError; LedgerError, where the client of Redis is missing."""
-        url = load_url(redis.url_file, ("redis", "rediss"))
+        url = load_url(redis.url_file, _SCHEMES)
         try:
             from warmroute_proxy.server.redis.calls import RedisCalls
             from warmroute_proxy.server.redis.markers import RedisMarkers
+            from warmroute_proxy.server.redis.nonces import RedisNonces
             from warmroute_proxy.server.redis.slots import RedisSlots
             from warmroute_proxy.server.redis.windows import RedisWindows
         except ModuleNotFoundError as error:
@@ -64,11 +77,12 @@ class SharedLimits:
         try:
             calls = RedisCalls(url, redis.timeout_s)
         except ValueError:  # it may quote a piece of a password
-            raise SecretError(f"{redis.url_file} holds no address of a Redis: {SPECIAL}") from None
+            raise _no_address(redis.url_file) from None
         limits, process = config.scope_limits(), secrets.token_hex(8)
         windows = Budgets(_by_minute(limits), RedisWindows(calls), metrics, time.time)
         slots = SharedSlots(_at_once(limits), RedisSlots(calls, process), time.monotonic)
-        return cls(windows, slots, calls, RedisMarkers(calls, process, config.proxy.region))
+        markers = RedisMarkers(calls, process, config.proxy.region)
+        return cls(windows, slots, calls, markers, RedisNonces(calls), redis.url_file)
 
     @property
     def hold(self) -> bool:
@@ -79,6 +93,16 @@ class SharedLimits:
     def away(self) -> bool:
         """Whether Redis has not answered lately."""
         return self._calls is not None and self._calls.away
+
+    def read_url(self) -> None:
+        """Use the address that the file has now. Raises: SecretError; the one before then stays in use."""
+        if self._calls is not None and self.url_file is not None:
+            try:
+                self._calls.move_to(load_url(self.url_file, _SCHEMES))
+            except SecretError:
+                raise
+            except ValueError:  # as at the start
+                raise _no_address(self.url_file) from None
 
     def replace(self, config: Config) -> None:
         """Use the limits of another config."""
@@ -108,6 +132,10 @@ class SharedLimits:
         self.slots.sweep()
         if self.markers is not None:
             self.markers.sweep()
+
+
+def _no_address(file: Path) -> SecretError:
+    return SecretError(f"{file} holds no address of a Redis: {SPECIAL}")
 
 
 def _by_minute(limits: Sequence[ScopeLimits]) -> list[Budget]:
