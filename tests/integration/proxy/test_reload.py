@@ -54,7 +54,7 @@ def test_engines_join_and_leave_under_traffic_and_no_request_is_lost(scene: Scen
         assert {(each["name"], each["change"]) for each in done["changes"]} >= {("e0", "removed"), ("e2", "added")}
         until(lambda: scene.states() == {"e1": "up", "e2": "up"}, "e2 has joined and e0 has left")
         before = len(answers)
-        until(lambda: len(answers) > before + 20, "requests go on")
+        until(lambda: "e2" in workers(answers[before:]), "requests go to the engine that has joined")
     finally:
         over.set()
         for thread in threads:
@@ -62,8 +62,12 @@ def test_engines_join_and_leave_under_traffic_and_no_request_is_lost(scene: Scen
     with long:
         assert answer(long)[0] == 200
     assert {each.status_code for each in answers} == {200}
-    assert {receipt(each)["workers"][0]["id"] for each in answers[before:]} == {"e1", "e2"}
+    assert workers(answers[before:]) <= {"e1", "e2"}
     assert 'worker="e0"' not in gauges(scene, "warmroute_worker_running")
+
+
+def workers(answers: list[httpx.Response]) -> set[str]:
+    return {receipt(each)["workers"][0]["id"] for each in answers}
 
 
 def gauges(scene: Scene, name: str) -> str:
