@@ -88,6 +88,7 @@ async def test_a_tenant_is_announced_where_it_may_be_served(allowed: tuple[str, 
             await posts.all_of(["here"], 1)
         announcements.turn(TURN, None)  # the last that anybody is told
         await posts.all_of([region for region in REGIONS if region not in told], 1)
+        await posts.all_of(told, 3)
         assert all(posts.told[region][:2] == [TURN, Continued(NEWEST)] for region in told)
         assert all(posts.told[region] == [TURN] for region in REGIONS if region not in told)
         here_too = [Continued(NEWEST)] if allowed is None or "east" in allowed else []
