@@ -97,6 +97,8 @@ class PlanRequest:
                 "plans have --pp without drafts, LMCache, --dcp and DeepEP: SGLang has them apart, or only by halves.",
                 ["--speculation off"],
             )
+        if self.draft_steps is not None and (self.speculation is False or self.divides_kv or self.has_stages):
+            raise PlanError("--draft-steps is of plans with drafts, and so without --speculation off, --dcp and --pp.")
         if self.all_to_all == "deepep" and not takes_deepep(self.cluster.gpu, model):
             raise PlanError(f"DeepEP takes tokens to experts of fp8 on NVIDIA's GPUs, which {model.name} lacks here.")
         if not self.is_even:

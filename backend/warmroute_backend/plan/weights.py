@@ -130,8 +130,8 @@ def loaded_bytes(
     weights = experts/tp + dense/tp + head/tp + (attention + embedding)/(tp/attention_dp) + replicated
 
     `whole_dense`: dense layers and shared experts are on every GPU (`--moe-dense-tp-size 1`), the head in every group
-    (`--enable-dp-lm-head`), as DeepEP's recipes have it. Of several stages it is the one with the most layers, beside
-    the embedding of the first or the head of the last.
+    (`--enable-dp-lm-head`), as DeepEP's recipes have it. Of several stages it is the one with the most layers, all of
+    them with experts, beside the embedding of the first or the head of the last.
     """
     found = weights(model)
     group = tp // attention_dp
@@ -142,7 +142,11 @@ def loaded_bytes(
     if pp == 1:
         stored = layers + embedding + head
     else:
-        stored = layers * -(-model.layers // pp) / model.layers + max(embedding, head)
+        of_stage = -(-model.layers // pp)
+        moe_layers = max(1, model.layers - model.dense_layers)
+        experts = found.experts * copies / tp
+        stored = (layers - experts) * of_stage / model.layers + experts * min(1, of_stage / moe_layers)
+        stored += max(embedding, head)
     if with_mtp:
         stored += found.mtp * copies / tp
     return int(stored * (FP4_LOADED_PER_STORED if model.weight_format == "fp4" else LOADED_PER_STORED))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.unit.plan.plans import KINDS, kind
+from tests.unit.plan.plans import KINDS, kind, plan
 
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import make_plan
@@ -85,6 +85,15 @@ def test_a_pool_of_windows_has_room_for_a_request() -> None:
     engine = found.engines[0]
     smaller = replace(engine, shape=replace(engine.shape, window_ratio=0.001))
     assert any("window_ratio 0.001 leaves" in each for each in problems(replace(found, engines=(smaller,))))
+
+
+def test_stages_lie_evenly_on_nodes() -> None:
+    """SGLang would start three of four stages on three nodes (`_calculate_rank_ranges`)."""
+    found = plan("deepseek-r1", "3x8xH200", pp=3, split=(0, 0))
+    assert problems(found) == []
+    engine = found.engines[0]
+    other = replace(engine, shape=replace(engine.shape, pp=4, tp=6, attention_dp=6))
+    assert any("4 stages do not divide among 3 nodes" in each for each in problems(replace(found, engines=(other,))))
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
