@@ -129,8 +129,8 @@ def _all_to_all(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
         yield f"with all_to_all deepep SGLang sets ep to tp {shape.tp}, not {engine.ep}."
     if engine.role != "prefill" and dispatched_tokens(shape) > DISPATCH_TOKENS:
         yield (
-            f"DeepEP's kernels take {DISPATCH_TOKENS} tokens of a rank in a step, and graph_batch "
-            f"{shape.graph_batch} has {dispatched_tokens(shape)}; lower it with running_requests."
+            f"DeepEP's kernels take {DISPATCH_TOKENS} tokens of a rank in a step, and graph_batch and "
+            f"running_requests come to {dispatched_tokens(shape)}; lower both."
         )
 
 

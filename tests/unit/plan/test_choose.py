@@ -183,6 +183,12 @@ def test_divided_kv_holds_more_tokens_on_the_same_gpus() -> None:
     assert any("KV divided among 8 GPUs" in choice.value for choice in divided.choices)
 
 
+def test_stages_and_not_the_model_are_why_nothing_is_drafted() -> None:
+    made = plan("deepseek-r1", "2x8xH200", pp=2, split=(0, 0))
+    (why,) = [each.because for each in made.choices if each.topic == "speculation"]
+    assert "pipeline stages" in why
+
+
 def test_aggregated_engines_with_deepep_have_no_experts_by_load() -> None:
     """SGLang counts what experts get in the modes of prefill and decode, and raises in `auto`."""
     made = plan("deepseek-r1", "2x8xH200", all_to_all="deepep", split=(0, 0))
