@@ -95,8 +95,7 @@ def _engine(plan: Plan, request: PlanRequest, engines: tuple[PlannedEngine, ...]
             f"{role}: running requests",
             str(engine.shape.running_requests),
             f"{engine.shape.running_requests // engine.ranks} in a rank: at most {MOST_RUNNING[request.objective]} for "
-            f"{request.objective}, and no more than a pool holds of this size (before a draft takes its share, "
-            f"which is in the {plan.memory(engine).tokens:,} tokens above). CUDA graphs are captured up to it.",
+            f"{request.objective}, and no more than the pool holds without a draft. CUDA graphs are captured up to it.",
         ),
     ]
 

@@ -36,6 +36,7 @@ def test_a_plan_has_no_problem_and_says_why(name: str) -> None:
     assert all(choice.because.endswith(".") for choice in made.choices)
     text = page(made)
     assert all(engine.name in text for engine in made.engines)
+    assert all(len(line) <= 120 for line in text.splitlines())
 
 
 @pytest.mark.parametrize("name", KINDS)
