@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.layout import DISPATCH_TOKENS, divides_kv, page_tokens
-from warmroute_backend.plan.memory import chunk_of_rank, dispatched_tokens, most_fraction, reserve_mib, takes_deepep
+from warmroute_backend.plan.memory import (
+    chunk_of_rank,
+    dispatched_tokens,
+    most_fraction,
+    reserve_mib,
+    takes_deepep,
+    takes_stages,
+)
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache, shares_answers
 
@@ -73,7 +80,7 @@ def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
         )
     if shape.dcp > 1 and engine.speculation is not None:
         yield f"dcp {shape.dcp} runs without drafts (`hicache_hook.py:141`); set dcp to 1, or take speculation away."
-    yield from _stages(engine)
+    yield from _stages(plan, engine)
     yield from _all_to_all(plan, engine)
     experts = model.experts + shape.redundant_experts
     if engine.ep < 1 or (engine.ep > 1 and (not model.experts or experts % engine.ep or shape.tp % engine.ep)):
@@ -94,11 +101,13 @@ def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
         yield f"memory_fraction {engine.fraction} is not between 0 and 1."
 
 
-def _stages(engine: PlannedEngine) -> Iterator[str]:
+def _stages(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     """What pipeline stages exclude."""
     shape = engine.shape
     if shape.pp < 1:
         yield "pp is at least 1."
+    if shape.pp > 1 and not takes_stages(plan.model):
+        yield f"pp {shape.pp}: SGLang's class of this model has no pipeline stages; set 1."
     if shape.pp > 1 and engine.role == "decode":
         yield f"pp {shape.pp}: decode engines are planned with one stage; set 1."
     against = (engine.speculation, engine.lmcache, shape.dcp > 1, shape.all_to_all != "none")

@@ -86,6 +86,11 @@ def takes_deepep(gpu: Gpu, model: Model) -> bool:
     return model.experts > 0 and model.weight_format == "fp8" and gpu.vendor == "nvidia"
 
 
+def takes_stages(model: Model) -> bool:
+    """Whether SGLang's class of a model can be one of several pipeline stages (`model_runner.py:512`)."""
+    return model.architecture != "Llama4ForConditionalGeneration"
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes of one GPU, and the tokens that its pool holds."""

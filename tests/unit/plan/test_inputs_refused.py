@@ -78,6 +78,11 @@ def test_options_that_contradict_are_named(gpus: str, options: dict[str, Any], w
     assert words in refusal(lambda: make_plan(request))
 
 
+def test_a_class_without_stages_is_named() -> None:
+    request = PlanRequest(known_model("llama-4-scout"), parse_cluster("2xH200"), pp=2)
+    assert "llama-4-scout has no pipeline stages" in refusal(lambda: make_plan(request))
+
+
 def test_layers_that_share_an_indexer_must_be_listed() -> None:
     config = {**MODELS["glm-5"].config, "index_topk_freq": 4}
     assert "indexer_types" in refusal(lambda: model_from_config(config, "it", "it", 1))

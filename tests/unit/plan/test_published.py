@@ -109,6 +109,16 @@ def test_the_last_of_two_stages_has_31_of_58_layers_with_experts() -> None:
     assert stage / LOADED_PER_STORED < found.experts / 8 * 31 / 58 + others
 
 
+def test_each_stage_has_the_vision_tower() -> None:
+    """`kimi_k25.py:680` makes it on every rank."""
+    model = known_model("kimi-k2.5")
+    without = replace(model, vision_layers=0, checkpoint_bytes=0)
+    more = loaded_bytes(replace(model, checkpoint_bytes=0), 8, 1, pp=2) - loaded_bytes(without, 8, 1, pp=2)
+    whole = loaded_bytes(replace(model, checkpoint_bytes=0), 8, 1) - loaded_bytes(without, 8, 1)
+    assert whole > 0
+    assert more == pytest.approx(whole, abs=2)
+
+
 @pytest.mark.parametrize(("draft_gib", "least"), [(0.0, 0.9113), (3.07, 0.9335)])
 def test_the_least_fraction_is_that_of_sglangs_error(draft_gib: float, least: float) -> None:
     """DeepSeek-V4-Pro on 8 H200: 12.25 GiB are free after 125.65 GiB of weights (SemiAnalysisAI/InferenceX#2128)."""
