@@ -87,7 +87,7 @@ def of_cgroup(isolation: Isolation, host: Host, plan: Plan | None) -> Iterator[F
     cpus = isolation.cgroup_cpus
     if cpus is not None and cpus < host.cpus:
         text = f"this cgroup may use {cpus:g} of {host.cpus} CPUs"
-        few = plan is not None and cpus < max((engine.shape.tp for engine in plan.engines), default=0)
+        few = plan is not None and cpus < max((engine.shape.gpus // engine.nodes for engine in plan.engines), default=0)
         todo = "each rank of an engine keeps a CPU busy" if few else ""
         yield Finding(Level.WARNING if few else Level.OK, "cgroup", text, todo)
 
@@ -122,5 +122,5 @@ def pinned_bytes(plan: Plan | None) -> float:
     for engine in plan.engines:
         for node in range(engine.node, engine.node + engine.nodes):
             if node in taken:
-                taken[node] += host_bytes(plan, engine) * engine.shape.tp / engine.nodes
+                taken[node] += host_bytes(plan, engine) * engine.shape.gpus / engine.nodes
     return max(taken.values())

@@ -103,7 +103,7 @@ def _links(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
     count = len(gpus.devices)
     if count < 2:
         return
-    wanted = plan is not None and (plan.inside_node or any(engine.shape.tp > 1 for engine in plan.engines))
+    wanted = plan is not None and (plan.inside_node or any(engine.shape.gpus > 1 for engine in plan.engines))
     pairs = count * (count - 1) // 2
     if len(gpus.peers) < pairs:
         text = f"{len(gpus.peers)} of {pairs} pairs of GPUs reach each other by NVLink"
@@ -203,7 +203,7 @@ def _limits(machine: Machine, plan: Plan | None) -> Iterator[Finding]:
         )
     if host.shm_bytes is not None and host.shm_bytes < LEAST_SHM_BYTES:
         text = f"{SHM} holds {_size(host.shm_bytes)}, and SGLang is given {LEAST_SHM_BYTES // GIB}"
-        needs = plan is not None and any(engine.shape.tp > 1 for engine in plan.engines)
+        needs = plan is not None and any(engine.shape.gpus > 1 for engine in plan.engines)
         todo = "docker --shm-size 32g, or an emptyDir of medium Memory"
         yield Finding(Level.PROBLEM if needs else Level.NOTE, SHM, text, todo)
     if host.clock_synchronised is False:

@@ -59,12 +59,13 @@ def argv(plan: Plan, engine: PlannedEngine, node_rank: int = 0) -> list[str]:
     command += ["--port", str(engine.ports.http)]
     command += [*_parsers(plan.model), *_parallel(plan, engine, node_rank), *_memory(plan.model, engine)]
     command += [*_kernels(plan, engine), *_reports(engine)]
-    return [*command, *_tiers(engine), *_drafts(engine), *_disaggregation(plan, engine)]
+    return [*command, *_tiers(plan, engine), *_drafts(engine), *_disaggregation(plan, engine)]
 
 
 def mooncake_file(engine: PlannedEngine) -> str:
-    """The name of the store's configuration for an engine: its segment depends on the attention groups."""
-    return f"mooncake-tp{engine.shape.attention_tp}.json"
+    """The name of the store's configuration for an engine: its segment depends on the attention groups and stages."""
+    stages = f"-pp{engine.shape.pp}" * (engine.shape.pp > 1)
+    return f"mooncake-tp{engine.shape.attention_tp}{stages}.json"
 
 
 def environment(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
@@ -160,18 +161,26 @@ def _reports(engine: PlannedEngine) -> Flags:
     return [*command, "--kv-events-config", json.dumps(events)]
 
 
-def _tiers(engine: PlannedEngine) -> Flags:
+def _tiers(plan: Plan, engine: PlannedEngine) -> Flags:
     if engine.lmcache:
         return ["--enable-lmcache"]
     command: Flags = []
     if engine.hicache is not None:
         found = engine.hicache
-        command += ["--enable-hierarchical-cache", "--hicache-size", str(found.size_gb)]
+        command += ["--enable-hierarchical-cache", *_host_size(plan, engine, found.size_gb)]
         command += ["--hicache-write-policy", found.write_policy, "--hicache-mem-layout", found.layout]
         command += ["--hicache-io-backend", found.io_backend]
     if engine.storage != "none":
         command += ["--hicache-storage-backend", engine.storage, "--hicache-storage-prefetch-policy", "timeout"]
     return command
+
+
+def _host_size(plan: Plan, engine: PlannedEngine, size_gb: int) -> Flags:
+    """DeepSeek V4 has no `--hicache-size` (`hybrid_pool_assembler.py:659`)."""
+    if plan.model.kind is not CacheKind.COMPRESSED:
+        return ["--hicache-size", str(size_gb)]
+    hundredths = size_gb * 10**9 * 100 // max(1, plan.memory(engine).pool)
+    return ["--hicache-ratio", f"{hundredths / 100:g}"]
 
 
 def _drafts(engine: PlannedEngine) -> Flags:

@@ -10,9 +10,16 @@ from collections.abc import Iterator
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.layout import DISPATCH_TOKENS, divides_kv, page_tokens
-from warmroute_backend.plan.memory import chunk_of_rank, dispatched_tokens, most_fraction, reserve_mib, takes_deepep
+from warmroute_backend.plan.memory import (
+    chunk_of_rank,
+    dispatched_tokens,
+    most_fraction,
+    reserve_mib,
+    takes_deepep,
+    takes_stages,
+)
 from warmroute_backend.plan.model import CacheKind
-from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache
+from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache, shares_answers
 
 _WEIGHT_BLOCK = 128
 _FRACTION_DIGIT = 0.0005
@@ -73,7 +80,7 @@ def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
         )
     if shape.dcp > 1 and engine.speculation is not None:
         yield f"dcp {shape.dcp} runs without drafts (`hicache_hook.py:141`); set dcp to 1, or take speculation away."
-    yield from _stages(engine)
+    yield from _stages(plan, engine)
     yield from _all_to_all(plan, engine)
     experts = model.experts + shape.redundant_experts
     if engine.ep < 1 or (engine.ep > 1 and (not model.experts or experts % engine.ep or shape.tp % engine.ep)):
@@ -94,18 +101,23 @@ def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
         yield f"memory_fraction {engine.fraction} is not between 0 and 1."
 
 
-def _stages(engine: PlannedEngine) -> Iterator[str]:
+def _stages(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
     """What pipeline stages exclude."""
     shape = engine.shape
     if shape.pp < 1:
         yield "pp is at least 1."
+    if shape.pp > 1 and not takes_stages(plan.model):
+        yield f"pp {shape.pp}: SGLang's class of this model has no pipeline stages; set 1."
     if shape.pp > 1 and engine.role == "decode":
         yield f"pp {shape.pp}: decode engines are planned with one stage; set 1."
     against = (engine.speculation, engine.lmcache, shape.dcp > 1, shape.all_to_all != "none")
     if shape.pp > 1 and any(against):
         yield f"pp {shape.pp} runs without drafts, LMCache, dcp and all_to_all; set pp to 1, or take them away."
-    if shape.gpus % max(1, engine.nodes):
+    nodes = max(1, engine.nodes)
+    if shape.gpus % nodes:
         yield f"{shape.gpus} GPUs do not divide among {engine.nodes} nodes."
+    elif shape.pp % nodes and nodes % max(1, shape.pp):
+        yield f"{shape.pp} stages do not divide among {nodes} nodes: each has whole stages, or a part of one."
 
 
 def _all_to_all(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
@@ -115,14 +127,19 @@ def _all_to_all(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
         yield f"redundant_experts {shape.redundant_experts}: copies come with all_to_all deepep; set 0."
     if shape.all_to_all == "none":
         return
+    if shape.redundant_experts and engine.role == "aggregated":
+        yield (
+            f"redundant_experts {shape.redundant_experts}: SGLang does not count tokens of experts in DeepEP's mode of "
+            "aggregated engines (`expert_distribution.py:412`); set 0."
+        )
     if not takes_deepep(plan.cluster.gpu, plan.model):
         yield "all_to_all deepep takes tokens to experts of fp8 on NVIDIA's GPUs; set none."
     if engine.ep != shape.tp:
         yield f"with all_to_all deepep SGLang sets ep to tp {shape.tp}, not {engine.ep}."
     if engine.role != "prefill" and dispatched_tokens(shape) > DISPATCH_TOKENS:
         yield (
-            f"DeepEP's kernels take {DISPATCH_TOKENS} tokens of a rank in a step, and graph_batch "
-            f"{shape.graph_batch} has {dispatched_tokens(shape)}; lower it with running_requests."
+            f"DeepEP's kernels take {DISPATCH_TOKENS} tokens of a rank in a step, and graph_batch and "
+            f"running_requests come to {dispatched_tokens(shape)}; lower both."
         )
 
 
@@ -188,6 +205,7 @@ def _together(plan: Plan) -> Iterator[str]:
     if prefills and decodes:
         yield from _pairs(prefills[0], (*prefills[1:], *decodes))
         yield from _divisions(prefills[0], decodes)
+        yield from _answers(plan, prefills[0], decodes)
     yield from _collisions(plan)
     if plan.model.kind is not CacheKind.UNKNOWN:
         yield from _host_memory(plan)
@@ -225,6 +243,13 @@ def _divisions(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Itera
         if first.shape.dcp not in {1, other.shape.dcp}:
             dcps = f"{first.name} has dcp {first.shape.dcp} and {other.name} {other.shape.dcp}"
             yield f"{dcps}; set that of prefill to 1."
+
+
+def _answers(plan: Plan, first: PlannedEngine, decodes: tuple[PlannedEngine, ...]) -> Iterator[str]:
+    """Decode engines that write to a store which prefill engines read."""
+    for engine in decodes:
+        if engine.storage == "mooncake" and not shares_answers(plan.model, first.shape, engine.shape):
+            yield f"{engine.name} writes answers to the store that {first.name} would not find; set storage to none."
 
 
 def _drafting(engine: PlannedEngine) -> str:

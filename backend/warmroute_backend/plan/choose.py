@@ -21,6 +21,7 @@ from warmroute_backend.plan.layout import (
     fitted,
     holds,
     layouts,
+    on_nodes,
     smallest_engine,
     stages_of,
 )
@@ -149,16 +150,24 @@ def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
 def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layout | None:
     """An engine on `gpus` GPUs: inside a node, or over nodes where one node does not hold the model, where it has
     pipeline stages, or where DeepEP takes tokens to experts on all of them."""
+    wide = _wide(wanted, cluster, gpus, role)
+    if wide is not None:
+        layout = next(layouts(wanted, wide, role), None) if wide <= gpus else None
+    else:
+        layout = smallest_engine(wanted, min(gpus, cluster.per_node), role)
+        size = wanted.tp if wanted.tp is not None and wanted.tp > cluster.per_node else 2 * cluster.per_node
+        while layout is None and size <= gpus and wanted.tp in {None, size}:
+            layout = next(layouts(wanted, size, role), None)
+            size *= 2
+    return layout if layout is not None and on_nodes(layout.shape, cluster.per_node) else None
+
+
+def _wide(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> int | None:
+    """GPUs of an engine with pipeline stages or DeepEP; None: it has neither."""
     stages = stages_of(wanted.pp, role)
-    if stages > 1 or wanted.all_to_all == "deepep":
-        tp = wanted.tp or (gpus if stages == 1 else min(cluster.per_node, gpus // stages))
-        return next(layouts(wanted, tp * stages, role), None) if tp * stages <= gpus else None
-    layout = smallest_engine(wanted, min(gpus, cluster.per_node), role)
-    size = wanted.tp if wanted.tp is not None and wanted.tp > cluster.per_node else 2 * cluster.per_node
-    while layout is None and size <= gpus and wanted.tp in {None, size}:
-        layout = next(layouts(wanted, size, role), None)
-        size *= 2
-    return layout
+    if stages == 1 and wanted.all_to_all != "deepep":
+        return None
+    return stages * (wanted.tp or (gpus if stages == 1 else min(cluster.per_node, gpus // stages)))
 
 
 def _chosen_split(request: PlanRequest, wanted: Wanted) -> tuple[int, int]:
@@ -205,8 +214,8 @@ def _draft(request: PlanRequest, sides: list[Side]) -> Draft | None:
     if refused or (request.lmcache and request.speculation is None):
         return None
     if draft is None:
-        if request.speculation:
-            raise PlanError(f"no draft model of {request.model.name} is known.", ["a plan without --speculation on"])
+        if request.speculation or request.draft_steps:
+            raise PlanError(f"no draft model of {request.model.name} is known.", ["a plan without it"])
         return None
     if request.speculation or request.objective == "latency":
         return draft
@@ -295,12 +304,17 @@ def _with_context(plan: Plan, request: PlanRequest) -> Plan:
 def _why_not(request: PlanRequest) -> str:
     """The sentence for a cluster that does not hold what is asked."""
     wanted = _wanted(request)
-    gpus = min(max(request.split or AGGREGATED) or request.cluster.per_node, request.cluster.per_node)
-    while gpus > 1 and request.model.heads % gpus:
+    cluster, split = request.cluster, request.split or AGGREGATED
+    where = f"{request.model.name} on {cluster}"
+    role: Role = "aggregated" if split == AGGREGATED else "prefill"
+    wide = _wide(wanted, cluster, split[0] or cluster.gpus, role)
+    gpus = wide or wanted.tp or min(max(split) or cluster.per_node, cluster.per_node)
+    while wide is wanted.tp is None and gpus > 1 and request.model.heads % gpus:
         gpus //= 2
-    tries = layouts(replace(wanted, context_tokens=-1), gpus, "aggregated")
+    tries = layouts(replace(wanted, context_tokens=-1), gpus, role)
     best = max((found.memory for found in tries), key=lambda found: found.tokens, default=None)
-    where = f"{request.model.name} on {request.cluster}"
+    if wide is not None and (uneven := _uneven(wanted, cluster, wide, role)) is not None:
+        return f"{where}: {uneven}"
     if best is None and request.divides_kv:
         return f"{where}: --dcp {request.dcp} does not divide the GPUs of an attention group."
     if best is None:
@@ -312,6 +326,25 @@ def _why_not(request: PlanRequest) -> str:
             f"graphs (fraction {best.fraction:.3f}, and weights alone need {best.least_fraction:.3f})."
         )
     return f"{where}: a rank holds {best.tokens:,} tokens of KV, and {wanted.context_tokens:,} are needed."
+
+
+def _uneven(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> str | None:
+    """Why GPUs or experts of an engine with pipeline stages or DeepEP do not come out even, else None."""
+    stages = stages_of(wanted.pp, role)
+    if gpus < stages or -(-gpus // cluster.per_node) > cluster.nodes:
+        return f"{stages} stages have no GPUs each."
+    nodes, rest = divmod(gpus, cluster.per_node)
+    if (cluster.per_node % gpus if not nodes else rest) or (nodes > 1 and stages % nodes and nodes % stages):
+        return (
+            f"an engine of {gpus} GPUs in {stages} stage{'s' * (stages > 1)} takes no even part of nodes with "
+            f"{cluster.per_node}: each node has whole stages, or a part of one."
+        )
+    if wanted.all_to_all == "deepep" and role == "aggregated" and wanted.model.experts % gpus:
+        return (
+            f"{wanted.model.experts} experts do not divide among {gpus} GPUs, and aggregated engines have no redundant "
+            "ones; take other GPUs, or --pd."
+        )
+    return None
 
 
 def alternatives(request: PlanRequest) -> list[str]:

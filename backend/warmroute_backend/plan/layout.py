@@ -100,9 +100,11 @@ def layouts(wanted: Wanted, gpus: int, role: Role) -> Iterator[Layout]:
     if gpus % stages or (wanted.all_to_all == "deepep" and not takes_deepep(wanted.gpu, model)):
         return
     for attention_dp in _attention_groups(wanted, tp):
-        if model.heads % (tp // attention_dp):
+        if tp % attention_dp or model.heads % (tp // attention_dp):
             continue
         found = _sized(wanted, tp, attention_dp, role, stages)
+        if wanted.all_to_all == "deepep" and (model.experts + found.shape.redundant_experts) % tp:
+            continue
         if found.shape.dcp > 1 and not divides_kv(model, found.shape):
             continue
         if holds(wanted, found):
@@ -114,11 +116,21 @@ def stages_of(pp: int | None, role: Role) -> int:
     return 1 if role == "decode" else pp or 1
 
 
-def redundant_experts(model: Model, gpus: int, per_node: int) -> int:
-    """Second copies with DeepEP: none inside a node, as in SGLang's cookbook. Over nodes the fewest, from an eighth of
-    the experts, that come out even on the GPUs: 32 on 32 and on 72 GPUs for DeepSeek's 256 experts, as in the recipe of
-    LMSYS (sgl-project/sglang#6017)."""
-    if gpus <= per_node:
+def on_nodes(shape: EngineShape, per_node: int) -> bool:
+    """Whether an engine takes an even part of a node, or whole nodes with whole stages on each, or on several of them
+    (`_calculate_rank_ranges`, `sglang/srt/entrypoints/engine.py:2063`)."""
+    if shape.gpus <= per_node:
+        return per_node % shape.gpus == 0
+    nodes, rest = divmod(shape.gpus, per_node)
+    return rest == 0 and (shape.pp % nodes == 0 or nodes % shape.pp == 0)
+
+
+def redundant_experts(model: Model, gpus: int, per_node: int, role: Role) -> int:
+    """Second copies with DeepEP: none inside a node, as in SGLang's cookbook. None of aggregated engines, since SGLang
+    does not count what is asked for in their mode `auto` (`expert_distribution.py:412`). Else the fewest, from an
+    eighth of the experts, that come out even on the GPUs: 32 on 32 and on 72 GPUs for DeepSeek's 256 experts, as in the
+    recipe of LMSYS (sgl-project/sglang#6017)."""
+    if gpus <= per_node or role == "aggregated":
         return 0
     copies = -(-model.experts // REDUNDANT_SHARE)
     return copies + -(model.experts + copies) % gpus
@@ -175,7 +187,9 @@ def _sized(wanted: Wanted, tp: int, attention_dp: int, role: Role, stages: int) 
     shape = EngineShape(
         role, tp, attention_dp, chunk, most * attention_dp, most, wanted.kv_type, page_tokens(model),
         window_ratio=wanted.window_ratio or default_window_ratio(model), pp=stages, all_to_all=wanted.all_to_all,
-        redundant_experts=redundant_experts(model, tp, wanted.gpu.per_node) if wanted.all_to_all == "deepep" else 0,
+        redundant_experts=redundant_experts(model, tp, wanted.gpu.per_node, role)
+        if wanted.all_to_all == "deepep"
+        else 0,
     )  # fmt: skip
     if wanted.dcp is not None and role != "prefill":
         shape = replace(shape, dcp=shape.attention_tp if wanted.dcp == WHOLE_GROUP else wanted.dcp)

@@ -29,6 +29,9 @@ _MLA_PREFILL_GRAPH_MIB: Final = 1536
 _BUCKET_MIB: Final = 8
 _LARGE_GRAPH: Final = 300
 _DISPATCHED_TOKENS: Final = 128
+_DISPATCH_MIB: Final = 4095
+"""Of DeepEP's buffers in its recipe for decode, see `_dispatch_mib`."""
+
 _DEEPEP_PREFILL_MIB: Final = 12_234
 _DEEPEP_DECODE_MIB: Final = 13_457
 """With DeepEP: fractions of 0.85 and 0.835 on H100, with 32 and 72 GPUs, `DEEPEP_CHUNK_TOKENS` a rank, batches of 256
@@ -83,6 +86,11 @@ def takes_deepep(gpu: Gpu, model: Model) -> bool:
     return model.experts > 0 and model.weight_format == "fp8" and gpu.vendor == "nvidia"
 
 
+def takes_stages(model: Model) -> bool:
+    """Whether SGLang's class of a model can be one of several pipeline stages (`model_runner.py:512`)."""
+    return model.architecture != "Llama4ForConditionalGeneration"
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes of one GPU, and the tokens that its pool holds."""
@@ -110,13 +118,22 @@ def reserve_mib(gpu: Gpu, model: Model, shape: EngineShape) -> float:
     """What SGLang keeps out of the static memory by default; with DeepEP, what its recipe does."""
     if shape.all_to_all == "deepep":
         more = 1.5 * max(0, chunk_of_rank(shape) - DEEPEP_CHUNK_TOKENS) + 2 * max(0, shape.graph_batch - _LARGE_GRAPH)
-        return (_DEEPEP_PREFILL_MIB if shape.role == "prefill" else _DEEPEP_DECODE_MIB) + more
+        if shape.role == "prefill":
+            return _DEEPEP_PREFILL_MIB + more
+        return _DEEPEP_DECODE_MIB + more + max(0.0, _dispatch_mib(model, shape) - _DISPATCH_MIB)
     if shape.role == "decode":
         activation = max(shape.running_requests * max(1, shape.draft_tokens), _LEAST_ACTIVATION_TOKENS)
     else:
         activation = max(shape.chunk_tokens, _LEAST_ACTIVATION_TOKENS)
     reserve = 512 + 1.5 * activation + shape.gpus / 8 * 1024 + _graphs_mib(model, shape)
     return max(reserve, _FLOOR_MIB) if gpu.memory_mib > _FLOOR_FROM_MIB else reserve
+
+
+def _dispatch_mib(model: Model, shape: EngineShape) -> float:
+    """Buffers of DeepEP's low-latency kernels: two to send and two to receive, of a row with its scales for each expert
+    and token (`LowLatencyLayout`, deepseek-ai/DeepEP, csrc/config.hpp)."""
+    row = model.hidden * (2 + 4 / 128)
+    return 4 * (model.experts + shape.redundant_experts) * dispatched_tokens(shape) * row / MIB
 
 
 def _graphs_mib(model: Model, shape: EngineShape) -> float:
@@ -186,7 +203,8 @@ def engine_weights(model: Model, shape: EngineShape) -> int:
 
 def dispatched_tokens(shape: EngineShape) -> int:
     """Tokens of a rank that DeepEP's low-latency kernels have buffers for: a full batch, each with its drafts."""
-    return max(_DISPATCHED_TOKENS, shape.graph_batch * max(1, shape.draft_tokens))
+    batch = max(shape.graph_batch, shape.running_requests // shape.attention_dp)
+    return max(_DISPATCHED_TOKENS, batch * max(1, shape.draft_tokens))
 
 
 def requests_held(found: Memory, model: Model, shape: EngineShape, request_tokens: int) -> int:

@@ -1,6 +1,8 @@
 """The readable page of a plan: what it is, what fits, what was chosen and why, what it will do with its traffic."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.hardware import GIB
@@ -9,6 +11,9 @@ from warmroute_backend.plan.model import CacheKind, unplanned
 from warmroute_backend.plan.tiers import host_tokens, store_tokens
 
 SESSION_TOKENS = (16_384, 65_536, 131_072)
+
+WIDTH: Final = 100
+"""Columns of a reason."""
 
 
 def page(plan: Plan, more: Iterable[str] = ()) -> str:
@@ -106,9 +111,12 @@ def _warm(plan: Plan) -> str:
 
 
 def _choices(plan: Plan) -> str:
-    lines = [f"{choice.topic}: {choice.value}\n    {_sentence(choice.because)}" for choice in plan.choices]
+    lines = [f"{choice.topic}: {choice.value}\n{_sentence(choice.because)}" for choice in plan.choices]
     return "Choices\n" + "\n".join(lines)
 
 
 def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """A reason under its choice, in lines of a terminal's width."""
+    return textwrap.fill(
+        text[:1].upper() + text[1:], WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+    )

@@ -95,8 +95,7 @@ def _engine(plan: Plan, request: PlanRequest, engines: tuple[PlannedEngine, ...]
             f"{role}: running requests",
             str(engine.shape.running_requests),
             f"{engine.shape.running_requests // engine.ranks} in a rank: at most {MOST_RUNNING[request.objective]} for "
-            f"{request.objective}, and no more than a pool holds of this size (before a draft takes its share, "
-            f"which is in the {plan.memory(engine).tokens:,} tokens above). CUDA graphs are captured up to it.",
+            f"{request.objective}, and no more than the pool holds without a draft. CUDA graphs are captured up to it.",
         ),
     ]
 
@@ -146,14 +145,12 @@ def _experts(plan: Plan, engine: PlannedEngine) -> Choice:
         return Choice(topic, "EP 1", "the model has no experts.")
     if engine.shape.all_to_all == "deepep":
         copies = engine.shape.redundant_experts
-        because = (
-            f"tokens go to their experts by DeepEP, in its {DEEPEP_MODES[engine.role]} mode. {copies} copies of "
-            "experts that are asked for often come on top; "
-            + (
-                "one half of a batch is computed while the other is exchanged."
-                if overlaps(plan.model, engine.shape)
-                else "computing and exchange take turns."
-            )
+        because = f"DeepEP carries tokens to their experts, in its {DEEPEP_MODES[engine.role]} mode. "
+        because += f"{copies} more copies go to the most loaded experts. " if copies else ""
+        because += (
+            "One half of a batch is computed while the other is exchanged."
+            if overlaps(plan.model, engine.shape)
+            else "Computing and exchange take turns."
         )
         return Choice(topic, f"EP {engine.ep} by DeepEP, {copies} redundant experts", because)
     if engine.ep == 1:
@@ -232,6 +229,8 @@ def of_drafts(plan: Plan, request: PlanRequest) -> list[Choice]:
     if found is None:
         if request.lmcache:
             because = "LMCache cannot be used with it."
+        elif request.has_stages or request.divides_kv:
+            because = "plans with pipeline stages or divided KV have no drafts."
         elif request.speculation is False:
             because = "it was not wanted."
         elif request.objective == "throughput":

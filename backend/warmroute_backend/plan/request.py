@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from warmroute_backend.plan.deployment import Site, Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import Cluster
-from warmroute_backend.plan.memory import takes_deepep
+from warmroute_backend.plan.memory import takes_deepep, takes_stages
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.words import AllToAll, KvType, Objective, Storage
 
@@ -88,17 +88,7 @@ class PlanRequest:
                 f"{self.context_tokens or model.context_tokens:,}.",
                 ["shorter requests", *(["a longer --context"] if self.context_tokens else [])],
             )
-        if self.divides_kv and model.kind is not CacheKind.LATENT:
-            raise PlanError(f"--dcp divides the KV of latent attention, which {model.name} does not have.")
-        if self.divides_kv and (self.speculation or self.lmcache):
-            raise PlanError("SGLang runs --dcp without drafts and without LMCache.", ["--speculation off"])
-        if self.has_stages and (self.speculation or self.lmcache or self.divides_kv or self.all_to_all == "deepep"):
-            raise PlanError(
-                "plans have --pp without drafts, LMCache, --dcp and DeepEP: SGLang has them apart, or only by halves.",
-                ["--speculation off"],
-            )
-        if self.all_to_all == "deepep" and not takes_deepep(self.cluster.gpu, model):
-            raise PlanError(f"DeepEP takes tokens to experts of fp8 on NVIDIA's GPUs, which {model.name} lacks here.")
+        self._check_division()
         if not self.is_even:
             text = " + ".join(map(str, self._sides()))
             engine = (self.tp or 1) * (self.pp or 1)
@@ -110,3 +100,22 @@ class PlanRequest:
         if self.split is not None and self.split != AGGREGATED and 0 in self.split:
             raise PlanError("a split has GPUs on both sides.", ["--pd 4+4", "--pd off"])
         return self
+
+    def _check_division(self) -> None:
+        """Raises PlanError where stages, DeepEP, divided KV and drafts exclude each other, or the model them."""
+        model = self.model
+        if self.divides_kv and model.kind is not CacheKind.LATENT:
+            raise PlanError(f"--dcp divides the KV of latent attention, which {model.name} does not have.")
+        if self.divides_kv and (self.speculation or self.lmcache):
+            raise PlanError("SGLang runs --dcp without drafts and without LMCache.", ["--speculation off"])
+        if self.has_stages and (self.speculation or self.lmcache or self.divides_kv or self.all_to_all == "deepep"):
+            raise PlanError(
+                "plans have --pp without drafts, LMCache, --dcp and DeepEP: SGLang has them apart, or only by halves.",
+                ["--speculation off"],
+            )
+        if self.has_stages and not takes_stages(model):
+            raise PlanError(f"SGLang's class of {model.name} has no pipeline stages.", ["a plan without --pp"])
+        if self.draft_steps is not None and (self.speculation is False or self.divides_kv or self.has_stages):
+            raise PlanError("--draft-steps is of plans with drafts, and so without --speculation off, --dcp and --pp.")
+        if self.all_to_all == "deepep" and not takes_deepep(self.cluster.gpu, model):
+            raise PlanError(f"DeepEP takes tokens to experts of fp8 on NVIDIA's GPUs, which {model.name} lacks here.")

@@ -11,6 +11,8 @@ from typing import Final
 from warmroute_backend.plan.deployment import Choice, HiCache, Plan, PlannedEngine
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GIB, Cluster
+from warmroute_backend.plan.memory import EngineShape
+from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.request import PlanRequest
 from warmroute_backend.plan.words import Storage
 
@@ -48,10 +50,10 @@ def rank_segment_bytes(plan: Plan) -> int:
 def engine_segment_bytes(plan: Plan, engine: PlannedEngine) -> int:
     """`global_segment_size` of an engine.
 
-    SGLang divides it by the ranks of one attention group, not by all of the engine
+    SGLang divides it by the ranks of one attention group in all stages, not by all of the engine
     (`cache_controller._generate_storage_config`, `mooncake_store.py:446`), and each rank gives its part.
     """
-    return rank_segment_bytes(plan) * engine.shape.attention_tp
+    return rank_segment_bytes(plan) * engine.shape.attention_tp * engine.shape.pp
 
 
 def offload_gb(plan: Plan) -> int:
@@ -75,6 +77,15 @@ def store_tokens(plan: Plan) -> int:
     ranks = sum(engine.shape.gpus for engine in engines)
     parts = (1 if plan.model.is_latent else engines[0].shape.attention_tp) * engines[0].shape.pp
     return int(rank_segment_bytes(plan) * ranks / (plan.memory(engines[0]).cell * parts))
+
+
+def shares_answers(model: Model, prefill: EngineShape, decode: EngineShape) -> bool:
+    """Whether a decode engine can write answers to the shared store, and prefill engines find them: SGLang offloads
+    neither pools of windows nor DeepSeek V4's (`decode_kvcache_offload_manager.py:114`), and a key names the stage, the
+    division of the KV and the rank of heads (`mooncake_store.py:462-645`)."""
+    same = (prefill.pp, prefill.dcp) == (decode.pp, decode.dcp)
+    same &= model.is_latent or prefill.attention_tp == decode.attention_tp
+    return same and model.kind not in {CacheKind.WINDOW, CacheKind.COMPRESSED}
 
 
 def refuse_lmcache(engine: PlannedEngine) -> str | None:
@@ -116,7 +127,10 @@ def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
         replace(
             engine,
             hicache=HiCache(size_gb) if useful and engine.role != "decode" else None,
-            storage=storage if engine.role != "decode" or storage == "mooncake" else "none",
+            storage=storage
+            if engine.role != "decode"
+            or (storage == "mooncake" and shares_answers(plan.model, keeping[0].shape, engine.shape))
+            else "none",
         )
         for engine in plan.engines
     ]
@@ -157,7 +171,7 @@ def _storage_choice(plan: Plan, storage: Storage) -> Choice:
         because = (
             "engines on several nodes find each other's prefixes, and answers that decode engines write there "
             "are cached prompts of the next turn."
-            if plan.is_split
+            if any(engine.storage == storage for engine in plan.of("decode"))
             else "engines find each other's prefixes in one store."
         )
     elif storage == "file":

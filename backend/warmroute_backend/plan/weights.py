@@ -75,17 +75,20 @@ def _counted(model: Model) -> Weights:
     attention, low_rank = (count * each for count in _attention_parameters(model))
     router = model.hidden * model.experts * _PLAIN_BYTES
     vocabulary = model.vocabulary * model.hidden * _PLAIN_BYTES
-    vision = 12 * model.vision_layers * model.vision_width**2 * _PLAIN_BYTES
     joining = 2 * model.hidden**2 * each
     return Weights(
         experts=moe_layers * experts,
         attention=model.layers * attention,
-        replicated=model.layers * low_rank + moe_layers * router + vision,
+        replicated=model.layers * low_rank + moe_layers * router + _vision(model),
         dense=moe_layers * shared + model.dense_layers * 3 * model.hidden * model.dense_width * each,
         embedding=vocabulary,
         head=0.0 if model.tied else vocabulary,
         mtp=model.mtp_layers * (experts + shared + router + attention + low_rank + joining),
     )
+
+
+def _vision(model: Model) -> float:
+    return 12 * model.vision_layers * model.vision_width**2 * _PLAIN_BYTES
 
 
 def _attention_parameters(model: Model) -> tuple[int, int]:
@@ -130,8 +133,8 @@ def loaded_bytes(
     weights = experts/tp + dense/tp + head/tp + (attention + embedding)/(tp/attention_dp) + replicated
 
     `whole_dense`: dense layers and shared experts are on every GPU (`--moe-dense-tp-size 1`), the head in every group
-    (`--enable-dp-lm-head`), as DeepEP's recipes have it. Of several stages it is the one with the most layers, beside
-    the embedding of the first or the head of the last.
+    (`--enable-dp-lm-head`), as DeepEP's recipes have it. Of several stages it is the one with the most layers, all of
+    them with experts, beside the embedding of the first or the head of the last, and the vision tower of each.
     """
     found = weights(model)
     group = tp // attention_dp
@@ -142,7 +145,11 @@ def loaded_bytes(
     if pp == 1:
         stored = layers + embedding + head
     else:
-        stored = layers * -(-model.layers // pp) / model.layers + max(embedding, head)
+        of_stage = -(-model.layers // pp)
+        moe_layers = max(1, model.layers - model.dense_layers)
+        experts = found.experts * copies / tp
+        stored = (layers - experts - _vision(model)) * of_stage / model.layers
+        stored += experts * min(1, of_stage / moe_layers) + _vision(model) + max(embedding, head)
     if with_mtp:
         stored += found.mtp * copies / tp
     return int(stored * (FP4_LOADED_PER_STORED if model.weight_format == "fp4" else LOADED_PER_STORED))

@@ -164,8 +164,8 @@ def _drafts(step: PlanRequest, best: PlayedPlan) -> Iterator[PlanRequest]:
     so that its accept length at three steps says nothing of more."""
     if best.plan.engines[-1].speculation is None:
         return
-    if step.speculation is None:
-        yield replace(best.request, speculation=False)
+    if step.speculation is None and step.draft_steps is None:
+        yield replace(best.request, speculation=False, draft_steps=None)
     most = PUBLISHED_STEPS if best.plan.engines[-1].shape.draft_is_mtp else max(DRAFT_STEPS)
     for steps in DRAFT_STEPS if step.draft_steps is None else ():
         if steps <= most:

@@ -85,7 +85,7 @@ WANTED = [
     Wanted("qwen3-235b-2507", "2x8xH200", {"all_to_all": "deepep", "split": (0, 0)}),
     Wanted("kimi-k2-instruct", "2x8xH200", {"pp": 2, "split": (0, 0)}),
     Wanted("deepseek-r1", "4x8xH200", {"pp": 2, "split": (16, 16), "tp": 8}),
-    Wanted("llama-4-scout", "2xH200", {"pp": 2, "tp": 1, "context_tokens": 8192}),
+    Wanted("gpt-oss-120b", "2xH200", {"pp": 2, "tp": 1, "context_tokens": 8192}),
 ]
 """MI300X is not among them: SGLang asks for ROCm's own libraries while it resolves."""
 

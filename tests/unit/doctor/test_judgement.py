@@ -11,9 +11,11 @@ from tests.unit.plan.plans import kind
 from warmroute_backend.doctor.fabric import read_rdma
 from warmroute_backend.doctor.facts import Disk, Gpus, Machine, Versions
 from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.doctor.health import pinned_bytes
 from warmroute_backend.doctor.host import read_host
 from warmroute_backend.doctor.judgement import MOONCAKE, judge
 from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.plan.tiers import host_bytes
 
 PACKAGES = {"sglang": "0.5.23", "torch": "2.13.0", MOONCAKE: "0.3.9"}
 
@@ -132,6 +134,18 @@ def test_a_lack_is_found_with_what_to_do(node: Machine, change: Change, topic: s
     assert finding.todo or topic == "GPU"
     problems = [each for each in judge(change(node), None) if each.level is Level.PROBLEM]
     assert all(each.topic == "driver" for each in problems), "without a plan nothing is missing"
+
+
+def test_all_stages_of_a_node_pin_memory_and_keep_cpus_busy(node: Machine) -> None:
+    """Two stages of four GPUs on one node are eight ranks."""
+    from tests.unit.plan.plans import plan
+
+    made = plan("gpt-oss-120b", "8xH100", pp=2, tp=4)
+    (engine,) = made.engines
+    assert pinned_bytes(made) == 8 * host_bytes(made, engine) > 0
+    assert [each.text for each in bad(isolated(node, cgroup_cpus=6.0), made) if each.topic == "cgroup"]
+    single = plan("gpt-oss-120b", "8xH100", pp=8, tp=1)
+    assert any(each.topic == "NVLink" for each in bad(replace(node, gpus=replace(GPUS, peers=())), single))
 
 
 def test_a_disk_that_is_slower_than_the_gpus(node: Machine) -> None:

@@ -4,10 +4,12 @@ import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.unit.plan.plans import KINDS, kind
+from tests.unit.plan.plans import KINDS, kind, plan
 
+from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.errors import PlanError
@@ -58,11 +60,6 @@ IMPOSSIBLE = {
     "groups that do not divide": ("aggregated", r"^attention_dp = 1", "attention_dp = 3"),
     "KV that its GPUs cannot divide": ("divided KV", r"^dcp = 8", "dcp = 3"),
     "KV of heads divided": ("inside a node", r"^dcp = 1", "dcp = 2"),
-    "stages beside drafts": ("aggregated", r"^pp = 1", "pp = 2"),
-    "stages of a decode engine": ("wide experts", r"^pp = 1", "pp = 2"),
-    "experts of another format": ("aggregated", r'^all_to_all = "none"', 'all_to_all = "deepep"'),
-    "copies that do not come out even": ("wide experts", r"^redundant_experts = 32", "redundant_experts = 31"),
-    "copies without DeepEP": ("aggregated", r"^redundant_experts = 0", "redundant_experts = 8"),
     "drafts beside divided KV": ("aggregated", r"^dcp = 1", "dcp = 8"),
     "experts that do not divide": ("aggregated", r"^ep = 1", "ep = 5"),
     "pages that differ": ("over nodes", r"^page_tokens = 64", "page_tokens = 32"),
@@ -85,6 +82,36 @@ def test_a_pool_of_windows_has_room_for_a_request() -> None:
     engine = found.engines[0]
     smaller = replace(engine, shape=replace(engine.shape, window_ratio=0.001))
     assert any("window_ratio 0.001 leaves" in each for each in problems(replace(found, engines=(smaller,))))
+
+
+def test_stages_lie_evenly_on_nodes() -> None:
+    """SGLang would start three of four stages on three nodes (`_calculate_rank_ranges`)."""
+    found = plan("deepseek-r1", "3x8xH200", pp=3, split=(0, 0))
+    assert problems(found) == []
+    engine = found.engines[0]
+    other = replace(engine, shape=replace(engine.shape, pp=4, tp=6, attention_dp=6))
+    assert any("4 stages do not divide among 3 nodes" in each for each in problems(replace(found, engines=(other,))))
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "change", "words"),
+    [
+        ("aggregated", "aggregated", {"pp": 2}, "pp 2 runs without drafts"),
+        ("wide experts", "decode", {"pp": 2}, "decode engines are planned with one stage"),
+        ("wide experts", "prefill", {"pp": 2}, "pp 2 runs without drafts, LMCache, dcp and all_to_all"),
+        ("aggregated", "aggregated", {"all_to_all": "deepep"}, "takes tokens to experts of fp8"),
+        ("wide experts", "prefill", {"redundant_experts": 31}, "does not divide both tp 32 and 287 experts"),
+        ("aggregated", "aggregated", {"redundant_experts": 8}, "copies come with all_to_all deepep"),
+        ("wide experts", "decode", {"graph_batch": 1025}, "DeepEP's kernels take 1024 tokens"),
+        ("wide experts", "decode", {"running_requests": 72 * 1025}, "DeepEP's kernels take 1024 tokens"),
+    ],
+)
+def test_what_stages_and_deepep_exclude_is_said(name: str, role: Role, change: dict[str, Any], words: str) -> None:
+    made = kind(name)
+    (engine,) = made.of(role)
+    other = replace(engine, shape=replace(engine.shape, **change))
+    rest = tuple(each for each in made.engines if each is not engine)
+    assert any(words in each for each in problems(replace(made, engines=(other, *rest))))
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)

@@ -1,6 +1,7 @@
 """What is chosen fits, is explained, and is refused with alternatives where nothing fits."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ def test_a_plan_has_no_problem_and_says_why(name: str) -> None:
     assert all(choice.because.endswith(".") for choice in made.choices)
     text = page(made)
     assert all(engine.name in text for engine in made.engines)
+    assert all(len(line) <= 120 for line in text.splitlines())
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -180,6 +182,24 @@ def test_divided_kv_holds_more_tokens_on_the_same_gpus() -> None:
     assert command[command.index("--dcp-size") + 1] == "8"
     assert "--speculative-algorithm" not in command
     assert any("KV divided among 8 GPUs" in choice.value for choice in divided.choices)
+
+
+def test_stages_and_not_the_model_are_why_nothing_is_drafted() -> None:
+    made = plan("deepseek-r1", "2x8xH200", pp=2, split=(0, 0))
+    (why,) = [each.because for each in made.choices if each.topic == "speculation"]
+    assert "pipeline stages" in why
+
+
+def test_aggregated_engines_with_deepep_have_no_experts_by_load() -> None:
+    """SGLang counts what experts get in the modes of prefill and decode, and raises in `auto`."""
+    made = plan("deepseek-r1", "2x8xH200", all_to_all="deepep", split=(0, 0))
+    assert made.engines[0].nodes == 2
+    assert "--enable-eplb" not in argv(made, made.engines[0])
+    engine = made.engines[0]
+    copied = replace(engine, shape=replace(engine.shape, redundant_experts=32))
+    assert any("does not count" in each for each in problems(replace(made, engines=(copied,))))
+    split = kind("wide experts")
+    assert all("--enable-eplb" in argv(split, each) for each in split.engines)
 
 
 def test_divided_kv_is_that_of_decode_engines() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.plan.plans import request
 
-from warmroute_backend.plan.argv import mooncake_file
+from warmroute_backend.plan.argv import argv, mooncake_file
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
@@ -16,7 +16,7 @@ from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.files.bundle import deployment_files
 from warmroute_backend.plan.models import MODELS, known_model, names_of
 from warmroute_backend.plan.speculation import draft_of
-from warmroute_backend.plan.tiers import RESERVE_GIB
+from warmroute_backend.plan.tiers import RESERVE_GIB, rank_segment_bytes
 
 CLUSTERS: list[tuple[str, dict[str, Any]]] = [
     ("8xH200", {}),
@@ -35,15 +35,17 @@ def pinned_bytes(made: Plan, files: dict[str, str], engine: PlannedEngine) -> fl
     """Of each rank: `--hicache-size` in 1e9 bytes, twice the GPU's pool where decode offload has no size, and its part
     of the engine's segment (`mooncake_store.py:446`)."""
     name = engine.name if engine.nodes == 1 else f"{engine.name}-node0"
-    argv = json.loads(files[f"processes/{name}.json"])["argv"]
+    command = json.loads(files[f"processes/{name}.json"])["argv"]
     found = 0.0
-    if "--hicache-size" in argv:
-        found += int(argv[argv.index("--hicache-size") + 1]) * 1e9
-    elif "--disaggregation-decode-enable-offload-kvcache" in argv:
+    if "--hicache-size" in command:
+        found += int(command[command.index("--hicache-size") + 1]) * 1e9
+    elif "--hicache-ratio" in command:
+        found += float(command[command.index("--hicache-ratio") + 1]) * made.memory(engine).pool
+    elif "--disaggregation-decode-enable-offload-kvcache" in command:
         found += 2.0 * made.memory(engine).pool
     if engine.storage == "mooncake":
         segment = json.loads(files[mooncake_file(engine)])["global_segment_size"]
-        found += segment // (engine.shape.tp // engine.shape.attention_dp)
+        found += segment // (engine.shape.tp // engine.shape.attention_dp * engine.shape.pp)
     return found
 
 
@@ -61,6 +63,54 @@ def test_all_processes_of_a_node_pin_no_more_than_it_has(model: str, gpus: str, 
         pinned = sum(pinned_bytes(made, files, engine) * count for engine, count in ranks)
         assert pinned <= (made.cluster.gpu.host_memory_gib - RESERVE_GIB) * 2**30
     assert problems(made) == []
+
+
+@pytest.mark.parametrize("options", [{"split": (0, 0), "pp": 2}, {"split": (8, 8)}, {"split": (0, 0)}], ids=str)
+def test_each_rank_gives_its_part_of_the_store_whatever_the_stages_are(options: dict[str, Any]) -> None:
+    made = make_plan(request("deepseek-r1", "2x8xH200", storage="mooncake", **options))
+    engine = made.engines[0]
+    segment = json.loads(deployment_files(made, "it", "")[mooncake_file(engine)])["global_segment_size"]
+    ranks = engine.shape.attention_tp * engine.shape.pp  # among which SGLang divides it (`mooncake_store.py:446`)
+    assert segment // ranks == rank_segment_bytes(made)
+
+
+def test_engines_with_other_stages_have_other_segments_and_files() -> None:
+    made = make_plan(request("deepseek-r1", "4x8xH200", pp=2, split=(16, 16)))
+    assert mooncake_file(made.of("prefill")[0]) != mooncake_file(made.of("decode")[0])
+
+
+def test_deepseek_v4_sizes_its_host_pool_by_a_ratio() -> None:
+    """SGLang refuses `--hicache-size` for it (`hybrid_pool_assembler.py:659`)."""
+    made = make_plan(request("deepseek-v4-flash", "8xH200"))
+    engine = made.engines[0]
+    command = argv(made, engine)
+    assert engine.hicache is not None
+    assert "--hicache-size" not in command
+    ratio = float(command[command.index("--hicache-ratio") + 1])
+    assert ratio * made.memory(engine).pool == pytest.approx(engine.hicache.size_gb * 1e9, rel=0.02)
+
+
+OFFLOADS: dict[str, tuple[str, str, dict[str, Any], bool]] = {
+    "latent": ("deepseek-r1", "2x8xH200", {"split": (8, 8)}, True),
+    "heads": ("glm-4.6", "2x8xH200", {"split": (8, 8)}, True),
+    "windows": ("gpt-oss-120b", "2x8xH200", {"split": (8, 8)}, False),
+    "DeepSeek V4": ("deepseek-v4-flash", "2x8xH200", {"split": (8, 8)}, False),
+    "stages on one side": ("deepseek-r1", "4x8xH200", {"split": (16, 16), "pp": 2}, False),
+    "divided KV on one side": ("deepseek-r1", "2x8xH200", {"split": (8, 8), "dcp": 4}, False),
+}
+
+
+@pytest.mark.parametrize("name", OFFLOADS)
+def test_decode_engines_store_answers_where_they_can_and_prefill_finds_them(name: str) -> None:
+    """SGLang raises for other pools, and names what it stores by stage and division."""
+    model, gpus, options, stores = OFFLOADS[name]
+    made = make_plan(request(model, gpus, **options))
+    decode = made.of("decode")[0]
+    assert made.of("prefill")[0].storage == "mooncake"
+    assert ("--disaggregation-decode-enable-offload-kvcache" in argv(made, decode)) == stores
+    assert any("answers" in each.because for each in made.choices if each.topic == "storage") == stores
+    always = tuple(replace(each, storage="mooncake") for each in made.engines)
+    assert any("would not find" in each for each in problems(replace(made, engines=always))) != stores
 
 
 def test_a_plan_whose_engines_pin_too_much_together_is_refused() -> None:

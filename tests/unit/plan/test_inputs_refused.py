@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import gpus_with, parse_cluster
 from warmroute_backend.plan.model import model_from_config
 from warmroute_backend.plan.models import MODELS, known_model
+from warmroute_backend.plan.request import PlanRequest
 from warmroute_cli.plan.inputs import find_model
 
 
@@ -53,6 +56,31 @@ def test_an_unknown_quantisation_is_refused() -> None:
 def test_ratios_of_a_later_pool_are_refused() -> None:
     config = {**MODELS["deepseek-v4-flash"].config, "compress_ratios": [0, 2, 4] * 15}
     assert "compress_ratios" in refusal(lambda: model_from_config(config, "it", "it", 1))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "words"),
+    [
+        ("4xH200", {"pp": 3}, "engines of 3 GPUs do not divide 4"),
+        ("3x8xH200", {"pp": 4, "split": (0, 0)}, "in 4 stages takes no even part of nodes with 8"),
+        ("3x8xH200", {"pp": 3, "tp": 4, "split": (0, 0)}, "in 3 stages takes no even part of nodes with 8"),
+        ("3x8xH200", {"all_to_all": "deepep", "split": (12, 12)}, "an engine of 12 GPUs in 1 stage takes no even part"),
+        ("3x8xH200", {"all_to_all": "deepep", "split": (0, 0)}, "256 experts do not divide among 24 GPUs"),
+        ("3x8xH200", {"tp": 24, "split": (0, 0)}, "128 attention heads are not divisible"),
+        ("2x8xH200", {"all_to_all": "deepep", "pp": 2}, "plans have --pp without drafts, LMCache, --dcp and DeepEP"),
+        ("8xMI300X", {"all_to_all": "deepep"}, "DeepEP takes tokens to experts of fp8 on NVIDIA's GPUs"),
+        ("8xH200", {"draft_steps": 5, "speculation": False}, "--draft-steps is of plans with drafts"),
+        ("2x8xH200", {"draft_steps": 5, "pp": 2, "split": (0, 0)}, "--draft-steps is of plans with drafts"),
+    ],
+)
+def test_options_that_contradict_are_named(gpus: str, options: dict[str, Any], words: str) -> None:
+    request = PlanRequest(known_model("deepseek-r1"), parse_cluster(gpus), **options)
+    assert words in refusal(lambda: make_plan(request))
+
+
+def test_a_class_without_stages_is_named() -> None:
+    request = PlanRequest(known_model("llama-4-scout"), parse_cluster("2xH200"), pp=2)
+    assert "llama-4-scout has no pipeline stages" in refusal(lambda: make_plan(request))
 
 
 def test_layers_that_share_an_indexer_must_be_listed() -> None:

@@ -20,11 +20,11 @@ from tests.unit.plan.published import (
 
 from warmroute_backend.plan.cache import COMPRESSED_ROW_BYTES, cell_bytes, state_bytes, value_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
-from warmroute_backend.plan.memory import EngineShape, default_fraction, memory
+from warmroute_backend.plan.memory import EngineShape, default_fraction, memory, reserve_mib
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.models import MODELS, known_model
 from warmroute_backend.plan.speculation import Draft, accepted_tokens
-from warmroute_backend.plan.weights import loaded_bytes, weights
+from warmroute_backend.plan.weights import LOADED_PER_STORED, loaded_bytes, weights
 from warmroute_backend.plan.words import KvType
 from warmroute_cli.plan.targets import UNCERTAIN
 
@@ -86,6 +86,37 @@ def test_lmsys_wide_decode_holds_its_batch() -> None:
     )  # fmt: skip
     found = memory(GPUS["H100"], known_model("deepseek-r1"), shape, 0.835)
     assert 1.0 <= found.tokens / (256 * 2100) <= 1.1
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 4])
+def test_deepeps_buffers_for_drafts_are_left_free(draft_tokens: int) -> None:
+    """Rows of 7,168 values and 56 pairs of scales, to and from 288 experts, twice (`LowLatencyLayout` of DeepEP)."""
+    shape = EngineShape(
+        "decode", 72, 72, 8192, 18_432, 256, "bf16", 64, draft_tokens=draft_tokens, all_to_all="deepep",
+        redundant_experts=32,
+    )  # fmt: skip
+    more = (256 * max(1, draft_tokens) - 256) * 4 * 288 * (2 * 7168 + 4 * 56) / 2**20
+    reserve = reserve_mib(GPUS["H100"], known_model("deepseek-r1"), shape)
+    assert reserve == pytest.approx(13_457 + more, abs=2)
+
+
+def test_the_last_of_two_stages_has_31_of_58_layers_with_experts() -> None:
+    model = known_model("deepseek-r1")
+    found = weights(model)
+    stage, whole = loaded_bytes(model, 8, 1, pp=2), loaded_bytes(model, 8, 1)
+    others = whole / LOADED_PER_STORED - found.experts / 8
+    assert stage / LOADED_PER_STORED > found.experts / 8 * 31 / 58
+    assert stage / LOADED_PER_STORED < found.experts / 8 * 31 / 58 + others
+
+
+def test_each_stage_has_the_vision_tower() -> None:
+    """`kimi_k25.py:680` makes it on every rank."""
+    model = known_model("kimi-k2.5")
+    without = replace(model, vision_layers=0, checkpoint_bytes=0)
+    more = loaded_bytes(replace(model, checkpoint_bytes=0), 8, 1, pp=2) - loaded_bytes(without, 8, 1, pp=2)
+    whole = loaded_bytes(replace(model, checkpoint_bytes=0), 8, 1) - loaded_bytes(without, 8, 1)
+    assert whole > 0
+    assert more == pytest.approx(whole, abs=2)
 
 
 @pytest.mark.parametrize(("draft_gib", "least"), [(0.0, 0.9113), (3.07, 0.9335)])
