@@ -250,17 +250,19 @@ async def test_addresses_of_redis_that_come_one_soon_after_another_leave_no_conn
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         calls = RedisCalls(redis.url, seconds(5.0))
-        assert await calls.run("return 1", ()) == 1
-        for number in (1, 2):  # the connections of the first are still to be closed when the second comes
-            calls.move_to(f"{redis.url[:-1]}{number}")
-            await until_logged("used at its new address", number)
+        try:
             assert await calls.run("return 1", ()) == 1
-        calls.move_to(f"{redis.url}?unknown=1")  # which the client finds out when it connects
-        await until_logged("does not answer at its new address")
-        calls.move_to(redis.url)
-        await until_logged("used at its new address", 3)
-        assert await calls.run("return 1", ()) == 1
-        await calls.close()
+            for number in (1, 2):  # the connections of the first are still to be closed when the second comes
+                calls.move_to(f"{redis.url[:-1]}{number}")
+                await until_logged("used at its new address", number)
+                assert await calls.run("return 1", ()) == 1
+            calls.move_to(f"{redis.url}?unknown=1")  # which the client finds out when it connects
+            await until_logged("does not answer at its new address")
+            calls.move_to(redis.url)
+            await until_logged("used at its new address", 3)
+            assert await calls.run("return 1", ()) == 1
+        finally:
+            await calls.close()
         await asyncio.sleep(0)
         del calls
         gc.collect()
