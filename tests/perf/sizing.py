@@ -31,7 +31,7 @@ BUSY: Final = 0.6
 """The share of a core that is planned for: one that is busier makes requests wait."""
 
 _HEAD: Final = (
-    "| processes | load | CPU | a second for a busy core | a second on as many cores | memory, MB |",
+    "| processes | load | CPU | a second for a busy core | a second on all cores, 60 % busy | memory, MB |",
     "|---:|---|---:|---:|---:|---:|",
 )
 

@@ -1,8 +1,11 @@
 """Passwords of the stores and keys of engines are replaced while clients ask: no request is lost, nothing restarts."""
 
+import asyncio
+import gc
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres, Redis
 from warmroute_cli.processes import stop_all
+from warmroute_proxy.server.redis.calls import RedisCalls
 from warmroute_proxy.server.stores.migrate import migrate
 
 from .test_shared_limits import keyed, metrics
@@ -161,6 +165,26 @@ def test_an_address_that_cannot_be_read_leaves_the_one_before_in_use(guarded: Gu
     assert guarded.connections() == before
 
 
+def test_another_database_waits_for_a_restart_and_gets_no_row(
+    guarded: Guarded, traffic: Callable[[ProxyProcess], Traffic]
+) -> None:
+    other = guarded.postgres.new_database()
+    migrate(other)
+    clients = traffic(guarded.proxy)
+    until(guarded.rows, "rows are sent")
+    replace(guarded.file, other)
+    until(lambda: guarded.log().count("that of another database, which needs a restart") >= 8, "all connections say so")
+    sent = guarded.rows()
+    until(lambda: guarded.rows() > sent, "rows go on to the database that was there")
+    guarded.end_connections()
+    until(lambda: "rows cannot be sent to the database" in guarded.log(), "they wait where that is out of reach")
+    clients.go_on()
+    assert clients.end() == {200}
+    assert guarded.postgres.sql("SELECT count(*) FROM turn UNION ALL SELECT count(*) FROM spool", other) == ["0", "0"]
+    replace(guarded.file, guarded.dsn("first"))
+    until(lambda: guarded.rows() == len(clients.answers), "each answer has one row")
+
+
 @pytest.mark.parametrize("order", ["SIGHUP", "reload"])
 def test_an_order_to_reload_reads_the_address_again(
     own_postgres: Postgres, engine: EngineProcess, tmp_path: Path, order: str
@@ -211,6 +235,38 @@ def test_a_new_password_of_redis_is_used(
     finally:
         for proxy in proxies:
             proxy.stop()
+
+
+async def test_addresses_of_redis_that_come_one_soon_after_another_leave_no_connection_open(
+    redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    async def until_logged(words: str, count: int = 1) -> None:
+        async with asyncio.timeout(seconds(10)):
+            while caplog.text.count(words) < count:
+                await asyncio.sleep(0.01)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        calls = RedisCalls(redis.url, seconds(5.0))
+        try:
+            assert await calls.run("return 1", ()) == 1
+            for number in (1, 2):  # the connections of the first are still to be closed when the second comes
+                calls.move_to(f"{redis.url[:-1]}{number}")
+                await until_logged("used at its new address", number)
+                assert await calls.run("return 1", ()) == 1
+            calls.move_to(f"{redis.url}?unknown=1")  # which the client finds out when it connects
+            await until_logged("does not answer at its new address")
+            calls.move_to(redis.url)
+            await until_logged("used at its new address", 3)
+            assert await calls.run("return 1", ()) == 1
+        finally:
+            await calls.close()
+        await asyncio.sleep(0)
+        del calls
+        gc.collect()
+    assert not [each for each in warned if "unclosed Connection" in str(each.message)]
 
 
 def test_an_engine_that_wants_another_key_gets_it_and_no_request_is_lost(

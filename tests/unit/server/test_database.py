@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 from tests.machine import seconds
 
+from warmroute_proxy.server.stores import database as databases
 from warmroute_proxy.server.stores.database import Database
 from warmroute_proxy.server.stores.store_state import Connection, StoreAway
 
@@ -57,6 +58,49 @@ def test_of_futures_that_nobody_reads_only_those_of_lost_connections_are_not_log
 
     asyncio.run(run())
     assert bool(caplog.records) == is_logged
+
+
+class Silent:
+    """A connection to a server that says nothing once it is connected."""
+
+    terminated = False
+
+    async def fetchval(self, _query: str) -> None:
+        await asyncio.Event().wait()
+
+    def terminate(self) -> None:
+        self.terminated = True
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_no_connection_is_left_of_a_new_address_that_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, *, closed: bool
+) -> None:
+    made: list[Silent] = []
+
+    async def run() -> None:
+        connected = asyncio.Event()
+
+        async def connect(_dsn: str, timeout: float) -> Silent:  # noqa: ASYNC109 - as asyncpg has it
+            assert timeout > 0
+            made.append(Silent())
+            if closed or len(made) > 1:
+                connected.set()
+            return made[-1]
+
+        monkeypatch.setattr(asyncpg, "connect", connect)
+        if not closed:
+            monkeypatch.setattr(databases, "CONNECT_S", 0.01)
+            monkeypatch.setattr(databases, "RETRY_S", 0.0)
+        database = Database("postgresql://someone:one@127.0.0.1:1/ledger")
+        database.move_to("postgresql://someone:two@127.0.0.1:1/ledger")
+        async with asyncio.timeout(seconds(5)):
+            await connected.wait()
+        await database.close()
+
+    asyncio.run(run())
+    assert made
+    assert all(each.terminated for each in made)
 
 
 async def nothing(_connection: Connection) -> None:

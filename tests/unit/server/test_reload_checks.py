@@ -1,5 +1,6 @@
 """What is checked of a config that is to be in force, beside what its file says."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config, read_config
 from warmroute_proxy.server.base.config_source import FileChanges
+from warmroute_proxy.server.base.secrets import SecretError, load_dsn
 from warmroute_proxy.server.reload.checks import problems_for_processes
 
 
@@ -42,6 +44,32 @@ def test_the_first_look_at_a_file_counts_as_a_change(tmp_path: Path) -> None:
     assert not changes.found(), "it is not there"
     file.write_text("")
     assert [changes.found(), changes.found()] == [True, False]
+
+
+def test_a_folder_that_kubernetes_swaps_changes_the_files_in_it(tmp_path: Path) -> None:
+    def mount(version: str) -> None:
+        """As the kubelet does: `dsn` leads to `..data/dsn`, and `..data` to the newest folder."""
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "dsn").write_text(f"postgresql://a:{version}@host/name")
+        (tmp_path / "new").symlink_to(version)
+        (tmp_path / "new").replace(tmp_path / "..data")
+
+    file = tmp_path / "dsn"
+    file.symlink_to("..data/dsn")
+    mount("one")
+    changes = FileChanges(file)
+    assert [changes.found(), changes.found()] == [True, False]
+    mount("two")
+    assert [changes.found(), changes.found()] == [True, False]
+    assert load_dsn(file) == "postgresql://a:two@host/name"
+
+
+def test_an_address_is_read_of_regular_files_of_some_size_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_text("postgresql://" + "a" * 70_000)
+    for name, problem in (("pipe", "is no regular file"), ("large", "is larger than"), ("none", "No such file")):
+        with pytest.raises(SecretError, match=problem):
+            load_dsn(tmp_path / name)
 
 
 def test_a_file_that_is_nested_too_deeply_is_a_problem_of_the_file(tmp_path: Path) -> None:

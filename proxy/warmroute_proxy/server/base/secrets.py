@@ -27,7 +27,7 @@ MIN_SECRET_BYTES: Final = 32
 SECRET_ENV: Final = "WARMROUTE_SECRET"  # noqa: S105 - a name, not a secret
 SESSION_HEX: Final = 16
 MAX_ENGINE_KEY_CHARS: Final = 1_024
-_MAX_KEY_FILE_BYTES: Final = 65_536
+_MAX_FILE_BYTES: Final = 65_536
 MAX_CACHED: Final = 10_000
 
 _K = TypeVar("_K")
@@ -62,7 +62,7 @@ def bearer(file: Path | None, within: Sequence[Path] = ()) -> str:
     if file is None:
         return ""
     try:
-        key = read_regular(file, _MAX_KEY_FILE_BYTES, within).decode("ascii").strip()
+        key = read_regular(file, _MAX_FILE_BYTES, within).decode("ascii").strip()
     except OSError as error:
         raise SecretError(f"cannot read the engine key in {file}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -85,11 +85,13 @@ def load_dsn(file: Path) -> str:
 def load_url(file: Path, schemes: tuple[str, ...]) -> str:
     """The address of a store. Raises: SecretError, which never shows it: it may hold a password."""
     try:
-        url = file.read_text("utf-8").strip()
+        url = read_regular(file, _MAX_FILE_BYTES).decode().strip()
     except OSError as error:
         raise SecretError(f"cannot read the address in {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         url = ""
+    except ValueError as error:
+        raise SecretError(f"cannot read the address in {file}: {error}") from None
     if url.partition("://")[0] not in schemes or len(url.split()) != 1:
         raise SecretError(f"{file} holds no address: one line like {schemes[0]}://user:password@host/name")
     return url

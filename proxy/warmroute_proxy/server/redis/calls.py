@@ -87,21 +87,27 @@ class RedisCalls:
         return Redis(connection_pool=pool)
 
     async def _move(self, made: Any) -> None:
+        unused = made
+        try:
+            await self._until_answered(made)
+            unused, self._redis, self._not_before_s = self._redis, made, 0.0
+            _LOG.info("redis is used at its new address")
+            await asyncio.sleep(self._timeout_s)  # calls under way have ended by then
+        finally:  # also where another address comes meanwhile
+            await _close(unused)
+
+    async def _until_answered(self, made: Any) -> None:
         logged = False
         while True:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     await made.eval("return 1", 0)
-                break
-            except _FAILURES as error:
+                return
+            except Exception as error:  # also of an address that only a connection shows to be none
                 if not logged:
                     _LOG.error("redis does not answer at its new address: %s", _failure_text(error))
                     logged = True
             await asyncio.sleep(RETRY_S)
-        old, self._redis, self._not_before_s = self._redis, made, 0.0
-        _LOG.info("redis is used at its new address")
-        await asyncio.sleep(self._timeout_s)  # calls under way have ended by then
-        await _close(old)
 
 
 async def _close(client: Any) -> None:

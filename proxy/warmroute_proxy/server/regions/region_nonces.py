@@ -7,11 +7,16 @@ Redis is back, who has read a token can use it once more at each other proxy, fo
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.regions.forward_claim import VALID_S, Forward
+from warmroute_proxy.server.regions.forward_claim import CLOCKS_APART_S, VALID_S, Forward
+
+KEPT_S: Final = 2 * VALID_S + CLOCKS_APART_S
+"""From where a clock is behind that of the sender, a token is valid for twice as long; and longer at another proxy,
+whose clock is further behind.
+"""
 
 
 class NonceStore(Protocol):
@@ -36,7 +41,7 @@ class RegionNonces:
 
     async def _spend(self, nonce: str, answered: Callable[[bool], None]) -> None:
         try:
-            fresh = await self._store.spend(nonce, 2 * VALID_S)
+            fresh = await self._store.spend(nonce, KEPT_S)
         except Exception:  # whatever it is, the request goes on
             self._metrics.add(declared.NONCES_MISSED_TOTAL)
             fresh = True

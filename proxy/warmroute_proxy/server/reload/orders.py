@@ -89,7 +89,7 @@ class ReloadOrders:
             if certificate.found() and live.now.proxy.watch_config:
                 os.kill(os.getpid(), signal.SIGHUP)
             try:
-                if self._secret_files.changed() and live.now.proxy.watch_config:
+                if live.now.proxy.watch_config and self._secret_files.changed():
                     self._secret_files.read()
                 if changes.found() and live.now.proxy.watch_config:
                     self.reloads.reload(self._source)

@@ -25,6 +25,10 @@ RETRY_S: Final = 1.0
 _CLOSE_S: Final = 1.0
 _LOG: Final = logging.getLogger(__name__)
 
+_IDENTITY: Final = """
+SELECT system_identifier || '/' || oid FROM pg_control_system(), pg_database WHERE datname = current_database()
+"""
+
 T = TypeVar("T")
 
 FAILURES: Final = (
@@ -37,15 +41,37 @@ FAILURES: Final = (
 )
 
 
+class KnownDatabase:
+    """Which one the connections of a proxy have reached, so that a new address leads to no other: rows that are there,
+    and leases, would be missing in it. Another one at the same address is used, as after `pg_upgrade`.
+    """
+
+    def __init__(self) -> None:
+        self._dsn = self._identity = ""
+
+    async def check(self, made: Connection, dsn: str) -> None:
+        """Look at a new connection. Raises: WrongSchema."""
+        try:
+            found = await made.fetchval(_IDENTITY)
+        except (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError):
+            found = ""  # a service that does not tell
+        if found and self._identity not in {"", found} and self._dsn != dsn:
+            raise WrongSchema(StoreState.AWAY, "the address is that of another database, which needs a restart")
+        await check_schema(made)
+        self._dsn, self._identity = dsn, found
+
+
 class Database:
     """A connection. Used in one event loop; calls wait for one another."""
 
-    def __init__(self, dsn: str, prepare: str = "") -> None:
-        """`prepare`: SQL that is run on each new connection."""
+    def __init__(self, dsn: str, prepare: str = "", known: KnownDatabase | None = None) -> None:
+        """`prepare`: SQL that is run on each new connection. `known`: the same for all connections of a proxy."""
         self._dsn = dsn
         self._prepare = prepare
+        self._known = known or KnownDatabase()
         self._connection: Connection | None = None
         self._opening: asyncio.Task[Connection] | None = None
+        self._opening_dsn = dsn
         self._moving: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._not_before_s = 0.0
@@ -104,28 +130,34 @@ class Database:
         """Close the connection, if there is one."""
         if self._moving is not None:
             self._moving.cancel()
+            await asyncio.wait({self._moving}, timeout=_CLOSE_S)
         await self._replace(None)
 
     async def _move(self) -> None:
         logged = ""
         while True:
-            made = None
             try:
-                made = await asyncpg.connect(self._dsn, timeout=CONNECT_S)
-                await self._prepared(made)
+                await self._moved(self._dsn)
                 break
             except (*FAILURES, WrongSchema) as error:
                 text = str(error) if isinstance(error, WrongSchema) else failure_text(error)
-                if made is not None:
-                    made.terminate()
             if text != logged:
                 _LOG.error("the new address of the database does not work, and an open connection is kept: %s", text)
                 logged = text
             await asyncio.sleep(RETRY_S)
-        async with self._lock:
-            await self._replace(made)
-            self._not_before_s = 0.0
         _LOG.info("a connection to the database has the new address")
+
+    async def _moved(self, dsn: str) -> None:
+        made = await asyncpg.connect(dsn, timeout=CONNECT_S)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._prepared(made, dsn)
+            async with self._lock:
+                await self._replace(made)
+                self._not_before_s = 0.0
+        finally:
+            if self._connection is not made:
+                made.terminate()
 
     async def _replace(self, made: Connection | None) -> None:
         """Have another connection, or none, instead of what there is or is on its way."""
@@ -157,18 +189,19 @@ class Database:
             if self._opening is None:
                 if loop.get_exception_handler() is None:
                     loop.set_exception_handler(_log_all_but_unread)
+                self._opening_dsn = self._dsn
                 self._opening = loop.create_task(asyncpg.connect(self._dsn, timeout=CONNECT_S))
             # Not cancelled with a call that is late: the next one takes it. Where asyncpg is cancelled while it
             # connects, a future of its own may fail with nobody to read it, which the event loop logs as an error.
             made = await asyncio.shield(self._opening)
             self._connection, self._opening = made, None
-            await self._prepared(made)
+            await self._prepared(made, self._opening_dsn)
             self._not_before_s = 0.0
         return self._connection
 
-    async def _prepared(self, made: Connection) -> None:
+    async def _prepared(self, made: Connection, dsn: str) -> None:
         """Raises: WrongSchema."""
-        await check_schema(made)
+        await self._known.check(made, dsn)
         if self._prepare:
             await made.execute(self._prepare)
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.server.ledger.usage_sums import SUMMED
-from warmroute_proxy.server.stores.database import Database
+from warmroute_proxy.server.stores.database import Database, KnownDatabase
 from warmroute_proxy.server.stores.partitions import Partitions, day_of
 from warmroute_proxy.server.stores.postgres_budgets import PostgresBudgets
 from warmroute_proxy.server.stores.spool import Batch, Position
@@ -96,7 +96,9 @@ class Connections(NamedTuple):
     @classmethod
     def to(cls, dsn: str) -> "Connections":
         """Those to a database, not open yet."""
-        return cls(Database(dsn), Database(dsn), Database(dsn, INCOMING), Database(dsn))
+        known = KnownDatabase()
+        directory, questions, rows, leases = (Database(dsn, prepare, known) for prepare in ("", "", INCOMING, ""))
+        return cls(directory, questions, rows, leases)
 
 
 class PostgresStore:

@@ -35,7 +35,7 @@ class StoreAway(StoreError):
 
 
 class WrongSchema(StoreError):
-    """The schema is not that of this proxy."""
+    """The schema is not that of this proxy, or the database is another one."""
 
     def __init__(self, state: StoreState, text: str) -> None:
         super().__init__(text)
