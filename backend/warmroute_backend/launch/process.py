@@ -39,8 +39,6 @@ class Process:
         self.retry_s = 0.0
         self.progress: Progress | None = None
         """What its metrics showed since it serves."""
-        self.log_begin = 0
-        """Where the log of this start begins."""
         self._mark = mark
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -70,7 +68,7 @@ class Process:
         entry.starts += 1
         entry.started_s = time.time()
         entry.findings = []
-        self.log_begin = end_of(self.log)
+        entry.log_begin = end_of(self.log)
         save()
         try:
             with self.log.open("ab") as log:
@@ -157,7 +155,7 @@ class Process:
 
     def last_words(self) -> str:
         """The end of its log since it was started."""
-        lines = tail(self.log, SHOWN_LINES, self.log_begin)
+        lines = tail(self.log, SHOWN_LINES, self.entry.log_begin)
         return "".join(f"\n    {line[:MAX_LINE_CHARS]}" for line in lines)
 
 

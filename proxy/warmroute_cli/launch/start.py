@@ -130,7 +130,9 @@ def _checked(path: Path, node: int) -> Plan:
 
 
 def _near() -> tuple[Near, ...]:
-    """What is near each GPU of this machine; empty where `nvidia-smi` does not say."""
+    """What is near each GPU of this machine; empty where `nvidia-smi` does not say, or counts GPUs otherwise."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return ()
     from warmroute_backend.doctor.fabric import read_rdma
 
     return near_gpus(read_matrix(), {port.device: port.gbit_s or 0.0 for port in read_rdma() if port.is_active})
