@@ -104,6 +104,16 @@ def asked(port: int, authorization: str) -> tuple[int, bytes]:
         return answer.status, answer.read()
 
 
+def test_an_order_to_start_that_nothing_waits_for_is_not_kept_for_another_launch(tmp_path: Path) -> None:
+    adopted = adopt([Program("engine", "aggregated", SLEEPS, ready_path="")], tmp_path, "plan", "sglang", 0,
+        found_identity(os.getpid()))  # fmt: skip
+    waker, lines = Waker(), list[str]()
+    launcher = Launcher(adopted.processes, tmp_path, NoDrains(), Limits(Backoff()), lambda: None, lines.append)
+    orders.give_start(tmp_path)
+    launcher.run(waker, waker.stop)  # type: ignore[arg-type]  # it has what is used of one
+    assert not orders.take_start(tmp_path)
+
+
 def test_a_report_is_given_to_the_key_alone() -> None:
     with alone() as (nodes, port):
         nodes.report({}, {}, goes=False)
