@@ -178,7 +178,7 @@ class Launcher:
         state = process.state
         if state in {State.STARTING, State.READY, State.DRAINING} and process.has_ended():
             self._ended(process)
-        elif state in {State.STARTING, State.READY, State.DRAINING} and not self._has_needs(process):
+        elif self._lacks_needs(process):
             process.kill()
             self._ended(process, f"was ended with {process.program.needs}")
         elif state is State.WAITING:
@@ -208,11 +208,19 @@ class Launcher:
         needs = process.program.needs
         return not needs or any(each.name == needs and each.state is State.READY for each in self.processes)
 
+    def _lacks_needs(self, process: Process) -> bool:
+        """Whether what it runs with has gone. One that an earlier launcher started otherwise runs without."""
+        if process.state not in {State.STARTING, State.READY, State.DRAINING}:
+            return False
+        return process.is_of_its_program and not self._has_needs(process)
+
     def _stage_is_open(self, process: Process) -> bool:
         if self._nodes is not None:
             is_first = process.program.stage == 0
             if not self._nodes.may_start() or not (is_first or self._nodes.stores_serve()):
                 return False
+        if any(other.program.needs == process.name and other.state in ALIVE for other in self.processes):
+            return False  # an engine of an earlier launcher has this memory, until its restart is ordered
         before = [other for other in self.processes if other.program.stage < process.program.stage]
         return all(other.state is State.READY for other in before)
 

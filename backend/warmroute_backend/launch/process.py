@@ -54,6 +54,11 @@ class Process:
     def log(self) -> Path:
         return Path(self.entry.log)
 
+    @property
+    def is_of_its_program(self) -> bool:
+        """Whether it was started as its program says now."""
+        return self.entry.digest == self.program.digest
+
     def happen(self, event: Event) -> None:
         """Go on to the next state."""
         self.entry.state = next_state(self.entry.state, event)

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,13 +40,21 @@ ENGINE = (
 )
 
 
-def adopted(folder: Path) -> Adopted:
+SERVES = (sys.executable, "-c", ENGINE)
+
+
+@pytest.fixture
+def port() -> int:
+    return free_ports(1)[0]
+
+
+def adopted(folder: Path, port: int) -> Adopted:
     """Both programs in a state directory."""
-    (port,) = free_ports(1)
     keeps = (sys.executable, "-c", DAEMON, str(folder / "held"))
     daemon = Program("e-weights", "weights", keeps, ready_line="weight cache daemons on node")
-    serves = (sys.executable, "-c", ENGINE, str(port))
-    engine = Program("e", "aggregated", serves, ports=(("http", port),), ready_path="/", needs="e-weights")
+    engine = Program(
+        "e", "aggregated", (*SERVES, str(port)), ports=(("http", port),), ready_path="/", needs="e-weights"
+    )
     return adopt([daemon, engine], folder, "plan", "sglang", 0, found_identity(os.getpid()))
 
 
@@ -74,8 +83,8 @@ def serves_for_the(time: int, process: Process) -> bool:
     return process.entry.starts == time and process.state is State.READY
 
 
-def test_an_engine_restarts_alone_and_ends_with_what_keeps_its_weights(tmp_path: Path) -> None:
-    found = adopted(tmp_path)
+def test_an_engine_restarts_alone_and_ends_with_what_keeps_its_weights(tmp_path: Path, port: int) -> None:
+    found = adopted(tmp_path, port)
     weights, server = found.processes
     with launched(found, tmp_path) as lines:
         until(lambda: server.state is State.READY, "the engine serves")
@@ -91,8 +100,8 @@ def test_an_engine_restarts_alone_and_ends_with_what_keeps_its_weights(tmp_path:
     assert {process.state for process in found.processes} == {State.STOPPED}
 
 
-def test_an_ordered_restart_waits_for_the_weights_too(tmp_path: Path) -> None:
-    found = adopted(tmp_path)
+def test_an_ordered_restart_waits_for_the_weights_too(tmp_path: Path, port: int) -> None:
+    found = adopted(tmp_path, port)
     weights, server = found.processes
     with launched(found, tmp_path) as lines:
         until(lambda: server.state is State.READY, "the engine serves")
@@ -106,13 +115,13 @@ def test_an_ordered_restart_waits_for_the_weights_too(tmp_path: Path) -> None:
         assert server.entry.started_s >= (weights.entry.ready_s or 0.0)
 
 
-def test_another_launcher_does_not_take_an_old_line_for_a_new_one(tmp_path: Path) -> None:
+def test_another_launcher_does_not_take_an_old_line_for_a_new_one(tmp_path: Path, port: int) -> None:
     (tmp_path / "held").touch()
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "e-weights.log").write_text("All 8 weight cache daemons on node 0 are ready\n")
-    first = adopted(tmp_path)
+    first = adopted(tmp_path, port)
     first.processes[0].start(lambda: save(tmp_path, first.record))
-    found = adopted(tmp_path)
+    found = adopted(tmp_path, port)
     with launched(found, tmp_path) as lines:
         until(lambda: lines, "its progress is shown")
         assert "ready after" not in lines[0]
@@ -121,18 +130,38 @@ def test_another_launcher_does_not_take_an_old_line_for_a_new_one(tmp_path: Path
     until(first.processes[0].has_ended, "it is reaped")
 
 
-def test_an_engine_is_restarted_whose_weights_have_gone_while_no_launcher_ran(tmp_path: Path) -> None:
-    first = adopted(tmp_path)
+def test_an_engine_is_restarted_whose_weights_have_gone_while_no_launcher_ran(tmp_path: Path, port: int) -> None:
+    first = adopted(tmp_path, port)
     for process in first.processes:
         process.start(lambda: None)
         process.entry.state, process.entry.has_served = State.READY, True
     save(tmp_path, first.record)
     end(first.processes[0])
     until(first.processes[0].has_ended, "the weights are gone")
-    found = adopted(tmp_path)
+    found = adopted(tmp_path, port)
     weights, server = found.processes
     with launched(found, tmp_path) as lines:
         until(lambda: serves_for_the(2, server), "both serve again")
         assert "e: was ended with e-weights" in "\n".join(lines)
         assert server.entry.started_s >= (weights.entry.ready_s or 0.0)
     until(first.processes[1].has_ended, "it is reaped")
+
+
+def test_an_engine_that_ran_before_without_it_is_left_alone_until_its_restart(tmp_path: Path, port: int) -> None:
+    bare = replace(adopted(tmp_path, port).processes[1].program, needs="", command=(*SERVES, str(port), "before"))
+    first = adopt([bare], tmp_path, "plan", "sglang", 0, found_identity(os.getpid()))
+    server = first.processes[0]
+    server.start(lambda: None)
+    server.entry.state, server.entry.has_served = State.READY, True
+    save(tmp_path, first.record)
+    found = adopted(tmp_path, port)
+    weights, server = found.processes
+    with launched(found, tmp_path) as lines:
+        for _ in range(2):  # the second one is taken after a whole round
+            orders.give_restart(tmp_path, "e-weights")
+            until(lambda: not any((tmp_path / orders.FOLDER).iterdir()), "the order is taken")
+        assert (weights.state, server.state, lines) == (State.WAITING, State.READY, [])
+        orders.give_restart(tmp_path, "e")
+        until(lambda: serves_for_the(2, server), "it serves again")
+        assert weights.entry.starts == 1
+    until(first.processes[0].has_ended, "it is reaped")
