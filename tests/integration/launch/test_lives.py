@@ -63,7 +63,8 @@ def test_starts_are_kept_with_their_seconds(launched: Launched) -> None:
 
 def test_a_start_is_ordered_only_where_something_waits(launched: Launched) -> None:
     done = launched.act("start")
-    assert (done.returncode, done.stderr.count("no launcher waits here")) == (1, 1)
+    assert done.returncode != 0
+    assert "no launcher waits here" in done.stderr
 
 
 def test_logs_are_of_one_process(launched: Launched) -> None:
