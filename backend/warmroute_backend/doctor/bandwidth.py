@@ -6,16 +6,20 @@ Alone, a node writes from each card to itself, over the card and its slot, and n
 """
 
 import contextlib
+import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from warmroute_backend.doctor.facts import Gpus, Rdma
 from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.launch.readiness import is_listening
 from warmroute_backend.plan.deployment import Plan
 
 RDMA: Final = "ib_write_bw"
@@ -29,6 +33,8 @@ RATE_SHARE: Final = 0.85
 NVLINK_SHARE: Final = 0.6
 """Of NVLink's rate in one direction: NCCL's ring reaches 370 of 450 GB/s on an H100 (NVIDIA/nccl-tests#212)."""
 MAX_CARDS: Final = 16
+MAX_CHARS: Final = 1 << 20
+LISTEN_POLL_S: Final = 0.05
 
 _RDMA_ROW: Final = re.compile(r"^\s*\d+\s+\d+\s+[\d.]+\s+([\d.]+)(?:\s+[\d.]+)?\s*$", re.MULTILINE)
 _NCCL_ROW: Final = re.compile(
@@ -117,43 +123,63 @@ def _written(port: Rdma, peer: str) -> float | str:
     else:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            command += ["-p", str(free.getsockname()[1])]
-        with _served(command):
-            text = _ran((*command, "127.0.0.1"), RDMA_TIMEOUT_S)
+            at = free.getsockname()[1]
+        command += ["-p", str(at)]
+        try:
+            with _started(command, 2 * RDMA_TIMEOUT_S) as server:
+                _wait_until_it_listens(server, at)
+                text = _ran((*command, "127.0.0.1"), RDMA_TIMEOUT_S)
+        except OSError as error:
+            return f"{RDMA}: {error.strerror}"
     rate = rdma_gbit_s(text)
     return _last_line(text) if rate is None else rate
 
 
-@contextlib.contextmanager
-def _served(command: Sequence[str]) -> Iterator[None]:
-    """The server of a measurement, until it is over. It says that it waits once it listens."""
-    with subprocess.Popen(  # noqa: S603
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as server:
-        late = threading.Timer(RDMA_TIMEOUT_S, server.kill)
-        late.start()
-        try:
-            assert server.stdout is not None
-            for line in server.stdout:
-                if "Waiting for client" in line:
-                    break
-            yield
-        finally:
-            late.cancel()
-            server.kill()
+def _wait_until_it_listens(server: subprocess.Popen[str], port: int) -> None:
+    """Until a client can connect, or there is no use in waiting. What the server says of it stays in its buffer, and a
+    connection to try would be taken for the client's.
+    """
+    deadline_s = time.monotonic() + RDMA_TIMEOUT_S
+    while server.poll() is None and not is_listening(port) and time.monotonic() < deadline_s:
+        time.sleep(LISTEN_POLL_S)
 
 
 def _ran(command: Sequence[str], timeout_s: float) -> str:
-    """All that it writes; that it took too long, too."""
+    """The first `MAX_CHARS` that it writes, or that it took too long."""
+    begun_s = time.monotonic()
     try:
-        done = subprocess.run(  # noqa: S603
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"no end after {timeout_s:.0f} s"
+        with _started(command, timeout_s) as program:
+            assert program.stdout is not None
+            text = program.stdout.read(MAX_CHARS)
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
-    return done.stdout
+    return text if time.monotonic() - begun_s < timeout_s else f"no end after {timeout_s:.0f} s"
+
+
+@contextlib.contextmanager
+def _started(command: Sequence[str], timeout_s: float) -> Iterator[subprocess.Popen[str]]:
+    """A program that is ended with all that it has started, after this or after `timeout_s`. Raises: OSError."""
+    with subprocess.Popen(  # noqa: S603
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as program:
+        late = threading.Timer(timeout_s, _end, (program,))
+        late.start()
+        try:
+            yield program
+        finally:
+            late.cancel()
+            _end(program)
+
+
+def _end(program: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGKILL)
 
 
 def _last_line(text: str) -> str:

@@ -48,8 +48,8 @@ def adopt(programs: Sequence[Program], state_dir: Path, plan: str, engine: str, 
     for program in programs:
         process = running.pop(program.name, None)
         if process is not None:
-            adopted.notes.append(_note(process, program))
             process.program = program
+            adopted.notes.append(_note(process))
         else:
             process = Process(program, _entry(program, state_dir, old), f"{record.launch_id}/{program.name}")
         adopted.processes.append(process)
@@ -72,10 +72,10 @@ def left_running(record: Record) -> list[Process]:
     return found
 
 
-def _note(process: Process, program: Program) -> str:
+def _note(process: Process) -> str:
     identity = process.entry.identity
     found = f"{process.name}: runs already{f', pid {identity.pid}' if identity else ''}"
-    if process.entry.digest != program.digest:
+    if not process.is_of_its_program:
         return f"{found}, by another command line than the plan's now: `warmroute launch restart {process.name}`"
     if process.state in {State.STOPPING, State.DRAINING}:
         process.entry.is_ordered = True

@@ -55,8 +55,11 @@ def near_gpus(matrix: str, gbit_s: Mapping[str, float]) -> tuple[Near, ...]:
     columns = header.partition("CPU Affinity")[0].split()
     found: list[Near] = []
     for line in lines:
-        if _ROW.match(line) is None or len(found) == MAX_GPUS:
+        row = _ROW.match(line)
+        if row is None or len(found) == MAX_GPUS:
             continue
+        if int(row[1]) != len(found):
+            return ()  # a GPU is missing, and an engine's number is another one's
         words = line.split()[1:]
         links = {names.get(column, column): link for column, link in zip(columns, words, strict=False)}
         numa = words[len(columns) + 1 :][:1]

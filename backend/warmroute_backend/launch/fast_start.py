@@ -10,12 +10,16 @@ SGLang refuses the daemon with drafts (`arg_groups/model_path_hook.py`) and in a
 (`weight_cache/protocol.py`, `IPC_QUANT_ALLOWLIST`). Over several nodes it needs another port, and pre-sharded files
 need a folder that all nodes share: such an engine reads its checkpoint.
 
+The pre-sharded files are found by the shapes of tensors, not by their values, so each checkpoint has a folder. So has
+each engine: two that write the same files at once remove each other's.
+
 Three more things were looked at. `--startup-weight-load-mode overlap` is for one or two GPUs, bf16, without drafts or
 groups (`startup_weight_load.py`). With `--gated-launch-port` a second engine waits beside the first, which needs a
 second set of ports and saves imports alone. `sglang.compile_deep_gemm` is one more complete start: SGLang compiles
 these kernels at the first start anyway, and keeps them in `SGLANG_CACHE_DIR`.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,11 +51,25 @@ def fast_start(plan: Plan, engine: PlannedEngine, cache_dir: Path) -> FastStart:
     lack = _no_daemon(plan, engine)
     if not lack:
         return FastStart("daemon", ("--weight-cache-mode", "client"))
-    folders = {"presharded_path": str(cache_dir / "presharded")}
+    folders = {"presharded_path": str(presharded_dir(plan, engine.name, cache_dir))}
     if engine.speculation is not None:
-        folders["draft_presharded_path"] = str(cache_dir / "presharded-draft")
+        draft = engine.speculation.path or _checkpoint(plan)
+        folders["draft_presharded_path"] = str(_folder(cache_dir / "presharded-draft", draft, engine.name))
     flags = ("--load-format", "presharded", "--model-loader-extra-config", json.dumps(folders))
     return FastStart("presharded", flags, lack)
+
+
+def presharded_dir(plan: Plan, engine: str, cache_dir: Path) -> Path:
+    """Where the files of an engine are."""
+    return _folder(cache_dir / "presharded", _checkpoint(plan), engine)
+
+
+def _folder(root: Path, checkpoint: str, engine: str) -> Path:
+    return root / hashlib.sha256(checkpoint.encode()).hexdigest()[:12] / engine
+
+
+def _checkpoint(plan: Plan) -> str:
+    return plan.site.model_path or plan.model.path
 
 
 def _no_daemon(plan: Plan, engine: PlannedEngine) -> str:

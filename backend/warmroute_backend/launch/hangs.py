@@ -1,8 +1,11 @@
-"""Whether an engine hangs: it has running requests and computes no token, or nothing answers, for a bounded time. Pure.
+"""Whether an engine hangs: it has running requests and its scheduler does nothing, or nothing answers, for a bounded
+time. Pure.
 
 SGLang 0.5.23 counts tokens after each batch (`realtime_tokens_total`) and shows its running requests every 40 decode
-batches, at each prefill, and at once when it becomes idle (`managers/scheduler_components/metrics_reporter.py`,
-`_maybe_log_idle_metrics`). So an engine that shows requests and counts nothing is inside a batch that does not end. The
+batches, at each prefill, and when it becomes idle (`managers/scheduler_components/metrics_reporter.py`). That number
+grows old while the scheduler has no batch and is not idle: while decode waits for KV of prefill, prefill waits for a
+place in decode, or the engine is paused. So tokens alone prove nothing. Each second of its loop, the scheduler also
+counts its CPU time (`_record_scheduler_time`), in these cases too, and not inside a batch that does not end. The
 process that answers `/metrics` is not the scheduler, and goes on answering while that hangs. Ranks are judged together:
 with attention groups they compute the same batches, and a rank without requests keeps its last number.
 
@@ -22,20 +25,23 @@ READ_EVERY_S: Final = 10.0
 LONGEST_STEP_S: Final = 3 * READ_EVERY_S
 """What one reading adds at most: a launcher that was itself stopped has seen nothing of the time between."""
 
-_LINE: Final = re.compile(r"^sglang:(num_running_reqs|realtime_tokens_total)\{([^}]*)\} ([0-9.eE+-]+)$", re.MULTILINE)
+_LINE: Final = re.compile(
+    r"^sglang:(num_running_reqs|realtime_tokens_total|scheduler_process_cpu_seconds_total)\{([^}]*)\} ([0-9.eE+-]+)$",
+    re.MULTILINE,
+)
 _PRIORITY: Final = re.compile(r'(?<!\w)priority="[^"]')
 """A part of the running requests; the line without a priority has them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Of an engine. `at_s`: of the newest reading; `still_s`: how long it has had requests and counted no token;
-    `silent_s`: how long it has not answered.
+    """Of an engine. `at_s`: of the newest reading; `work`: tokens, and CPU seconds of the scheduler, below 0: it counts
+    no tokens; `still_s`: how long it has had requests and counted neither; `silent_s`: how long it has not answered.
     """
 
     at_s: float
     running: float = 0.0
-    tokens: float = -1.0
+    work: float = -1.0
     still_s: float = 0.0
     silent_s: float = 0.0
 
@@ -45,14 +51,17 @@ def observed(before: Progress, text: str | None, now_s: float) -> Progress:
     step_s = min(now_s - before.at_s, LONGEST_STEP_S)
     if text is None:
         return replace(before, at_s=now_s, silent_s=before.silent_s + step_s)
-    running, tokens = 0.0, -1.0
+    running, tokens, cpu_s = 0.0, -1.0, 0.0
     for family, labels, value in _LINE.findall(text):
         if family == "realtime_tokens_total":
             tokens = max(tokens, 0.0) + float(value)
+        elif family == "scheduler_process_cpu_seconds_total":
+            cpu_s += float(value)
         elif not _PRIORITY.search(labels):
             running += float(value)
-    is_still = tokens == before.tokens >= 0 and running > 0 and before.running > 0
-    return Progress(now_s, running, tokens, before.still_s + step_s if is_still else 0.0)
+    work = -1.0 if tokens < 0 else tokens + cpu_s
+    is_still = work == before.work >= 0 and running > 0 and before.running > 0
+    return Progress(now_s, running, work, before.still_s + step_s if is_still else 0.0)
 
 
 def hang(progress: Progress, limit_s: float) -> str:

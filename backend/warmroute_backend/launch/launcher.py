@@ -142,8 +142,9 @@ class Launcher:
     def _round(self) -> None:
         for name in orders.take(self._state_dir):
             self._order_restart(name)
+        goes = orders.take_start(self._state_dir)  # also where nothing waits for it: else a later launch would have it
         if self._nodes is not None:
-            self._look_at(self._nodes)
+            self._look_at(self._nodes, goes=goes)
         for process in self.processes:
             self._step(process)
         now_s = time.monotonic()
@@ -156,11 +157,11 @@ class Launcher:
                 with contextlib.suppress(OSError):  # a full disk: the log stays as it is, and so does the process
                     rotate(process.log)
 
-    def _look_at(self, nodes: Nodes) -> None:
+    def _look_at(self, nodes: Nodes, *, goes: bool) -> None:
         """Report to the other launchers, and name what is wrong with them."""
         states = {process.name: str(process.state) for process in self.processes}
         stores = {process.name: str(process.state) for process in self.processes if process.program.kind == "store"}
-        nodes.report(states, stores, goes=orders.take_start(self._state_dir))
+        nodes.report(states, stores, goes=goes)
         found = nodes.troubles()
         if [_fact(text) for text in found] == [_fact(text) for text in self.troubles]:
             return
@@ -177,6 +178,9 @@ class Launcher:
         state = process.state
         if state in {State.STARTING, State.READY, State.DRAINING} and process.has_ended():
             self._ended(process)
+        elif self._lacks_needs(process):
+            process.kill()
+            self._ended(process, f"was ended with {process.program.needs}")
         elif state is State.WAITING:
             if self._stage_is_open(process):
                 self._start(process)
@@ -188,26 +192,35 @@ class Launcher:
             self._step_draining(process)
         elif state is State.STOPPING:
             self._step_stopping(process)
-        elif state is State.STOPPED and process.entry.is_ordered and self._has_needs(process):
+        elif state in {State.STOPPED, State.FAILED} and process.entry.is_ordered and self._may_start_again(process):
             process.entry.is_ordered = False
             self._start(process)
-        elif state is State.BACKING_OFF and self._may_retry(process):
+        elif state is State.BACKING_OFF and time.monotonic() >= process.retry_s and self._may_start_again(process):
             process.entry.restarts_s.append(time.time())
             self._start(process)
 
-    def _may_retry(self, process: Process) -> bool:
-        return time.monotonic() >= process.retry_s and process.is_gone() and self._has_needs(process)
+    def _may_start_again(self, process: Process) -> bool:
+        """Whether its last life is over, and what it needs serves."""
+        return process.is_gone() and self._has_needs(process)
 
     def _has_needs(self, process: Process) -> bool:
         """Whether what it needs serves."""
         needs = process.program.needs
         return not needs or any(each.name == needs and each.state is State.READY for each in self.processes)
 
+    def _lacks_needs(self, process: Process) -> bool:
+        """Whether what it runs with has gone. One that an earlier launcher started otherwise runs without."""
+        if process.state not in {State.STARTING, State.READY, State.DRAINING}:
+            return False
+        return process.is_of_its_program and not self._has_needs(process)
+
     def _stage_is_open(self, process: Process) -> bool:
         if self._nodes is not None:
             is_first = process.program.stage == 0
             if not self._nodes.may_start() or not (is_first or self._nodes.stores_serve()):
                 return False
+        if any(other.program.needs == process.name and other.state in ALIVE for other in self.processes):
+            return False  # an engine of an earlier launcher has this memory, until its restart is ordered
         before = [other for other in self.processes if other.program.stage < process.program.stage]
         return all(other.state is State.READY for other in before)
 
@@ -234,7 +247,7 @@ class Launcher:
         if process.has_ended():  # then another one answers at its port
             self._ended(process)
             return
-        lines = tail(process.log, LOG_LINES_READ, process.log_begin)
+        lines = tail(process.log, LOG_LINES_READ, process.entry.log_begin)
         process.entry.findings = against_plan(process.program.expected, pool(lines))
         problems = self._pair_problems(process)
         if problems:
@@ -258,7 +271,7 @@ class Launcher:
     def _serves(process: Process) -> bool:
         words = process.program.ready_line
         if words:
-            return any(words in line for line in tail(process.log, LOG_LINES_READ, process.log_begin))
+            return any(words in line for line in tail(process.log, LOG_LINES_READ, process.entry.log_begin))
         return probes.serves(process.program)
 
     @staticmethod
@@ -270,7 +283,7 @@ class Launcher:
 
     def _show_progress(self, process: Process, waited_s: float) -> None:
         """A line when the phase changes, and each `SHOW_EVERY_S`."""
-        found = progress(tail(process.log, 50, process.log_begin))
+        found = progress(tail(process.log, 50, process.entry.log_begin))
         what = found.phase if found.percent is None else f"{found.phase} {found.percent} %"
         shown, at_s = self._shown.get(process.name, ("", 0.0))
         if what != shown or waited_s - at_s >= SHOW_EVERY_S or waited_s < at_s:
@@ -302,13 +315,16 @@ class Launcher:
         before = process.progress or Progress(now_s)
         if process.progress is not None and now_s - before.at_s < self._limits.read_every_s:
             return
-        process.progress = observed(before, probes.metrics(process.program.url), now_s)
-        was, found = hang(before, self._limits.hang_s), hang(process.progress, self._limits.hang_s)
+        after = observed(before, probes.metrics(process.program.url), now_s)
+        found = hang(after, self._limits.hang_s)
+        named = [each for each in process.entry.findings if each.startswith(HANGS)]  # by an earlier launcher, too
+        goes_on = process.progress is not None and after.still_s == after.silent_s == 0
+        process.progress = after
         if found and self._limits.restarts_hung:
             process.kill()
             self._ended(process, found)
-        elif bool(found) != bool(was):
-            process.entry.findings = [each for each in process.entry.findings if not each.startswith(HANGS)]
+        elif (found and not named) or (named and goes_on):
+            process.entry.findings = [each for each in process.entry.findings if each not in named]
             process.entry.findings += [found] if found else []
             self._save()
             self._show(f"{process.name}: {found or 'computes again'}")
@@ -321,10 +337,6 @@ class Launcher:
         how = how or process.how_it_ended()
         process.end_leftovers()
         process.happen(Event.ENDS)
-        for other in self.processes:
-            if other.program.needs == process.name and other.state in ALIVE:
-                other.kill()
-                self._ended(other, f"was ended with {process.name}")
         if was_draining:
             return
         words = process.last_words()
@@ -347,14 +359,17 @@ class Launcher:
 
     def _order_restart(self, name: str) -> None:
         process = next((process for process in self.processes if process.name == name), None)
-        if process is None or process.entry.is_ordered or process.state in {State.STOPPING, State.DRAINING}:
+        if process is None or process.entry.is_ordered:
             return
-        if process.state in {State.BACKING_OFF, State.FAILED}:
-            process.entry.restarts_s = []
-            self._start(process)
+        if process.state in {State.WAITING, State.STOPPING, State.DRAINING}:
             return
         self._show(f"{name}: restart ordered")
+        if process.state is State.BACKING_OFF:
+            process.entry.restarts_s, process.retry_s = [], 0.0
+            return
         process.entry.is_ordered = True
+        if process.state is State.FAILED:
+            process.entry.restarts_s = []
         if process.state is State.READY and process.program.is_engine and self._drain(process):
             process.happen(Event.DRAIN)
             self._save()

@@ -2,16 +2,18 @@
 others every `ASK_EVERY_S`. A launcher can be asked for nothing but its report.
 """
 
+import contextlib
 import hmac
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.nodes import (
@@ -28,6 +30,7 @@ from warmroute_backend.launch.nodes import (
 PATH: Final = "/launch"
 TIMEOUT_S: Final = 2.0
 MAX_BYTES: Final = 64 << 10
+MAX_CONNECTIONS: Final = 64
 
 
 class NodeReports:
@@ -35,12 +38,14 @@ class NodeReports:
 
     def __init__(self, own: Report, addresses: Sequence[tuple[str, int]], key: str, bind: str = "0.0.0.0") -> None:
         self.own = own
+        self._reported: Report | None = None
+        """Before the first one, other nodes cannot know which stores there are to wait for."""
         self._addresses = addresses
         self._key = key
         self._others = [OtherNode(node, host) for node, (host, _) in enumerate(addresses) if node != own.node]
         self._stopped = threading.Event()
         try:
-            self._server = HTTPServer((bind, addresses[own.node][1]), self._handler())
+            self._server = _Server((bind, addresses[own.node][1]), self._handler())
         except OSError as error:
             raise LaunchError(f"--nodes-port {addresses[own.node][1]} cannot be used: {error.strerror}") from None
         self._threads = [threading.Thread(target=self._server.serve_forever, daemon=True)]
@@ -62,6 +67,7 @@ class NodeReports:
         """What the next asker gets. An order that was once heard stays."""
         goes = goes or self.own.goes or may_start(self.own, self._others, time.monotonic())
         self.own = Report(self.own.node, self.own.plan, goes, dict(states), dict(stores))
+        self._reported = self.own
 
     def may_start(self) -> bool:
         return may_start(self.own, self._others, time.monotonic())
@@ -87,7 +93,7 @@ class NodeReports:
             connection.request("GET", PATH, headers={"authorization": f"Bearer {self._key}"})
             answer = connection.getresponse()
             found = json.loads(answer.read(MAX_BYTES)) if answer.status == 200 else None
-        except (OSError, http.client.HTTPException, ValueError):
+        except (OSError, http.client.HTTPException, ValueError, RecursionError):
             return None
         finally:
             connection.close()
@@ -97,18 +103,48 @@ class NodeReports:
         nodes = self
 
         class Handler(BaseHTTPRequestHandler):
-            timeout = TIMEOUT_S
-
             def do_GET(self) -> None:
                 given = self.headers.get("authorization", "").encode()
                 is_right = hmac.compare_digest(given, f"Bearer {nodes._key}".encode())
-                body = json.dumps(asdict(nodes.own)).encode() if is_right and self.path == PATH else b""
+                report = nodes._reported if is_right and self.path == PATH else None
+                body = b"" if report is None else json.dumps(asdict(report)).encode()
                 self.send_response(200 if body else 404 if is_right else 401)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_request(self, *_arguments: object) -> None:
-                """Nothing: two launchers ask each other every two seconds."""
+            def log_message(self, *_arguments: object) -> None:
+                """Nothing: two launchers ask each other every two seconds, and others write what they like."""
 
         return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    """At most `MAX_CONNECTIONS`, each for at most `TIMEOUT_S`, however slowly its client writes."""
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        late = threading.Timer(TIMEOUT_S, _end, (request,))
+        late.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            late.cancel()
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: a client that is gone is no error of ours."""
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        connection.shutdown(socket.SHUT_RDWR)

@@ -39,8 +39,6 @@ class Process:
         self.retry_s = 0.0
         self.progress: Progress | None = None
         """What its metrics showed since it serves."""
-        self.log_begin = 0
-        """Where the log of this start begins."""
         self._mark = mark
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -56,6 +54,11 @@ class Process:
     def log(self) -> Path:
         return Path(self.entry.log)
 
+    @property
+    def is_of_its_program(self) -> bool:
+        """Whether it was started as its program says now."""
+        return self.entry.digest == self.program.digest
+
     def happen(self, event: Event) -> None:
         """Go on to the next state."""
         self.entry.state = next_state(self.entry.state, event)
@@ -70,7 +73,7 @@ class Process:
         entry.starts += 1
         entry.started_s = time.time()
         entry.findings = []
-        self.log_begin = end_of(self.log)
+        entry.log_begin = end_of(self.log)
         save()
         try:
             with self.log.open("ab") as log:
@@ -157,7 +160,7 @@ class Process:
 
     def last_words(self) -> str:
         """The end of its log since it was started."""
-        lines = tail(self.log, SHOWN_LINES, self.log_begin)
+        lines = tail(self.log, SHOWN_LINES, self.entry.log_begin)
         return "".join(f"\n    {line[:MAX_LINE_CHARS]}" for line in lines)
 
 

@@ -43,7 +43,10 @@ def _pinning_s(lines: Sequence[str]) -> float:
         if (found := _LINE.match(line)) is None:
             continue
         time_text, rank, text = found.groups()
-        at = datetime.fromisoformat(time_text)
+        try:
+            at = datetime.fromisoformat(time_text)
+        except ValueError:  # of the shape of a time, and none
+            continue
         if rank in begun:
             spent[rank] = spent.get(rank, 0.0) + (at - begun.pop(rank)).total_seconds()
         if _PINS.match(text):

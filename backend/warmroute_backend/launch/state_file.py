@@ -47,6 +47,8 @@ class Entry:
     ports: dict[str, int]
     identity: Identity | None = None
     members: list[Identity] = field(default_factory=list)
+    log_begin: int = 0
+    """Where the log of this start begins."""
     starts: int = 0
     started_s: float = 0.0
     ready_s: float | None = None

@@ -76,7 +76,9 @@ def stop(arguments: argparse.Namespace) -> int:
 
 def start(arguments: argparse.Namespace) -> int:
     """Order the start of all nodes of a launcher that waits for it."""
-    if not _is_watched(_record(arguments.state_dir)):
+    record = _record(arguments.state_dir)
+    waits = any(entry.state is State.WAITING for entry in record.entries.values())
+    if not _is_watched(record) or not waits:
         raise LaunchError("no launcher waits here: start `warmroute launch PLAN --nodes-port N --wait-for-start`")
     orders.give_start(arguments.state_dir)
     print("ordered: all nodes start once all their launchers answer")
@@ -86,7 +88,7 @@ def start(arguments: argparse.Namespace) -> int:
 def restart(arguments: argparse.Namespace) -> int:
     """Order the restart of one process, and wait until it serves again. 1: it does not."""
     entry = _entry(arguments)
-    if entry.kind == "weights":
+    if entry.kind == "weights" and entry.state in ALIVE:
         raise LaunchError(f"{entry.name} keeps the weights of an engine that runs: `warmroute launch stop` ends both")
     before = entry.starts
     if not _is_watched(_record(arguments.state_dir)):

@@ -16,6 +16,7 @@ from warmroute_backend.launch.adoption import Adopted, adopt
 from warmroute_backend.launch.affinity import Near, near_gpus, read_matrix
 from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.fast_start import presharded_dir
 from warmroute_backend.launch.launcher import Drains, Launcher, Limits
 from warmroute_backend.launch.node_reports import NodeReports
 from warmroute_backend.launch.nodes import Report
@@ -130,7 +131,9 @@ def _checked(path: Path, node: int) -> Plan:
 
 
 def _near() -> tuple[Near, ...]:
-    """What is near each GPU of this machine; empty where `nvidia-smi` does not say."""
+    """What is near each GPU of this machine; empty where `nvidia-smi` does not say, or counts GPUs otherwise."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return ()
     from warmroute_backend.doctor.fabric import read_rdma
 
     return near_gpus(read_matrix(), {port.device: port.gbit_s or 0.0 for port in read_rdma() if port.is_active})
@@ -175,12 +178,12 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, 
 
 
 def _lacks_disk(plan: Plan, programs: list[Program], cache_dir: Path) -> list[str]:
-    """Whether the first pre-sharded files fit on their disk: each shape of an engine writes a checkpoint's worth."""
-    commands = [program.command for program in programs if program.source == "presharded"]
-    shapes = {command[command.index("--tp-size") + 1] for command in commands}
+    """Whether the first pre-sharded files fit on their disk: each engine writes a checkpoint's worth."""
+    names = [program.name for program in programs if program.source == "presharded"]
+    new = [name for name in names if not presharded_dir(plan, name, cache_dir).exists()]
     nearest = next(each for each in (cache_dir, *cache_dir.parents) if each.exists())
-    need, free = len(shapes) * weights(plan.model).total, shutil.disk_usage(nearest).free
-    if not shapes or (cache_dir / "presharded").exists() or need <= free:
+    need, free = len(new) * weights(plan.model).total, shutil.disk_usage(nearest).free
+    if need <= free:
         return []
     has = f"{cache_dir} has {free / GIB:,.0f} GiB free: SGLANG_CACHE_DIR names another disk"
     return [f"--fast-restart writes {need / GIB:,.0f} GiB of pre-sharded weights, and {has}"]

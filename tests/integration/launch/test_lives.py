@@ -61,6 +61,12 @@ def test_starts_are_kept_with_their_seconds(launched: Launched) -> None:
     assert all(each["total_s"] > 0 for each in found)
 
 
+def test_a_start_is_ordered_only_where_something_waits(launched: Launched) -> None:
+    done = launched.act("start")
+    assert done.returncode != 0
+    assert "no launcher waits here" in done.stderr
+
+
 def test_logs_are_of_one_process(launched: Launched) -> None:
     assert "max_total_num_tokens=" in launched.act("logs", "prefill-0").stdout
     assert launched.act("logs", "nothing").stderr.count("prefill-0, decode-0, proxy") == 1

@@ -4,6 +4,9 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,16 +14,25 @@ import pytest
 from tests.integration.launch.test_hangs import Waker
 from tests.subjects.launched import free_ports
 from tests.subjects.processes import until
-from warmroute_backend.launch.adoption import adopt
+from warmroute_backend.launch import orders
+from warmroute_backend.launch.adoption import Adopted, adopt
 from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.launcher import Launcher, Limits
-from warmroute_backend.launch.process import found_identity
+from warmroute_backend.launch.process import Process, found_identity
 from warmroute_backend.launch.program import Program
+from warmroute_backend.launch.state_file import save
 from warmroute_backend.launch.states import State
 from warmroute_cli.launch.drains import NoDrains
 
 pytestmark = pytest.mark.timeout(180)
-DAEMON = 'print("All 8 weight cache daemons on node 0 are ready", flush=True); import time; time.sleep(3600)'
+DAEMON = """
+import pathlib, sys, time
+while pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+print("All 8 weight cache daemons on node 0 are ready", flush=True)
+time.sleep(3600)
+"""
+"""It is ready once a file is gone."""
 ENGINE = (
     "import http.server, sys\n"
     "http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), http.server.SimpleHTTPRequestHandler)"
@@ -28,33 +40,128 @@ ENGINE = (
 )
 
 
-def test_an_engine_restarts_alone_and_ends_with_what_keeps_its_weights(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    daemon = Program("e-weights", "weights", (sys.executable, "-c", DAEMON), ready_line="weight cache daemons on node")
-    command = (sys.executable, "-c", ENGINE, str(port))
-    engine = Program("e", "aggregated", command, ports=(("http", port),), ready_path="/", needs="e-weights")
-    adopted = adopt([daemon, engine], tmp_path, "plan", "sglang", 0, found_identity(os.getpid()))
-    weights, server = adopted.processes
+SERVES = (sys.executable, "-c", ENGINE)
+
+
+@pytest.fixture
+def port() -> int:
+    return free_ports(1)[0]
+
+
+def adopted(folder: Path, port: int) -> Adopted:
+    """Both programs in a state directory."""
+    keeps = (sys.executable, "-c", DAEMON, str(folder / "held"))
+    daemon = Program("e-weights", "weights", keeps, ready_line="weight cache daemons on node")
+    engine = Program(
+        "e", "aggregated", (*SERVES, str(port)), ports=(("http", port),), ready_path="/", needs="e-weights"
+    )
+    return adopt([daemon, engine], folder, "plan", "sglang", 0, found_identity(os.getpid()))
+
+
+@contextmanager
+def launched(found: Adopted, folder: Path) -> Iterator[list[str]]:
+    """A launcher of them, and what it shows."""
     lines: list[str] = []
-    limits = Limits(Backoff(first_s=0.01))
     waker = Waker()
-    launcher = Launcher(adopted.processes, tmp_path, NoDrains(), limits, lambda: None, lines.append)
+    limits = Limits(Backoff(first_s=0.01))
+    launcher = Launcher(found.processes, folder, NoDrains(), limits, lambda: None, lines.append)
     thread = threading.Thread(target=launcher.run, args=(waker, lambda: None))
     thread.start()
     try:
-        until(lambda: server.state is State.READY, "the engine serves")
-        assert lines[0].startswith("e-weights: started")
-        assert lines[1].startswith("e-weights: ready")
-        assert server.entry.identity is not None
-        os.kill(server.entry.identity.pid, signal.SIGKILL)
-        until(lambda: server.entry.starts == 2 and server.state is State.READY, "the engine serves again")
-        assert weights.entry.starts == 1
-        assert weights.entry.identity is not None
-        os.kill(weights.entry.identity.pid, signal.SIGKILL)
-        until(lambda: server.entry.starts == 3 and server.state is State.READY, "both serve again")
-        assert weights.entry.starts == 2
-        assert any(line.startswith("e: was ended with e-weights") for line in lines)
+        yield lines
     finally:
         waker.stop()
         thread.join()
-    assert {process.state for process in adopted.processes} == {State.STOPPED}
+
+
+def end(process: Process) -> None:
+    assert process.entry.identity is not None
+    os.kill(process.entry.identity.pid, signal.SIGKILL)
+
+
+def serves_for_the(time: int, process: Process) -> bool:
+    return process.entry.starts == time and process.state is State.READY
+
+
+def test_an_engine_restarts_alone_and_ends_with_what_keeps_its_weights(tmp_path: Path, port: int) -> None:
+    found = adopted(tmp_path, port)
+    weights, server = found.processes
+    with launched(found, tmp_path) as lines:
+        until(lambda: server.state is State.READY, "the engine serves")
+        assert lines[0].startswith("e-weights: started")
+        assert "e-weights: ready" in "\n".join(lines[:-2])
+        end(server)
+        until(lambda: serves_for_the(2, server), "the engine serves again")
+        assert weights.entry.starts == 1
+        end(weights)
+        until(lambda: serves_for_the(3, server), "both serve again")
+        assert weights.entry.starts == 2
+        assert any(line.startswith("e: was ended with e-weights") for line in lines)
+    assert {process.state for process in found.processes} == {State.STOPPED}
+
+
+def test_an_ordered_restart_waits_for_the_weights_too(tmp_path: Path, port: int) -> None:
+    found = adopted(tmp_path, port)
+    weights, server = found.processes
+    with launched(found, tmp_path) as lines:
+        until(lambda: server.state is State.READY, "the engine serves")
+        (tmp_path / "held").touch()
+        end(weights)
+        until(lambda: server.state is State.BACKING_OFF, "the engine ended, too")
+        orders.give_restart(tmp_path, "e")
+        until(lambda: "e: restart ordered" in lines, "the order is heard")
+        (tmp_path / "held").unlink()
+        until(lambda: serves_for_the(2, server), "both serve again")
+        assert server.entry.started_s >= (weights.entry.ready_s or 0.0)
+
+
+def test_another_launcher_does_not_take_an_old_line_for_a_new_one(tmp_path: Path, port: int) -> None:
+    (tmp_path / "held").touch()
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "e-weights.log").write_text("All 8 weight cache daemons on node 0 are ready\n")
+    first = adopted(tmp_path, port)
+    first.processes[0].start(lambda: save(tmp_path, first.record))
+    found = adopted(tmp_path, port)
+    with launched(found, tmp_path) as lines:
+        until(lambda: lines, "its progress is shown")
+        assert "ready after" not in lines[0]
+        (tmp_path / "held").unlink()
+        until(lambda: found.processes[1].state is State.READY, "both serve")
+    until(first.processes[0].has_ended, "it is reaped")
+
+
+def test_an_engine_is_restarted_whose_weights_have_gone_while_no_launcher_ran(tmp_path: Path, port: int) -> None:
+    first = adopted(tmp_path, port)
+    for process in first.processes:
+        process.start(lambda: None)
+        process.entry.state, process.entry.has_served = State.READY, True
+    save(tmp_path, first.record)
+    end(first.processes[0])
+    until(first.processes[0].has_ended, "the weights are gone")
+    found = adopted(tmp_path, port)
+    weights, server = found.processes
+    with launched(found, tmp_path) as lines:
+        until(lambda: serves_for_the(2, server), "both serve again")
+        assert "e: was ended with e-weights" in "\n".join(lines)
+        assert server.entry.started_s >= (weights.entry.ready_s or 0.0)
+    until(first.processes[1].has_ended, "it is reaped")
+
+
+def test_an_engine_that_ran_before_without_it_is_left_alone_until_its_restart(tmp_path: Path, port: int) -> None:
+    bare = replace(adopted(tmp_path, port).processes[1].program, needs="", command=(*SERVES, str(port), "before"))
+    first = adopt([bare], tmp_path, "plan", "sglang", 0, found_identity(os.getpid()))
+    server = first.processes[0]
+    server.start(lambda: None)
+    server.entry.state, server.entry.has_served = State.READY, True
+    save(tmp_path, first.record)
+    found = adopted(tmp_path, port)
+    weights, server = found.processes
+    with launched(found, tmp_path) as lines:
+        for _ in range(2):  # the second one is taken after a whole round
+            orders.give_restart(tmp_path, "e-weights")
+            until(lambda: not any((tmp_path / orders.FOLDER).iterdir()), "the order is taken")
+        assert (weights.state, server.state, lines) == (State.WAITING, State.READY, [])
+        orders.give_restart(tmp_path, "e")
+        until(lambda: serves_for_the(2, server), "it serves again")
+        assert weights.entry.starts == 1
+    until(first.processes[0].has_ended, "it is reaped")

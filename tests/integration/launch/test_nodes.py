@@ -1,18 +1,22 @@
 """Launchers of two nodes on one machine: one order starts both, and a lost one is named."""
 
+import contextlib
 import http.client
 import os
+import socket
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.integration.launch.test_hangs import Waker
+from tests.machine import seconds
 from tests.subjects.launched import free_ports
 from tests.subjects.processes import until
-from warmroute_backend.launch import orders
+from warmroute_backend.launch import node_reports, orders
 from warmroute_backend.launch.adoption import adopt
 from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.launcher import Launcher, Limits
@@ -84,13 +88,76 @@ def test_nothing_starts_without_an_order(tmp_path: Path) -> None:
         until(lambda: all(node.serves() for node in nodes), "both nodes serve", 60)
 
 
-def test_a_report_is_given_to_the_key_alone(tmp_path: Path) -> None:
-    del tmp_path
+@contextmanager
+def alone() -> Iterator[tuple[NodeReports, int]]:
+    """A launcher's reports, and their port."""
     (port,) = free_ports(1)
-    with NodeReports(Report(0, "abc", goes=True), [(LOCAL, port)], "key", LOCAL):
+    with NodeReports(Report(0, "abc", goes=True), [(LOCAL, port)], "key", LOCAL) as nodes:
+        yield nodes, port
+
+
+def asked(port: int, authorization: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(LOCAL, port, timeout=seconds(5))
+    connection.request("GET", "/launch", headers={"authorization": authorization})
+    answer = connection.getresponse()
+    with contextlib.closing(connection):
+        return answer.status, answer.read()
+
+
+def test_an_order_to_start_that_nothing_waits_for_is_not_kept_for_another_launch(tmp_path: Path) -> None:
+    adopted = adopt([Program("engine", "aggregated", SLEEPS, ready_path="")], tmp_path, "plan", "sglang", 0,
+        found_identity(os.getpid()))  # fmt: skip
+    waker, lines = Waker(), list[str]()
+    launcher = Launcher(adopted.processes, tmp_path, NoDrains(), Limits(Backoff()), lambda: None, lines.append)
+    orders.give_start(tmp_path)
+    launcher.run(waker, waker.stop)  # type: ignore[arg-type]  # it has what is used of one
+    assert not orders.take_start(tmp_path)
+
+
+def test_a_report_is_given_to_the_key_alone() -> None:
+    with alone() as (nodes, port):
+        nodes.report({}, {}, goes=False)
         for header, status in (("", 401), ("Bearer other", 401), ("Bearer key", 200)):
-            connection = http.client.HTTPConnection(LOCAL, port, timeout=5)
-            connection.request("GET", "/launch", headers={"authorization": header})
-            answer = connection.getresponse()
-            assert (answer.status, b"abc" in answer.read()) == (status, status == 200)
-            connection.close()
+            found, body = asked(port, header)
+            assert (found, b"abc" in body) == (status, status == 200)
+
+
+def test_no_node_hears_of_one_that_does_not_yet_say_which_stores_it_runs() -> None:
+    with alone() as (nodes, port):
+        assert asked(port, "Bearer key") == (404, b"")
+        nodes.report({}, {"store": "waiting"}, goes=False)
+        assert b'"store": "waiting"' in asked(port, "Bearer key")[1]
+
+
+def test_clients_that_write_nothing_or_slowly_keep_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(node_reports, "MAX_CONNECTIONS", 4)
+    with alone() as (nodes, port), ExitStack() as stack:
+        nodes.report({}, {}, goes=False)
+        slow = [stack.enter_context(socket.create_connection((LOCAL, port))) for _ in range(3)]
+        assert asked(port, "Bearer key")[0] == 200
+        slow += [stack.enter_context(socket.create_connection((LOCAL, port))) for _ in range(9)]
+        for client in slow:
+            client.settimeout(seconds(60))
+        until(lambda: all(is_closed(client) for client in slow), "all were closed", 60)
+        until(lambda: answers(port), "there is room again")
+    assert capfd.readouterr().err == ""
+
+
+def answers(port: int) -> bool:
+    try:
+        return asked(port, "Bearer key")[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def is_closed(client: socket.socket) -> bool:
+    """After one more byte of a header that has no end."""
+    try:
+        client.sendall(b"x")
+        return client.recv(1, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

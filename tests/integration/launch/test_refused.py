@@ -54,7 +54,7 @@ def test_two_engines_on_one_port(tmp_path: Path) -> None:
     [
         (("nothing.toml",), "nothing.toml cannot be read: No such file or directory"),
         (("status",), "nothing was launched in"),
-        (("plan.toml", "extra"), "'plan.toml' is no action; actions are status, stop, restart, logs"),
+        (("plan.toml", "extra"), "'plan.toml' is no action; actions are status, start, stop, restart, starts, logs"),
         (("status", "extra"), "status takes no name"),
         (("plan.toml", "--engine", "embedded", "--node", "3"), "--node 3: 8xH100 has the nodes 0 to 0"),
     ],

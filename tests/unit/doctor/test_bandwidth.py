@@ -4,15 +4,18 @@ The first is of a card with 200 Gbit/s (ROCm's documentation of cluster networki
 `NCCL_DEBUG=INFO`, whose lines come between the rows.
 """
 
-import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.machine import seconds
+from tests.subjects.processes import until
 from tests.unit.doctor.node import GPUS, tree
 from tests.unit.plan.plans import kind
 
+from warmroute_backend.doctor import bandwidth
 from warmroute_backend.doctor.bandwidth import nccl_gb_s, of_cards, of_links, rdma_gbit_s
 from warmroute_backend.doctor.fabric import read_rdma
 from warmroute_backend.doctor.facts import Gpus, Rdma
@@ -47,12 +50,12 @@ def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripts:
     """Programs of these names in PATH, each with what it prints."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    monkeypatch.setenv("PATH", str(folder))
 
     def write(**printed: str) -> None:
         for name, text in printed.items():
             words = 'printf "* Waiting for client to connect... *\\n"\n' if name == "ib_write_bw" else ""
-            (folder / name).write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\n{words}cat <<"EOF"\n{text}EOF\n')
+            (folder / name).write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/ran\n{words}/bin/cat <<"EOF"\n{text}EOF\n')
             (folder / name).chmod(0o755)
 
     return write
@@ -90,6 +93,53 @@ def test_half_the_rate_of_a_link_is_a_warning_and_an_error_is_said(tmp_path: Pat
     scripts(ib_write_bw=NO_DEVICE)
     broken = next(of_cards(cards(tmp_path, 400), ""))
     assert broken.text == "mlx5_0 cannot write to itself: Unable to open the device"
+
+
+SILENT_SERVER = f"""\
+#!{sys.executable}
+import socket, sys, time
+port = int(sys.argv[sys.argv.index("-p") + 1])
+if sys.argv[-1] == "127.0.0.1":
+    socket.create_connection(("127.0.0.1", port))
+    print({RDMA!r})
+else:
+    time.sleep(0.3)
+    listener = socket.create_server(("", port))
+    sys.stdout.write("* Waiting for client to connect... *")
+    listener.accept()
+    time.sleep(600)
+"""
+"""What it writes stays in its buffer, as that of `ib_write_bw` does in a pipe."""
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_says_nothing_is_found_once_it_listens(tmp_path: Path, scripts: Scripts) -> None:
+    scripts(ib_write_bw="")
+    (tmp_path / "bin" / "ib_write_bw").write_text(SILENT_SERVER)
+    assert [finding.level for finding in of_cards(cards(tmp_path, 200), "")] == [Level.OK] * 2
+
+
+@pytest.mark.timeout(60)
+def test_programs_without_an_end_are_ended_with_what_they_started(
+    tmp_path: Path, scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts(ib_write_bw="", all_reduce_perf="")
+    for name in ("ib_write_bw", "all_reduce_perf"):
+        script = f"#!/bin/sh\n/bin/sleep 600 &\necho $$ $! >> {tmp_path}/pids\nprintf '\\377'\nwait\n"
+        (tmp_path / "bin" / name).write_text(script)
+    monkeypatch.setattr(bandwidth, "RDMA_TIMEOUT_S", seconds(2))
+    monkeypatch.setattr(bandwidth, "NCCL_TIMEOUT_S", seconds(2))
+    found = [*of_cards(cards(tmp_path, 200)[:1], ""), *of_links(GPUS, None)]
+    assert ["no end after" in finding.text for finding in found] == [True] * 2
+    pids = (tmp_path / "pids").read_text().split()
+    until(lambda: not any(runs(pid) for pid in pids), "all have ended")
+
+
+def runs(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_links_of_gpus_against_those_of_the_plan(scripts: Scripts) -> None:

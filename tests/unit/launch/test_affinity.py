@@ -8,11 +8,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.unit.plan.plans import kind
 
 from warmroute_backend.launch.affinity import Affinity, Near, affinity, near_gpus
 from warmroute_backend.launch.topology import Setting, mooncake_files, topology
 from warmroute_backend.plan.deployment import Plan
+from warmroute_cli.launch import start
 
 GOLDEN = Path(__file__).with_name("golden")
 B300 = (GOLDEN / "topo-8xB300.txt").read_text()
@@ -42,6 +44,18 @@ def test_what_makes_no_sense_tells_nothing() -> None:
     assert [each.cards for each in near_gpus(B300, {})] == [()] * 8
     cut = near_gpus("\n".join(line[:40] for line in B300.splitlines()), CARDS)
     assert [each.numa_node for each in cut] == [None] * len(cut)
+
+
+def test_without_a_gpu_in_the_middle_numbers_mean_others_and_nothing_is_told() -> None:
+    assert near_gpus("\n".join(line for line in B300.splitlines() if not line.startswith("GPU3")), CARDS) == ()
+
+
+def test_gpus_that_the_environment_renames_are_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "read_matrix", lambda: B300)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert len(start._near()) == 8
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert start._near() == ()
 
 
 def over_nodes() -> Plan:

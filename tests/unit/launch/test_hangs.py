@@ -49,6 +49,14 @@ def test_a_rank_that_keeps_its_last_number_is_no_hang_while_another_computes() -
     assert hang(after(readings), 360.0) == ""
 
 
+def test_a_scheduler_whose_loop_turns_is_no_hang_though_its_requests_are_of_an_old_report() -> None:
+    """Decode that waits for the KV of a hung prefill engine shows the requests of its last batch; so does a pause."""
+    line = f"sglang:scheduler_process_cpu_seconds_total{{{LABELS.format(rank=0, priority='')}}}"
+    turns = [f"{shown(3, 500)}\n{line} {100.0 + number / 8}" for number in range(1_000)]
+    assert hang(after(turns), 360.0) == ""
+    assert hang(after(turns[:1] * 37), 360.0).startswith("hangs: 3 running requests")
+
+
 def test_no_answer_is_a_hang_and_an_engine_without_these_metrics_is_not() -> None:
     assert hang(after([shown(0, 5)] + [None] * 36), 360.0) == "hangs: /metrics has not answered for 360 s"
     assert hang(after([None] * 36 + [shown(0, 5)]), 360.0) == ""

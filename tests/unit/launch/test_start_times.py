@@ -17,6 +17,7 @@ LOG = """\
 [2026-11-23 07:09:37 TP1] Using Mooncake
 [2026-11-23 07:09:39 TP0] max_total_num_tokens=221376, chunked_prefill_size=4096, context_len=1
 [2026-11-23 07:12:00 TP0] later
+[2026-19-39 27:62:99 TP0] of the shape of a time, and none
 """.splitlines()
 
 

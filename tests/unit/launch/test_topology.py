@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from tests.unit.plan.plans import kind
 
+from warmroute_backend.launch.fast_start import presharded_dir
 from warmroute_backend.launch.topology import Setting, here, topology
 from warmroute_backend.plan.argv import argv
 from warmroute_backend.plan.deployment import Speculation
 from warmroute_backend.sglang.installation import Installation
+from warmroute_cli.launch import start
 
 STATE = Path("/state")
 
@@ -58,8 +60,34 @@ def test_a_fast_restart_keeps_weights_in_gpu_memory_or_pre_sharded() -> None:
     (server,) = made.programs
     assert server.source == "presharded"
     folders = json.loads(server.command[server.command.index("--model-loader-extra-config") + 1])
-    assert folders == {"presharded_path": "/cache/presharded", "draft_presharded_path": "/cache/presharded-draft"}
+    assert set(folders) == {"presharded_path", "draft_presharded_path"}
     assert "since the weight cache excludes drafts" in made.notes[0]
+
+
+def test_each_checkpoint_and_each_engine_has_its_pre_sharded_files() -> None:
+    """SGLang tells them apart by shapes alone, and two engines that write the same ones remove each other's."""
+    plan = kind("inside a node")
+    plan = replace(plan, engines=tuple(replace(engine, speculation=None) for engine in plan.engines))
+    setting = Setting("sglang", 0, STATE, cache_dir=Path("/cache"))
+    finetuned = replace(plan, site=replace(plan.site, model_path="/models/finetuned"))
+    found = []
+    for each in (plan, finetuned):
+        commands = [program.command for program in topology(each, setting).programs if program.source == "presharded"]
+        found += [command[command.index("--model-loader-extra-config") + 1] for command in commands]
+    folders = [folder for text in found for folder in json.loads(text).values()]
+    assert len(folders) == len(set(folders)) == 4
+    assert all(folder.startswith("/cache/presharded") for folder in folders)
+
+
+def test_pre_sharded_files_that_do_not_fit_are_refused_once(tmp_path: Path) -> None:
+    plan = kind("inside a node")
+    programs = topology(plan, Setting("sglang", 0, STATE, cache_dir=tmp_path)).programs
+    huge = replace(plan, model=replace(plan.model, layers=10**9))
+    (refusal,) = start._lacks_disk(huge, list(programs), tmp_path)
+    assert refusal.startswith("--fast-restart writes ")
+    for program in programs:
+        presharded_dir(plan, program.name, tmp_path).mkdir(parents=True)
+    assert start._lacks_disk(huge, list(programs), tmp_path) == []
 
 
 def test_an_engine_over_nodes_and_other_formats_are_not_given_what_sglang_refuses() -> None:
