@@ -14,8 +14,8 @@ import sys
 import venv
 from pathlib import Path
 
-AFTERWARDS = ("pip", "setuptools")
-"""What the image does without."""
+AFTERWARDS = ("pip", "setuptools", "pkg_resources", "_distutils_hack")
+"""What the image does without: all that `venv` installs."""
 
 SOURCES = (".c", ".h", ".pxd", ".pyi", ".pyx")
 """Endings of files that only compilers and type checkers read."""
@@ -36,8 +36,8 @@ def main(environment: Path, build: Path) -> None:
     for name in AFTERWARDS:
         for folder in (*packages.glob(name), *packages.glob(f"{name}-*.dist-info")):
             shutil.rmtree(folder)
-    for program in environment.glob("bin/pip*"):
-        program.unlink()
+    for path in (*environment.glob("bin/pip*"), *packages.glob("distutils-precedence.pth")):
+        path.unlink()
     _slim(packages)
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     if not compileall.compile_dir(packages, quiet=1, rx=SELDOM, invalidation_mode=mode):
