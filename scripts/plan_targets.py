@@ -37,7 +37,7 @@ OBJECTIVES: Final = {"low-latency": "latency", "balanced": "throughput", "high-t
 
 
 class Case(NamedTuple):
-    """A model on GPUs, with so many requests a second."""
+    """A model, its GPUs and its load in requests a second."""
 
     model: str
     gpus: str
@@ -121,7 +121,7 @@ POINTS: Final = (
         "search",
         "TP, PP, attention groups, EP, batch, P:D; thousands of points",
         "none: a table by GPU and strategy",
-        "the same divisions, KV type, fraction, chunk, drafts, tiers, divided KV; at most 40 plays a step, by bounds",
+        "the same, and KV type, fraction, chunk, drafts, tiers, DCP; bounds leave at most 40 plays a step",
     ),
     (
         "memory",

@@ -1,7 +1,7 @@
 """`python -m tests.perf sizing`: what a proxy of so many processes needs, by bodies and streams, as a table.
 
-A proxy with 1, 2, ... processes is started in front of mock engines. CPU is of its whole process tree, so that it does
-not depend on how many cores the load leaves. What so many cores serve is computed from it, with each core busy to 60 %.
+A proxy with 1, 2, ... processes is started in front of mock engines. CPU is of its whole process tree, so the load
+on other cores does not change it. From it follows what a number of cores serves, with each core 60 % busy.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A forward token that somebody has read, at the other proxy of the region: with a Redis it was used there, too."""
+"""A stolen forward token at the other proxy of the region: the proxies share used tokens by Redis."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ CHAT = "/v1/chat/completions"
 
 
 class Recorded:
-    """A request as a proxy of west forwards it, with its token: whoever has read it can send it anywhere."""
+    """A request with its token, as a proxy of west forwards it. Whoever reads the token can send both anywhere."""
 
     def __init__(
         self,

@@ -73,8 +73,8 @@ class Nodes(Protocol):
 
 
 class Launcher:
-    """All processes of a node. `save` writes the state file, `show` shows a line to whoever watches; `nodes`: the other
-    launchers, None: there are none to wait for; `troubles`: what is wrong with them.
+    """All processes of a node. `save` writes the state file, and `show` prints a line. `nodes`: the launchers of the
+    other nodes; None where the plan has one node. `troubles`: what is wrong with those launchers.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ class Model:
         return _DENSE_FORMATS[self.weight_format]
 
     def stage(self, stages: int) -> "Model":
-        """Of so many pipeline stages the one with the most layers, with that part of the layers of each kind
+        """The largest of `stages` pipeline stages: its layers, and how many of them are of each kind
         (`get_pp_indices`, `sglang/srt/distributed/utils.py:110`)."""
         if stages == 1:
             return self
