@@ -86,7 +86,7 @@ def test_an_open_websocket_counts_for_its_tenant(make_place: MakePlace) -> None:
 
         def open_one(tenant: int) -> ClientConnection:
             headers = {"authorization": f"Bearer {place.proxy.keys[tenant]}"}
-            return stack.enter_context(connect(url, additional_headers=headers))
+            return stack.enter_context(connect(url, additional_headers=headers, open_timeout=seconds(20)))
 
         first = open_one(HOSTILE)
         for _ in range(13):

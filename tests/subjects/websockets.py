@@ -20,7 +20,9 @@ class Socket:
     def __init__(self, proxy: ProxyProcess, *, tenant: int = 0, headers: dict[str, str] | None = None) -> None:
         key = {"authorization": f"Bearer {proxy.keys[tenant]}"}
         url = f"ws{proxy.url[4:]}{PATH}"
-        self.connection: ClientConnection = connect(url, additional_headers=key | (headers or {}), max_size=None)
+        self.connection: ClientConnection = connect(
+            url, additional_headers=key | (headers or {}), max_size=None, open_timeout=seconds(20)
+        )
 
     def __enter__(self) -> "Socket":
         self.connection.__enter__()

@@ -65,7 +65,7 @@ def test_a_conversation_over_a_websocket_that_another_region_serves(
     east, west = regions
     key = {"authorization": f"Bearer {east.keys[0]}"}
     previous: str | None = None
-    with connect(f"ws{east.url[4:]}{RESPONSES}", additional_headers=key | HEADERS) as socket:
+    with connect(f"ws{east.url[4:]}{RESPONSES}", additional_headers=key | HEADERS, open_timeout=seconds(20)) as socket:
         for turn in range(3):
             asked = {"model": MODEL, "input": f"turn {turn} " * 100, "previous_response_id": previous}
             socket.send(json.dumps({"type": "response.create", **asked}))
