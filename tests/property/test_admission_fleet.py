@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.search import searched
 from tests.subjects.recorded import recorded_router
@@ -262,7 +262,23 @@ OPERATIONS = st.one_of(
 )
 
 
+def _arrivals(*of_sessions: tuple[int, int]) -> list[tuple[Any, ...]]:
+    return [("arrive", "free", "m", thousands, session, "") for thousands, session in of_sessions]
+
+
+WAITS_FOR_MEMORY_BESIDE_A_REGION: list[tuple[Any, ...]] = [
+    *_arrivals((1, 1), (1, 2), (1, 1)),
+    *[("end", 0, False)] * 2,
+    *_arrivals(*[(1, 1)] * 7, (1, 2), (2, 1), (30, 1)),
+    ("leave", 0),
+    *[("report",)] * 3,
+    ("leave", 0),
+]
+"""The other region becomes the cheaper one while the first waits for memory here."""
+
+
 @given(st.sampled_from(FLEETS), st.sampled_from(PEERS), st.lists(OPERATIONS, min_size=20, max_size=80))
+@example(FLEETS[1], PEERS[-1], WAITS_FOR_MEMORY_BESIDE_A_REGION)
 @searched(150)
 def test_engines_get_what_they_can_run_and_nobody_waits_beside_one_with_room(
     workers: list[Worker], peers: list[Peer], operations: list[tuple[Any, ...]]

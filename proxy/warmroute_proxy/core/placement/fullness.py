@@ -10,9 +10,14 @@ def has_idle_prefill(choices: Choices, now_s: float) -> bool:
     )
 
 
+def may_forward(choices: Choices, now_s: float) -> bool:
+    """Whether a peer region is usable."""
+    return any(peer.load.availability.is_usable(now_s) for peer in choices.peers)
+
+
 def is_full(choices: Choices, now_s: float) -> bool:
     """Whether no worker, and no pair of them, would run another request now, and no peer region is usable."""
-    if any(peer.load.availability.is_usable(now_s) for peer in choices.peers):
+    if may_forward(choices, now_s):
         return False
     if not has_idle_prefill(choices, now_s):
         return True

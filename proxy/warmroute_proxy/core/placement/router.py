@@ -28,7 +28,7 @@ from warmroute_proxy.core.placement.choices import NoWorker, WorkerState
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.placement.fleet_state import Fleet
-from warmroute_proxy.core.placement.fullness import has_idle_prefill, is_full
+from warmroute_proxy.core.placement.fullness import has_idle_prefill, is_full, may_forward
 from warmroute_proxy.core.placement.histories import Histories
 from warmroute_proxy.core.placement.homes import home_key, home_of, regional
 from warmroute_proxy.core.placement.in_flight import InFlight
@@ -149,6 +149,10 @@ class Router:
     def is_full(self, model: str, now_s: float) -> bool:
         """Whether nothing that serves a model has capacity; false where a peer region is usable."""
         return is_full(self.fleet.choices(model), now_s)
+
+    def may_forward(self, model: str, now_s: float) -> bool:
+        """Whether a peer region is usable for a model."""
+        return may_forward(self.fleet.choices(model), now_s)
 
     def full(self, model: str) -> frozenset[str]:
         """The ids of the workers of a model that would queue another request."""

@@ -20,7 +20,7 @@ Measured, with what was tried, in docs/decisions/019-waiting-for-a-place.md.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from warmroute_proxy.core.placement.choices import NoWorker
@@ -123,8 +123,7 @@ def next_dispatches(
                 if router.is_full(key[0], now_s):
                     break
     if again:
-        models = {model for model, _ in lines}
-        yield from _rechecked(queue, find, [model for model in models if not router.is_full(model, now_s)], now_s)
+        yield from _rechecked(queue, router, find, {model for model, _ in lines}, now_s)
 
 
 def _for_memory(
@@ -153,12 +152,23 @@ def _for_memory(
 
 
 def _rechecked(
-    queue: Queue[T], find: Callable[[Waiter[T]], Placement | None], models: Sequence[str], now_s: float
+    queue: Queue[T],
+    router: Router,
+    find: Callable[[Waiter[T]], Placement | None],
+    models: Collection[str],
+    now_s: float,
 ) -> Iterator[tuple[Waiter[T], Placement]]:
     """As `next_dispatches`, for the first of each tenant and key in each line: the `MAX_RECHECKED` that were checked
-    longest ago. The request after one that goes or moves is checked as well.
+    longest ago. The request after one that goes or moves is checked as well. One that waits for memory is checked where
+    it could be forwarded: another region may cost less by now, whatever memory is free here.
     """
-    heads = [waiter for waiter in queue.heads() if waiter.model in models and waiter.worker_id != FOR_MEMORY]
+    open_models = {model for model in models if not router.is_full(model, now_s)}
+    forwarded = {model for model in open_models if router.may_forward(model, now_s)}
+    heads = [
+        waiter
+        for waiter in queue.heads()
+        if waiter.model in (forwarded if waiter.worker_id == FOR_MEMORY else open_models)
+    ]
     for head in heapq.nsmallest(MAX_RECHECKED, heads, key=_checked_s):
         waiter: Waiter[T] | None = head
         while waiter is not None and waiter in queue:
