@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from warmroute_backend.doctor.facts import Disk
+from warmroute_backend.plan.files.proxy import STORE
 
 SIZE_BYTES: Final = 256 << 20
 BLOCK_BYTES: Final = 4 << 20
@@ -30,7 +31,14 @@ def measured(folder: Path, size_bytes: int = SIZE_BYTES) -> Disk:
             read, read_s = _read(file.fileno(), written)
     except OSError as error:
         return Disk(str(folder), None, None, f"{nearest} cannot be written: {error.strerror}")
-    return Disk(str(folder), written / max(write_s, 1e-9), read / max(read_s, 1e-9))
+    free += _taken(folder / STORE)
+    return Disk(str(folder), written / max(write_s, 1e-9), read / max(read_s, 1e-9), free_bytes=free)
+
+
+def _taken(folder: Path) -> int:
+    """Bytes that the files below a folder have on their disk."""
+    files = (Path(root) / name for root, _, names in os.walk(folder) for name in names)
+    return sum(path.lstat().st_blocks * 512 for path in files)
 
 
 def _write(descriptor: int, size_bytes: int) -> tuple[int, float]:

@@ -100,12 +100,15 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """How fast a folder is written (to the disk) and read, in bytes a second."""
+    """How fast a folder is written (to the disk) and read, in bytes a second. `free_bytes`: free there, or taken by the
+    shared store already.
+    """
 
     folder: str
     write_bytes_s: float | None
     read_bytes_s: float | None
     problem: str = ""
+    free_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,9 +222,13 @@ def _disk(disk: Disk | None, plan: Plan | None) -> Iterator[Finding]:
         )
         return
     text = f"{disk.folder} writes {disk.write_bytes_s / 1e9:.2f} GB/s and reads {disk.read_bytes_s / 1e9:.2f} GB/s"
+    wanted = 0 if plan is None else plan.site.store_disk_gb * 10**9
+    if disk.free_bytes < wanted:
+        lack = f"{disk.folder} has room for {disk.free_bytes / 1e9:,.0f} GB, and the store may fill {wanted / 1e9:,.0f}"
+        yield Finding(Level.PROBLEM, "HiCache disk", lack, "a larger disk, or less store_disk_gb of the plan")
     slower = [] if plan is None else list(_slower_than_computing(disk.read_bytes_s, plan))
     if slower:
-        todo = "a faster disk (local NVMe), or no file tier (--storage none)"
+        todo = "a faster disk (local NVMe), or no tier of files (--storage none, or store_disk_gb 0)"
         yield Finding(Level.WARNING, "HiCache disk", f"{text}: {slower[0]}", todo)
     else:
         yield Finding(Level.OK, "HiCache disk", text)
@@ -233,7 +237,7 @@ def _disk(disk: Disk | None, plan: Plan | None) -> Iterator[Finding]:
 def _slower_than_computing(read_bytes_s: float, plan: Plan) -> Iterator[str]:
     """Engines whose file tier gives fewer tokens a second than they compute. Each rank's GPUs read their own part."""
     for engine in plan.engines:
-        if engine.storage == "file":
+        if plan.keeps_files(engine):
             cell = plan.memory(engine).cell * engine.shape.attention_tp
             fetched = read_bytes_s / cell
             load = Load(engine.context_tokens / 2, engine.context_tokens / 2, 1)

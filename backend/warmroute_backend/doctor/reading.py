@@ -18,9 +18,11 @@ ROOT = Path("/")
 
 
 def read(python: str, plan: Plan | None, disk: Path | None, root: Path = ROOT) -> Machine:
-    """Read everything. `disk`: a folder to measure; the plan's file tier is measured without being asked for."""
+    """Read everything. `disk`: a folder to measure; where a plan keeps KV in files is measured without being asked
+    for.
+    """
     folder = disk
-    if folder is None and plan is not None and any(engine.storage == "file" for engine in plan.engines):
+    if folder is None and plan is not None and any(plan.keeps_files(engine) for engine in plan.engines):
         folder = Path(plan.site.storage_dir)
     return Machine(
         gpus=read_gpus(root),

@@ -23,7 +23,7 @@ from warmroute_backend.launch.fast_start import DAEMON, DAEMON_READY, FastStart,
 from warmroute_backend.launch.program import Expected, Program
 from warmroute_backend.plan.argv import LAUNCH, argv, environment, mooncake_file
 from warmroute_backend.plan.deployment import Plan, PlannedEngine, Ports
-from warmroute_backend.plan.files.proxy import MASTER_PORT, mooncake_configs
+from warmroute_backend.plan.files.proxy import MASTER_PORT, master_command, mooncake_configs
 from warmroute_backend.plan.tiers import host_tokens
 from warmroute_backend.sglang import command as cpu
 from warmroute_backend.sglang.installation import Installation
@@ -83,7 +83,7 @@ def topology(plan: Plan, setting: Setting) -> Topology:
     if setting.kind == "sglang":
         engines = [each for each in plan.engines if each.node <= setting.node < each.node + each.nodes]
         programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
-        master = [_master()] if setting.node == 0 and any(e.storage == "mooncake" for e in plan.engines) else []
+        master = [_master(plan)] if setting.node == 0 and any(e.storage == "mooncake" for e in plan.engines) else []
         return Topology((*master, *_ordered(programs)), tuple(_engine_notes(engines, plan, setting)))
     make = _embedded if setting.kind == "embedded" else _cpu
     programs = [make(plan, engine, setting) for engine in plan.engines]
@@ -113,12 +113,8 @@ def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
         if engine.storage == "mooncake" and 0 <= rank < engine.nodes:
             device = affinity(plan, engine, setting.near).store_device(rank * engine.shape.tp // engine.nodes)
             config = configs[mooncake_file(engine)]
-            found[_mooncake_name(engine)] = {**config, "device_name": device or config["device_name"]}
+            found[mooncake_file(engine)] = {**config, "device_name": device or config["device_name"]}
     return found
-
-
-def _mooncake_name(engine: PlannedEngine) -> str:
-    return f"mooncake-{engine.name}.json"
 
 
 def expected_of(plan: Plan, engine: PlannedEngine) -> Expected:
@@ -147,7 +143,7 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
     command += near.transfer_flags if engine.role != "aggregated" else ()
     variables = environment(plan, engine)
     if engine.storage == "mooncake":
-        variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / _mooncake_name(engine))
+        variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / mooncake_file(engine))
         variables["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(setting.node)
     fast = FastStart("disk") if setting.cache_dir is None else fast_start(plan, engine, setting.cache_dir)
     made = Program(
@@ -168,11 +164,11 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
     yield made
 
 
-def _master() -> Program:
+def _master(plan: Plan) -> Program:
     return Program(
         name="mooncake-master",
         kind="store",
-        command=("mooncake_master", "--port", str(MASTER_PORT), "--eviction_high_watermark_ratio=0.95"),
+        command=tuple(master_command(plan)),
         ports=(("http", MASTER_PORT),),
         ready_path="",
     )

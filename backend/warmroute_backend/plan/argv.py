@@ -12,7 +12,7 @@ from warmroute_backend.plan.memory import EngineShape, dispatched_tokens
 from warmroute_backend.plan.model import CacheKind, Model
 from warmroute_backend.plan.models import names_of
 from warmroute_backend.plan.speed import overlaps
-from warmroute_backend.plan.tiers import offload_gb
+from warmroute_backend.plan.tiers import STAGING_BYTES, offload_gb, rank_disk_bytes
 
 LAUNCH: Final = ("python3", "-m", "sglang.launch_server")
 CONFIG_FOLDER: Final = "/etc/warmroute"
@@ -63,9 +63,10 @@ def argv(plan: Plan, engine: PlannedEngine, node_rank: int = 0) -> list[str]:
 
 
 def mooncake_file(engine: PlannedEngine) -> str:
-    """The name of the store's configuration for an engine: its segment depends on the attention groups and stages."""
-    stages = f"-pp{engine.shape.pp}" * (engine.shape.pp > 1)
-    return f"mooncake-tp{engine.shape.attention_tp}{stages}.json"
+    """The name of the store's configuration for an engine: its segment depends on the attention groups and stages, and
+    two engines that share a folder on disk overwrite each other's files (`mooncake_store.py:548`).
+    """
+    return f"mooncake-{engine.name}.json"
 
 
 def environment(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
@@ -85,7 +86,24 @@ def environment(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
     if engine.storage == "mooncake":
         found["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = f"{CONFIG_FOLDER}/{mooncake_file(engine)}"
         found["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(engine.node)
+        found |= _store_disk(plan)
     return found | dict(plan.site.environment)
+
+
+def _store_disk(plan: Plan) -> dict[str, str]:
+    """The bounds of what each rank keeps on disk: of the store's own count, and of blocks that the file system has
+    given (Mooncake, docs/source/deployment/ssd/ssd-offload.md). Without them it fills nine tenths of the disk.
+    """
+    if not plan.site.store_disk_gb:
+        return {}
+    limit = str(rank_disk_bytes(plan))
+    return {
+        "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": limit,
+        "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE": limit,
+        "MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES": limit,
+        "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY": "lru",
+        "MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": str(STAGING_BYTES),
+    }
 
 
 def _parsers(model: Model) -> Flags:

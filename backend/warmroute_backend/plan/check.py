@@ -207,6 +207,7 @@ def _together(plan: Plan) -> Iterator[str]:
         yield from _divisions(prefills[0], decodes)
         yield from _answers(plan, prefills[0], decodes)
     yield from _collisions(plan)
+    yield from _store_disk(plan)
     if plan.model.kind is not CacheKind.UNKNOWN:
         yield from _host_memory(plan)
 
@@ -223,6 +224,17 @@ def _host_memory(plan: Plan) -> Iterator[str]:
                 f"node {node}: host pools and parts of the shared store take {pinned:.0f} GiB, and {usable} GiB of "
                 f"host memory are usable; lower size_gb of {names}."
             )
+
+
+def _store_disk(plan: Plan) -> Iterator[str]:
+    """What the store may fill of each node's disk, and where (`FileStorageConfig::ValidatePath` of Mooncake)."""
+    disk_gb, folder = plan.site.store_disk_gb, plan.site.storage_dir
+    if disk_gb and not any(engine.storage == "mooncake" for engine in plan.engines):
+        yield f"store_disk_gb {disk_gb} is of the Mooncake store, which no engine has; set 0, or storage to mooncake."
+    elif disk_gb < 0 or 0 < disk_gb < plan.cluster.per_node:
+        yield f"store_disk_gb {disk_gb}: set 0, or at least 1 for each of a node's {plan.cluster.per_node} GPUs."
+    if disk_gb and (not folder.startswith("/") or ".." in folder.split("/")):
+        yield f"storage_dir {folder}: Mooncake takes an absolute path without '..'."
 
 
 def _pairs(first: PlannedEngine, others: tuple[PlannedEngine, ...]) -> Iterator[str]:

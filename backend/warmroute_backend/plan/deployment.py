@@ -111,6 +111,8 @@ class Site:
     image: str = "lmsysorg/sglang:v0.5.23"
     namespace: str = "default"
     storage_dir: str = "/var/lib/warmroute/hicache"
+    store_disk_gb: int = 0
+    """What the Mooncake store may fill of each node's disk, below `storage_dir`, in 1e9 bytes. 0: memory only."""
     cache_dir: str = CACHE_DIR
     """On each node, for pods: kernels that SGLang compiles, and the checkpoint where `model_path` is empty."""
     rdma_resource: str = RDMA_RESOURCE
@@ -159,6 +161,10 @@ class Plan:
     def inside_node(self) -> bool:
         """Whether all engines are on one node."""
         return len({node for engine in self.engines for node in range(engine.node, engine.node + engine.nodes)}) == 1
+
+    def keeps_files(self, engine: PlannedEngine) -> bool:
+        """Whether an engine writes KV below the site's storage folder."""
+        return engine.storage == "file" or (engine.storage == "mooncake" and self.site.store_disk_gb > 0)
 
     def of(self, role: Role) -> tuple[PlannedEngine, ...]:
         return tuple(engine for engine in self.engines if engine.role == role)

@@ -24,6 +24,11 @@ STORE_SHARE: Final = 0.25
 LEAST_RATIO: Final = 1.2
 """Of the host's pool over the GPU's: below it the host keeps little that the GPU does not have."""
 
+STAGING_BYTES: Final = 1280 << 20
+"""Host memory through which a rank's KV goes to the store's disk and back (Mooncake's default,
+mooncake-store/include/storage_backend.h).
+"""
+
 LMCACHE_RULE: Final = "sglang/srt/arg_groups/kv_cache_hook.py:433-470"
 
 
@@ -31,7 +36,8 @@ def host_budget_gb(plan: Plan) -> int:
     """For the pool of each rank on a node, in 1e9 bytes."""
     gpu = plan.cluster.gpu
     usable = (gpu.host_memory_gib - RESERVE_GIB) * (1 - SYSTEM_SHARE) * GIB
-    return int(usable / gpu.per_node / GB)
+    staging = STAGING_BYTES if plan.site.store_disk_gb else 0
+    return int((usable / gpu.per_node - staging) / GB)
 
 
 def host_tokens(plan: Plan, engine: PlannedEngine) -> int:
@@ -45,6 +51,11 @@ def host_tokens(plan: Plan, engine: PlannedEngine) -> int:
 def rank_segment_bytes(plan: Plan) -> int:
     """What each rank gives to the shared store."""
     return int(host_budget_gb(plan) * GB * STORE_SHARE)
+
+
+def rank_disk_bytes(plan: Plan) -> int:
+    """What each rank may fill of its node's disk for the shared store: as many ranks as a node has GPUs share it."""
+    return plan.site.store_disk_gb * GB // plan.cluster.per_node
 
 
 def engine_segment_bytes(plan: Plan, engine: PlannedEngine) -> int:
@@ -66,17 +77,21 @@ def host_bytes(plan: Plan, engine: PlannedEngine) -> int:
     stores = engine.storage == "mooncake"
     offloaded = offload_gb(plan) * GB if stores and engine.role == "decode" else 0
     pool = engine.hicache.size_gb * GB if engine.hicache is not None else offloaded
-    return pool + (rank_segment_bytes(plan) if stores else 0)
+    staging = STAGING_BYTES if plan.site.store_disk_gb else 0
+    return pool + (rank_segment_bytes(plan) + staging if stores else 0)
 
 
 def store_tokens(plan: Plan) -> int:
-    """Tokens in the shared store, which has the KV of latent attention once, and else each GPU's part of it."""
+    """Tokens in the shared store, which has the KV of latent attention once, and else each GPU's part of it. What it
+    has in memory is on its disk too.
+    """
     engines = [engine for engine in plan.engines if engine.storage == "mooncake"]
     if not engines:
         return 0
     ranks = sum(engine.shape.gpus for engine in engines)
     parts = (1 if plan.model.is_latent else engines[0].shape.attention_tp) * engines[0].shape.pp
-    return int(rank_segment_bytes(plan) * ranks / (plan.memory(engines[0]).cell * parts))
+    each = max(rank_segment_bytes(plan), rank_disk_bytes(plan))
+    return int(each * ranks / (plan.memory(engines[0]).cell * parts))
 
 
 def shares_answers(model: Model, prefill: EngineShape, decode: EngineShape) -> bool:
@@ -139,11 +154,15 @@ def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
 
 
 def _storage(request: PlanRequest, plan: Plan, *, with_hicache: bool) -> Storage:
-    if not with_hicache:
-        if request.storage not in {None, "none"}:
-            raise PlanError(f"--storage {request.storage} is a tier behind HiCache, which this plan does not have.")
-        return "none"
-    return request.storage or default_storage(plan.cluster)
+    if not with_hicache and request.storage not in {None, "none"}:
+        raise PlanError(f"--storage {request.storage} is a tier behind HiCache, which this plan does not have.")
+    storage = (request.storage or default_storage(plan.cluster)) if with_hicache else "none"
+    if plan.site.store_disk_gb and storage != "mooncake":
+        raise PlanError("--store-disk-gb is of the Mooncake store, which this plan does not have.", _MOONCAKE)
+    return storage
+
+
+_MOONCAKE: Final = ["--storage mooncake, with HiCache"]
 
 
 def default_storage(cluster: Cluster) -> Storage:
@@ -178,4 +197,7 @@ def _storage_choice(plan: Plan, storage: Storage) -> Choice:
         because = "a prefix survives a restart of the engine on its own node's disk."
     else:
         because = "one node has no other engine to share with; add --storage file or mooncake to keep more."
-    return Choice("storage", storage, because)
+    disk_gb = plan.site.store_disk_gb
+    if disk_gb:
+        because += f" {rank_disk_bytes(plan) // GB:,} GB of a node's disk a GPU keep what its memory evicts."
+    return Choice("storage", f"{storage}, and {disk_gb:,} GB of each node's disk" if disk_gb else storage, because)

@@ -67,6 +67,9 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--swa-ratio", type=share, metavar="SHARE", help="--swa-full-tokens-ratio")
     group.add_argument("--hicache", choices=("on", "off"))
     group.add_argument("--storage", choices=STORAGES, help="storage tier of HiCache")
+    group.add_argument(
+        "--store-disk-gb", type=count, default=0, metavar="GB", help="of each node's disk, for the Mooncake store"
+    )
     group.add_argument("--lmcache", action="store_true", help="LMCache instead of HiCache")
     group.add_argument("--speculation", choices=("on", "off"))
     group.add_argument("--draft-steps", type=count, metavar="N", help="drafts of a step (--speculative-num-steps)")

@@ -208,6 +208,7 @@ def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequ
             namespace=arguments.namespace,
             rdma_resource=arguments.rdma_resource,
             cache_dir=arguments.cache_dir,
+            store_disk_gb=arguments.store_disk_gb,
             environment=tuple(arguments.env),
         ),
     )

@@ -3,8 +3,9 @@
     .venv-sglang/bin/python tests/integration/sglang/resolve.py < cases.json > outcomes.json
 
 A case is `{"argv": [...], "environment": {...}, "gpu": {"name", "memory_mib", "capability": [9, 0]}}`, an outcome
-`{"error": null | text, "resolved": {...}}`. argparse knows names only; conflicts surface in `resolve_once`. It asks for
-a GPU, which this machine lacks, in these places, and each of them is answered for here:
+`{"error": null | text, "resolved": {...}}`, with `store` where the environment names a Mooncake file. argparse knows
+names only; conflicts surface in `resolve_once`. It asks for a GPU, which this machine lacks, in these places, and each
+of them is answered for here:
 
 - torch.cuda: is_available, device_count, current_device, get_device_capability, get_device_name, get_device_properties,
   mem_get_info, and torch.version.cuda
@@ -184,11 +185,16 @@ def resolve(argv: list[str]) -> dict[str, Any]:
         arguments.resolve_once()
         arguments.check_server_args()
         resolved = arguments.resolved_dict()
+        shown = {name: resolved.get(name) for name in SHOWN}
+        if Path(os.environ.get("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "")).is_file():
+            from sglang.srt.mem_cache.storage.mooncake_store.mooncake_store import MooncakeStoreConfig
+
+            shown["store"] = vars(MooncakeStoreConfig.from_file())
     except SystemExit as error:
         return {"error": f"argparse: exit {error.code}", "resolved": {}}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}", "resolved": {}}
-    return {"error": None, "resolved": {name: resolved.get(name) for name in SHOWN}}
+    return {"error": None, "resolved": shown}
 
 
 def main() -> None:

@@ -12,14 +12,16 @@ import pytest
 from tests.machine import seconds
 from warmroute_backend.launch.affinity import Affinity
 from warmroute_backend.launch.fast_start import fast_start
-from warmroute_backend.plan.argv import LAUNCH, argv, environment
+from warmroute_backend.plan.argv import LAUNCH, argv, environment, mooncake_file
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.deployment import Plan, PlannedEngine, Site
+from warmroute_backend.plan.files.proxy import mooncake_configs
 from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.memory import default_fraction
 from warmroute_backend.plan.models import MODELS, known_model
 from warmroute_backend.plan.request import PlanRequest
 from warmroute_backend.plan.speed import overlaps
+from warmroute_backend.plan.tiers import engine_segment_bytes
 from warmroute_backend.sglang import installation
 
 RESOLVE = Path(__file__).with_name("resolve.py")
@@ -90,6 +92,8 @@ WANTED = [
 """MI300X is not among them: SGLang asks for ROCm's own libraries while it resolves."""
 
 
+STORE_DISK_GB = 8000
+
 DIVISION = (
     "tp_size", "attn_dp_size", "ep_size", "page_size", "pp_size", "moe_a2a_backend", "ep_num_redundant_experts",
     "enable_two_batch_overlap",
@@ -103,6 +107,8 @@ class Case(NamedTuple):
     plan: Plan
     engine: PlannedEngine
     argv: list[str]
+    store: str
+    """The file of the Mooncake store, where its engine has one."""
 
 
 class Outcome(NamedTuple):
@@ -123,14 +129,18 @@ def cases(folder: Path) -> Iterator[Case]:
         model = folder / name
         model.mkdir(exist_ok=True)
         (model / "config.json").write_text(json.dumps(MODELS[name].config))
-        request = PlanRequest(known_model(name), parse_cluster(gpus), site=Site(str(model)), **options)
-        plan = make_plan(request)
+        disk_gb = STORE_DISK_GB if options.get("storage") == "mooncake" else 0
+        site = Site(str(model), store_disk_gb=disk_gb)
+        plan = make_plan(PlanRequest(known_model(name), parse_cluster(gpus), site=site, **options))
+        for file, config in mooncake_configs(plan).items():
+            (model / f"{number}-{file}").write_text(json.dumps(config))
         for engine in plan.engines:
             for rank in sorted({0, engine.nodes - 1}):
                 command = argv(plan, engine, rank)[len(LAUNCH) :]
                 if "--speculative-draft-model-path" in command:
                     command[command.index("--speculative-draft-model-path") + 1] = str(folder / "draft")
-                yield Case(f"{number} {name} {gpus} {options} {engine.name}/{rank}", plan, engine, command)
+                store = str(model / f"{number}-{mooncake_file(engine)}")
+                yield Case(f"{number} {name} {gpus} {options} {engine.name}/{rank}", plan, engine, command, store)
 
 
 def run(given: list[Case]) -> list[Outcome]:
@@ -139,7 +149,7 @@ def run(given: list[Case]) -> list[Outcome]:
     asked = [
         {
             "argv": case.argv,
-            "environment": environment(case.plan, case.engine),
+            "environment": environment(case.plan, case.engine) | {"SGLANG_HICACHE_MOONCAKE_CONFIG_PATH": case.store},
             "gpu": {
                 "name": f"NVIDIA {case.plan.cluster.gpu.name}",
                 "memory_mib": case.plan.cluster.gpu.memory_mib,
@@ -218,6 +228,18 @@ def test_every_command_line_is_parsed_and_resolved(outcomes: list[Outcome]) -> N
     sound = of(outcomes, "sound")
     assert len(sound) > len(WANTED)
     assert [f"{each.case.name}: {each.error}" for each in sound if each.error is not None] == []
+
+
+def test_the_stores_files_are_read_as_the_plan_means_them(outcomes: list[Outcome]) -> None:
+    stored = [each for each in of(outcomes, "sound") if each.case.engine.storage == "mooncake"]
+    on_disk = 0
+    for case, _, resolved in stored:
+        plan, store = case.plan, resolved["store"]
+        assert store["global_segment_size"] == engine_segment_bytes(plan, case.engine)
+        assert store["local_hostname"] == plan.site.host(case.engine.node)
+        assert store["enable_ssd_offload"] == (plan.site.store_disk_gb > 0)
+        on_disk += store["enable_ssd_offload"] and store["ssd_offload_path"].endswith(f"/mooncake/{case.engine.name}")
+    assert len(stored) > on_disk >= 2
 
 
 def test_what_is_resolved_is_what_the_plan_says(outcomes: list[Outcome]) -> None:

@@ -159,6 +159,14 @@ def test_a_disk_that_is_slower_than_the_gpus(node: Machine) -> None:
     assert finding.level is Level.OK
 
 
+@pytest.mark.parametrize(("room_gb", "level"), [(7_900, Level.PROBLEM), (8_000, Level.OK)])
+def test_a_disk_has_room_for_the_store(node: Machine, room_gb: int, level: Level) -> None:
+    machine = replace(node, disk=Disk("/cache", 1e12, 1e12, free_bytes=room_gb * 10**9))
+    found = [each for each in judge(machine, kind("store on disks")) if each.topic == "HiCache disk"]
+    assert found[0].level is level
+    assert ("the store may fill 8,000" in found[0].text) is (level is Level.PROBLEM)
+
+
 def with_gpu(machine: Machine, **changes: object) -> Machine:
     first = replace(GPUS.devices[0], **changes)  # type: ignore[arg-type]
     return replace(machine, gpus=replace(GPUS, devices=(first, *GPUS.devices[1:])))

@@ -173,6 +173,11 @@ def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
     assert found.read_bytes_s is not None
     assert found.read_bytes_s > 0
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mooncake" / "prefill-0").mkdir(parents=True)
+    (tmp_path / "mooncake" / "prefill-0" / "bucket").write_bytes(bytes(64 << 20))
+    assert abs(measured(tmp_path, 1 << 20).free_bytes - found.free_bytes) < 32 << 20, (
+        "the store's own files are its room"
+    )
     assert "has only" in measured(tmp_path, 1 << 60).problem
 
 

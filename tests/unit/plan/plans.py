@@ -41,6 +41,11 @@ KINDS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
         {"split": (32, 72), "all_to_all": "deepep", "objective": "throughput", "context_tokens": 4500, "site": CABLED},
     ),
     "pipeline stages": ("kimi-k2-instruct", "2x8xH200", {"pp": 2, "split": (0, 0)}),
+    "store on disks": (
+        "deepseek-r1",
+        "2x8xH200",
+        {"split": (8, 8), "site": Site(ib_devices="mlx5_0", store_disk_gb=8000)},
+    ),
     "files": ("qwen3-coder-480b", "8xB200", {"storage": "file"}),
 }
 

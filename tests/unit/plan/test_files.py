@@ -16,7 +16,7 @@ from tests.machine import seconds
 from tests.unit.plan.leader_worker_set import REQUIRED, wrong
 from tests.unit.plan.plans import KINDS, kind
 
-from warmroute_backend.plan.argv import argv
+from warmroute_backend.plan.argv import argv, mooncake_file
 from warmroute_backend.plan.files import deployment_files
 from warmroute_backend.plan.page import page
 from warmroute_proxy.server.base.config_file import load_config
@@ -111,6 +111,26 @@ def test_engines_start_after_the_stores_master_and_decode_after_prefill() -> Non
     assert [each["command"][-2:] for each in prefill] == [[address, "50051"]]
     assert [each["command"][-2] for each in decode] == [address, "prefill-0.prefill.default.svc"]
     assert "initContainers" in found["kubernetes/decode.json"]["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+
+
+def test_two_pods_of_a_node_keep_the_stores_files_apart_and_the_master_knows_of_disks() -> None:
+    found = manifests("store on disks")
+    pod = found["kubernetes/prefill.json"]["spec"]["leaderWorkerTemplate"]["leaderTemplate"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "kv-files"]
+    (config,) = [
+        json.loads(text)
+        for name, text in found["kubernetes/mooncake.json"]["data"].items()
+        if {"name": "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "value": f"/etc/warmroute/{name}"} in container["env"]
+    ]
+    assert config["ssd_offload_path"].startswith(mount["mountPath"])
+    assert mount["subPathExpr"] == "$(POD_NAME)"
+    assert {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
+    master = found["kubernetes/mooncake-master.json"]["spec"]["template"]["spec"]["containers"][0]
+    unit = files("store on disks")["systemd/mooncake-master.service"]
+    assert "--enable_offload=true" in master["command"]
+    assert "--enable_offload=true" in unit
+    assert "--enable_offload" not in files("over nodes")["systemd/mooncake-master.service"]
 
 
 def test_what_an_init_container_runs_ends_when_the_port_answers() -> None:
@@ -217,7 +237,7 @@ def test_a_unit_passes_values_as_they_are() -> None:
 def test_host_memory_is_divided_between_hicache_and_the_store() -> None:
     made = kind("over nodes")
     engine = made.engines[0]
-    config = json.loads(files("over nodes")[f"mooncake-tp{engine.shape.attention_tp}.json"])
+    config = json.loads(files("over nodes")[mooncake_file(engine)])
     segments = config["global_segment_size"] // engine.shape.attention_tp * 8  # SGLang's rule: `mooncake_store.py:446`
     assert engine.hicache is not None
     assert engine.hicache.size_gb * 8 * 1e9 + segments <= 0.8 * made.cluster.gpu.host_memory_gib * 2**30

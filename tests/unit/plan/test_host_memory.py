@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from tests.unit.plan.plans import request
 
-from warmroute_backend.plan.argv import argv, mooncake_file
+from warmroute_backend.plan.argv import argv, environment, mooncake_file
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import make_plan
-from warmroute_backend.plan.deployment import Plan, PlannedEngine
+from warmroute_backend.plan.deployment import Plan, PlannedEngine, Site
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.files.bundle import deployment_files
 from warmroute_backend.plan.models import MODELS, known_model, names_of
 from warmroute_backend.plan.speculation import draft_of
 from warmroute_backend.plan.tiers import RESERVE_GIB, rank_segment_bytes
+from warmroute_backend.plan.words import Storage
 
 CLUSTERS: list[tuple[str, dict[str, Any]]] = [
     ("8xH200", {}),
@@ -24,6 +25,7 @@ CLUSTERS: list[tuple[str, dict[str, Any]]] = [
     ("8xH100", {"split": (4, 4), "storage": "mooncake"}),
     ("2x8xH200", {"objective": "throughput"}),
     ("2x8xH200", {"split": (8, 8)}),
+    ("2x8xH200", {"split": (8, 8), "site": Site(store_disk_gb=8000)}),
     ("2x8xH200", {"attention_dp": 8, "storage": "mooncake"}),
     ("4x8xB200", {"split": (8, 24)}),
     ("2x8xH200", {"split": (0, 0), "pp": 2, "storage": "mooncake"}),
@@ -32,10 +34,11 @@ CLUSTERS: list[tuple[str, dict[str, Any]]] = [
 
 
 def pinned_bytes(made: Plan, files: dict[str, str], engine: PlannedEngine) -> float:
-    """Of each rank: `--hicache-size` in 1e9 bytes, twice the GPU's pool where decode offload has no size, and its part
-    of the engine's segment (`mooncake_store.py:446`)."""
+    """Of each rank: `--hicache-size` in 1e9 bytes, twice the GPU's pool where decode offload has no size, its part of
+    the engine's segment (`mooncake_store.py:446`), and what goes through memory to the store's disk."""
     name = engine.name if engine.nodes == 1 else f"{engine.name}-node0"
-    command = json.loads(files[f"processes/{name}.json"])["argv"]
+    process = json.loads(files[f"processes/{name}.json"])
+    command = process["argv"]
     found = 0.0
     if "--hicache-size" in command:
         found += int(command[command.index("--hicache-size") + 1]) * 1e9
@@ -46,6 +49,7 @@ def pinned_bytes(made: Plan, files: dict[str, str], engine: PlannedEngine) -> fl
     if engine.storage == "mooncake":
         segment = json.loads(files[mooncake_file(engine)])["global_segment_size"]
         found += segment // (engine.shape.tp // engine.shape.attention_dp * engine.shape.pp)
+        found += int(process["environment"].get("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES", 0))
     return found
 
 
@@ -74,9 +78,40 @@ def test_each_rank_gives_its_part_of_the_store_whatever_the_stages_are(options: 
     assert segment // ranks == rank_segment_bytes(made)
 
 
-def test_engines_with_other_stages_have_other_segments_and_files() -> None:
-    made = make_plan(request("deepseek-r1", "4x8xH200", pp=2, split=(16, 16)))
-    assert mooncake_file(made.of("prefill")[0]) != mooncake_file(made.of("decode")[0])
+def test_ranks_of_a_node_fill_no_more_of_its_disk_than_the_site_gives_and_no_two_engines_share_a_folder() -> None:
+    """SGLang makes a folder of each rank below the engine's (`mooncake_store.py:554`)."""
+    for split in ((0, 0), (8, 8)):
+        made = make_plan(request("gpt-oss-120b", "2x8xH200", tp=2, split=split, site=Site(store_disk_gb=8000)))
+        files = deployment_files(made, "it", "")
+        stored = [engine for engine in made.engines if engine.storage == "mooncake"]
+        for node in range(2):
+            here = [engine for engine in stored if engine.node == node]
+            limits = [environment(made, engine)["MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES"] for engine in here]
+            assert sum(int(limit) * 2 for limit in limits) <= 8000 * 10**9
+        folders = [json.loads(files[mooncake_file(engine)])["ssd_offload_path"] for engine in stored]
+        assert len(set(folders)) == len(stored) >= 4
+
+
+@pytest.mark.parametrize(
+    ("site", "storage", "problem"),
+    [
+        ({"store_disk_gb": 8000}, "none", "which no engine has"),
+        ({"store_disk_gb": 7}, "mooncake", "at least 1 for each of a node's 8 GPUs"),
+        ({"store_disk_gb": -1}, "mooncake", "at least 1 for each"),
+        ({"store_disk_gb": 8000, "storage_dir": "cache"}, "mooncake", "an absolute path"),
+        ({"store_disk_gb": 8000, "storage_dir": "/nvme/../cache"}, "mooncake", "without '..'"),
+    ],
+)
+def test_a_disk_that_the_store_cannot_use(site: dict[str, Any], storage: Storage, problem: str) -> None:
+    made = make_plan(request("deepseek-r1", "2x8xH200", split=(0, 0)))
+    engines = tuple(replace(engine, storage=storage) for engine in made.engines)
+    found = problems(replace(made, engines=engines, site=replace(made.site, **site)))
+    assert [each for each in found if problem in each], found
+
+
+def test_a_disk_for_a_store_that_the_plan_does_not_have_is_refused() -> None:
+    with pytest.raises(PlanError, match="--store-disk-gb is of the Mooncake store"):
+        make_plan(request("deepseek-r1", "8xH200", site=Site(store_disk_gb=8000)))
 
 
 def test_deepseek_v4_sizes_its_host_pool_by_a_ratio() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.argv import CONFIG_FOLDER, argv, environment
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
-from warmroute_backend.plan.files.proxy import MASTER, MASTER_PORT, mooncake_configs, pod_host
+from warmroute_backend.plan.files.proxy import MASTER, MASTER_PORT, master_command, mooncake_configs, pod_host
 
 Manifest = dict[str, Any]
 
@@ -99,21 +99,24 @@ def _pod(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
     }
 
 
+_FILES: Final = "kv-files"
+
+
 def _folders(plan: Plan, engine: PlannedEngine) -> dict[str, str]:
     """Volume name -> folder of the node, which the pod sees at the same path."""
     site = plan.site
     found = {"cache": site.cache_dir}
     if site.model_path:
         found["models"] = site.model_path
-    if engine.storage == "file":
-        found["kv-files"] = site.storage_dir
+    if plan.keeps_files(engine):
+        found[_FILES] = site.storage_dir
     if _needs_rdma(plan, engine) and not site.rdma_resource:
         found["infiniband"] = "/dev/infiniband"
     return found
 
 
 def _folder(name: str, path: str) -> Manifest:
-    kind = "DirectoryOrCreate" if name in {"cache", "kv-files"} else "Directory"
+    kind = "DirectoryOrCreate" if name in {"cache", _FILES} else "Directory"
     return {"name": name, "hostPath": {"path": path, "type": kind}}
 
 
@@ -155,6 +158,9 @@ def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]  # noqa: S108
     mounts += [{"name": name, "mountPath": path} for name, path in _folders(plan, engine).items()]
     if engine.storage == "mooncake":
+        for mount in mounts:  # two pods of a node have the same engine's name, and a store's folder is of one
+            if mount["name"] == _FILES:
+                mount["subPathExpr"] = "$(POD_NAME)"
         mounts.append({"name": "mooncake", "mountPath": CONFIG_FOLDER})
     resources = {resource: gpus}
     security: Manifest = {"capabilities": {"add": ["IPC_LOCK"]}}
@@ -202,6 +208,7 @@ def _env(plan: Plan, engine: PlannedEngine) -> list[Manifest]:
     if engine.storage == "mooncake":
         address = {"fieldRef": {"fieldPath": "status.podIP"}}
         found.append({"name": "MOONCAKE_LOCAL_HOSTNAME", "valueFrom": address})
+        found.append({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
     return found
 
 
@@ -261,12 +268,11 @@ def _mooncake(plan: Plan) -> Manifest:
 
 def _master(plan: Plan) -> Manifest:
     """One pod. After a restart engines register their KV with it again."""
-    command = ["mooncake_master", "--port", str(MASTER_PORT), "--eviction_high_watermark_ratio=0.95"]
     port = {"tcpSocket": {"port": MASTER_PORT}, "periodSeconds": PROBE_S}
     container = {
         "name": "master",
         "image": plan.site.image,
-        "command": command,
+        "command": master_command(plan),
         "ports": [{"name": "rpc", "containerPort": MASTER_PORT}],
         "readinessProbe": port,
         "livenessProbe": {**port, "failureThreshold": 6},

@@ -14,6 +14,8 @@ from warmroute_backend.plan.tiers import engine_segment_bytes
 
 REGION: Final = "here"
 MASTER: Final = "mooncake-master"
+STORE: Final = "mooncake"
+"""Below the storage folder, that of the store."""
 MASTER_PORT: Final = 50051
 STATE_DIR: Final = "/var/lib/warmroute"
 _HEAD: Final = f"""# The proxy of this plan. Set prices and tenants (`warmroute key`), then:
@@ -86,15 +88,17 @@ def pod_host(plan: Plan, engine: PlannedEngine, number: int) -> str:
 
 def mooncake_configs(plan: Plan, *, in_pods: bool = False) -> dict[str, dict[str, Any]]:
     """File name -> what `SGLANG_HICACHE_MOONCAKE_CONFIG_PATH` names. The host's name comes from
-    `MOONCAKE_LOCAL_HOSTNAME`, so one file serves all nodes, and all engines with the same attention groups.
+    `MOONCAKE_LOCAL_HOSTNAME`, so one file serves all nodes of an engine. All pods of a role have the first one's.
     """
     stored = [engine for engine in plan.engines if engine.storage == "mooncake"]
+    if in_pods:
+        stored = [engine for engine in stored if engine is plan.of(engine.role)[0]]
     master = f"{MASTER}.{plan.site.namespace}.svc" if in_pods else plan.site.host(0)
     return {mooncake_file(engine): _mooncake(plan, engine, master) for engine in stored}
 
 
 def _mooncake(plan: Plan, engine: PlannedEngine, master: str) -> dict[str, Any]:
-    return {
+    found: dict[str, Any] = {
         "master_server_address": f"{master}:{MASTER_PORT}",
         "metadata_server": "P2PHANDSHAKE",
         "protocol": "rdma",
@@ -102,3 +106,12 @@ def _mooncake(plan: Plan, engine: PlannedEngine, master: str) -> dict[str, Any]:
         "global_segment_size": engine_segment_bytes(plan, engine),
         "check_server": True,
     }
+    if plan.site.store_disk_gb:
+        found |= {"enable_ssd_offload": True, "ssd_offload_path": f"{plan.site.storage_dir}/{STORE}/{engine.name}"}
+    return found
+
+
+def master_command(plan: Plan, program: str = "mooncake_master") -> list[str]:
+    """The Mooncake master's command line. With a disk, what is stored in memory is written there at once."""
+    command = [program, "--port", str(MASTER_PORT), "--eviction_high_watermark_ratio=0.95"]
+    return [*command, "--enable_offload=true"] if plan.site.store_disk_gb else command

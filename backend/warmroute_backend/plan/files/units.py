@@ -11,7 +11,7 @@ from typing import Final
 
 from warmroute_backend.plan.argv import argv, environment
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
-from warmroute_backend.plan.files.proxy import MASTER_PORT, STATE_DIR
+from warmroute_backend.plan.files.proxy import STATE_DIR, master_command
 
 START_S: Final = 3600
 STOP_S: Final = 900
@@ -71,12 +71,7 @@ def units(plan: Plan) -> dict[str, str]:
     if any(engine.storage == "mooncake" for engine in plan.engines):
         found["mooncake-master.service"] = _plain(
             "Mooncake master, which knows where the shared KV lies",
-            [
-                f"{plan.site.python.rpartition('/')[0]}/mooncake_master",
-                "--port",
-                str(MASTER_PORT),
-                "--eviction_high_watermark_ratio=0.95",
-            ],
+            master_command(plan, f"{plan.site.python.rpartition('/')[0]}/mooncake_master"),
             plan.site.user,
             ("WorkingDirectory=/etc/warmroute", "TimeoutStopSec=60", "LimitNOFILE=1048576"),
         )
@@ -93,7 +88,7 @@ def _engine(plan: Plan, engine: PlannedEngine, rank: int) -> str:
     variables = environment(plan, engine)
     if "MOONCAKE_LOCAL_HOSTNAME" in variables:
         variables["MOONCAKE_LOCAL_HOSTNAME"] = host
-    if engine.storage == "file" and f"{plan.site.storage_dir}/".startswith(f"{STATE_DIR}/"):
+    if plan.keeps_files(engine) and f"{plan.site.storage_dir}/".startswith(f"{STATE_DIR}/"):
         lines += ["StateDirectory=warmroute", "StateDirectoryMode=0700"]
     lines += [f"Environment={_quoted(f'{name}={value}')}" for name, value in variables.items()]
     command = [plan.site.python, *argv(plan, engine, rank)[1:]]
