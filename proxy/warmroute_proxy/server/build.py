@@ -170,7 +170,7 @@ class Proxy:
         ]
         prices, access = self.stores.prices, self.stores.access
         reloads = Reloads(running, self.live, state_dir, membership, appliers, prices, self.metrics, access)
-        secret_files = SecretFiles(membership, self.stores)
+        secret_files = SecretFiles(membership, self.stores, self.tracing)
         return ReloadOrders(reloads, source, state_dir, self.peer_processes, secret_files)
 
     def readiness(self, orders: ReloadOrders) -> Readiness:

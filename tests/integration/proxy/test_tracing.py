@@ -287,6 +287,30 @@ class TestAnEngine:
         finally:
             proxy.stop()
 
+    def test_is_traced_with_the_headers_that_their_file_has_now(
+        self, scripted: ScriptedEngine, tmp_path: Path
+    ) -> None:
+        guarded, file = OtlpReceiver(), tmp_path / "headers"
+        file.write_text("authorization: Bearer first\n")
+        proxy = ProxyProcess(
+            tmp_path / "p", [scripted.toml()], extra="watch_config = true",
+            limits=tracing(guarded.url, headers_file=str(file)),
+        )  # fmt: skip
+        try:
+            proxy.start()
+            for key in ("first", "second", "second"):
+
+                def sent(key: str = key) -> bool:
+                    assert ask(proxy, "hello").status_code == 200
+                    return bool(guarded.headers) and guarded.headers[-1]["authorization"] == f"Bearer {key}"
+
+                until(sent, f"a batch with the {key} key")
+                file.write_text("no headers" if key == "second" else "authorization: Bearer second\n")
+            assert {each["authorization"] for each in guarded.headers} == {"Bearer first", "Bearer second"}
+        finally:
+            proxy.stop()
+            guarded.stop()
+
     def test_is_served_as_before_where_the_collector_is_away_or_refuses(
         self, scripted: ScriptedEngine, tmp_path: Path
     ) -> None:

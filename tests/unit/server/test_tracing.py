@@ -167,7 +167,7 @@ class Stuck:
 
 def test_what_does_not_fit_into_the_queue_is_dropped_and_counted_and_nothing_waits() -> None:
     stuck, metrics = Stuck(), Metrics()
-    tracing = Tracing(TracingConfig("http://x", queue_requests=64), "east", KEY, metrics, lambda: 1.0, lambda: stuck)
+    tracing = Tracing(TracingConfig("http://x", queue_requests=64), "east", KEY, metrics, lambda: 1.0, lambda _: stuck)
     tracing.ended(FINISHED)
     assert stuck.began.wait(30)
     for _ in range(70):

@@ -102,11 +102,14 @@ def load_headers(file: Path | None) -> dict[str, str]:
     if file is None:
         return {}
     try:
-        lines = [line for line in file.read_text("ascii").splitlines() if line.strip()]
+        text = read_regular(file, _MAX_FILE_BYTES).decode("ascii")
+        lines = [line for line in text.splitlines() if line.strip()]
     except OSError as error:
         raise SecretError(f"cannot read the headers in {file}: {error.strerror}") from None
     except UnicodeDecodeError:
         lines = [""]
+    except ValueError as error:
+        raise SecretError(f"cannot read the headers in {file}: {error}") from None
     pairs = [tuple(piece.strip() for piece in line.split(":", 1)) for line in lines]
     if not all(len(pair) == 2 and pair[0] and " " not in pair[0] for pair in pairs):
         raise SecretError(f"{file} holds no headers: one a line, written name: value, in ASCII")

@@ -12,12 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import TracingConfig
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.base.secrets import load_headers
+from warmroute_proxy.server.base.secrets import SecretError, load_headers
 from warmroute_proxy.server.tracing.context import Sampler
 from warmroute_proxy.server.tracing.finished import Finished
 
@@ -51,10 +52,10 @@ class Tracing:
         key: bytes,
         metrics: Metrics,
         clock: Callable[[], float],
-        make_exporter: Callable[[], Exporter] | None = None,
+        make_exporter: Callable[[dict[str, str]], Exporter] | None = None,
     ) -> None:
-        """`key`: decides which trace ids are sampled. `make_exporter`: None for OTLP over HTTP. It is called in the
-        thread. Raises: SecretError.
+        """`key`: decides which trace ids are sampled. `make_exporter` of the collector's headers: None for OTLP over
+        HTTP. It is called in the thread. Raises: SecretError.
         """
         follow = config.follow_clients
         bits = random.Random().getrandbits  # noqa: S311 - ids of spans are no secrets, and a system call is dear
@@ -63,8 +64,8 @@ class Tracing:
         self._metrics = metrics
         self._config = config
         self._region = region
-        headers = load_headers(config.headers_file)
-        self._make_exporter = make_exporter or partial(_otlp, config, headers)
+        self._headers = load_headers(config.headers_file)
+        self._make_exporter = make_exporter or partial(_Otlp, config)
         self._queue: deque[Finished] = deque()
         self._more = threading.Event()
         self._closed = False
@@ -93,6 +94,22 @@ class Tracing:
         if len(self._queue) >= MAX_BATCH:
             self._more.set()
 
+    @property
+    def headers_file(self) -> Path | None:
+        """Where the collector's headers are."""
+        return self._config.headers_file
+
+    def read_headers(self) -> None:
+        """Read the collector's headers again, for the next batch; those that cannot be read stay as they were."""
+        try:
+            headers = load_headers(self.headers_file)
+        except SecretError as error:
+            _LOG.error("the headers of the collector stay as they were: %s", error)
+            return
+        if headers != self._headers:
+            _LOG.info("the collector gets other headers")
+            self._headers = headers
+
     def close(self) -> None:
         """Export what waits, for `CLOSE_S` at most."""
         self._closed = True
@@ -113,7 +130,8 @@ class Tracing:
     def _export_all(self) -> None:
         from warmroute_proxy.server.tracing.spans import Spans
 
-        exporter = self._exporter = self._make_exporter()
+        headers = self._headers
+        exporter = self._exporter = self._make_exporter(headers)
         spans = Spans(self._config.service_name, self._region, self.sampler.span_id)
         was_away = False
         while not (self._closed and not self._queue):
@@ -123,6 +141,10 @@ class Tracing:
             batch = [self._queue.popleft() for _ in range(min(MAX_BATCH, len(self._queue)))]
             if not batch:
                 continue
+            if self._headers is not headers:
+                exporter.close()
+                headers = self._headers
+                exporter = self._exporter = self._make_exporter(headers)
             taken = exporter.export([span for each in batch for span in spans.of(each)])
             counter = self._exported if taken else self._failed
             counter[0] += len(batch)
@@ -149,7 +171,3 @@ class _Otlp:
 
     def close(self) -> None:
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
-
-
-def _otlp(config: TracingConfig, headers: dict[str, str]) -> Exporter:
-    return _Otlp(config, headers)
