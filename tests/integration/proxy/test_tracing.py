@@ -287,9 +287,7 @@ class TestAnEngine:
         finally:
             proxy.stop()
 
-    def test_is_traced_with_the_headers_that_their_file_has_now(
-        self, scripted: ScriptedEngine, tmp_path: Path
-    ) -> None:
+    def test_is_traced_with_the_headers_that_their_file_has_now(self, scripted: ScriptedEngine, tmp_path: Path) -> None:
         guarded, file = OtlpReceiver(), tmp_path / "headers"
         file.write_text("authorization: Bearer first\n")
         proxy = ProxyProcess(

@@ -1,4 +1,4 @@
-"""The files of secrets that may be replaced while a proxy runs: addresses of stores, keys of engines, and headers for the
+"""The files of secrets that may be replaced while a proxy runs: addresses of stores, keys of engines, headers for the
 collector of traces.
 
 They are read again with each order to reload, and where the config is watched, when they change. No request waits for
