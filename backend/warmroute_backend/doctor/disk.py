@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +38,12 @@ def measured(folder: Path, size_bytes: int = SIZE_BYTES) -> Disk:
 
 def _taken(folder: Path) -> int:
     """Bytes that the files below a folder have on their disk."""
-    files = (Path(root) / name for root, _, names in os.walk(folder) for name in names)
-    return sum(path.lstat().st_blocks * 512 for path in files)
+    taken = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # a store that runs deletes files
+                taken += (Path(root) / name).lstat().st_blocks * 512
+    return taken
 
 
 def _write(descriptor: int, size_bytes: int) -> tuple[int, float]:
