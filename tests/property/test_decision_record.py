@@ -33,7 +33,11 @@ WORKERS = [
 IDS = [worker.id for worker in WORKERS]
 REGIONS = ["west", "north"]
 
-OPS = ["turn"] * 6 + ["end"] * 4 + ["token", "progress", "fail", "up", "peer", "drain", "restart", "remove", "add"]
+OPS = (
+    ["turn"] * 6
+    + ["end"] * 4
+    + ["token", "progress", "fail", "up", "peer", "suspect", "drain", "restart", "remove", "add"]
+)
 OPS += ["loads", "stored", "removed", "cleared"]
 operation = st.tuples(st.sampled_from(OPS), st.integers(0, 11), st.integers(0, 3))
 ops = st.lists(operation, max_size=60)
@@ -85,6 +89,7 @@ class Driver:
             told: dict[str, Any] = {
                 "up": lambda: router.set_up(worker, variant > 0),
                 "peer": lambda: router.set_peer_up(REGIONS[number % 2], up=variant > 0),
+                "suspect": lambda: router.suspect_peer(REGIONS[number % 2]),
                 "drain": lambda: router.set_draining(worker, variant == 0),
                 "restart": lambda: router.worker_restarted(worker),
                 "remove": lambda: router.remove_worker(worker),

@@ -48,6 +48,7 @@ READ_ONLY = frozenset(
         "has_capacity_at",
         "is_full",
         "last_settled",
+        "may_forward",
         "next_end_s",
         "running",
         "snapshot",
@@ -105,6 +106,7 @@ def traffic(router: Router) -> list[object]:
         router.first_token(ticket, now + 0.6)  # late news of a turn that ended
         if number == 10:
             router.set_up("a0", True)
+            router.suspect_peer("west")
             router.set_peer_up("west", True)
         if number == 20:
             router.observe_loads("a2", EngineLoads(1, 400, 900, 5000, 900_000), now)

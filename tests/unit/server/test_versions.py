@@ -15,10 +15,13 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.http_answers import listening
 from tests.subjects.proxy_messages import BODY_SHA256, CHANGES, SIGNED_AT_S, announcements, forwards, tokens
+from tests.subjects.routing import routing_of
 
 from warmroute.contract.changes import NO_CHANGES, Changes
-from warmroute_proxy.core.placement.fleet import Peer
+from warmroute_proxy.core.placement.choices import NoWorker
+from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.regions import forward_claim
 from warmroute_proxy.server.regions.announcements import Announcement
@@ -228,4 +231,35 @@ async def test_one_missed_probe_ends_nothing_that_is_under_way() -> None:
             seen.append(("west" in peers.down, peers.gone("west")))
         assert seen == [(False, False), (True, False), (False, False), (True, False), (True, True), (False, False)]
         assert peers.silent == set()
+        peers.close()
+
+
+async def test_one_probe_without_an_answer_refuses_nobody_whom_no_other_region_may_serve() -> None:
+    """The second one does, and so does an answer of another proxy at that address."""
+    answers, region = True, "west"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if answers:
+            body = json.dumps({"region": region}).encode()
+            writer.write(f"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+
+    def goes_to(router: Router, allowed: frozenset[str] | None) -> str:
+        routing = routing_of(Chain([1], [4000]), allowed_regions=allowed)
+        try:
+            return router.place(routing, 0.0).region
+        except NoWorker:
+            return ""
+
+    async with listening(answer) as url:
+        peers = Peers({"west": url}, 2.0, asyncio.get_running_loop().time, forwards())
+        router = Router("east", [Worker("a", "a", 0, "aggregated")], [Peer("west", 0.0)])
+        router.set_peer_up("west", up=False)  # as a proxy begins
+        seen = []
+        for answers, region in ((False, "west"), (True, "west"), (False, "west"), (False, "west"),  # noqa: B007
+                                (True, "west"), (True, "north")):  # fmt: skip
+            await peers.probe("west", router)
+            seen.append(goes_to(router, frozenset({"west"})))
+            assert goes_to(router, frozenset({"west", "east"})) == "east"
+        assert seen == ["", "west", "west", "", "west", ""]
         peers.close()

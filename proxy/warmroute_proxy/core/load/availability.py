@@ -20,10 +20,10 @@ class Changes:
 
 class Availability:
     """The state of one worker. `ready`: up, not draining, breaker closed; true of almost all workers at almost all
-    times.
+    times. `suspect`: of a peer region that is down, only its last probe got no answer.
     """
 
-    __slots__ = ("_changes", "breaker", "draining", "ready", "up")
+    __slots__ = ("_changes", "breaker", "draining", "ready", "suspect", "up")
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
@@ -31,6 +31,11 @@ class Availability:
         self.up = True
         self.draining = False
         self.ready = True
+        self.suspect = False
+
+    def is_last_resort(self, now_s: float) -> bool:
+        """Whether a request that no other can serve may be sent here."""
+        return self.suspect and not self.draining and self.breaker.allows(now_s)
 
     def is_usable(self, now_s: float) -> bool:
         """Whether new requests may be sent here."""
@@ -46,7 +51,8 @@ class Availability:
 
     def set_health(self, *, up: bool | None = None, draining: bool | None = None) -> None:
         """Apply the result of a probe or the order of an operator; None leaves a value as it is."""
-        self.up = self.up if up is None else up
+        if up is not None:
+            self.up, self.suspect = up, False
         self.draining = self.draining if draining is None else draining
         self._refresh()
 

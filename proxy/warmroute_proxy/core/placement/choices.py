@@ -181,9 +181,10 @@ class Choices:
             if not decode_workers and self.split:
                 cache_workers = tuple([worker for worker in cache_workers if worker.role == "aggregated"])
         if routing.may_forward and self.peers:
-            peers = _usable(self.peers, now_s, exclude)
-            if allowed is not None:
-                peers = tuple([peer for peer in peers if peer.region in allowed])
+            within = self.peers if allowed is None else tuple([peer for peer in self.peers if peer.region in allowed])
+            peers = _usable(within, now_s, exclude)
+            if not peers and not cache_workers:
+                peers = _suspect(within, now_s, exclude)
         if not cache_workers and not peers:
             raise NoWorker(routing.model, served=bool(self.cache_workers or self.peers))
         if len(cache_workers) == len(self.cache_workers) and len(decode_workers) == len(
@@ -202,6 +203,11 @@ class Choices:
                 self.region, self.cache_workers, self.decode_workers, (), self._changes, self.known_peers
             )
         return self._alone
+
+
+def _suspect(peers: tuple[WorkerState, ...], now_s: float, exclude: frozenset[str]) -> tuple[WorkerState, ...]:
+    """One lost probe does not refuse what nothing else may serve."""
+    return tuple([peer for peer in peers if peer.load.availability.is_last_resort(now_s) and peer.id not in exclude])
 
 
 def _usable(workers: tuple[WorkerState, ...], now_s: float, exclude: frozenset[str]) -> tuple[WorkerState, ...]:

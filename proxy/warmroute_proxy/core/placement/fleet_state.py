@@ -104,6 +104,12 @@ class Fleet:
         if worker_id in self.workers:
             self.workers[worker_id].load.availability.set_health(up=up)
 
+    def suspect(self, worker_id: str) -> None:
+        """A probe got no answer, and the one before was good."""
+        self.set_up(worker_id, False)
+        if worker_id in self.workers:
+            self.workers[worker_id].load.availability.suspect = True
+
     def ended_prefill_tokens(self, worker_id: str) -> int:
         """Tokens of all prompts that were sent to a worker and no longer wait there, since it was added."""
         worker = self.workers.get(worker_id)

@@ -286,6 +286,14 @@ class Router:
         for each in self.listeners:
             each.updated("set_peer_up", region, up)
 
+    def suspect_peer(self, region: str) -> None:
+        """The last probe of a peer region got no answer: only requests that no other may serve go there, until the next
+        one.
+        """
+        self.fleet.suspect(peer_id(region))
+        for each in self.listeners:
+            each.updated("suspect_peer", region)
+
     def ended_prefill_tokens(self, worker_id: str) -> int:
         """Tokens of all prompts that were sent to a worker and no longer wait there, since it was added."""
         return self.fleet.ended_prefill_tokens(worker_id)

@@ -45,6 +45,7 @@ FLEET_UPDATES: Final[dict[str, dict[str, Any]]] = {
     "set_draining": {"worker_id": str, "draining": bool},
     "set_up": {"worker_id": str, "up": bool},
     "set_peer_up": {"region": str, "up": bool},
+    "suspect_peer": {"region": str},
     "observe_loads": {"worker_id": str, "loads": EngineLoads, "now_s": float},
     "cache_stored": {"worker_id": str, "keys": list[int], "tier": Tier},
     "cache_removed": {"worker_id": str, "keys": list[int], "tier": Tier},

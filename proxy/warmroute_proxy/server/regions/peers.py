@@ -89,7 +89,10 @@ class Peers:
         if up:
             self.rtt_s[region] = self._clock() - began_s
         self._missed[region] = 0 if up else self._missed[region] + 1
-        router.set_peer_up(region, up)
+        if status == 0 and region not in self.down:
+            router.suspect_peer(region)
+        else:
+            router.set_peer_up(region, up)
         (self.down.discard if up else self.down.add)(region)
 
     def _observe(self, region: str, ready: Mapping[str, Any]) -> None:
