@@ -49,13 +49,13 @@ class Ports:
     bootstrap: int
 
 
-def arguments(role: Role, ports: Ports, found: Installation) -> list[str]:
-    """The command of a server."""
+def arguments(role: Role, ports: Ports, found: Installation, *, tiers: bool = True) -> list[str]:
+    """The command of a server. `tiers`: a single one has HiCache."""
     command = [str(found.python), str(found.launcher), "--model-path", str(found.model)]
     command += ["--served-model-name", MODEL_NAME, "--host", HOST, "--port", str(ports.http)]
     command += ["--nccl-port", str(ports.distributed), *_cpu(), *_limits(), *_reports(ports)]
     if role == "aggregated":
-        return command + hicache()
+        return command + (hicache() if tiers else [])
     return command + (_drafts(found) if role == "speculative" else _disaggregation(role, ports))
 
 

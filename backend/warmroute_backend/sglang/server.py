@@ -67,14 +67,18 @@ class Server:
         flags: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         port: int = 0,
+        tiers: bool = True,
     ) -> None:
-        """`flags` come after the usual ones and win over them, `env` likewise; `port` 0 is any that is free."""
+        """`flags` come after the usual ones and win over them, `env` likewise; `port` 0 is any that is free. `tiers`: a
+        single server has HiCache.
+        """
         self.role = role
         self.name = name or role
         self.folder = folder
         self.log = folder / f"{self.name}.log"
         self.storage_dir = folder / f"{self.name}-storage"
         self._flags = tuple(flags)
+        self._tiers = tiers
         self._env = dict(env or {})
         self._ports = _free_ports(port)
         self._process: subprocess.Popen[bytes] | None = None
@@ -126,7 +130,7 @@ class Server:
         self.storage_dir.mkdir(parents=True, exist_ok=True)
         # A folder of its own for sockets, with a short name: addresses of local sockets have at most 107 characters.
         self._temporary = Path(tempfile.mkdtemp(prefix="sglang-"))
-        command = [*arguments(self.role, self._ports, found), *self._flags, *more_flags]
+        command = [*arguments(self.role, self._ports, found, tiers=self._tiers), *self._flags, *more_flags]
         usual = environment(self.storage_dir, self._temporary, os.getpid(), slowness())
         self._log_began = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:

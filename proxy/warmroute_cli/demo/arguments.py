@@ -15,7 +15,7 @@ def add(demo: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("embedded", "sglang"),
         default="embedded",
-        help="sglang: the real SGLang on this CPU, see scripts/sglang (%(default)s)",
+        help="sglang: the real SGLang on this CPU, also with --tight; see scripts/sglang (%(default)s)",
     )
     demo.add_argument(
         "--tight", action="store_true", help="a small fleet whose sessions need more KV than it has; under a minute"

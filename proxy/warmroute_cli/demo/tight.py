@@ -1,8 +1,8 @@
 """`warmroute demo --tight`: more sessions than a small fleet has KV for, without and with admission by working set.
 
-Each pass starts two embedded engines and a proxy of its own, and plays the same sessions, all at once: long prompts
-that no two sessions share, some turns, and a pause for tools between them. Without admission the sessions evict each
-other between their turns. With it, as many of them run as fit, and the others wait.
+Each pass starts two embedded engines, or one real SGLang on this CPU, and a proxy of its own, and plays the same
+sessions, all at once: long prompts that no two sessions share, some turns, and a pause for tools between them. Without
+admission the sessions evict each other between their turns. With it, as many of them run as fit, and the others wait.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ import httpx
 from rich.console import Console
 
 from warmroute_backend.plan.tables import table
+from warmroute_backend.sglang import Server, wait_all
+from warmroute_backend.sglang.command import MODEL_NAME
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
 from warmroute_cli.demo import report
@@ -30,8 +32,6 @@ from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_sig
 from warmroute_cli.state import locked_state
 from warmroute_proxy.server.base.secrets import key_sha256
 
-MODEL: Final = "kimi-k2.5"
-BYTES_PER_TOKEN: Final = 4
 TURN_TIMEOUT_S: Final = 300.0
 
 
@@ -49,6 +49,16 @@ class Load:
     kv_tokens: int = 200_000
     speed: float = 10.0
     seed: int = 1
+    model: str = "kimi-k2.5"
+    bytes_per_token: float = 4.0
+    """Of texts of random words."""
+
+
+ON_SGLANG: Final = Load(
+    sessions=8, first_tokens=8_000, more_tokens=300, output_tokens=8, think_s=(0.1, 0.6), engines=1, kv_tokens=32_768,
+    speed=1.0, model=MODEL_NAME, bytes_per_token=1.07,
+)  # fmt: skip
+"""The tiny model computes some thousand tokens a second, so the pool is full of other sessions' within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,7 @@ class TightFleet:
         self._wait_s = wait_s
         self._ports = ports
         self._engines: list[Child] = []
+        self._servers: list[Server] = []
         self._proxies: list[Child] = []
         self.urls: list[str] = []
         """Those of the proxies."""
@@ -106,13 +117,7 @@ class TightFleet:
     def _start(self) -> None:
         deadline_s = time.monotonic() + START_TIMEOUT_S * slowness()
         self._run_dir.mkdir(parents=True, exist_ok=True)
-        load = self._load
-        for number in range(load.engines):
-            command = [sys.executable, "-m", "warmroute_backend.engine", "--engine-id", f"a{number}", "--model", MODEL]
-            command += ["--host", "127.0.0.1", "--port", "0", "--page-size", str(PAGE_SIZE)]
-            command += ["--kv-tokens", str(load.kv_tokens), "--speed", str(load.speed), "--seed", str(load.seed)]
-            self._engines.append(Child(f"a{number}", command, self._run_dir))
-        engines = [(child.name, child.listening(deadline_s)["url"]) for child in self._engines]
+        engines = self._sglang() if self._load.model == MODEL_NAME else self._embedded(deadline_s)
         for number, port in enumerate(self._ports):
             others = [f"http://127.0.0.1:{other}" for other in self._ports if other != port]
             config = self._run_dir / f"proxy{number}.toml"
@@ -124,12 +129,30 @@ class TightFleet:
             wait_ready(child, url, deadline_s)
             self.urls.append(url)
 
+    def _embedded(self, deadline_s: float) -> list[tuple[str, str]]:
+        load = self._load
+        for number in range(load.engines):
+            command = [sys.executable, "-m", "warmroute_backend.engine", "--engine-id", f"a{number}"]
+            command += ["--model", load.model, "--host", "127.0.0.1", "--port", "0", "--page-size", str(PAGE_SIZE)]
+            command += ["--kv-tokens", str(load.kv_tokens), "--speed", str(load.speed), "--seed", str(load.seed)]
+            self._engines.append(Child(f"a{number}", command, self._run_dir))
+        return [(child.name, child.listening(deadline_s)["url"]) for child in self._engines]
+
+    def _sglang(self) -> list[tuple[str, str]]:
+        flags = ("--max-total-tokens", str(self._load.kv_tokens))
+        for number in range(self._load.engines):
+            server = Server("aggregated", self._run_dir, name=f"a{number}", flags=flags, tiers=False)
+            self._servers.append(server.start())
+        wait_all(self._servers)
+        return [(server.name, server.url) for server in self._servers]
+
     def _config(self, number: int, port: int, others: list[str], engines: list[tuple[str, str]]) -> str:
         tables = [
             table("\n[[engine]]", {"id": name, "url": url, "region": "here", "role": "aggregated"})
             for name, url in engines
         ]
         values = {
+            "model": self._load.model,
             "port": port,
             "others": others,
             "state_dir": str(self._run_dir / f"proxy{number}"),
@@ -142,11 +165,13 @@ class TightFleet:
     def _stop(self) -> None:
         stop_all(self._proxies, STOP_GRACE_S)
         stop_all(self._engines, STOP_GRACE_S)
+        for server in self._servers:
+            server.kill()
 
 
 def run(arguments: Namespace) -> int:
     """Both passes and their table; 0 where admission has computed less."""
-    load = Load(seed=arguments.seed)
+    load = replace(ON_SGLANG if arguments.engine == "sglang" else Load(), seed=arguments.seed)
     out = report.console()
     found: dict[str, Figures] = {}
     with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
@@ -166,8 +191,8 @@ def show(out: Console, load: Load, found: dict[str, Figures]) -> None:
     """The table, in 80 columns."""
     need = load.sessions * (load.first_tokens + load.more_tokens * load.turns // 2)
     out.print(
-        f"{load.sessions} sessions need about {need:,} tokens of KV; {load.engines} engines have"
-        f" {load.engines * load.kv_tokens:,}.",
+        f"{load.sessions} sessions need about {need:,} tokens of KV, and have {load.engines * load.kv_tokens:,} in"
+        f" {load.engines} engine{'s' * (load.engines > 1)}.",
         markup=False,
     )
     out.print(f"{'working set':<12}{'hit':>6}{'computed':>12}{'TTFT p50 s':>12}{'p90 s':>8}{'session s':>11}")
@@ -194,18 +219,18 @@ async def play(urls: Sequence[str], api_key: str, load: Load) -> list[ClientTurn
 async def _session(client: httpx.AsyncClient, urls: Sequence[str], load: Load, number: int) -> list[ClientTurn]:
     start_s, *pauses_s = pauses_of(load, number)
     await asyncio.sleep(start_s / load.speed)
-    messages = [{"role": "user", "content": text_of(number, 0, load.first_tokens)}]
+    messages = [{"role": "user", "content": text_of(number, 0, load.first_tokens * load.bytes_per_token)}]
     turns: list[ClientTurn] = []
     for at in range(load.turns):
         body = {
-            "model": MODEL, "messages": messages, "stream": True, "max_tokens": load.output_tokens,
+            "model": load.model, "messages": messages, "stream": True, "max_tokens": load.output_tokens,
             "stream_options": {"include_usage": True},
         }  # fmt: skip
         turn, text = await _turn(client, urls[(number + at) % len(urls)], body, number)
         turns.append(turn)
         messages += [
             {"role": "assistant", "content": text},
-            {"role": "user", "content": text_of(number, at + 1, load.more_tokens)},
+            {"role": "user", "content": text_of(number, at + 1, load.more_tokens * load.bytes_per_token)},
         ]
         await asyncio.sleep(pauses_s[at] / load.speed)
     return turns
@@ -243,10 +268,10 @@ async def _turn(client: httpx.AsyncClient, url: str, body: dict[str, Any], numbe
     )
 
 
-def text_of(session: int, turn: int, tokens: int) -> str:
-    """About so many tokens of text, which no other session has."""
+def text_of(session: int, turn: int, size: float) -> str:
+    """About so many bytes of text, which no other session has."""
     draw = random.Random(f"{session}:{turn}")  # noqa: S311 (a reproducible text, not a secret)
-    words = [f"{draw.getrandbits(28):07x}" for _ in range(tokens * BYTES_PER_TOKEN // 8)]
+    words = [f"{draw.getrandbits(28):07x}" for _ in range(round(size / 8))]
     return " ".join(words)
 
 
