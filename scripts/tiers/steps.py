@@ -14,8 +14,13 @@ COMPUTING: Final = ("tests/unit", "tests/property", "tests/simulation", "tests/f
 """Folders whose tests compute: one process, since each more would import and collect everything once more."""
 
 SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
+FULL_FOLDERS: Final = ("tests/perf", "tests/stores")
+"""Folders whose tests are all for `scripts/test full`, beside the marked ones of others."""
+
+ON_OPENAI_2: Final = "tests/integration/sdk/test_docs.py"
+"""Run by scripts/openai2; on the newest openai, tests/docs runs the same examples against a fleet."""
+
 HOSTILE: Final = "tests/hostile"
-DEPLOY: Final = "tests/deploy"
 RELEASE: Final = "tests/release"
 COMPILED: Final = "build/compiled"
 PAGE: Final = "tests/page"
@@ -68,6 +73,12 @@ def pytest(*arguments: str, processes: int = 0) -> tuple[str, ...]:
 def ignored(folders: Sequence[str]) -> tuple[str, ...]:
     """Options that leave folders out."""
     return tuple(f"--ignore={folder}" for folder in folders)
+
+
+def containing(word: str, *folders: str) -> tuple[str, ...]:
+    """The files of tests in which a word stands: to collect the others, only to leave them out, takes longer."""
+    found = (path for folder in folders for path in sorted(Path(folder).rglob("test_*.py")) if word in path.read_text())
+    return tuple(map(str, found))
 
 
 MAIN_ONLY: Final = ("-m", "not full", *ignored(APART))
@@ -124,8 +135,10 @@ def full_steps() -> tuple[Step, ...]:
         Step(wheel, ("scripts/compiled-tests", "install")),
         Step("set-up of deploy", ("scripts/deploy", "install"), after=(stores, wheel)),
     )
-    more = pytest("-m", "full", "tests", *ignored((*APART, DEPLOY, HOSTILE, RELEASE)), processes=3)
-    search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", "tests/unit", "tests/property", processes=2)
+    marked = containing("mark.full", *WAITING, *COMPUTING)
+    more = pytest("-m", "full", *FULL_FOLDERS, *marked, *ignored((*SGLANG_FOLDERS, ON_OPENAI_2)), processes=3)
+    properties = containing("hypothesis", "tests/unit", "tests/property")
+    search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", *properties, processes=2)
     of_the_proxy = (
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
         Step("soak", (PYTHON, "-m", "tests.perf", "soak", "--minutes", "6"), after=(*done, wheel), compiled=True),
