@@ -85,15 +85,16 @@ MAIN_ONLY: Final = ("-m", "not full", *ignored(APART))
 """Options that leave out what is no test of the main tier."""
 
 
-def main_tests(arguments: Sequence[str] = ()) -> tuple[Step, ...]:
-    """The tests of the main tier. Where arguments name paths, all tests of those."""
+def main_tests(arguments: Sequence[str] = (), *, searched: bool = True) -> tuple[Step, ...]:
+    """The tests of the main tier. Where arguments name paths, all tests of those. `searched`: properties are, too."""
     side_by_side = max(4, os.cpu_count() or 1)
     if any(Path(each.partition("::")[0]).exists() for each in arguments):
         return (Step("tests", pytest(*arguments, processes=side_by_side), tier=BY_FOLDER),)
     main = (*MAIN_ONLY, *arguments)
+    computing = COMPUTING if searched else (*COMPUTING, "-m", "not full and not hypothesis")
     return (
         Step("tests that wait", pytest(*main, *WAITING, processes=side_by_side), tier=BY_FOLDER),
-        Step("tests that compute", pytest(*main, *COMPUTING), tier=BY_FOLDER),
+        Step("tests that compute", pytest(*main, *computing), tier=BY_FOLDER),
     )
 
 
@@ -121,7 +122,7 @@ def main_steps(arguments: Sequence[str] = ()) -> tuple[Step, ...]:
 
 def full_steps() -> tuple[Step, ...]:
     """`scripts/test full`: set-ups beside the main tier, then three lines, since each leaves cores idle at times."""
-    main = main_steps()
+    main = (*checks(), *main_tests(searched=False))
     done = tuple(step.name for step in main)
     wheel, stores, programs = "compiled wheel", "set-up of stores", "set-up of programs"
     gateway = "set-up of a gateway"
@@ -137,7 +138,7 @@ def full_steps() -> tuple[Step, ...]:
     )
     marked = containing("mark.full", *WAITING, *COMPUTING)
     more = pytest("-m", "full", *FULL_FOLDERS, *marked, *ignored((*SGLANG_FOLDERS, ON_OPENAI_2)), processes=3)
-    properties = containing("hypothesis", "tests/unit", "tests/property")
+    properties = containing("hypothesis", *COMPUTING)
     search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", *properties, processes=2)
     of_the_proxy = (
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
