@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand."""
     words, passed = run.split(sys.argv[1:] if argv is None else argv)
     arguments = argparse.Namespace(passed=passed)
-    read_strictly(parser(), words, arguments)
+    read_strictly(parser(words[0] if words else ""), words, arguments)
     command: Command = arguments.command
     if hint := missing([name for extra in command.extras for name in NEEDED[extra]], ",".join(command.extras)):
         print(f"warmroute: {hint}", file=sys.stderr)
@@ -192,8 +192,8 @@ def _run(command: Command, arguments: argparse.Namespace) -> int:
     return code
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
+def parser(name: str = "") -> argparse.ArgumentParser:
+    """The command line: of the subcommand of this name, or of all where it is none's."""
     found = argparse.ArgumentParser(
         prog="warmroute",
         description="Route agent turns to the engines that have their KV cache.",
@@ -202,7 +202,8 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--version", action="version", version=f"warmroute {__version__} ({BUILD})")
     commands = found.add_subparsers(required=True, metavar="COMMAND", help="a command from the list below")
-    for command in (each for group in COMMANDS.values() for each in group):
+    known = [each for group in COMMANDS.values() for each in group]
+    for command in [each for each in known if each.name == name] or known:
         # Without `help`, argparse does not list it: `_by_purpose` does.
         one = commands.add_parser(
             command.name,

@@ -1,11 +1,13 @@
 """What pytest tells a run while it goes on: a plugin that writes one line for each test, and who reads it.
 
-The plugin is `-p scripts.tiers.counting`. It does nothing unless `WARMROUTE_TEST_COUNTS` names a file.
+The plugin is `-p scripts.tiers.counting`. It does nothing unless `WARMROUTE_TEST_COUNTS` names a file. The file is also
+the lock by which workers take turns to compile.
 """
 
+import fcntl
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
@@ -102,6 +104,17 @@ class _Writer:
 def folder_of(nodeid: str) -> str:
     """`unit` of `tests/unit/core/test_x.py::test_y`."""
     return nodeid.split("/")[1]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """One of xdist's workers collects first: on a fresh clone it compiles what the others then read."""
+    path, worker = os.environ.get(FILE_SETTING), os.environ.get("PYTEST_XDIST_WORKER")
+    if not path or worker is None:
+        return (yield)
+    with Path(path).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if worker == "gw0" else fcntl.LOCK_SH)
+        return (yield)
 
 
 def pytest_configure(config: pytest.Config) -> None:

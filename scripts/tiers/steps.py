@@ -14,8 +14,13 @@ COMPUTING: Final = ("tests/unit", "tests/property", "tests/simulation", "tests/f
 """Folders whose tests compute: one process, since each more would import and collect everything once more."""
 
 SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
+FULL_FOLDERS: Final = ("tests/perf", "tests/stores")
+"""Folders whose tests are all for `scripts/test full`, beside the marked ones of others."""
+
+ON_OPENAI_2: Final = "tests/integration/sdk/test_docs.py"
+"""Run by scripts/openai2; on the newest openai, tests/docs runs the same examples against a fleet."""
+
 HOSTILE: Final = "tests/hostile"
-DEPLOY: Final = "tests/deploy"
 RELEASE: Final = "tests/release"
 COMPILED: Final = "build/compiled"
 PAGE: Final = "tests/page"
@@ -70,19 +75,26 @@ def ignored(folders: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"--ignore={folder}" for folder in folders)
 
 
+def containing(word: str, *folders: str) -> tuple[str, ...]:
+    """The files of tests in which a word stands: to collect the others, only to leave them out, takes longer."""
+    found = (path for folder in folders for path in sorted(Path(folder).rglob("test_*.py")) if word in path.read_text())
+    return tuple(map(str, found))
+
+
 MAIN_ONLY: Final = ("-m", "not full", *ignored(APART))
 """Options that leave out what is no test of the main tier."""
 
 
-def main_tests(arguments: Sequence[str] = ()) -> tuple[Step, ...]:
-    """The tests of the main tier. Where arguments name paths, all tests of those."""
+def main_tests(arguments: Sequence[str] = (), *, searched: bool = True) -> tuple[Step, ...]:
+    """The tests of the main tier. Where arguments name paths, all tests of those. `searched`: properties are, too."""
     side_by_side = max(4, os.cpu_count() or 1)
     if any(Path(each.partition("::")[0]).exists() for each in arguments):
         return (Step("tests", pytest(*arguments, processes=side_by_side), tier=BY_FOLDER),)
     main = (*MAIN_ONLY, *arguments)
+    computing = COMPUTING if searched else (*COMPUTING, "-m", "not full and not hypothesis")
     return (
         Step("tests that wait", pytest(*main, *WAITING, processes=side_by_side), tier=BY_FOLDER),
-        Step("tests that compute", pytest(*main, *COMPUTING), tier=BY_FOLDER),
+        Step("tests that compute", pytest(*main, *computing), tier=BY_FOLDER),
     )
 
 
@@ -110,7 +122,7 @@ def main_steps(arguments: Sequence[str] = ()) -> tuple[Step, ...]:
 
 def full_steps() -> tuple[Step, ...]:
     """`scripts/test full`: set-ups beside the main tier, then three lines, since each leaves cores idle at times."""
-    main = main_steps()
+    main = (*checks(), *main_tests(searched=False))
     done = tuple(step.name for step in main)
     wheel, stores, programs = "compiled wheel", "set-up of stores", "set-up of programs"
     gateway = "set-up of a gateway"
@@ -124,8 +136,10 @@ def full_steps() -> tuple[Step, ...]:
         Step(wheel, ("scripts/compiled-tests", "install")),
         Step("set-up of deploy", ("scripts/deploy", "install"), after=(stores, wheel)),
     )
-    more = pytest("-m", "full", "tests", *ignored((*APART, DEPLOY, HOSTILE, RELEASE)), processes=3)
-    search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", "tests/unit", "tests/property", processes=2)
+    marked = containing("mark.full", *WAITING, *COMPUTING)
+    more = pytest("-m", "full", *FULL_FOLDERS, *marked, *ignored((*SGLANG_FOLDERS, ON_OPENAI_2)), processes=3)
+    properties = containing("hypothesis", *COMPUTING)
+    search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", *properties, processes=2)
     of_the_proxy = (
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
         Step("soak", (PYTHON, "-m", "tests.perf", "soak", "--minutes", "6"), after=(*done, wheel), compiled=True),

@@ -48,6 +48,7 @@ IMPORTED: Final = (
     RELAY,
     "warmroute_proxy.server.main",
     "warmroute_proxy.server.control.control_plane",
+    "pydantic.v1",  # FastAPI imports it for the first route that takes an argument
     *patience.DEADLINES,
 )
 
@@ -365,6 +366,7 @@ def main() -> None:
     """Import what copies need, then serve. No threads: they would be missing in the copies."""
     for name in IMPORTED:
         import_module(name)
+    import_module("warmroute_proxy.server.control.control_plane").described_routes()  # compiles the patterns of paths
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as asks:
         serve(asks)

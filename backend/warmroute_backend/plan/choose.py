@@ -59,11 +59,11 @@ class Placed(NamedTuple):
 
 
 def make_plan(request: PlanRequest) -> Plan:
-    """The plan for a request. Raises PlanError: what does not fit, and the nearest shapes that do."""
+    """The plan for a request. Raises PlanError: what is too large; unless `compared`, the nearest shapes that fit."""
     request.checked()
     found = _plan(request)
     if found is None:
-        raise PlanError(_why_not(request), alternatives(request))
+        raise PlanError(_why_not(request), () if request.compared else alternatives(request))
     return found
 
 

@@ -6,6 +6,7 @@ also read more weights; on large batches the step is bound by computing, and dra
 accepted tokens cost.
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from warmroute_backend.plan.deployment import Speculation
@@ -74,6 +75,7 @@ def draft_of(model: Model) -> Draft | None:
     return found.pop() if len(found) == 1 else None
 
 
+@lru_cache(maxsize=64)  # a plan asks for it at each batch that it tries
 def accepted_tokens(draft: Draft, steps: int) -> float:
     """Tokens that a verified step of `steps` drafts brings, with one candidate each: each draft is accepted with the
     probability at which three steps bring what is published, if those before it are."""

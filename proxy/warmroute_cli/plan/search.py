@@ -104,20 +104,20 @@ def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, b
     """Play the plans of a step, by their bounds."""
     rate = step.traffic.requests_per_s if step.traffic is not None else 0.0
     known = {_key(each.plan) for each in found.played}
-    refused: PlanError | None = None
+    refused: PlanRequest | None = None
     made: list[_Hopeful] = []
     for candidate in candidates(step):
         try:
             plan = make_plan(candidate)
-        except PlanError as error:
-            refused = refused or error
+        except PlanError:
+            refused = refused or candidate
             continue
         if _key(plan) not in known:
             known.add(_key(plan))
             least = speeds(plan, average_load(candidate), rate, alike=trace.name == AVERAGE)
             made.append(_Hopeful(candidate, plan, least))
     if not made and not found.played and refused is not None:
-        raise refused
+        make_plan(replace(refused, compared=False))  # says what does not fit, and what would
     made.sort(key=lambda each: _bound(step, each.least))
     hopeful = [each for each in made if not bounded or _ruled_out(each.least, targets, found.ruled_out) is None]
     for candidate, plan, least in hopeful[:MOST_PLAYED] or made[:LEAST_PLAYED]:

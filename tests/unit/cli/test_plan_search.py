@@ -5,24 +5,39 @@ import re
 import tomllib
 from dataclasses import replace
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from warmroute_backend.plan.choose import average_load, make_plan
-from warmroute_backend.plan.deployment import Traffic
+from warmroute_backend.plan.deployment import Plan, Traffic
 from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
 from warmroute_cli.main import main
+from warmroute_cli.plan import search as searching
 from warmroute_cli.plan.costs import prices
 from warmroute_cli.plan.search import candidates, search
-from warmroute_cli.plan.sizing import simulate, speeds
+from warmroute_cli.plan.sizing import Sizing, simulate, speeds
 from warmroute_cli.plan.targets import Targets
 from warmroute_cli.plan.traffic import average_of, average_trace
 from warmroute_proxy.replay.loaders import load
+from warmroute_proxy.replay.trace import Trace
 
 TRAFFIC = Traffic(20_000, 200, 4.0, 0.9)
+TRACE = average_trace(TRAFFIC)
+
+
+@cache
+def played(plan: Plan, asked: PlanRequest, trace: Trace) -> Sizing:
+    """What a plan does, played once for all tests: it is the same each time."""
+    return simulate(plan, asked, trace)
+
+
+@pytest.fixture(autouse=True)
+def play_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "simulate", played)
 
 
 def request(model: str, gpus: str, traffic: Traffic = TRAFFIC, **more: object) -> PlanRequest:
@@ -33,8 +48,8 @@ def request(model: str, gpus: str, traffic: Traffic = TRAFFIC, **more: object) -
 @pytest.mark.parametrize("targets", [Targets(), Targets(ttft_p90_s=1.0, token_p90_s=0.006)], ids=["none", "targets"])
 def test_bounds_leave_out_nothing_that_is_better(objective: str, targets: Targets) -> None:
     asked = request("gpt-oss-120b", "4xH100", objective=objective)
-    bounded = search(asked, average_trace(TRAFFIC), targets)
-    exhaustive = search(asked, average_trace(TRAFFIC), targets, bounded=False)
+    bounded = search(asked, TRACE, targets)
+    exhaustive = search(asked, TRACE, targets, bounded=False)
     assert bounded.best.sizing == exhaustive.best.sizing
     assert len(bounded.played) <= len(exhaustive.played)
 
@@ -44,14 +59,14 @@ def test_a_bound_is_not_above_what_was_played() -> None:
     for candidate in candidates(asked):
         plan = make_plan(candidate)
         least = speeds(plan, average_load(candidate), TRAFFIC.requests_per_s)
-        played = simulate(plan, candidate, average_trace(TRAFFIC))
-        if played.saturated:  # its queue empties after the last request came: shares are of a longer time
+        sizing = played(plan, candidate, TRACE)
+        if sizing.saturated:  # its queue empties after the last request came: shares are of a longer time
             continue
         for name in ("prefill_utilisation", "decode_utilisation", "kv_utilisation"):
-            assert getattr(least, name) <= getattr(played, name)
-        assert least.ttft_s <= played.ttft_p90_s
-        assert least.token_s <= played.token_p90_s
-        assert least.answer_s <= played.answer_p90_s
+            assert getattr(least, name) <= getattr(sizing, name)
+        assert least.ttft_s <= sizing.ttft_p90_s
+        assert least.token_s <= sizing.token_p90_s
+        assert least.answer_s <= sizing.answer_p90_s
 
 
 @pytest.mark.full
@@ -95,27 +110,28 @@ def test_wide_experts_decode_more_than_engines_of_two_nodes() -> None:
 def test_bounds_leave_out_nothing_that_is_better_over_nodes() -> None:
     traffic = Traffic(8000, 100, 8.0, 0.5)
     asked = request("deepseek-r1", "2x8xH200", traffic, split=AGGREGATED, hicache=False, speculation=False)
-    bounded, exhaustive = (search(asked, average_trace(traffic), Targets(), bounded=each) for each in (True, False))
+    trace = average_trace(traffic)
+    bounded, exhaustive = (search(asked, trace, Targets(), bounded=each) for each in (True, False))
     assert bounded.best.sizing == exhaustive.best.sizing
     assert {each.plan.engines[0].shape.pp for each in exhaustive.played} >= {1, 2}
     assert {each.plan.engines[0].shape.all_to_all for each in exhaustive.played} == {"none", "deepep"}
 
 
 def test_drafts_and_tiers_are_dimensions() -> None:
-    found = search(request("gpt-oss-120b", "2xH100", split=AGGREGATED), average_trace(TRAFFIC), Targets())
+    found = search(request("gpt-oss-120b", "2xH100", split=AGGREGATED), TRACE, Targets())
     tails = {each.sizing.division.rpartition(", ")[2] for each in found.played}
     assert {"no drafts", "drafts of 1", "drafts of 5", "no HiCache", "store"} <= tails
 
 
 def test_the_first_choice_stays_where_it_reaches_the_targets() -> None:
-    found = search(request("gpt-oss-120b", "8xH100"), average_trace(TRAFFIC), Targets(ttft_p90_s=2.0))
+    found = search(request("gpt-oss-120b", "8xH100"), TRACE, Targets(ttft_p90_s=2.0))
     assert found.best.missed == ()
     assert {each.plan.engines[0].shape.kv_type for each in found.played} == {"bf16"}
 
 
 def test_a_target_that_nothing_reaches_is_named() -> None:
     targets = Targets(token_p90_s=0.001)
-    found = search(request("gpt-oss-120b", "2xH100"), average_trace(TRAFFIC), targets)
+    found = search(request("gpt-oss-120b", "2xH100"), TRACE, targets)
     assert found.ruled_out["a token alone takes longer than its target"] > 0
     assert any(each.startswith("time per token p90") for each in found.best.missed)
 
@@ -124,13 +140,13 @@ def test_a_target_that_nothing_reaches_is_named() -> None:
 def test_a_target_near_the_figure_may_be_reached(times: float, word: str) -> None:
     """The roofline is off by 23 % at most from published speeds."""
     asked = request("gpt-oss-120b", "2xH100", split=AGGREGATED)
-    sizing = simulate(make_plan(asked), asked, average_trace(TRAFFIC))
+    sizing = simulate(make_plan(asked), asked, TRACE)
     assert Targets(token_p90_s=sizing.token_p90_s / times).reached(sizing) == word
 
 
 def test_a_division_that_is_asked_for_is_not_compared() -> None:
     asked = request("gpt-oss-120b", "8xH100", split=AGGREGATED, tp=8, speculation=False, chunk_tokens=8192)
-    played = search(replace(asked, hicache=True, storage="none"), average_trace(TRAFFIC), Targets()).played
+    played = search(replace(asked, hicache=True, storage="none"), TRACE, Targets()).played
     assert [each.sizing.division for each in played] == ["1 aggregated, no drafts"]
 
 
