@@ -1,11 +1,15 @@
 """Reading a request's JSON member by member: values stay raw until they are needed, and errors say where they are."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 Members = dict[str, Raw]
+Piece = bytes | bytearray
+"""Of the body of a chat. A conversation's buffer is one, so pieces are joined before anything is added to it."""
+
 ChatPart = dict[str, Any]
 
 MAX_SHOWN_CHARS: Final = 64
@@ -25,10 +29,10 @@ def in_list(messages: list[ChatPart]) -> bytes:
     return b",".join([encode(message) for message in messages])
 
 
-def chat_pieces(before: dict[str, Any], messages: list[bytes], behind: dict[str, Any]) -> list[bytes]:
+def chat_pieces(before: dict[str, Any], messages: Sequence[Piece], behind: dict[str, Any]) -> list[Piece]:
     """The body of a chat in pieces, so that long messages are not copied once more: members, messages, members."""
     head = encode(before)[:-1]
-    pieces = [head, b',"messages":[' if before else b'"messages":[']
+    pieces: list[Piece] = [head, b',"messages":[' if before else b'"messages":[']
     for message in messages:
         pieces += (message, b",")
     pieces[-1] = b"]" if messages else b'"messages":[]'

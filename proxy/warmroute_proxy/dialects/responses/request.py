@@ -4,13 +4,13 @@ The members of the chat body have one order, with the tools last: what is short 
 intake knows bodies of one client again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
 from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, chat_pieces, is_text, list_at, text_at
+from warmroute_proxy.dialects.raw_json import BadRequest, Members, Piece, chat_pieces, is_text, list_at, text_at
 from warmroute_proxy.dialects.responses.items import ItemReader, Opens, ReadItems
 from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
@@ -41,7 +41,7 @@ class ChatRequest(NamedTuple):
     items of a type the model does not see; `texts`: what cleaned its texts.
     """
 
-    pieces: list[bytes]
+    pieces: list[Piece]
     model: str
     tools: dict[str, Tool]
     echoed: dict[str, Raw]
@@ -110,7 +110,7 @@ class RequestReading:
         reader.read(items)
         return reader
 
-    def request(self, messages: list[bytes]) -> ChatRequest:
+    def request(self, messages: Sequence[Piece]) -> ChatRequest:
         """The request, whose messages these are behind `lead`."""
         members, tools = self._members, self._tools
         pieces = chat_pieces(self._chat, [*self.lead, *messages], {"tools": Raw(tools.chat)} if tools.chat else {})

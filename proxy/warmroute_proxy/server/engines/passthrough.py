@@ -140,8 +140,7 @@ class Passthrough:
                 self._source.go_on(b"")
             return
         while data:
-            begun = self._stream.scanner.started
-            whole = _whole_bytes(data, only_first=not begun)
+            whole = _whole_bytes(data)
             if whole < 0 or (not whole and not _may_wait(data)):
                 self._source.go_on(data)
                 return
@@ -151,8 +150,6 @@ class Passthrough:
             self._source.feed(parsed)
             if not self._goes_on(data):
                 return
-            if self._target is not None and not begun:
-                data = self._pass(data, self._target)
         self._rest = data
         self._write = self._target if not data and self._shape is not None else None
 
@@ -233,7 +230,7 @@ def _is_plain(text: bytes) -> bool:
     )
 
 
-def _whole_bytes(data: bytes, *, only_first: bool) -> int:
+def _whole_bytes(data: bytes) -> int:
     """Where the whole chunks at the start of `data` end; all of it with the last chunk; -1 if there is none."""
     at = 0
     while found := _SIZE.match(data, at):
@@ -246,8 +243,6 @@ def _whole_bytes(data: bytes, *, only_first: bool) -> int:
         if data[end - 2 : end] != b"\r\n":
             return at or -1
         at = end
-        if only_first:
-            return at
     begun = data[at:]
     return at if at or (len(begun) <= MAX_SIZE_DIGITS and b"\n" not in begun) else -1
 
