@@ -17,6 +17,7 @@ MAX_NAMES: Final = 1000
 """Of an object whose members are read one by one, as of the body of a chat."""
 
 _QUOTE: Final = 0x22
+_LIST: Final = 0x5B
 _decode_members: Final = msgspec.json.Decoder(Members).decode
 _decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
@@ -89,3 +90,8 @@ def kind_of(block: Members, path: str) -> str:
 def is_text(raw: Raw) -> bool:
     """Whether a raw value is a text."""
     return memoryview(raw)[0] == _QUOTE
+
+
+def is_list(raw: Raw) -> bool:
+    """Whether a raw value is a list."""
+    return memoryview(raw)[0] == _LIST

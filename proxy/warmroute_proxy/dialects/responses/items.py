@@ -4,7 +4,6 @@ What the model said in one turn is one message of chat: reasoning, then text, th
 itself, so its translation is kept by its bytes (`Known`); what it means for those around it is worked out each time.
 """
 
-from collections import Counter
 from enum import Enum
 from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol
@@ -143,7 +142,7 @@ class ItemReader:
     def __init__(self, seal: Opens, texts: Texts, work: TranslationWork, before: ReadItems | None = None) -> None:
         """`work`: what may be made of them. `before`: what is in front of them, in the same scope."""
         self.messages: list[bytes] = []
-        self.dropped: Counter[str] = Counter()
+        self.dropped: dict[str, int] = {}
         self._seal = seal
         self._texts = texts
         self._work = work
@@ -211,7 +210,7 @@ class ItemReader:
             if item.json:
                 self.messages.append(item.json)
         elif kind is _Kind.DROPPED:
-            self.dropped[item.name] += 1
+            self._drop(item)
             if item.call_id:
                 self._dropped_calls.add(item.call_id)
         else:
@@ -225,12 +224,15 @@ class ItemReader:
     def _answer(self, item: _InChat, at: int) -> None:
         """The result of a call: with the call, or gone like it."""
         if item.call_id in self._dropped_calls or item.call_id in self._before.dropped_calls:
-            self.dropped[item.name] += 1
+            self._drop(item)
         elif item.call_id not in self._calls and item.call_id not in self._before.calls:
             raise BadRequest(f"input[{at}].call_id", "no call before it has this id")
         else:
             self._flush()
             self.messages.append(item.json)
+
+    def _drop(self, item: _InChat) -> None:
+        self.dropped[item.name] = self.dropped.get(item.name, 0) + 1
 
     def _flush(self) -> None:
         """End the model's message."""

@@ -10,7 +10,16 @@ from typing import Any, Final, NamedTuple
 from msgspec import Raw
 
 from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, Piece, chat_pieces, is_text, list_at, text_at
+from warmroute_proxy.dialects.raw_json import (
+    BadRequest,
+    Members,
+    Piece,
+    chat_pieces,
+    is_list,
+    is_text,
+    list_at,
+    text_at,
+)
 from warmroute_proxy.dialects.responses.items import ItemReader, Opens, ReadItems
 from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
@@ -21,9 +30,6 @@ _ECHOED: Final = (
     "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier",
     "temperature", "text", "tool_choice", "top_p", "user",
 )  # fmt: skip
-
-
-_LIST: Final = 0x5B
 
 
 class OtherScope(Exception):
@@ -101,7 +107,7 @@ class RequestReading:
                     raise BadRequest("input", "is empty")
                 reader.add_text(raw, "user")
                 items = []
-            elif memoryview(raw)[0] != _LIST:
+            elif not is_list(raw):
                 raise BadRequest("input", "must be a text or a list of items")
             else:
                 items = list_at(raw, "input")

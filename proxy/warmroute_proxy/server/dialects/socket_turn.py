@@ -7,7 +7,7 @@ from uuid import uuid4
 import msgspec
 
 from warmroute.contract import headers as names
-from warmroute_proxy.dialects.responses.client_events import created_request
+from warmroute_proxy.dialects.responses.client_events import ClientEvent, created_request
 from warmroute_proxy.dialects.responses.conversation import Continued, ResponsesConversation, continued
 from warmroute_proxy.dialects.responses.events import EventTranslator
 from warmroute_proxy.dialects.responses.request import ChatRequest, OtherScope
@@ -44,24 +44,26 @@ class TurnDialect(Responses):
 
     def __init__(
         self,
-        previous: str = "",
+        event: ClientEvent | None = None,
         before: Callable[[], ResponsesConversation | None] = _nothing,
         begins: Callable[[int], None] = _unnoted,
-        *,
-        asks: bool = True,
     ) -> None:
-        """`previous`: the id of the response that it continues. `before`: finds its conversation, for this turn alone;
-        raises Refusal. `begins`: is told the lineage of a turn that was read. `asks`: whether the model is to answer.
+        """`event`: what asks for it, if that was read. `before`: finds the conversation that it continues, for this
+        turn alone; raises Refusal. `begins`: is told the lineage of a turn that was read.
         """
-        self._previous = previous
+        self._event = event
+        self._previous = "" if event is None else event.previous_response_id or ""
         self._before = before
         self.begins = begins
-        self.asks = asks
+        self.asks = event is None or event.generate is not False
+        """Whether the model is to answer."""
+
         self._found: TranslatedTurn | None = None
 
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> "TranslatedTurn":  # noqa: ARG002
         """The request in chat's terms, with the whole conversation."""
-        created = created_request(body)
+        event, self._event = self._event, None
+        created = created_request(body, event)
         seal = Seal(terms.reasoning_key("seal"))
         before, self._before = self._before(), _nothing
         try:
@@ -73,6 +75,7 @@ class TurnDialect(Responses):
 
     def check_elsewhere(self) -> None:
         """Raises: Refusal, where another process cannot translate it: nothing is kept there."""
+        self._event = None  # it holds the body
         if not self.asks:
             problem = "the turn is too large to be warmed ahead: send it to the model"
             raise Refusal(413, problem, code="request_too_large")
