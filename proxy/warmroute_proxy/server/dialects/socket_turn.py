@@ -1,5 +1,6 @@
 """One turn on a WebSocket: a request to `/v1/responses` that continues a conversation, and the events of its answer."""
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 from uuid import uuid4
@@ -21,8 +22,7 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 
 CANCELLED: Final = 499
 _SHOWN: Final = frozenset({"retry-after", names.RECEIPT, "x-request-id"})
-_DATA: Final = b"\ndata: "
-_DATA_BYTES: Final = len(_DATA)
+_EVENTS: Final = re.compile(rb"\ndata: (.*)")
 
 
 def not_found(previous: str) -> Refusal:
@@ -213,14 +213,8 @@ class TurnExchange(Exchange):
             return
         if self._paused and self.on_pause is not None:
             self.on_pause(True)  # the client was slow before there was an engine to be paused
-        found = []
-        for event in data.split(b"\n\n"):
-            at = event.find(_DATA)
-            if at >= 0:
-                found.append(
-                    event[at + _DATA_BYTES :] if self._ending == b"}" else event[at + _DATA_BYTES : -1] + self._ending
-                )
-        self._send(found)
+        found = _EVENTS.findall(data)
+        self._send(found if self._ending == b"}" else [event[:-1] + self._ending for event in found])
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
         """Takes whole events, until the answer ends or the client leaves."""
