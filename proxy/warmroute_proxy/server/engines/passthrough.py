@@ -27,7 +27,7 @@ from warmroute_proxy.server.engines.chunk_shape import ChunkShape, shape_of
 from warmroute_proxy.server.engines.sse import UNFINISHED, UsageTracker, ended_in_tools, has_marker
 
 MAX_REST_BYTES: Final = 65_536
-SMALL_BYTES: Final = 4096  # an answer that came whole and is smaller is parsed
+SMALL_BYTES: Final = 4096  # what is smaller and came at once, an answer or its begin, is parsed, to be one write
 MAX_SHAPES: Final = 16  # of one stream; then all its events are searched
 MAX_SIZE_DIGITS: Final = 8
 
@@ -140,7 +140,8 @@ class Passthrough:
                 self._source.go_on(b"")
             return
         while data:
-            whole = _whole_bytes(data)
+            begins_long = not self._stream.scanner.started and len(data) >= SMALL_BYTES
+            whole = _whole_bytes(data, only_first=begins_long)
             if whole < 0 or (not whole and not _may_wait(data)):
                 self._source.go_on(data)
                 return
@@ -150,6 +151,8 @@ class Passthrough:
             self._source.feed(parsed)
             if not self._goes_on(data):
                 return
+            if self._target is not None and begins_long:
+                data = self._pass(data, self._target)
         self._rest = data
         self._write = self._target if not data and self._shape is not None else None
 
@@ -230,7 +233,7 @@ def _is_plain(text: bytes) -> bool:
     )
 
 
-def _whole_bytes(data: bytes) -> int:
+def _whole_bytes(data: bytes, *, only_first: bool) -> int:
     """Where the whole chunks at the start of `data` end; all of it with the last chunk; -1 if there is none."""
     at = 0
     while found := _SIZE.match(data, at):
@@ -243,6 +246,8 @@ def _whole_bytes(data: bytes) -> int:
         if data[end - 2 : end] != b"\r\n":
             return at or -1
         at = end
+        if only_first:
+            return at
     begun = data[at:]
     return at if at or (len(begun) <= MAX_SIZE_DIGITS and b"\n" not in begun) else -1
 
