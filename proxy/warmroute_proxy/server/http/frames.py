@@ -1,8 +1,8 @@
 """WebSocket's framing: the messages of a client from bytes, within limits, and frames for the way back.
 
 The frames are read by `websockets`, without its I/O, but for a message that is one frame and came in one read, as most
-do: it is found here, in a fifth of the time. A message is taken from its frame in one piece, which costs the loop some
-ms for each MB, so it has `MAX_MESSAGE_BYTES` at most. A frame of no bytes takes some us, so one read may hold
+do: it is found here, in a quarter of the time. A message is taken from its frame in one piece, which costs the loop
+some ms for each MB, so it has `MAX_MESSAGE_BYTES` at most. A frame of no bytes takes some us, so one read may hold
 `MAX_FRAMES`. What was read and not taken is the caller's to count (`held_bytes`).
 """
 
