@@ -129,6 +129,24 @@ def test_what_only_prepares_may_be_empty_and_is_continued() -> None:
     assert ask([], {"instructions": "A."}, prepared)[0].body == expected
 
 
+def test_what_stands_around_an_input_is_the_same_however_often_it_is_read() -> None:
+    line = "Today's date is 2026-11-21.\n"
+    more: Item = {"instructions": f"A.\n{line}", "metadata": {"a": "b"}, "unknown": 1, "truncation": "auto"}
+
+    def read(more: Item, on: set[str]) -> tuple[Any, ...]:
+        asked = {"model": "m", **more, "input": "hello"}
+        found = chat_request(msgspec.json.encode(asked), SEAL, lambda _: Texts(frozenset(on)))
+        echoed = {name: bytes(value) for name, value in found.echoed.items()}
+        return found.body, echoed, found.dropped, found.unlisted, found.texts.names()
+
+    first = read(more, {"date_line"})
+    assert first == read({**more, "client_metadata": {"turn": "2"}}, {"date_line"})
+    assert line.strip().encode() not in first[0]
+    assert (first[2], first[3], first[4]) == ({"truncation", "unknown"}, {"unknown"}, (("date_line",), ()))
+    assert line.strip().encode() in read(more, set())[0]
+    assert b'"temperature":0.5' in read({**more, "temperature": 0.5}, {"date_line"})[0]
+
+
 def test_a_conversation_that_was_read_by_other_rules_is_not_continued() -> None:
     kept = ask("hello", {}, None)[1].prepared()
     members, items = created_request(b'{"type":"response.create","model":"m","input":"x"}')

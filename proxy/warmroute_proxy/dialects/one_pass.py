@@ -32,10 +32,15 @@ class BodyReader:
             body = self._decode(raw)
         except (msgspec.DecodeError, ValueError, RecursionError):
             return object_at(raw, ""), None
-        members = {}
-        for name in self._names:
-            value = getattr(body, name)
-            if value and memoryview(value)[0] != _NULL:
-                members[name] = value
         elements: list[Raw] = getattr(body, self._conversation)
-        return members, elements
+        return given_members(body, self._names), elements
+
+
+def given_members(body: object, names: Iterable[str]) -> Members:
+    """The members of these names that are raw values, those that are null or absent left out."""
+    members = {}
+    for name in names:
+        value = getattr(body, name)
+        if value and memoryview(value)[0] != _NULL:
+            members[name] = value
+    return members

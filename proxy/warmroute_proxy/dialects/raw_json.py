@@ -1,11 +1,15 @@
 """Reading a request's JSON member by member: values stay raw until they are needed, and errors say where they are."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 Members = dict[str, Raw]
+Piece = bytes | bytearray
+"""Of the body of a chat. A conversation's buffer is one, so pieces are joined before anything is added to it."""
+
 ChatPart = dict[str, Any]
 
 MAX_SHOWN_CHARS: Final = 64
@@ -13,6 +17,7 @@ MAX_NAMES: Final = 1000
 """Of an object whose members are read one by one, as of the body of a chat."""
 
 _QUOTE: Final = 0x22
+_LIST: Final = 0x5B
 _decode_members: Final = msgspec.json.Decoder(Members).decode
 _decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
@@ -25,10 +30,10 @@ def in_list(messages: list[ChatPart]) -> bytes:
     return b",".join([encode(message) for message in messages])
 
 
-def chat_pieces(before: dict[str, Any], messages: list[bytes], behind: dict[str, Any]) -> list[bytes]:
+def chat_pieces(before: dict[str, Any], messages: Sequence[Piece], behind: dict[str, Any]) -> list[Piece]:
     """The body of a chat in pieces, so that long messages are not copied once more: members, messages, members."""
     head = encode(before)[:-1]
-    pieces = [head, b',"messages":[' if before else b'"messages":[']
+    pieces: list[Piece] = [head, b',"messages":[' if before else b'"messages":[']
     for message in messages:
         pieces += (message, b",")
     pieces[-1] = b"]" if messages else b'"messages":[]'
@@ -85,3 +90,8 @@ def kind_of(block: Members, path: str) -> str:
 def is_text(raw: Raw) -> bool:
     """Whether a raw value is a text."""
     return memoryview(raw)[0] == _QUOTE
+
+
+def is_list(raw: Raw) -> bool:
+    """Whether a raw value is a list."""
+    return memoryview(raw)[0] == _LIST

@@ -143,14 +143,17 @@ def frame(data: bytes, opcode: Opcode = Opcode.TEXT, *, fin: bool = True) -> byt
 PING = frame(b"are you there", Opcode.PING)
 PIECES = frame(b"one ", fin=False) + PING + frame(b"two ", Opcode.CONT, fin=False) + frame(b"three", Opcode.CONT)
 
+LONG_HEAD = b"\x81\xff" + struct.pack("!Q", 3) + bytes(4) + b"odd"
+"""A length in eight bytes that one would do for."""
 
-@pytest.mark.parametrize("size", [1, 3, 10_000])
+
+@pytest.mark.parametrize("size", [1, 3, 10_000, 60_000])
 def test_messages_come_whole_however_they_are_cut(size: int) -> None:
     scene = Scene()
-    data = frame(b"first") + PIECES + frame(b"x" * 70_000) + frame(b"")
+    data = frame(b"first") + PIECES + frame(b"x" * 70_000) + LONG_HEAD + frame(b"")
     for at in range(0, len(data), size):
         scene.socket.data_received(data[at : at + size])
-    assert scene.application.messages == [b"first", b"one two three", b"x" * 70_000, b""]
+    assert scene.application.messages == [b"first", b"one two three", b"x" * 70_000, b"odd", b""]
     assert scene.transport.written == Frame(Opcode.PONG, b"are you there").serialize(mask=False)
     assert scene.memory.budget.used == 0
 

@@ -14,7 +14,16 @@ from msgspec import Raw
 from warmroute_proxy.dialects.messages.conversation import ConversationReader
 from warmroute_proxy.dialects.messages.tools import read_tools
 from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, chat_pieces, kind_of, list_at, object_at, text_at
+from warmroute_proxy.dialects.raw_json import (
+    BadRequest,
+    Members,
+    Piece,
+    chat_pieces,
+    kind_of,
+    list_at,
+    object_at,
+    text_at,
+)
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
@@ -39,7 +48,7 @@ class ChatRequest(NamedTuple):
     the model does not see. `cache_marks`: how many `cache_control` were taken off. `texts`: what cleaned its texts.
     """
 
-    pieces: list[bytes]
+    pieces: list[Piece]
     model: str
     stop_sequences: tuple[str, ...]
     dropped: frozenset[str]

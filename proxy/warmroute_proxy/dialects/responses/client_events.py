@@ -1,13 +1,14 @@
 """What a client says on a WebSocket: `response.create` with the members of a request, `response.cancel`, and more."""
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode
+from warmroute_proxy.dialects.one_pass import given_members
+from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, is_list, list_at, object_at
 from warmroute_proxy.dialects.responses.settings import READ
 
 CREATE: Final = "response.create"
@@ -18,7 +19,7 @@ PROCESSED: Final = "response.processed"
 
 MAX_STREAM_CHARS: Final = 256
 _ENVELOPE: Final = frozenset({"type", "stream_id", "generate", "event_id", "previous_response_id", "idempotency_key"})
-_BODY: Final = BodyReader("input", READ | _ENVELOPE)
+_REQUEST: Final = tuple(sorted(READ - _ENVELOPE))
 _STREAM_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
@@ -40,13 +41,25 @@ class InvalidStream(ValueError):
     """`stream_id` is no name of a stream."""
 
 
+_KnownEvent: Any = msgspec.defstruct(
+    "_KnownEvent",
+    [(name, Raw, Raw()) for name in _REQUEST if name != "input"],
+    bases=(ClientEvent,),
+    forbid_unknown_fields=True,
+)
+"""An event without members that are not known here: those of its request are found in the same pass."""
+
+_decode_known: Final[Callable[[bytes], ClientEvent]] = msgspec.json.Decoder(_KnownEvent).decode
 _decode: Final = msgspec.json.Decoder(ClientEvent).decode
 
 
 def client_event(raw: bytes) -> ClientEvent:
-    """Read an event, without its request. Raises: BadRequest, InvalidStream."""
+    """Read an event, the members of its request as they stand there. Raises: BadRequest, InvalidStream."""
     try:
-        event = _decode(raw)
+        try:
+            event = _decode_known(raw)
+        except msgspec.ValidationError:
+            event = _decode(raw)
     except msgspec.ValidationError as error:
         raise BadRequest("", f"the event cannot be read: {error}") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -78,9 +91,17 @@ class CreatedRequest(NamedTuple):
     items: list[Raw] | None
 
 
-def created_request(raw: bytes) -> CreatedRequest:
-    """Read the request of a `response.create`. The answer of each is a stream. Raises: BadRequest."""
-    members, items = _BODY.read(raw)
-    members = {name: value for name, value in members.items() if name not in _ENVELOPE}
+def created_request(raw: bytes, event: ClientEvent | None = None) -> CreatedRequest:
+    """The request of a `response.create`; `event`: what was read of it, if it was. The answer of each is a stream.
+
+    Raises: BadRequest.
+    """
+    event, items = event or client_event(raw), None
+    if isinstance(event, _KnownEvent):
+        members = given_members(event, _REQUEST)
+        if "input" in members and is_list(event.input):
+            items = list_at(members.pop("input"), "input")
+    else:
+        members = {name: value for name, value in object_at(raw, "").items() if name not in _ENVELOPE}
     members["stream"] = Raw(b"true")
     return CreatedRequest(members, items)

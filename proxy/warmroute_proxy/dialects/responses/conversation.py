@@ -11,19 +11,17 @@ its shape would be read in the event loop (`is_light`), since each turn is such 
 """
 
 from collections.abc import Callable, Sequence
-from sys import getsizeof
 from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode
+from warmroute_proxy.dialects.raw_json import BadRequest, Members, Piece, encode
 from warmroute_proxy.dialects.responses.items import ItemReader, Opens, ReadItems
 from warmroute_proxy.dialects.responses.request import ChatRequest, RequestReading
 from warmroute_proxy.dialects.work import TranslationWork, most_brackets
 from warmroute_proxy.normalising.texts import Texts
 
 MAX_KEPT_BYTES: Final = 2_097_152
-_SLOTS_BYTES: Final = 64  # of an id in a set, beside itself
 
 
 class ResponsesConversation:
@@ -43,9 +41,7 @@ class ResponsesConversation:
         read = self.read
         if read is None:
             return 0
-        ids = sum(map(getsizeof, read.calls)) + sum(map(getsizeof, read.dropped_calls))
-        ids += _SLOTS_BYTES * (len(read.calls) + len(read.dropped_calls))
-        return len(self._messages) + len(read.content) + sum(map(len, read.reasoning + read.called)) + ids
+        return len(self._messages) + read.size_bytes
 
     @property
     def is_light(self) -> bool:
@@ -57,9 +53,9 @@ class ResponsesConversation:
         return self._objects <= most_brackets(self._counted_bytes)
 
     @property
-    def messages(self) -> bytes:
-        """The messages as JSON, with commas between them."""
-        return bytes(self._messages)
+    def messages(self) -> Piece:
+        """The messages as JSON, with commas between them: the buffer itself, which the end of a turn adds to."""
+        return self._messages
 
     def copy(self) -> "ResponsesConversation":
         """The same for another line of turns."""
@@ -83,7 +79,7 @@ class Continued(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Of what it adds."""
-        return sum(map(len, self.messages)) + ResponsesConversation(read=self.read).size_bytes
+        return sum(map(len, self.messages)) + self.read.size_bytes
 
     def prepared(self) -> ResponsesConversation:
         """The conversation with the input of the turn."""
@@ -119,7 +115,7 @@ def continued(
     more = Continued(before or ResponsesConversation(), reader.messages, reader.read_items())
     if not asks:
         return reading.request([]), more
-    messages = [each for each in (more.before.messages, *reader.messages) if each]
+    messages: list[Piece] = [each for each in (more.before.messages, *reader.messages) if each]
     if not reading.lead and not messages:
         raise BadRequest("input", "holds nothing that a model can be asked")
     return reading.request(messages), more

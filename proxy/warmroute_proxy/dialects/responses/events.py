@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from msgspec import Raw
+
 from warmroute_proxy.dialects.chat_answers import Output
 from warmroute_proxy.dialects.chat_calls import WENT_BACK, CallPieces, Piece
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, whole_text
@@ -58,7 +60,7 @@ class EventTranslator(ChatStream):
     def began(self, out: list[bytes]) -> None:
         """The response is created, and in progress."""
         self._out = out
-        snapshot = self._response.snapshot("in_progress", [])
+        snapshot = Raw(encode(self._response.snapshot("in_progress", [])))
         self._emit("response.created", {"response": snapshot})
         self._emit("response.in_progress", {"response": snapshot})
 

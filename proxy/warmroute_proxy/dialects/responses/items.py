@@ -4,8 +4,8 @@ What the model said in one turn is one message of chat: reasoning, then text, th
 itself, so its translation is kept by its bytes (`Known`); what it means for those around it is worked out each time.
 """
 
-from collections import Counter
 from enum import Enum
+from sys import getsizeof
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -44,6 +44,7 @@ _HOSTED: Final = frozenset(
 """Items of tools and services that only OpenAI has: openai's `ResponseInputItem`, and Codex's `ResponseItem`."""
 
 MAX_CALL_ID_CHARS: Final = 256  # OpenAI takes 64
+_SLOTS_BYTES: Final = 64  # of an id in a set, beside itself
 
 
 class _Item(msgspec.Struct):
@@ -109,18 +110,30 @@ _KNOWN: Final[Known[_InChat]] = Known()
 class ReadItems(NamedTuple):
     """What items that were read mean for those behind them. `scope`: what their translation depends on.
 
-    `reasoning`, `content` and `called`: of the model's message that is still open. `applied` and `off`: what rules did.
+    `ids_bytes`: of the ids, in memory. `reasoning`, `content` and `called`: of the model's message that is still open.
+    `applied` and `off`: what rules did.
     """
 
     scope: tuple[bytes, frozenset[str]]
     calls: frozenset[str]
     dropped_calls: frozenset[str]
+    ids_bytes: int
     dropped: dict[str, int]
     reasoning: tuple[bytes, ...]
     content: bytes
     called: tuple[bytes, ...]
     applied: frozenset[str]
     off: frozenset[str]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the model's message that is still open, and of the ids."""
+        return self.ids_bytes + len(self.content) + sum(map(len, self.reasoning + self.called))
+
+
+_NOTHING_READ: Final = ReadItems(
+    (b"", frozenset()), frozenset(), frozenset(), 0, {}, (), b"", (), frozenset(), frozenset()
+)
 
 
 class ItemReader:
@@ -129,13 +142,14 @@ class ItemReader:
     def __init__(self, seal: Opens, texts: Texts, work: TranslationWork, before: ReadItems | None = None) -> None:
         """`work`: what may be made of them. `before`: what is in front of them, in the same scope."""
         self.messages: list[bytes] = []
-        self.dropped: Counter[str] = Counter()
+        self.dropped: dict[str, int] = {}
         self._seal = seal
         self._texts = texts
         self._work = work
         self._scope = seal.key, texts.on
-        self._calls: set[str] = set()
-        self._dropped_calls: set[str] = set()
+        self._before = _NOTHING_READ
+        self._calls: set[str] = set()  # of these items; those before are not copied
+        self._dropped_calls: set[str] = set()  # likewise
         self._reasoning: list[bytes] = []
         self._content = b""
         self._called: list[bytes] = []
@@ -144,16 +158,18 @@ class ItemReader:
 
     def _go_on(self, before: ReadItems) -> None:
         assert before.scope == self._scope
+        self._before = before
         self.dropped.update(before.dropped)
-        self._calls.update(before.calls)
-        self._dropped_calls.update(before.dropped_calls)
         self._reasoning, self._content, self._called = [*before.reasoning], before.content, [*before.called]
         self._texts.add(before.applied, before.off)
 
     def read_items(self) -> ReadItems:
         """What was read so far means for what follows."""
+        before = self._before
+        calls, call_bytes = _with(before.calls, self._calls)
+        dropped, dropped_bytes = _with(before.dropped_calls, self._dropped_calls)
         return ReadItems(
-            self._scope, frozenset(self._calls), frozenset(self._dropped_calls), dict(self.dropped),
+            self._scope, calls, dropped, before.ids_bytes + call_bytes + dropped_bytes, dict(self.dropped),
             tuple(self._reasoning), self._content, tuple(self._called), *self._texts.scope(),
         )  # fmt: skip
 
@@ -194,7 +210,7 @@ class ItemReader:
             if item.json:
                 self.messages.append(item.json)
         elif kind is _Kind.DROPPED:
-            self.dropped[item.name] += 1
+            self._drop(item)
             if item.call_id:
                 self._dropped_calls.add(item.call_id)
         else:
@@ -207,13 +223,16 @@ class ItemReader:
 
     def _answer(self, item: _InChat, at: int) -> None:
         """The result of a call: with the call, or gone like it."""
-        if item.call_id in self._dropped_calls:
-            self.dropped[item.name] += 1
-        elif item.call_id not in self._calls:
+        if item.call_id in self._dropped_calls or item.call_id in self._before.dropped_calls:
+            self._drop(item)
+        elif item.call_id not in self._calls and item.call_id not in self._before.calls:
             raise BadRequest(f"input[{at}].call_id", "no call before it has this id")
         else:
             self._flush()
             self.messages.append(item.json)
+
+    def _drop(self, item: _InChat) -> None:
+        self.dropped[item.name] = self.dropped.get(item.name, 0) + 1
 
     def _flush(self) -> None:
         """End the model's message."""
@@ -226,6 +245,12 @@ class ItemReader:
         calls = b',"tool_calls":[%b]' % b",".join(self._called) if self._called else b""
         self.messages.append(b'{"role":"assistant",%b"content":%b%b}' % (reasoning, content, calls))
         self._reasoning, self._content, self._called = [], b"", []
+
+
+def _with(ids: frozenset[str], more: set[str]) -> tuple[frozenset[str], int]:
+    """Ids with more of them, and the bytes of those that are new."""
+    new = more - ids
+    return (ids | new, sum(map(getsizeof, new)) + _SLOTS_BYTES * len(new)) if new else (ids, 0)
 
 
 class _ItemReading:

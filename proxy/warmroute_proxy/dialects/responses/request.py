@@ -4,13 +4,24 @@ The members of the chat body have one order, with the tools last: what is short 
 intake knows bodies of one client again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
+from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, chat_pieces, is_text, list_at, text_at
+from warmroute_proxy.dialects.raw_json import (
+    BadRequest,
+    Members,
+    Piece,
+    chat_pieces,
+    encode,
+    is_list,
+    is_text,
+    list_at,
+    text_at,
+)
 from warmroute_proxy.dialects.responses.items import ItemReader, Opens, ReadItems
 from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
@@ -21,9 +32,6 @@ _ECHOED: Final = (
     "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier",
     "temperature", "text", "tool_choice", "top_p", "user",
 )  # fmt: skip
-
-
-_LIST: Final = 0x5B
 
 
 class OtherScope(Exception):
@@ -41,7 +49,7 @@ class ChatRequest(NamedTuple):
     items of a type the model does not see; `texts`: what cleaned its texts.
     """
 
-    pieces: list[bytes]
+    pieces: list[Piece]
     model: str
     tools: dict[str, Tool]
     echoed: dict[str, Raw]
@@ -54,6 +62,55 @@ class ChatRequest(NamedTuple):
     @property
     def body(self) -> bytes:
         return b"".join(self.pieces)
+
+
+class _Around(NamedTuple):
+    """What follows from what stands around an input, but for the tools. `chat`: members in front of the messages;
+    `lead`: messages in front of the input's own; `applied` and `off`: what rules did to these.
+    """
+
+    chat: dict[str, Any]
+    dropped: frozenset[str]
+    unlisted: frozenset[str]
+    echoed: dict[str, Raw]
+    summarised: bool
+    lead: list[bytes]
+    applied: frozenset[str]
+    off: frozenset[str]
+
+
+MAX_KNOWN_BYTES: Final = 4_194_304
+_KNOWN: Final[Known[_Around]] = Known(MAX_KNOWN_BYTES)
+_APART: Final = frozenset({"input", "tools", "client_metadata"})
+"""Read by themselves, or not at all: Codex says of each request when it was made."""
+
+
+def _read_around(members: Members, seal: Opens, texts: Texts, work: TranslationWork) -> _Around:
+    """What stands around an input, which is the same in all requests of a session. Raises: BadRequest."""
+    parts: list[bytes | Raw] = []
+    for name, value in members.items():
+        if name not in _APART:
+            parts += (encode(name), value)
+    scope, raw = (seal.key, texts.on), Raw(b"\0".join(parts))
+    found = _KNOWN.get(scope, raw)
+    if found is None:
+        found = _around(members, seal, Texts(texts.on), work)
+        _KNOWN.keep(scope, raw, found, 2 * len(memoryview(raw)))
+    texts.add(found.applied, found.off)
+    return found
+
+
+def _around(members: Members, seal: Opens, texts: Texts, work: TranslationWork) -> _Around:
+    members = {name: value.copy() for name, value in members.items() if name not in _APART}  # without the whole body
+    dropped: set[str] = set()
+    chat = {"model": text_at(members, "model", ""), **settings(members, dropped)}
+    lead = ItemReader(seal, texts, work)
+    if "instructions" in members and text_at(members, "instructions", ""):
+        lead.add_text(members["instructions"], "system")
+    echoed: dict[str, Raw] = {name: members[name] for name in _ECHOED if name in members}
+    return _Around(
+        chat, frozenset(dropped), unlisted(members), echoed, asks_summary(members), lead.messages, *texts.scope()
+    )
 
 
 class RequestReading:
@@ -70,22 +127,19 @@ class RequestReading:
         """`before`: what was read of the items in front of the input. Raises: BadRequest, OtherScope."""
         self._members = members
         self._model = text_at(members, "model", "")
-        self._dropped: set[str] = set()
-        self._chat: dict[str, Any] = {"model": self._model, **settings(members, self._dropped)}
+        self._texts = texts_of(self._model)
+        self._around = _read_around(members, seal, self._texts, work)
+        self._dropped = set(self._around.dropped)
+        self._chat = dict(self._around.chat)
         self._tools = read_tools(members, seal.key, work)
         if "tool_choice" in members:
             chosen = tool_choice(members["tool_choice"], self._tools, self._dropped)
             if chosen is not None:
                 self._chat["tool_choice"] = chosen
-        self._texts = texts_of(self._model)
         if before is not None and before.scope != (seal.key, self._texts.on):
             raise OtherScope
         self._items = ItemReader(seal, self._texts, work, before)
-        self.lead: list[bytes] = []
-        if "instructions" in members and text_at(members, "instructions", ""):
-            first = ItemReader(seal, self._texts, work)
-            first.add_text(members["instructions"], "system")
-            self.lead = first.messages
+        self.lead = self._around.lead
 
     def read_input(self, items: list[Raw] | None, *, may_be_empty: bool = False) -> ItemReader:
         """Read the input: its items where they were found, else what it is. Raises: BadRequest."""
@@ -101,7 +155,7 @@ class RequestReading:
                     raise BadRequest("input", "is empty")
                 reader.add_text(raw, "user")
                 items = []
-            elif memoryview(raw)[0] != _LIST:
+            elif not is_list(raw):
                 raise BadRequest("input", "must be a text or a list of items")
             else:
                 items = list_at(raw, "input")
@@ -110,15 +164,13 @@ class RequestReading:
         reader.read(items)
         return reader
 
-    def request(self, messages: list[bytes]) -> ChatRequest:
+    def request(self, messages: Sequence[Piece]) -> ChatRequest:
         """The request, whose messages these are behind `lead`."""
-        members, tools = self._members, self._tools
+        around, tools = self._around, self._tools
         pieces = chat_pieces(self._chat, [*self.lead, *messages], {"tools": Raw(tools.chat)} if tools.chat else {})
-        unknown = unlisted(members)
-        echoed: dict[str, Raw] = {name: members[name] for name in _ECHOED if name in members}
-        all_dropped = tools.dropped.union(self._dropped, unknown)
+        dropped = tools.dropped.union(self._dropped, around.unlisted)
         return ChatRequest(
-            pieces, self._model, tools.by_name, echoed, asks_summary(members), all_dropped, unknown,
+            pieces, self._model, tools.by_name, around.echoed, around.summarised, dropped, around.unlisted,
             dict(self._items.dropped), self._texts,
         )  # fmt: skip
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects.raw_json import Piece
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.terms import Terms
 
@@ -30,7 +31,7 @@ class Events(Protocol):
 class Translated(Protocol):
     """A request in chat's terms, and what its answer is translated by. `receipt_id` is without its prefix."""
 
-    pieces: list[bytes]
+    pieces: list[Piece]
     """The body of the chat completion, until somebody takes it."""
 
     @property

@@ -36,6 +36,8 @@ def cut_key(request: Request) -> None:
 
     Only clients of this API put it there, and it is used on their paths alone: what is in an address ends up in logs.
     """
+    if not request.query:
+        return
     is_used = request.path.startswith(GEMINI) or is_gemini(request.path)
     pairs = []
     for pair in request.query.split(b"&"):

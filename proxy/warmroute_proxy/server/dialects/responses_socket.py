@@ -263,8 +263,7 @@ class ResponsesSocket:
         request.body, request.length, request.body_reservation = asked.raw, len(asked.raw), asked.reservation
         previous = asked.event.previous_response_id or ""
         before = partial(self._before, stream, previous, len(asked.raw), asked.reservation)
-        begins, asks = partial(self._begins, stream), asked.event.generate is not False
-        request.dialect = dialect = TurnDialect(previous, before, begins, asks=asks)
+        request.dialect = dialect = TurnDialect(asked.event, before, partial(self._begins, stream))
         exchange = TurnExchange(request, dialect, stream.name, self._socket.send, partial(self._ended, stream))
         exchange.on_status = self._socket.on_status
         stream.running = exchange

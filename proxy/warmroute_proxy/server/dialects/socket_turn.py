@@ -1,5 +1,6 @@
 """One turn on a WebSocket: a request to `/v1/responses` that continues a conversation, and the events of its answer."""
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 from uuid import uuid4
@@ -7,7 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from warmroute.contract import headers as names
-from warmroute_proxy.dialects.responses.client_events import created_request
+from warmroute_proxy.dialects.responses.client_events import ClientEvent, created_request
 from warmroute_proxy.dialects.responses.conversation import Continued, ResponsesConversation, continued
 from warmroute_proxy.dialects.responses.events import EventTranslator
 from warmroute_proxy.dialects.responses.request import ChatRequest, OtherScope
@@ -21,8 +22,7 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 
 CANCELLED: Final = 499
 _SHOWN: Final = frozenset({"retry-after", names.RECEIPT, "x-request-id"})
-_DATA: Final = b"\ndata: "
-_DATA_BYTES: Final = len(_DATA)
+_EVENTS: Final = re.compile(rb"\ndata: (.*)")
 
 
 def not_found(previous: str) -> Refusal:
@@ -44,24 +44,26 @@ class TurnDialect(Responses):
 
     def __init__(
         self,
-        previous: str = "",
+        event: ClientEvent | None = None,
         before: Callable[[], ResponsesConversation | None] = _nothing,
         begins: Callable[[int], None] = _unnoted,
-        *,
-        asks: bool = True,
     ) -> None:
-        """`previous`: the id of the response that it continues. `before`: finds its conversation, for this turn alone;
-        raises Refusal. `begins`: is told the lineage of a turn that was read. `asks`: whether the model is to answer.
+        """`event`: what asks for it, if that was read. `before`: finds the conversation that it continues, for this
+        turn alone; raises Refusal. `begins`: is told the lineage of a turn that was read.
         """
-        self._previous = previous
+        self._event = event
+        self._previous = "" if event is None else event.previous_response_id or ""
         self._before = before
         self.begins = begins
-        self.asks = asks
+        self.asks = event is None or event.generate is not False
+        """Whether the model is to answer."""
+
         self._found: TranslatedTurn | None = None
 
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> "TranslatedTurn":  # noqa: ARG002
         """The request in chat's terms, with the whole conversation."""
-        created = created_request(body)
+        event, self._event = self._event, None
+        created = created_request(body, event)
         seal = Seal(terms.reasoning_key("seal"))
         before, self._before = self._before(), _nothing
         try:
@@ -73,6 +75,7 @@ class TurnDialect(Responses):
 
     def check_elsewhere(self) -> None:
         """Raises: Refusal, where another process cannot translate it: nothing is kept there."""
+        self._event = None  # it holds the body
         if not self.asks:
             problem = "the turn is too large to be warmed ahead: send it to the model"
             raise Refusal(413, problem, code="request_too_large")
@@ -210,14 +213,8 @@ class TurnExchange(Exchange):
             return
         if self._paused and self.on_pause is not None:
             self.on_pause(True)  # the client was slow before there was an engine to be paused
-        found = []
-        for event in data.split(b"\n\n"):
-            at = event.find(_DATA)
-            if at >= 0:
-                found.append(
-                    event[at + _DATA_BYTES :] if self._ending == b"}" else event[at + _DATA_BYTES : -1] + self._ending
-                )
-        self._send(found)
+        found = _EVENTS.findall(data)
+        self._send(found if self._ending == b"}" else [event[:-1] + self._ending for event in found])
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
         """Takes whole events, until the answer ends or the client leaves."""

@@ -27,7 +27,7 @@ from warmroute_proxy.server.engines.chunk_shape import ChunkShape, shape_of
 from warmroute_proxy.server.engines.sse import UNFINISHED, UsageTracker, ended_in_tools, has_marker
 
 MAX_REST_BYTES: Final = 65_536
-SMALL_BYTES: Final = 4096  # an answer that came whole and is smaller is parsed
+SMALL_BYTES: Final = 4096  # what is smaller and came at once, an answer or its begin, is parsed, to be one write
 MAX_SHAPES: Final = 16  # of one stream; then all its events are searched
 MAX_SIZE_DIGITS: Final = 8
 
@@ -140,8 +140,8 @@ class Passthrough:
                 self._source.go_on(b"")
             return
         while data:
-            begun = self._stream.scanner.started
-            whole = _whole_bytes(data, only_first=not begun)
+            begins_long = not self._stream.scanner.started and len(data) >= SMALL_BYTES
+            whole = _whole_bytes(data, only_first=begins_long)
             if whole < 0 or (not whole and not _may_wait(data)):
                 self._source.go_on(data)
                 return
@@ -151,7 +151,7 @@ class Passthrough:
             self._source.feed(parsed)
             if not self._goes_on(data):
                 return
-            if self._target is not None and not begun:
+            if self._target is not None and begins_long:
                 data = self._pass(data, self._target)
         self._rest = data
         self._write = self._target if not data and self._shape is not None else None

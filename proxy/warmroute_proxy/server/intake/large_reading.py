@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import MAX_ASKED_BYTES
-from warmroute_proxy.dialects.raw_json import BadRequest
+from warmroute_proxy.dialects.raw_json import BadRequest, Piece
 from warmroute_proxy.dialects.work import TranslationWork, check_values
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
@@ -36,7 +36,7 @@ NICENESS: Final = 10  # where processors are scarce, the event loop goes first, 
 class TranslatedBody(Protocol):
     """A body of another API in chat's terms."""
 
-    pieces: list[bytes]
+    pieces: list[Piece]
 
     @property
     def changes(self) -> Changes:
@@ -113,7 +113,7 @@ class _Reading:
         try:
             _check_values(raw)
             caller = Caller(asked.path, asked.tenant, asked.headers, self._secrets, asked.key_id, asked.region)
-            pieces: list[bytes] = []
+            pieces: list[Piece] = []
             if asked.translate is not None:
                 translated = asked.translate(raw, Terms(caller.tenant, self._secrets, self._config))
                 pieces, translated.pieces, changes = translated.pieces, [], translated.changes
@@ -148,7 +148,7 @@ def _content(where: str, size: int) -> bytes:
         return memory.read(size)
 
 
-def _put(where: str, pieces: list[bytes]) -> int:
+def _put(where: str, pieces: list[Piece]) -> int:
     """Put pieces in the place of a body. Returns their size."""
     with Path(where).open("r+b", buffering=0) as memory:
         return sum(memory.write(piece) for piece in pieces)
