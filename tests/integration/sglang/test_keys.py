@@ -12,6 +12,7 @@ from tests.integration.proxy.test_faults import Stream
 from tests.integration.sglang.behind import conversation, toml
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, until
+from tests.subjects.sglang import CopiedServer
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.server import START_TIMEOUT_S
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.timeout(seconds(START_TIMEOUT_S + 60))
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of this module's own: keys would lock the others' out."""
     flags = ("--api-key", KEY, "--admin-api-key", ADMIN_KEY)
-    server = Server("aggregated", tmp_path_factory.mktemp("locked"), flags=flags)
+    server = CopiedServer("aggregated", tmp_path_factory.mktemp("locked"), flags=flags)
     try:
         yield server.restart()
     finally:
