@@ -128,7 +128,7 @@ def full_steps() -> tuple[Step, ...]:
     search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", "tests/unit", "tests/property", processes=2)
     of_the_proxy = (
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
-        Step("soak", (PYTHON, "-m", "tests.perf", "soak", "--minutes", "5"), after=(*done, wheel), compiled=True),
+        Step("soak", (PYTHON, "-m", "tests.perf", "soak", "--minutes", "6"), after=(*done, wheel), compiled=True),
         Step("full tests", more, after=(*done, stores)),
         Step("hostile", pytest(HOSTILE, processes=2), after=("full tests", wheel), compiled=True),
         Step("compiled", ("scripts/compiled-tests",), after=("hostile",), compiled=True),

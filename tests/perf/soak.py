@@ -34,11 +34,11 @@ from warmroute_cli.processes import stopping_on_signals
 MAX_BYTES_A_REQUEST: Final = 40.0
 MAX_MORE_FILES: Final = 10  # by their trend over what counts, and after the last request than before the first
 REQUESTS_A_MINUTE: Final = 20_000  # what one machine does that has two cores and nothing else to do
-MAX_WARM_UP: Final = 40_000  # requests; two fifths of all, at most: caches fill, and the heap finds its size
+MAX_WARM_UP: Final = 40_000  # requests; a third of all, at most: caches fill, and the heap finds its size
 MAX_STRETCH: Final = 10  # times as long as asked for; then the machine is too slow
 SETTLE_S: Final = 20.0  # after the last request, for files to be closed: idle connections to engines are after 3 s
 
-_PLAN: Final = Plan(chunks=5, interval_ms=40)
+_PLAN: Final = Plan(chunks=20, interval_ms=10)
 _A_CONNECTION: Final = 25  # requests, then a new one
 _PAUSE_S: Final = 0.03
 _KEYED_REPLAY_S: Final = 2.0  # much longer than a pause
@@ -248,7 +248,7 @@ def _watch(bench: Bench, running: Running, minutes: float, seed: int) -> Result:
         wrong[f"the proxy ended: {running.process.last_words()}"] = 1
     elif traffic.requests < wanted:
         wrong[f"requests too few in {run_s:.0f} s, of {wanted:.0f}"] = int(wanted - traffic.requests)
-    counted = [each for each in taken if each.requests >= min(MAX_WARM_UP, wanted * 0.4)]
+    counted = [each for each in taken if each.requests >= min(MAX_WARM_UP, wanted / 3)]
     memory = growth([Point(each.requests, each.resident_kb * 1024) for each in counted])
     files = growth([Point(each.requests, each.files) for each in counted])
     used, load_s = cpu(pid), time.process_time() - load_s
@@ -277,7 +277,7 @@ def _say(result: Result) -> None:
 def main(words: list[str]) -> int:
     """The command; 1 when something grows, or an answer was not as it must be."""
     parser = argparse.ArgumentParser(prog="python -m tests.perf soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=5.0, help=f"of {REQUESTS_A_MINUTE:,} requests each")
+    parser.add_argument("--minutes", type=float, default=6.0, help=f"of {REQUESTS_A_MINUTE:,} requests each")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args(words)
     with stopping_on_signals(), tempfile.TemporaryDirectory(prefix="warmroute-soak-") as folder:

@@ -1,4 +1,4 @@
-"""What the soak takes for a leak, on made-up series of the length and the noise of a run of five minutes."""
+"""What the soak takes for a leak, on made-up series of the length and the noise of a run of six minutes."""
 
 import random
 from collections.abc import Callable
@@ -8,8 +8,8 @@ import pytest
 from tests.perf.growth import Point, growth
 from tests.perf.soak import MAX_BYTES_A_REQUEST
 
-SECONDS = 180
-REQUESTS = 60_000
+SECONDS = 240
+REQUESTS = 87_000
 MB = 1_000_000
 Series = Callable[[float], float]
 
