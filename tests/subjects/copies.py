@@ -198,7 +198,7 @@ class Origin:
     ) -> Running:
         """A copy that does what `PYTHON -m MODULE ARGUMENT...` says, with these files as its output and log."""
         environ = dict(os.environ if environment is None else environment)
-        message = json.dumps({"command": command, "environ": environ, "folder": str(folder or Path.cwd())})
+        message = json.dumps({"command": command[2:], "environ": environ, "folder": str(folder or Path.cwd())})
         ended, tells = os.pipe()
         reads, stdin = os.pipe()
         try:
@@ -235,7 +235,7 @@ def _become(asked: Asked, files: Sequence[int]) -> NoReturn:
     patience.wait()
     clocks.set_ahead()
     Child._start = _forked  # type: ignore[assignment,method-assign]
-    _, _, module, *arguments = cast("list[str]", asked["command"])
+    module, *arguments = cast("list[str]", asked["command"])
     code: object = 1
     try:
         code = _run(module, arguments)
@@ -309,7 +309,7 @@ def _forked(_child: Child, command: Sequence[str], out: BinaryIO, log: BinaryIO)
     reads, stdin = os.pipe()
     pid = os.fork()
     if pid == 0:
-        asked = {"command": list(command), "environ": dict(os.environ), "folder": str(Path.cwd())}
+        asked = {"command": list(command[2:]), "environ": dict(os.environ), "folder": str(Path.cwd())}
         _become(asked, [reads, out.fileno(), log.fileno()])
     os.close(reads)
     return cast("subprocess.Popen[bytes]", _Forked(command, pid, stdin))  # as far as used

@@ -15,7 +15,7 @@ from typing import NoReturn, cast
 MAX_MESSAGE_BYTES = 100_000  # a command line and an environment
 
 Asked = Mapping[str, object]
-"""What a copy is to be: its `command`, `environ` and `folder`."""
+"""What a copy is to be: its `command` from its third word on, `environ` and `folder`."""
 
 
 def serve(asks: socket.socket, become: Callable[[Asked, Sequence[int]], NoReturn]) -> None:

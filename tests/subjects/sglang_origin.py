@@ -27,7 +27,7 @@ def _become(asked: Asked, files: Sequence[int]) -> NoReturn:
     parent, launch, shims = (import_module(name) for name in ("parent", "launch", "shims"))
     os.environ[parent.VARIABLE] = str(os.getppid())
     parent.die_with_parent()
-    sys.argv = cast("list[str]", asked["command"])[1:]
+    sys.argv[1:] = cast("list[str]", asked["command"])
     code = 1
     try:
         if "nixl" in sys.argv:
