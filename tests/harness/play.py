@@ -41,16 +41,17 @@ class Played:
 
 
 def play(stage: Stage, name: str, case: Case) -> Played:
-    """Run all starts, or the recording."""
-    if reason := cannot_run(stage, name):
-        return replay(stage, name, case, reason)
+    """Run all starts, or the recording where the program cannot run; nothing, where there is none."""
     chats = stage.fleet.taps.chats
     starts = []
     sockets = stage.opened_sockets()
     for start in case.starts(stage.project(name)):
         before = set(chats)
         done = stage.start(name, start)
-        starts.append((start, done, [rid for rid in chats if rid not in before]))
+        rids = [rid for rid in chats if rid not in before]
+        if done.returncode and not rids and (reason := cannot_run(stage, name)):
+            return replay(stage, name, case, reason) if case.recording else Played(name, case, (), (), reason)
+        starts.append((start, done, rids))
     turns = _turns(stage, [rid for _, _, rids in starts for rid in rids])
     return Played(name, case, starts, turns, sockets=stage.opened_sockets() - sockets)
 

@@ -108,7 +108,7 @@ def fitting(draw: random.Random, name: str) -> Any:
 
 def request(draw: random.Random, listed: Mapping[str, Field], *, chat: bool) -> dict[str, Any]:
     """A body: a prompt, a small limit, and a few fields."""
-    body: dict[str, Any] = {"model": "tiny", "max_tokens": draw.choice((1, 4, 32))}
+    body: dict[str, Any] = {"model": "tiny", "max_tokens": draw.choice((1, 4, 8))}
     if chat:
         body["messages"] = [{"role": "user", "content": draw.choice(("hello", "x " * 200, "😀"))}]
     else:
@@ -120,7 +120,7 @@ def request(draw: random.Random, listed: Mapping[str, Field], *, chat: bool) -> 
     if type(choices) is int and choices > 4:
         body["n"] = draw.choice((2, 3, 129))
     limit = body.get("max_tokens")
-    if type(limit) is not int or limit > 64:
+    if type(limit) is not int or limit > 16:
         body["max_tokens"] = 8
     return body
 

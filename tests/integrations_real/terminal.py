@@ -14,7 +14,7 @@ from tests.machine import seconds
 
 COLUMNS: Final = 110
 ROWS: Final = 40
-POLL_S: Final = 0.1
+POLL_S: Final = 0.25
 
 
 class Terminal:

@@ -59,17 +59,24 @@ class Project:
     def __post_init__(self) -> None:
         self.home = self.folder / "home"
         self.home.mkdir(parents=True)
+        state = self.home / ".local" / "state" / "opencode"
+        state.mkdir(parents=True)
+        (state / "kv.json").write_text('{"animations_enabled": false}')  # a spinner computes all the time
         (self.folder / "AGENTS.md").write_text("Be brief.\n")
+        self.set(self.options)
+
+    def set(self, options: dict[str, Any]) -> None:
+        """Write OpenCode's configuration, with these options of the plugin."""
         config = provider_block(self.fleet, ROOT / "integrations" / "opencode" / "dist" / "cli.js")
-        plugin = [[f"opencode-warmroute@file:{self.tarball}", self.options]] if self.tarball else []
+        plugin = [[f"opencode-warmroute@file:{self.tarball}", options]] if self.tarball else []
         config |= {"plugin": plugin, "autoupdate": False, "compaction": self.compaction}
         (self.folder / "opencode.json").write_text(json.dumps(config))
 
     def variables(self) -> dict[str, str]:
         """What OpenCode is started with."""
         own = {"HOME": str(self.home), "PATH": f"{BINS}:{os.environ['PATH']}", "OPENAI_API_KEY": self.fleet.api_key}
-        if self.tarball:  # OpenCode installs the plugin once, which takes longer than most starts of it
-            own["XDG_CACHE_HOME"] = str(self.tarball.parent / "cache")
+        if self.tarball:  # OpenCode installs the plugin and its interface once, which takes longer than a start of it
+            own |= {f"XDG_{name}_HOME": str(self.tarball.parent / name.lower()) for name in ("CACHE", "CONFIG")}
         return {**QUIET, "LANG": "C.UTF-8", "TERM": "xterm-256color", "TZ": "UTC", **own}
 
     def run(self, prompt: str, *arguments: str, before: tuple[str, ...] = ()) -> "subprocess.CompletedProcess[str]":
@@ -133,6 +140,7 @@ class Driven:
     after_turn: str
     explained: str
     warned: str
+    cut_off: str
     log: str
     turns: list[dict[str, Any]]
 
@@ -141,26 +149,35 @@ class Driven:
 
 
 @pytest.fixture(scope="module")
-def driven(fleet: LocalFleet, tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Driven:
-    """A turn with a tool and two sub-agents at once, an explanation, a compaction, and an edit of AGENTS.md."""
-    project = Project(tmp_path_factory.mktemp("driven") / "project", fleet, tarball, compaction={"prune": True})
-    with project.terminal() as terminal:
-        terminal.enter(PROMPT)
-        at_first = terminal.shows("compaction", 60, toast)
-        terminal.shows(answered("All done."), 60)
-        after_turn = terminal.shows("tokens cached", 20, toast)
-        terminal.command("warmroute")
-        explained = terminal.shows(r"The last cold request was|None of the last", 20)
-        terminal.command("compact")
-        terminal.shows("Compaction", 30)
-        terminal.shows(r"Compaction · .* · \d", 30)
-        terminal.enter("obey: answer Gone on.\n")
-        terminal.shows(answered("Gone on."), 30)
-        (project.folder / "AGENTS.md").write_text("Be brief, please.\n")
-        terminal.enter("obey: answer Went on.\n")
-        terminal.shows(answered("Went on."), 30)
-        warned = terminal.shows(r"AGENTS\.md", 20, toast)
-    return Driven(at_first, after_turn, explained, warned, project.log(), turns(fleet))
+def driven(tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Driven:
+    """A turn with a tool and two sub-agents, a compaction, an edit of AGENTS.md; at last proxies die."""
+    folder = tmp_path_factory.mktemp("driven")
+    with LocalFleet(folder, folder / "up", FleetOptions(speed=5, obey_prompts=True)) as fleet:
+        project = Project(folder / "project", fleet, tarball, {"freezeDate": True}, {"prune": True})
+        with project.terminal() as terminal:
+            terminal.enter(PROMPT)
+            at_first = terminal.shows("compaction", 60, toast)
+            terminal.shows(answered("All done."), 60)
+            after_turn = terminal.shows("tokens cached", 20, toast)
+            terminal.command("warmroute")
+            explained = terminal.shows(r"The last cold request was|None of the last", 20)
+            terminal.command("compact")
+            terminal.shows("Compaction", 30)
+            terminal.shows(r"Compaction · .* · \d", 30)
+            terminal.enter("obey: answer Gone on.\n")
+            terminal.shows(answered("Gone on."), 30)
+            (project.folder / "AGENTS.md").write_text("Be brief, please.\n")
+            terminal.enter("obey: answer Went on.\n")
+            terminal.shows(answered("Went on."), 30)
+            warned = terminal.shows(r"AGENTS\.md", 20, toast)
+            found = turns(fleet)
+            terminal.enter("obey: run 8000\n")
+            terminal.shows(r"obey: run 8000[\s\S]*?([a-z]+ ){9}|(([a-z]+ ){9}.*\n){10}", 60)
+            fleet.stop_proxies()
+            cut_off = terminal.shows("Cannot connect to API", 60)
+            terminal.command("warmroute")
+            cut_off += terminal.shows("does not answer", 30)
+    return Driven(at_first, after_turn, explained, warned, cut_off, project.log(), found)
 
 
 def test_each_request_says_who_sends_it_and_what_for(driven: Driven) -> None:
@@ -212,48 +229,40 @@ def test_the_plugin_leaves_no_error_in_the_log(driven: Driven) -> None:
     assert "node_modules/opencode-warmroute" not in driven.log
 
 
-@pytest.mark.parametrize("freeze", [True, False])
-def test_the_date_is_frozen_over_midnight(freeze: bool, fleet: LocalFleet, tarball: Path, tmp_path: Path) -> None:
-    project = Project(tmp_path / "project", fleet, tarball, {"freezeDate": freeze})
-    assert "One." in project.run("obey: answer One.\n").stdout
+def test_a_proxy_that_dies_leaves_opencode_its_own_error(driven: Driven) -> None:
+    assert "Cannot connect to API" in driven.cut_off
+    assert "does not answer" in driven.cut_off
+    assert "opencode-warmroute" not in driven.cut_off
+    assert "    at " not in driven.cut_off
+
+
+def again(fleet: LocalFleet, project: Project, *days: int, continued: bool = False) -> list[dict[str, Any]]:
+    """The turns of starts of OpenCode that continue one session, each so many days from now."""
     before = {turn["id"] for turn in turns(fleet)}
-    assert "Two." in project.run("obey: answer Two.\n", "--continue", before=("faketime", "-f", "+1d")).stdout
-    [second] = [turn for turn in turns(fleet) if turn["id"] not in before]
-    assert second["turn"] == 2
-    assert (rewritten(second) == 0) == freeze
-
-
-def test_a_proxy_that_dies_leaves_opencode_its_own_error(tarball: Path, tmp_path: Path) -> None:
-    with LocalFleet(tmp_path, tmp_path / "up", FleetOptions(speed=1, obey_prompts=True)) as own:
-        project = Project(tmp_path / "project", own, tarball, {"freezeDate": True})
-        with project.terminal() as terminal:
-            terminal.enter("obey: run 4000\n")
-            terminal.shows(r"([a-z]+ ){9}", 60)
-            own.stop_proxies()
-            screen = terminal.shows("Cannot connect to API", 60)
-            terminal.command("warmroute")
-            screen += terminal.shows("does not answer", 30)
-    assert "opencode-warmroute" not in screen
-    assert "    at " not in screen
-    assert "node_modules/opencode-warmroute" not in project.log()
-
-
-def hits(fleet: LocalFleet, project: Project) -> list[tuple[int, int]]:
-    """Prompt and cached tokens of the turns of one session that continue one."""
-    before = {turn["id"] for turn in turns(fleet)}
-    for number in range(2):
+    for number, day in enumerate(days):
         prompt = f"{LOOK}obey: answer Turn {number}.\n"
-        assert f"Turn {number}." in project.run(prompt, *(("--continue",) if number else ())).stdout
-    rows = [turn for turn in turns(fleet) if turn["id"] not in before]
-    return [(turn["prompt_tokens"], turn["cached_tokens"]) for turn in rows if turn["turn"] > 1]
+        words = ("--continue",) if number or continued else ()
+        moved = ("faketime", "-f", f"+{day}d") if day else ()
+        assert f"Turn {number}." in project.run(prompt, *words, before=moved).stdout
+    return [turn for turn in turns(fleet) if turn["id"] not in before and turn["turn"] > 1]
 
 
-def test_the_hit_ratio_is_not_lower_than_without(fleet: LocalFleet, tarball: Path, tmp_path: Path) -> None:
-    plain = hits(fleet, Project(tmp_path / "without", fleet, None))
-    ours = hits(fleet, Project(tmp_path / "plugged", fleet, tarball))
-    assert len(ours) == len(plain) == 3
-    lost, lost_plain = (sum(prompt - cached for prompt, cached in each) for each in (ours, plain))
-    assert lost <= lost_plain + PAGE_SIZE * len(ours)  # whose last pages are full to another degree
+def lost(of: list[dict[str, Any]]) -> int:
+    """Prompt tokens of turns that no cache had."""
+    return sum(turn["prompt_tokens"] - turn["cached_tokens"] for turn in of)
+
+
+def test_over_midnight_the_frozen_date_keeps_it_as_warm_as_without_the_plugin_on_one_day(
+    fleet: LocalFleet, tarball: Path, tmp_path: Path
+) -> None:
+    project = Project(tmp_path / "plugged", fleet, tarball, {"freezeDate": True})
+    ours = again(fleet, project, 0, 1)
+    assert [rewritten(turn) for turn in ours] == [0, 0, 0]
+    plain = again(fleet, Project(tmp_path / "without", fleet, None), 0, 0)
+    assert len(plain) == 3
+    assert lost(ours) <= lost(plain) + PAGE_SIZE * len(ours)  # whose last pages are full to another degree
+    project.set({"freezeDate": False})
+    assert rewritten(again(fleet, project, 1, continued=True)[0]) > 0  # the day of the session is over
 
 
 def test_the_package_passes_its_own_tests() -> None:

@@ -19,7 +19,6 @@ import gc
 import itertools
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -35,10 +34,10 @@ from typing import BinaryIO, Final, NoReturn, TextIO, cast
 
 from tests.machine import seconds
 from tests.subjects import clocks, patience
+from tests.subjects.origin import Asked, serve, take_on
 from warmroute_cli.fleet import LocalFleet
 from warmroute_cli.processes import Child
 
-MAX_MESSAGE_BYTES: Final = 100_000  # a command line and an environment
 PROXY: Final = "warmroute_cli.main"
 ENGINE: Final = "warmroute_backend.engine"
 RELAY: Final = "warmroute_cli.wan"
@@ -162,17 +161,24 @@ class Running:
 class Origin:
     """The process that copies are made of."""
 
-    def __init__(self, enter: Sequence[str] = (), checkout: Path | None = None) -> None:
+    def __init__(
+        self,
+        enter: Sequence[str] = (),
+        checkout: Path | None = None,
+        program: Sequence[str] = (sys.executable, "-m", "tests.subjects.copies", "{}"),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         """`enter`: what stands before its command line, where it runs in a network namespace; `checkout`: whose
-        packages it imports, where those are not this one's.
+        packages it imports, where those are not this one's. `program` gets the number of a socket in the place of `{}`,
+        and `environment` besides what is inherited.
         """
-        of_checkout = {}
+        of_checkout = dict(environment or {})
         if checkout is not None:
             packages = (checkout, *(checkout / each for each in ("sdk", "proxy", "backend")))
-            of_checkout = {"PYTHONPATH": ":".join(map(str, packages)), "PYTHONSAFEPATH": "1"}
+            of_checkout |= {"PYTHONPATH": ":".join(map(str, packages)), "PYTHONSAFEPATH": "1"}
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [*enter, sys.executable, "-m", "tests.subjects.copies", str(theirs.fileno())]
+            command = [*enter, *(word.replace("{}", str(theirs.fileno())) for word in program)]
             self._process = subprocess.Popen(
                 command,
                 pass_fds=[theirs.fileno()],
@@ -224,61 +230,9 @@ def _origin(number: int) -> Origin:
 # In the origin
 
 
-def serve(asks: socket.socket) -> None:
-    """Make a copy for each message, and tell how each ended, until nobody asks any more."""
-    copies: dict[int, int] = {}  # pid -> where its end is told
-    woken, wakes = os.pipe()
-    os.set_blocking(wakes, False)
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-    while True:
-        ready, _, _ = select.select([asks.fileno(), woken], [], [])
-        if woken in ready:
-            os.read(woken, 4096)
-            _tell_ends(copies)
-        if asks.fileno() in ready:
-            message, files, _, _ = socket.recv_fds(asks, MAX_MESSAGE_BYTES, 4)
-            if not message:
-                break
-            *own, tells = files
-            pid = os.fork()
-            if pid == 0:
-                _become(json.loads(message), own)
-            for each in own:
-                os.close(each)
-            copies[pid] = tells
-            asks.send(str(pid).encode())
-    for pid in copies:
-        os.kill(pid, signal.SIGKILL)
-
-
-def _tell_ends(copies: dict[int, int]) -> None:
-    while copies:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        if pid == 0:
-            return
-        tells = copies.pop(pid)
-        try:
-            os.write(tells, str(status).encode())
-        except BrokenPipeError:  # nobody waits for this one
-            pass
-        os.close(tells)
-
-
-def _become(asked: Mapping[str, object], files: Sequence[int]) -> NoReturn:
+def _become(asked: Asked, files: Sequence[int]) -> NoReturn:
     """Turn the forked process into what was asked for, with these as its input, output and log."""
-    signal.set_wakeup_fd(-1)
-    for each in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.setsid()
-    for number, file in enumerate(files):
-        os.dup2(file, number)
-    os.closerange(3, 4096)
-    os.environ.clear()
-    os.environ.update(cast("dict[str, str]", asked["environ"]))
-    os.chdir(str(asked["folder"]))
-    random.seed()
+    take_on(asked, files)
     patience.wait()
     clocks.set_ahead()
     Child._start = _forked  # type: ignore[assignment,method-assign]
@@ -369,7 +323,7 @@ def main() -> None:
     import_module("warmroute_proxy.server.control.control_plane").described_routes()  # compiles the patterns of paths
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as asks:
-        serve(asks)
+        serve(asks, _become)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Real SGLang servers for tests: a pytest plugin with a fixture for each.
 
+Servers are copies of a process that has imported SGLang (`sglang_origin.py`), but those with a draft; `warmroute
+launch` and the demo start theirs anew.
+
 At most five servers run at a time: one aggregated, one prefill, one decode, one with a draft, and one with small tiers
 (`tests/contract/cache`), each about 2 GB of memory (shared pages counted in each; 10 GB in all). Each is started at
 most once a run unless a test restarts it. Those that the collected tests name start together, in the background, before
@@ -10,15 +13,19 @@ the first test; others when they are asked for. A start takes 10 s of an idle ma
 """
 
 import contextlib
+import functools
 import json
 import os
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pytest
 
-from warmroute_backend.sglang import NotInstalledError, Role, Server
+from tests.subjects.copies import Origin
+from warmroute_backend.sglang import NotInstalledError, Role, Server, installation
+from warmroute_backend.sglang.command import environment
 from warmroute_backend.sglang.server import PortTaken, start_deadline_s
 
 RUNNING = "WARMROUTE_TEST_SGLANG"
@@ -28,6 +35,23 @@ ROLES_OF_FIXTURE: dict[str, tuple[Role, ...]] = {
     "sglang_pair": ("prefill", "decode"),
     "sglang_speculative": ("speculative",),
 }
+
+
+class CopiedServer(Server):
+    """A server that is a copy of a process that has imported SGLang; one with a draft is started anew."""
+
+    def _spawn(self, command: Sequence[str], log: BinaryIO, env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        if self.role == "speculative":
+            return super()._spawn(command, log, env)
+        return cast("subprocess.Popen[bytes]", _origin().copied(command, log, log, environment=env))  # as far as used
+
+
+@functools.cache
+def _origin() -> Origin:
+    found = installation()
+    script = Path(__file__).with_name("sglang_origin.py")
+    program = (str(found.python), str(script), "{}", str(found.launcher.parents[2]))
+    return Origin(program=program, environment=environment(Path("/nowhere"), None, None, 1.0))
 
 
 class RunningServer(Server):
@@ -82,7 +106,7 @@ class Servers:
         """Start those that do not run yet; waits for none."""
         for role in roles:
             if role not in self._servers:
-                self._servers[role] = self._found(role) or Server(role, self._folder).start()
+                self._servers[role] = self._found(role) or CopiedServer(role, self._folder).start()
                 self._deadline_s = start_deadline_s()
 
     def get(self, role: Role) -> Server:
@@ -95,7 +119,7 @@ class Servers:
             return server.wait_ready(self._deadline_s)
         except PortTaken:
             server.kill()
-            self._servers[role] = Server(role, self._folder).start()
+            self._servers[role] = CopiedServer(role, self._folder).start()
             return self._servers[role].wait_ready(start_deadline_s())
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ import time
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from warmroute_backend.sglang.command import HOST, Ports, Role, arguments, environment
 from warmroute_backend.sglang.installation import installation
@@ -134,15 +134,13 @@ class Server:
         usual = environment(self.storage_dir, self._temporary, os.getpid(), slowness())
         self._log_began = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 (our own command line)
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=os.environ | usual | self._env,
-                start_new_session=True,
-            )
+            self._process = self._spawn(command, log, os.environ | usual | self._env)
         return self
+
+    def _spawn(self, command: Sequence[str], log: BinaryIO, env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(  # noqa: S603 (our own command line)
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+        )
 
     def is_ready(self) -> bool:
         """Whether it has warmed up and serves."""

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tests.contract.cache.lab import DEVICE_TOKENS, FLAGS, Lab, kv_events_config
 from tests.subjects.embedded import EmbeddedEngine
-from tests.subjects.sglang import Servers
+from tests.subjects.sglang import CopiedServer, Servers
 
 from warmroute_backend.engine.model.hicache import DIRECTORY_VARIABLE
-from warmroute_backend.sglang import Server, StartError
+from warmroute_backend.sglang import StartError
 
 
 @pytest.fixture(scope="session", params=["embedded", "sglang"])
@@ -39,7 +39,7 @@ def embedded(folder: Path) -> Lab:
 
 def sglang(folder: Path) -> Lab:
     """The lab with a real server."""
-    server = Server("aggregated", folder, name="lab")
+    server = CopiedServer("aggregated", folder, name="lab")
     events = kv_events_config(server.kv_events, server.kv_replay)
     flags = (*FLAGS, "--kv-events-config", events, "--max-total-tokens", str(DEVICE_TOKENS))
 

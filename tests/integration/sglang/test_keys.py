@@ -12,11 +12,14 @@ from tests.integration.proxy.test_faults import Stream
 from tests.integration.sglang.behind import conversation, toml
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, until
+from tests.subjects.sglang import CopiedServer
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.server import START_TIMEOUT_S
 
 KEY, ADMIN_KEY = "engine-canary-77aa", "admin-canary-05cd"
 CHAT = "/v1/chat/completions"
+LONG = 12_000
+"""Tokens of an answer that does not end by itself while a test waits."""
 
 pytestmark = pytest.mark.timeout(seconds(START_TIMEOUT_S + 60))
 
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.timeout(seconds(START_TIMEOUT_S + 60))
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of this module's own: keys would lock the others' out."""
     flags = ("--api-key", KEY, "--admin-api-key", ADMIN_KEY)
-    server = Server("aggregated", tmp_path_factory.mktemp("locked"), flags=flags)
+    server = CopiedServer("aggregated", tmp_path_factory.mktemp("locked"), flags=flags)
     try:
         yield server.restart()
     finally:
@@ -55,7 +58,7 @@ def test_it_serves_tells_its_load_and_obeys_an_abort(locked: Server, tmp_path: P
                 client.post(CHAT, json=conversation(name, max_tokens=3)).json()["usage"] for _ in range(2)
             ]
             assert usages[1]["warmroute"]["cached"]["device"] > 0
-            body = conversation(name, stream=True, max_tokens=4_000)
+            body = conversation(name, stream=True, max_tokens=LONG)
             with client.stream("POST", CHAT, json=body) as answer:
                 assert next(answer.iter_bytes())
         until(lambda: running(locked) == 0, "the abort was obeyed", 8.0)
@@ -67,13 +70,14 @@ def test_it_serves_tells_its_load_and_obeys_an_abort(locked: Server, tmp_path: P
         assert secret not in proxy.written()
 
 
+@pytest.mark.real_deadlines("inference_request")
 def test_without_the_admin_key_a_closed_connection_ends_the_work(locked: Server, tmp_path: Path, name: str) -> None:
     proxy = in_front(locked, tmp_path, key=KEY)
     try:
         proxy.start()
         with (
             proxy.client() as client,
-            client.stream("POST", CHAT, json=conversation(name, stream=True, max_tokens=4_000)) as answer,
+            client.stream("POST", CHAT, json=conversation(name, stream=True, max_tokens=LONG)) as answer,
         ):
             assert next(answer.iter_bytes())
         until(lambda: running(locked) == 0, "nothing runs on", 30.0)  # SGLang looks now and then

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.subjects.sglang import CopiedServer
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.command import HOST
 from warmroute_backend.sglang.server import PortTaken, start_deadline_s
@@ -23,7 +24,7 @@ def test_a_server_whose_port_is_taken_is_not_waited_for(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind((HOST, 0))
         listener.listen()
-        server = Server("aggregated", tmp_path, port=listener.getsockname()[1])
+        server = CopiedServer("aggregated", tmp_path, port=listener.getsockname()[1])
         deadline_s = start_deadline_s()
         try:
             with pytest.raises(PortTaken, match="cannot bind its port"):

@@ -71,9 +71,13 @@ def killed(
     """SIGKILL of the server and its children, then a start with an empty cache at the same address."""
     with Behind(folder, *servers) as behind:
         recovers(behind.proxy, text)  # so that something is cached, and known to be
+        logged = behind.answers.log.stat().st_size
         stream = under(behind, text + LONG_PROMPT, lambda one: started(behind, one), victim.kill)
         row = next(row for row in behind.proxy.rows(expected=2) if row["id"] == stream.receipt)
         until(behind.idle, "nobody works for the dead", 30.0)
+        if victim.role == "prefill":  # one that is back before it is missed is never served with
+            missed = "Lost connection with prefill instance"
+            until(lambda: missed in behind.answers.log_text(logged), "decode misses it", 60.0)
         victim.restart()
         return Seen(stream, row, recovers(behind.proxy, text))
 
