@@ -121,10 +121,10 @@ class RequestReading:
         members, tools = self._members, self._tools
         pieces = chat_pieces(self._chat, [*self.lead, *messages], {"tools": Raw(tools.chat)} if tools.chat else {})
         unknown = unlisted(members)
-        echoed = {name: members[name].copy() for name in _ECHOED if name in members}  # without the whole body
+        copies = ((name, members[name].copy()) for name in _ECHOED if name in members)  # without the whole body
         dropped = tools.dropped.union(self._dropped, unknown)
         return ChatRequest(
-            pieces, self._model, tools.by_name, echoed, asks_summary(members), dropped, unknown,
+            pieces, self._model, tools.by_name, dict(copies), asks_summary(members), dropped, unknown,
             dict(self._items.dropped), self._texts,
         )  # fmt: skip
 
