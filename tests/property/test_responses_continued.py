@@ -1,5 +1,6 @@
 """A conversation that is kept and continued by what is new is, in chat, the one whose client sends all of it again."""
 
+from sys import getrefcount
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 
 Item = dict[str, Any]
+SAID: Item = {"role": "user", "content": "hello"}
 
 
 def texts(_: str) -> Texts:
@@ -123,28 +125,34 @@ def test_a_turn_that_does_not_end_well_adds_nothing(
 def test_what_only_prepares_may_be_empty_and_is_continued() -> None:
     empty = ask([], {}, None, asks=False)[1].prepared()
     assert empty.size_bytes == 0
-    assert ask("hello", {}, empty)[0].body == whole([{"role": "user", "content": "hello"}], {}).body
+    assert ask("hello", {}, empty)[0].body == whole([SAID], {}).body
     prepared = ask("hello", {"instructions": "A."}, None, asks=False)[1].prepared()
-    expected = whole([{"role": "user", "content": "hello"}], {"instructions": "A."}).body
+    expected = whole([SAID], {"instructions": "A."}).body
     assert ask([], {"instructions": "A."}, prepared)[0].body == expected
 
 
-def test_what_stands_around_an_input_is_the_same_however_often_it_is_read() -> None:
-    line = "Today's date is 2026-11-21.\n"
-    more: Item = {"instructions": f"A.\n{line}", "metadata": {"a": "b"}, "unknown": 1, "truncation": "auto"}
+def test_what_codex_says_of_itself_changes_nothing() -> None:
+    more: Item = {"instructions": "A.", "metadata": {"a": "b"}, "unknown": 1, "truncation": "auto"}
+    found, told = whole([SAID], more), whole([SAID], {**more, "client_metadata": {"turn": "2"}})
+    assert (found.body, found.dropped, found.unlisted) == (told.body, told.dropped, told.unlisted)
+    assert found.dropped == {"truncation", "unknown"}
+    assert found.unlisted == {"unknown"}
 
-    def read(more: Item, on: set[str]) -> tuple[Any, ...]:
-        asked = {"model": "m", **more, "input": "hello"}
-        found = chat_request(msgspec.json.encode(asked), SEAL, lambda _: Texts(frozenset(on)))
-        echoed = {name: bytes(value) for name, value in found.echoed.items()}
-        return found.body, echoed, found.dropped, found.unlisted, found.texts.names()
 
-    first = read(more, {"date_line"})
-    assert first == read({**more, "client_metadata": {"turn": "2"}}, {"date_line"})
-    assert line.strip().encode() not in first[0]
-    assert (first[2], first[3], first[4]) == ({"truncation", "unknown"}, {"unknown"}, (("date_line",), ()))
-    assert line.strip().encode() in read(more, set())[0]
-    assert b'"temperature":0.5' in read({**more, "temperature": 0.5}, {"date_line"})[0]
+@pytest.mark.parametrize("over", ["HTTP", "a WebSocket"])
+def test_what_an_answer_is_translated_by_does_not_hold_the_whole_request(over: str) -> None:
+    """The memory of the body is given back when the answer has begun."""
+    more: Item = {"metadata": {"a": "b"}, "tool_choice": "auto", "text": {"verbosity": "low"}, "instructions": "A."}
+    tools = [{"type": "function", "name": "f", "parameters": {}}]
+    asked = {"type": "response.create", "model": "m", **more, "tools": tools, "input": [SAID]}
+    raw = msgspec.json.encode(asked)
+    before = getrefcount(raw)
+    if over == "HTTP":
+        found = chat_request(raw, SEAL, texts)
+    else:
+        found, _ = continued(*created_request(raw), SEAL, texts, TranslationWork(), None, asks=True)
+    assert found.echoed["metadata"] == msgspec.Raw(b'{"a":"b"}')
+    assert getrefcount(raw) == before
 
 
 def test_a_conversation_that_was_read_by_other_rules_is_not_continued() -> None:

@@ -124,6 +124,18 @@ def test_reads_pass_as_they_are() -> None:
     assert reader.scanner.content_events == 80
 
 
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_short_first_read_is_one_write_and_a_long_one_passes(size: int) -> None:
+    chunk = event(said(content="word " * size))
+    framed = b"%x\r\n%b\r\n" % (len(chunk), chunk)
+    reader = Reader()
+    reader.read(HEAD, [])
+    reader.read(framed * 10, [])
+    assert len(reader.written) == (1 if size == 1 else 2)
+    assert reader.body == chunk * 10
+    assert (framed * 9 in reader.written) == (size > 1)
+
+
 def test_nothing_passes_unseen_once_the_client_has_left() -> None:
     chunk = event(said(content="word"))
     reader = Reader()

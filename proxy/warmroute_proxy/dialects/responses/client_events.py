@@ -20,6 +20,7 @@ PROCESSED: Final = "response.processed"
 MAX_STREAM_CHARS: Final = 256
 _ENVELOPE: Final = frozenset({"type", "stream_id", "generate", "event_id", "previous_response_id", "idempotency_key"})
 _REQUEST: Final = tuple(sorted(READ - _ENVELOPE))
+_AT_STREAM: Final = "`$.stream_id`"  # msgspec's words
 _STREAM_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
@@ -29,7 +30,7 @@ class ClientEvent(msgspec.Struct):
     """
 
     type: str
-    stream_id: Any = None
+    stream_id: str | None = None
     generate: bool | None = None
     previous_response_id: str | None = None
     response_id: str | None = None
@@ -61,6 +62,8 @@ def client_event(raw: bytes) -> ClientEvent:
         except msgspec.ValidationError:
             event = _decode(raw)
     except msgspec.ValidationError as error:
+        if _AT_STREAM in str(error):
+            raise InvalidStream from None
         raise BadRequest("", f"the event cannot be read: {error}") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise BadRequest("", "the event is not valid JSON") from None
@@ -80,8 +83,8 @@ def steer_failed(event: ClientEvent) -> bytes:
     return encode({"type": f"{STEER}.failed", "sequence_number": 0, "steer": steer, "error": error, **stream})
 
 
-def _names_stream(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_STREAM_CHARS and _STREAM_CHARS.issuperset(value)
+def _names_stream(value: str) -> bool:
+    return 0 < len(value) <= MAX_STREAM_CHARS and _STREAM_CHARS.issuperset(value)
 
 
 class CreatedRequest(NamedTuple):
@@ -97,7 +100,7 @@ def created_request(raw: bytes, event: ClientEvent | None = None) -> CreatedRequ
     Raises: BadRequest.
     """
     event, items = event or client_event(raw), None
-    if isinstance(event, _KnownEvent):
+    if isinstance(event, _KnownEvent) and event.response_id is None:  # no member of a request
         members = given_members(event, _REQUEST)
         if "input" in members and is_list(event.input):
             items = list_at(members.pop("input"), "input")

@@ -9,14 +9,12 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
-from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.one_pass import BodyReader
 from warmroute_proxy.dialects.raw_json import (
     BadRequest,
     Members,
     Piece,
     chat_pieces,
-    encode,
     is_list,
     is_text,
     list_at,
@@ -64,55 +62,6 @@ class ChatRequest(NamedTuple):
         return b"".join(self.pieces)
 
 
-class _Around(NamedTuple):
-    """What follows from what stands around an input, but for the tools. `chat`: members in front of the messages;
-    `lead`: messages in front of the input's own; `applied` and `off`: what rules did to these.
-    """
-
-    chat: dict[str, Any]
-    dropped: frozenset[str]
-    unlisted: frozenset[str]
-    echoed: dict[str, Raw]
-    summarised: bool
-    lead: list[bytes]
-    applied: frozenset[str]
-    off: frozenset[str]
-
-
-MAX_KNOWN_BYTES: Final = 4_194_304
-_KNOWN: Final[Known[_Around]] = Known(MAX_KNOWN_BYTES)
-_APART: Final = frozenset({"input", "tools", "client_metadata"})
-"""Read by themselves, or not at all: Codex says of each request when it was made."""
-
-
-def _read_around(members: Members, seal: Opens, texts: Texts, work: TranslationWork) -> _Around:
-    """What stands around an input, which is the same in all requests of a session. Raises: BadRequest."""
-    parts: list[bytes | Raw] = []
-    for name, value in members.items():
-        if name not in _APART:
-            parts += (encode(name), value)
-    scope, raw = (seal.key, texts.on), Raw(b"\0".join(parts))
-    found = _KNOWN.get(scope, raw)
-    if found is None:
-        found = _around(members, seal, Texts(texts.on), work)
-        _KNOWN.keep(scope, raw, found, 2 * len(memoryview(raw)))
-    texts.add(found.applied, found.off)
-    return found
-
-
-def _around(members: Members, seal: Opens, texts: Texts, work: TranslationWork) -> _Around:
-    members = {name: value.copy() for name, value in members.items() if name not in _APART}  # without the whole body
-    dropped: set[str] = set()
-    chat = {"model": text_at(members, "model", ""), **settings(members, dropped)}
-    lead = ItemReader(seal, texts, work)
-    if "instructions" in members and text_at(members, "instructions", ""):
-        lead.add_text(members["instructions"], "system")
-    echoed: dict[str, Raw] = {name: members[name] for name in _ECHOED if name in members}
-    return _Around(
-        chat, frozenset(dropped), unlisted(members), echoed, asks_summary(members), lead.messages, *texts.scope()
-    )
-
-
 class RequestReading:
     """Reads the members of a request, then its input. `lead`: the messages in front of the input's own."""
 
@@ -127,19 +76,22 @@ class RequestReading:
         """`before`: what was read of the items in front of the input. Raises: BadRequest, OtherScope."""
         self._members = members
         self._model = text_at(members, "model", "")
-        self._texts = texts_of(self._model)
-        self._around = _read_around(members, seal, self._texts, work)
-        self._dropped = set(self._around.dropped)
-        self._chat = dict(self._around.chat)
+        self._dropped: set[str] = set()
+        self._chat: dict[str, Any] = {"model": self._model, **settings(members, self._dropped)}
         self._tools = read_tools(members, seal.key, work)
         if "tool_choice" in members:
             chosen = tool_choice(members["tool_choice"], self._tools, self._dropped)
             if chosen is not None:
                 self._chat["tool_choice"] = chosen
+        self._texts = texts_of(self._model)
         if before is not None and before.scope != (seal.key, self._texts.on):
             raise OtherScope
         self._items = ItemReader(seal, self._texts, work, before)
-        self.lead = self._around.lead
+        self.lead: list[bytes] = []
+        if "instructions" in members and text_at(members, "instructions", ""):
+            first = ItemReader(seal, self._texts, work)
+            first.add_text(members["instructions"], "system")
+            self.lead = first.messages
 
     def read_input(self, items: list[Raw] | None, *, may_be_empty: bool = False) -> ItemReader:
         """Read the input: its items where they were found, else what it is. Raises: BadRequest."""
@@ -166,11 +118,13 @@ class RequestReading:
 
     def request(self, messages: Sequence[Piece]) -> ChatRequest:
         """The request, whose messages these are behind `lead`."""
-        around, tools = self._around, self._tools
+        members, tools = self._members, self._tools
         pieces = chat_pieces(self._chat, [*self.lead, *messages], {"tools": Raw(tools.chat)} if tools.chat else {})
-        dropped = tools.dropped.union(self._dropped, around.unlisted)
+        unknown = unlisted(members)
+        copies = ((name, members[name].copy()) for name in _ECHOED if name in members)  # without the whole body
+        dropped = tools.dropped.union(self._dropped, unknown)
         return ChatRequest(
-            pieces, self._model, tools.by_name, around.echoed, around.summarised, dropped, around.unlisted,
+            pieces, self._model, tools.by_name, dict(copies), asks_summary(members), dropped, unknown,
             dict(self._items.dropped), self._texts,
         )  # fmt: skip
 

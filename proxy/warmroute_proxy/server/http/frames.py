@@ -164,7 +164,7 @@ class Messages:
             return None
         self._take_read(ends)
         self._count_found(1)
-        return bytes(apply_mask(read[begins:ends], read[begins - _MASK_BYTES : begins]))
+        return bytes(apply_mask(memoryview(read)[begins:ends], read[begins - _MASK_BYTES : begins]))
 
     def _parse(self) -> None:
         """Find the frames in a slice; the protocol answers those that only control."""

@@ -158,7 +158,7 @@ class Attempt:
 
     def _send(self, head: bytes, parts: Parts, carrier: object | None) -> None:
         """Send the answering leg."""
-        if carrier is not None and isinstance(carrier, Carrier):  # an ABC, and mostly there is none
+        if isinstance(carrier, Carrier):
             carrier.send_with(self.decision, head, parts, self.leg)
         else:
             self.engine.upstream.send_with(head, parts, self.leg)
