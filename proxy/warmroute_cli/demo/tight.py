@@ -21,7 +21,7 @@ import httpx
 from rich.console import Console
 
 from warmroute_backend.plan.tables import table
-from warmroute_backend.sglang import Server, wait_all
+from warmroute_backend.sglang import NotInstalledError, Server, StartError, wait_all
 from warmroute_backend.sglang.command import MODEL_NAME
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
@@ -115,9 +115,9 @@ class TightFleet:
         return state.api_key(self._state_dir)
 
     def _start(self) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S * slowness()
         self._run_dir.mkdir(parents=True, exist_ok=True)
-        engines = self._sglang() if self._load.model == MODEL_NAME else self._embedded(deadline_s)
+        engines = self._sglang() if self._load.model == MODEL_NAME else self._embedded()
+        deadline_s = _start_deadline_s()
         for number, port in enumerate(self._ports):
             others = [f"http://127.0.0.1:{other}" for other in self._ports if other != port]
             config = self._run_dir / f"proxy{number}.toml"
@@ -129,8 +129,8 @@ class TightFleet:
             wait_ready(child, url, deadline_s)
             self.urls.append(url)
 
-    def _embedded(self, deadline_s: float) -> list[tuple[str, str]]:
-        load = self._load
+    def _embedded(self) -> list[tuple[str, str]]:
+        load, deadline_s = self._load, _start_deadline_s()
         for number in range(load.engines):
             command = [sys.executable, "-m", "warmroute_backend.engine", "--engine-id", f"a{number}"]
             command += ["--model", load.model, "--host", "127.0.0.1", "--port", "0", "--page-size", str(PAGE_SIZE)]
@@ -140,10 +140,14 @@ class TightFleet:
 
     def _sglang(self) -> list[tuple[str, str]]:
         flags = ("--max-total-tokens", str(self._load.kv_tokens))
-        for number in range(self._load.engines):
-            server = Server("aggregated", self._run_dir, name=f"a{number}", flags=flags, tiers=False)
-            self._servers.append(server.start())
-        wait_all(self._servers)
+        names = [f"a{number}" for number in range(self._load.engines)]
+        self._servers += [Server("aggregated", self._run_dir, name=name, flags=flags, tiers=False) for name in names]
+        try:
+            for server in self._servers:
+                server.start()
+            wait_all(self._servers)
+        except (NotInstalledError, StartError) as error:
+            raise FleetError(str(error)) from None
         return [(server.name, server.url) for server in self._servers]
 
     def _config(self, number: int, port: int, others: list[str], engines: list[tuple[str, str]]) -> str:
@@ -169,11 +173,17 @@ class TightFleet:
             server.kill()
 
 
+def _start_deadline_s() -> float:
+    return time.monotonic() + START_TIMEOUT_S * slowness()
+
+
 def run(arguments: Namespace) -> int:
     """Both passes and their table; 0 where admission has computed less."""
     load = replace(ON_SGLANG if arguments.engine == "sglang" else Load(), seed=arguments.seed)
     out = report.console()
     found: dict[str, Figures] = {}
+    if arguments.engine == "sglang":
+        out.print("SGLang on this CPU (2 GB) starts and plays twice: about four minutes")
     with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
         for name, wait_s in (("without", 0.0), ("with", 120.0)):
             run_dir = state_dir / f"tight-{name}"

@@ -97,10 +97,11 @@ class Scene:
 
 
 @contextlib.contextmanager
-def scene(folder: Path, running: int = 1, limits: str = "", second: str = "") -> Iterator[Scene]:
+def scene(folder: Path, running: int = 1, *, region: str = "east", **of_proxy: Any) -> Iterator[Scene]:
     gate = Gate()
     engine = ScriptedEngine("s0", gate)
-    proxy = ProxyProcess(folder / "p", [f"{engine.toml()}\nmax_running = {running}"], limits=limits, second=second)
+    table = engine.toml().replace('"east"', f'"{region}"') + f"\nmax_running = {running}"
+    proxy = ProxyProcess(folder / "p", [table], region=region, **of_proxy)
     found = Scene(proxy, engine, gate)
     try:
         proxy.start()
@@ -336,26 +337,10 @@ def test_a_key_that_was_turned_away_is_a_new_try_and_one_that_waits_is_joined(tm
 
 def test_a_region_without_room_sends_on_to_one_that_has_it(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        gates = Gate(), Gate()
-        engines = [ScriptedEngine(f"s{number}", gate) for number, gate in enumerate(gates)]
-        west_toml = engines[1].toml().replace('"east"', '"west"')
-        west = ProxyProcess(tmp_path / "p", [f"{west_toml}\nmax_running = 1"], region="west")
-        stack.callback(west.stop)
-        west.start()
-        east = ProxyProcess(
-            tmp_path / "p",
-            [f"{engines[0].toml()}\nmax_running = 1"],
-            peer=("west", west.url),
-            keys=west.keys,
-            limits="queue_requests = 2",
-        )
-        stack.callback(east.stop)
-        it = Scene(east.start().sees("west"), engines[0], gates[0])
-        far = Scene(west, engines[1], gates[1])
-        for scene_, gate in zip((it, far), gates, strict=True):
-            stack.callback(scene_.engine.stop)
-            stack.callback(gate.open_for_all)
-            stack.callback(scene_.close)
+        far = stack.enter_context(scene(tmp_path, region="west"))
+        of_east: dict[str, Any] = {"peer": ("west", far.proxy.url), "keys": far.proxy.keys}
+        it = stack.enter_context(scene(tmp_path, limits="queue_requests = 2", **of_east))
+        it.proxy.sees("west")
         here = it.send("here")
         it.runs(1)
         there = it.send("there")

@@ -101,6 +101,25 @@ def test_a_waiting_stream_gets_comments(tmp_path: Path) -> None:
             rest += piece
 
 
+def test_a_stream_that_waits_goes_to_another_region_until_its_head_is_sent(tmp_path: Path) -> None:
+    text, up = long_text("second", 9), 'warmroute_region_up{region="west"}'
+    with scene(tmp_path, region="west") as west:
+        west.engine.script = counted(west.gate)
+        west.gate.open_for_all()
+        with scene(tmp_path, peer=("west", west.proxy.url), keys=west.proxy.keys) as it:
+            small_pool(it)
+            it.proxy.sees("west")
+            it.send(long_text("first"))
+            it.runs(1)
+            assert answer(it.send(text))[1]["x-warmroute-home"] == "west", "the engine here has no room"
+            west.proxy.stop()
+            until(lambda: it.metric(up) == 0, "the other region is away")
+            waits = it.wait(text, turns=2, stream=True)
+            assert it.queue()["for_memory"] == 1
+            west.proxy.start(int(west.proxy.url.rpartition(":")[2]))
+            assert answer(waits)[1]["x-warmroute-home"] == "west"
+
+
 def test_how_a_turn_ends_is_known_from_its_answer_and_from_its_client(tmp_path: Path) -> None:
     """What is over is protected no longer, so that the next session finds room at once."""
     with scene(tmp_path, running=100) as it:

@@ -14,6 +14,7 @@ import pytest
 from tests.machine import seconds
 
 from warmroute import __version__
+from warmroute_backend.sglang.installation import CHECKOUT_VARIABLE
 from warmroute_cli.installed import install_command
 from warmroute_cli.main import COMMANDS, NEEDED, main, parser
 from warmroute_cli.run.arguments import split
@@ -89,6 +90,15 @@ def test_figures_that_cannot_be_written_end_a_demo_before_it_starts(
     assert main(["demo", *words, "--json", str(path), "--state-dir", str(state_dir)]) == 2
     assert capsys.readouterr().err == f"warmroute: {path} cannot be written: No such file or directory\n"
     assert not state_dir.exists()
+
+
+@pytest.mark.parametrize("words", [["--tight"], []])
+def test_a_demo_on_sglang_says_what_to_do_where_sglang_is_not_installed(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECKOUT_VARIABLE, str(tmp_path))
+    assert main(["demo", *words, "--engine", "sglang", "--state-dir", str(tmp_path / "state")]) == 2
+    assert "run `scripts/sglang install`" in capsys.readouterr().err
 
 
 def test_defaults_of_a_demo() -> None:

@@ -201,6 +201,15 @@ def test_who_waits_goes_to_another_region_once_that_is_there() -> None:
     assert scene.next(again=True) == [(waiter.item, "region:west")]
 
 
+def test_who_waits_does_not_go_to_a_region_whose_last_probe_was_lost() -> None:
+    scene = Scene("a", peers=[Peer("west", 0.05)])
+    scene.router.suspect_peer("west")
+    scene.fill("a")
+    assert scene.goes(routing(2, 20)) is None
+    scene.router.set_up("a", up=False)
+    assert scene.goes(routing(2, 20)) == "region:west", "no other can serve it"
+
+
 def test_an_end_lets_one_go_who_waits_for_that_engine(scene: Scene) -> None:
     first, second = scene.wait(routing(1, 101)), scene.wait(routing(1, 101))
     assert scene.next() == []

@@ -124,7 +124,7 @@ def test_two_pods_of_a_node_keep_the_stores_files_apart_and_the_master_knows_of_
         if {"name": "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH", "value": f"/etc/warmroute/{name}"} in container["env"]
     ]
     assert config["ssd_offload_path"].startswith(mount["mountPath"])
-    assert mount["subPathExpr"] == "$(POD_NAME)"
+    assert mount["subPathExpr"] == "mooncake/$(POD_NAME)", "where doctor counts what the store has"
     assert {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}} in container["env"]
     master = found["kubernetes/mooncake-master.json"]["spec"]["template"]["spec"]["containers"][0]
     unit = files("store on disks")["systemd/mooncake-master.service"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.argv import CONFIG_FOLDER, argv, environment
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
-from warmroute_backend.plan.files.proxy import MASTER, MASTER_PORT, master_command, mooncake_configs, pod_host
+from warmroute_backend.plan.files.proxy import MASTER, MASTER_PORT, STORE, master_command, mooncake_configs, pod_host
 
 Manifest = dict[str, Any]
 
@@ -160,7 +160,7 @@ def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
     if engine.storage == "mooncake":
         for mount in mounts:  # two pods of a node have the same engine's name, and a store's folder is of one
             if mount["name"] == _FILES:
-                mount["subPathExpr"] = "$(POD_NAME)"
+                mount["subPathExpr"] = f"{STORE}/$(POD_NAME)"
         mounts.append({"name": "mooncake", "mountPath": CONFIG_FOLDER})
     resources = {resource: gpus}
     security: Manifest = {"capabilities": {"add": ["IPC_LOCK"]}}

@@ -15,6 +15,7 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 NO_SLOT: Final = -1
 """The slot of a tier that a worker lacks."""
 MAX_MASKS: Final = 1024
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 class NoWorker(Exception):
@@ -175,15 +176,13 @@ class Choices:
         cache_workers: tuple[WorkerState, ...] = ()
         decode_workers: tuple[WorkerState, ...] = ()
         peers: tuple[WorkerState, ...] = ()
-        if allowed is None or self.region in allowed:
-            decode_workers = _usable(self.decode_workers, now_s, exclude)
-            cache_workers = _usable(self.cache_workers, now_s, exclude)
-            if not decode_workers and self.split:
-                cache_workers = tuple([worker for worker in cache_workers if worker.role == "aggregated"])
+        here = allowed is None or self.region in allowed
+        if here:
+            cache_workers, decode_workers = self._usable_here(now_s, exclude)
         if routing.may_forward and self.peers:
             within = self.peers if allowed is None else tuple([peer for peer in self.peers if peer.region in allowed])
             peers = _usable(within, now_s, exclude)
-            if not peers and not cache_workers:
+            if not peers and not cache_workers and not (here and self._usable_here(now_s, _NONE)[0]):
                 peers = _suspect(within, now_s, exclude)
         if not cache_workers and not peers:
             raise NoWorker(routing.model, served=bool(self.cache_workers or self.peers))
@@ -196,6 +195,16 @@ class Choices:
                 return self.alone()
         return Choices(self.region, cache_workers, decode_workers, peers, self._changes, self.known_peers)
 
+    def _usable_here(
+        self, now_s: float, exclude: frozenset[str]
+    ) -> tuple[tuple[WorkerState, ...], tuple[WorkerState, ...]]:
+        """The cache workers and the decode workers."""
+        decode_workers = _usable(self.decode_workers, now_s, exclude)
+        cache_workers = _usable(self.cache_workers, now_s, exclude)
+        if not decode_workers and self.split:
+            cache_workers = tuple([worker for worker in cache_workers if worker.role == "aggregated"])
+        return cache_workers, decode_workers
+
     def alone(self) -> "Choices":
         """The same without the peers. Made once."""
         if self._alone is None:
@@ -206,7 +215,7 @@ class Choices:
 
 
 def _suspect(peers: tuple[WorkerState, ...], now_s: float, exclude: frozenset[str]) -> tuple[WorkerState, ...]:
-    """One lost probe does not refuse what nothing else may serve."""
+    """One lost probe does not refuse what nothing else may serve. (What is excluded here may only be full.)"""
     return tuple([peer for peer in peers if peer.load.availability.is_last_resort(now_s) and peer.id not in exclude])
 
 

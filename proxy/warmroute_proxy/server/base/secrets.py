@@ -111,7 +111,7 @@ def load_headers(file: Path | None) -> dict[str, str]:
     except ValueError as error:
         raise SecretError(f"cannot read the headers in {file}: {error}") from None
     pairs = [tuple(piece.strip() for piece in line.split(":", 1)) for line in lines]
-    if not all(len(pair) == 2 and pair[0] and " " not in pair[0] for pair in pairs):
+    if not (pairs and all(len(pair) == 2 and pair[0] and " " not in pair[0] for pair in pairs)):
         raise SecretError(f"{file} holds no headers: one a line, written name: value, in ASCII")
     return {name.lower(): value for name, value in pairs}
 

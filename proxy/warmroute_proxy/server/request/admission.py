@@ -170,7 +170,7 @@ class Admission:
             self._refuse_waiter(waiter, "queue_timeout", f"{held_up} within {self._timeout_s:g} s")
         for waiter in for_memory:
             if waiter.item.waiter is waiter and waiter.item.parsed.stream:
-                self._stays(waiter.item, now_s)
+                waiter.item.sweep(now_s)
         self._again = True
         self.freed()
 
@@ -207,11 +207,6 @@ class Admission:
         }
 
     # -- inside
-
-    def _stays(self, request: RequestToAdmit, now_s: float) -> None:
-        """Let the client of a stream know that it waits. Its head may be sent then, so it is not forwarded any more."""
-        request.routing = request.routing.stay()
-        request.sweep(now_s)
 
     def _refused_by_limit(self, request: RequestToAdmit) -> bool:
         """Refuse a request that a budget, or a limit over all proxies, has nothing left for. False: it may wait."""

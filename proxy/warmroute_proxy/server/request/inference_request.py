@@ -436,6 +436,8 @@ class InferenceRequest:
         due = self.parsed.stream and not answering and not carried  # else the answer begins with the engine's
         if due and deadlines.comment_is_due(progress, received_s, now_s):
             self._answer.comment()
+            if self.waiter is not None:
+                self.routing = self.routing.stay()  # its head is sent
 
     def shut_down(self) -> None:
         """The proxy is going: end with an error that says so rather than break off."""
