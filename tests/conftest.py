@@ -3,6 +3,7 @@
 import inspect
 import os
 import signal
+import sys
 from pathlib import Path
 
 import httpx
@@ -38,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(Path(__file__).parent).parts[0] in FULL_FOLDERS:
             item.add_marker("full")
+
+
+def pytest_collection_finish() -> None:
+    """The clients that tests have imported give up to connect after 5 s, too."""
+    for name in ("openai", "anthropic"):
+        if name in sys.modules:
+            sys.modules[name].DEFAULT_TIMEOUT.connect = seconds(20)
 
 
 @pytest.fixture(autouse=True)
