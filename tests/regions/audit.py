@@ -167,7 +167,11 @@ def forwards(found: Findings, rows: list[Row]) -> list[str]:
     for region, count in came.items():
         names = {name for name in found.counts if name.startswith(f"{region}-")}
         sent = sum(found.counts[name].get("warmroute_forwards_total", 0.0) for name in names)
-        if count > sent and not names & found.killed:
+        late = sum(
+            asked.region == region and asked.ended_s > found.counted_at_s.get(asked.seen.life, asked.ended_s)
+            for asked in found.tried
+        )
+        if count > sent + late and not names & found.killed:
             problems.append(f"{count} rows were forwarded from {region}, which has forwarded {sent:.0f}")
     for region in {name.rpartition("-")[0] for name in found.counts}:
         names = {name for name in found.counts if name.startswith(f"{region}-")}

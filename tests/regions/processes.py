@@ -90,6 +90,9 @@ class RegionalProxy:
         self.counted: dict[str, float] = {}
         """What its earlier lives have counted."""
 
+        self.counted_at_s: dict[int, float] = {}
+        """When each of them was asked for that, before it was stopped in good order."""
+
         self._lives = 0
         self._child: Placed | None = None
 
@@ -129,6 +132,7 @@ class RegionalProxy:
     def stop(self) -> None:
         """End it in good order."""
         if self._child is not None and self.life is not None:
+            self.counted_at_s[self.life.number] = time.monotonic()
             self.counted = self.count()
             self.life.dead = True
             self.life = None

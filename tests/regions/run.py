@@ -75,6 +75,9 @@ class Findings:
     counts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Proxy -> its counters over all its lives."""
 
+    counted_at_s: dict[int, float] = field(default_factory=dict)
+    """Life that was stopped -> when it was asked for its counters: tries that ended later may not be in them."""
+
     recoveries: list[Recovery] = field(default_factory=list)
     still_working: dict[str, int] = field(default_factory=dict)
     open_at_end: dict[str, int] = field(default_factory=dict)
@@ -368,6 +371,7 @@ class Run:
         if self._fleet.postgres is not None:
             await self._until(self._all_sent)
         found.counts = {proxy.name: await asyncio.to_thread(proxy.count) for proxy in proxies}
+        found.counted_at_s = {life: at_s for proxy in proxies for life, at_s in proxy.counted_at_s.items()}
         self._wire.stop()
         found.leaks += self._wire.leaks
         for proxy in proxies:

@@ -118,6 +118,15 @@ def test_what_the_audit_finds(change: Callable[[Any], Any], problem: str) -> Non
     assert any(problem in line for line in audit(found)), audit(found)
 
 
+def test_a_forward_after_the_last_look_at_a_proxy_that_stops_is_no_problem() -> None:
+    found = findings()
+    found.counts["east-0"].update(warmroute_forwards_total=0.0)
+    found.counted_at_s[seen(found).life] = found.tried[0].ended_s
+    assert audit(found) != []
+    found.counted_at_s[seen(found).life] = found.tried[0].ended_s - 0.1
+    assert audit(found) == []
+
+
 def test_without_affinity_a_turn_may_be_refused_and_no_home_is_kept() -> None:
     found = findings()
     found.tried.append(copy.deepcopy(found.tried[0]))
