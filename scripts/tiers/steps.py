@@ -144,7 +144,7 @@ def full_steps() -> tuple[Step, ...]:
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
         Step("soak", (PYTHON, "-m", "tests.perf", "soak", "--minutes", "6"), after=(*done, wheel), compiled=True),
         Step("full tests", more, after=(*done, stores)),
-        Step("hostile", pytest(HOSTILE, processes=2), after=("full tests", wheel), compiled=True),
+        Step("hostile", pytest(HOSTILE, processes=3), after=("full tests", wheel), compiled=True),
         Step("compiled", ("scripts/compiled-tests",), after=("hostile",), compiled=True),
         Step("chaos", pytest("tests/chaos"), after=("compiled",), compiled=True),
         Step("regions", pytest(REGIONS), after=("chaos", stores)),
