@@ -183,7 +183,7 @@ def run(arguments: Namespace) -> int:
     out = report.console()
     found: dict[str, Figures] = {}
     if arguments.engine == "sglang":
-        out.print("SGLang on this CPU (2 GB) starts and plays twice: about four minutes")
+        out.print("SGLang on this CPU (2 GB) starts and plays twice: one to four minutes")
     with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
         for name, wait_s in (("without", 0.0), ("with", 120.0)):
             run_dir = state_dir / f"tight-{name}"
