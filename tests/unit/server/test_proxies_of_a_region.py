@@ -104,6 +104,15 @@ async def test_each_is_written_to_in_a_version_that_it_reads(reads: list[int]) -
         scene.others.close()
 
 
+async def test_nothing_is_sent_once_it_is_closed() -> None:
+    async with listening(Sibling().answer) as url:
+        scene = Scene(url)
+        scene.others.send_beside(NEWEST_REQUEST)
+        scene.others.close()
+        scene.others.sweep()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
 async def test_what_is_not_confirmed_is_sent_once_more() -> None:
     sibling = Sibling()
     async with listening(sibling.answer) as url:

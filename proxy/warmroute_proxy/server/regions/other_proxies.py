@@ -127,6 +127,7 @@ class OtherProxies:
         self._links = [_Link(url, Upstream(url, timeout_s, clock), sender) for url in urls]
         self._inbox = Inbox()
         self._due = False
+        self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._replica: Replica | None = None
         self._show: Callable[[Events], None] | None = None
@@ -213,12 +214,15 @@ class OtherProxies:
             link.upstream.sweep()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and send nothing more."""
+        self._closed = True
         for link in self._links:
             link.upstream.close()
 
     def _send_all(self) -> None:
         self._due = False
+        if self._closed:
+            return
         for link in self._links:
             self._send_to(link)
 
