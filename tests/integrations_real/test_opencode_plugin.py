@@ -237,7 +237,7 @@ def test_a_proxy_that_dies_leaves_opencode_its_own_error(driven: Driven) -> None
 
 
 def again(fleet: LocalFleet, project: Project, *days: int, continued: bool = False) -> list[dict[str, Any]]:
-    """The turns of starts of OpenCode that continue one session, each so many days from now."""
+    """Start OpenCode once for each number of days from now, in one session; its turns."""
     before = {turn["id"] for turn in turns(fleet)}
     for number, day in enumerate(days):
         prompt = f"{LOOK}obey: answer Turn {number}.\n"

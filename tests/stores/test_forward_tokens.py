@@ -23,7 +23,7 @@ CHAT = "/v1/chat/completions"
 
 
 class Recorded:
-    """A request with its token, as a proxy of west forwards it. Whoever reads the token can send both anywhere."""
+    """A request with its token, as a proxy of west forwards it. A reader of the token can send both anywhere."""
 
     def __init__(
         self,

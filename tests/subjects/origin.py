@@ -19,7 +19,7 @@ Asked = Mapping[str, object]
 
 
 def serve(asks: socket.socket, become: Callable[[Asked, Sequence[int]], NoReturn]) -> None:
-    """Make a copy for each message, and tell how each ended, until nobody asks any more."""
+    """Make a copy for each message, and report its exit status, until the asking end is closed."""
     copies: dict[int, int] = {}  # pid -> where its end is told
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
@@ -54,7 +54,7 @@ def _tell_ends(copies: dict[int, int]) -> None:
         tells = copies.pop(pid)
         try:
             os.write(tells, str(status).encode())
-        except BrokenPipeError:  # nobody waits for this one
+        except BrokenPipeError:  # the process that waited has ended
             pass
         os.close(tells)
 

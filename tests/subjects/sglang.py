@@ -1,7 +1,7 @@
 """Real SGLang servers for tests: a pytest plugin with a fixture for each.
 
-Servers are copies of a process that has imported SGLang (`sglang_origin.py`), but those with a draft; `warmroute
-launch` and the demo start theirs anew.
+A server without a draft is forked from a process that has imported SGLang (`sglang_origin.py`). `warmroute launch` and
+the demo start SGLang by its command line.
 
 At most five servers run at a time: one aggregated, one prefill, one decode, one with a draft, and one with small tiers
 (`tests/contract/cache`), each about 2 GB of memory (shared pages counted in each; 10 GB in all). Each is started at
@@ -38,7 +38,7 @@ ROLES_OF_FIXTURE: dict[str, tuple[Role, ...]] = {
 
 
 class CopiedServer(Server):
-    """A server that is a copy of a process that has imported SGLang; one with a draft is started anew."""
+    """A server that is forked from a process that has imported SGLang, unless it has a draft."""
 
     def _spawn(self, command: Sequence[str], log: BinaryIO, env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         if self.role == "speculative":

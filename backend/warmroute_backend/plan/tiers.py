@@ -36,8 +36,11 @@ def host_budget_gb(plan: Plan) -> int:
     """For the pool of each rank on a node, in 1e9 bytes."""
     gpu = plan.cluster.gpu
     usable = (gpu.host_memory_gib - RESERVE_GIB) * (1 - SYSTEM_SHARE) * GIB
-    staging = STAGING_BYTES if plan.site.store_disk_gb else 0
-    return int((usable / gpu.per_node - staging) / GB)
+    return int((usable / gpu.per_node - _staging_bytes(plan)) / GB)
+
+
+def _staging_bytes(plan: Plan) -> int:
+    return STAGING_BYTES if plan.site.store_disk_gb else 0
 
 
 def host_tokens(plan: Plan, engine: PlannedEngine) -> int:
@@ -77,8 +80,7 @@ def host_bytes(plan: Plan, engine: PlannedEngine) -> int:
     stores = engine.storage == "mooncake"
     offloaded = offload_gb(plan) * GB if stores and engine.role == "decode" else 0
     pool = engine.hicache.size_gb * GB if engine.hicache is not None else offloaded
-    staging = STAGING_BYTES if plan.site.store_disk_gb else 0
-    return pool + (rank_segment_bytes(plan) + staging if stores else 0)
+    return pool + (rank_segment_bytes(plan) + _staging_bytes(plan) if stores else 0)
 
 
 def store_tokens(plan: Plan) -> int:

@@ -279,7 +279,7 @@ async def _turn(client: httpx.AsyncClient, url: str, body: dict[str, Any], numbe
 
 
 def text_of(session: int, turn: int, size: float) -> str:
-    """About so many bytes of text, which no other session has."""
+    """A text of about `size` bytes that differs between sessions and turns."""
     draw = random.Random(f"{session}:{turn}")  # noqa: S311 (a reproducible text, not a secret)
     words = [f"{draw.getrandbits(28):07x}" for _ in range(round(size / 8))]
     return " ".join(words)
