@@ -20,8 +20,8 @@ from warmroute_proxy.server.http.frames import MAX_MESSAGE_BYTES
 
 MIB = 2**20
 BUDGET_MIB = 96
-BESIDE_MIB = 300
-"""What a process may take beside the budget."""
+BESIDE_MIB = 240
+"""What a process may take beside the budget; it takes up to 142."""
 
 BODY_BYTES = 8 * MIB
 CLIENTS = 64

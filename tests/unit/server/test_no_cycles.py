@@ -17,6 +17,7 @@ from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, chat
 from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
 from websockets.frames import Frame, Opcode
+from websockets.server import ServerProtocol
 
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.build import build
@@ -31,7 +32,7 @@ from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 
 TURNS = 5
-OURS = (InferenceRequest, Attempt, Leg, Exchange, Request, Connection, WebSocket, ResponsesSocket)
+OURS = (InferenceRequest, Attempt, Leg, Exchange, Request, Connection, WebSocket, ResponsesSocket, ServerProtocol)
 LAST = b'"param":"input"'
 USAGE = {"prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11}
 
@@ -69,6 +70,7 @@ def engine() -> Iterator[ScriptedEngine]:
         ("refused and large", True),
         ("whole on a WebSocket", True),
         ("fails on a WebSocket", True),
+        ("leaves within a message on a WebSocket", True),
     ],
 )
 async def test_a_turn_is_freed_when_it_has_ended(
@@ -127,10 +129,11 @@ def _offer(key: str) -> bytes:
 
 
 def _turns(wish: str) -> bytes:
-    """Two turns that are asked, and one that cannot be read, which is answered last."""
+    """Two turns that are asked, and one that cannot be read, which is answered last; or one more that does not end."""
     asked = json.dumps({"type": "response.create", "model": "kimi-k2.5", "input": wish}).encode()
     last = json.dumps({"type": "response.create", "model": "kimi-k2.5", "input": []}).encode()
-    return b"".join([Frame(Opcode.TEXT, each).serialize(mask=True) for each in (asked, asked, last)])
+    frames = [Frame(Opcode.TEXT, each).serialize(mask=True) for each in (asked, asked, last, asked)]
+    return b"".join(frames[:3]) + (frames[3][:-1] if "leaves" in wish else b"")
 
 
 def _alive() -> Counter[str]:

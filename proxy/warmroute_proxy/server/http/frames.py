@@ -42,7 +42,9 @@ def handshake(request: Request) -> tuple[int, bytes]:
     """
     names = ("connection", "upgrade", "sec-websocket-key", "sec-websocket-version", "origin")
     headers = Headers([(name, request.headers[name]) for name in names if name in request.headers])
-    response = ServerProtocol(logger=_log).accept(Handshake(request.path, headers, method=request.method))
+    protocol = ServerProtocol(logger=_log)
+    response = protocol.accept(Handshake(request.path, headers, method=request.method))
+    protocol.parser.close()  # see `Messages.end`
     return response.status_code, response.serialize()
 
 
@@ -153,6 +155,14 @@ class Messages:
         """Nothing more is taken."""
         self._read, self._parsed, self._parts = b"", 0, bytearray()
         self._frames.clear()
+
+    def end(self) -> None:
+        """The connection is lost. The protocol and its parser hold each other, and with them what was read of a frame:
+        else all this would wait for the garbage collector, and count for nobody.
+        """
+        self.drop()
+        self.protocol.parser.close()
+        self.protocol.reader.buffer.clear()
 
     def _whole(self) -> bytes | None:
         """The next message, if it is the next frame and that is whole."""

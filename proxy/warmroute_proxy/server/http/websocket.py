@@ -129,9 +129,9 @@ class WebSocket:
         self._transport = None
         self._reservation = None
         self._unread.clear()
-        self._messages.drop()
         application, self._application = self._application, _GONE
         application.gone(by_client=exc is None and not self._ending and self._messages.is_left)
+        self._messages.end()
 
     def eof_received(self) -> bool:
         return False
