@@ -9,7 +9,7 @@ import gc
 import json
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,9 @@ def answers(handler: Handler) -> None:
     """Streamed or whole, as was asked; a request for `fails` is refused, one for `breaks` is broken off."""
     asked = json.loads(handler.engine.bodies[-1])
     wish = asked["messages"][-1]["content"].split()[0]
-    if wish == "fails":
+    if wish == "leaves":
+        handler.rfile.read(1)  # until the proxy has left, too
+    elif wish == "fails":
         handler.reply(400, b'{"message":"no"}')
     elif not asked.get("stream"):
         handler.reply(200, whole(USAGE))
@@ -68,9 +70,12 @@ def engine() -> Iterator[ScriptedEngine]:
         ("breaks", True),
         ("large", True),
         ("refused and large", True),
+        ("leaves", False),
+        ("leaves", True),
+        ("leaves within its body", True),
         ("whole on a WebSocket", True),
         ("fails on a WebSocket", True),
-        ("leaves within a message on a WebSocket", True),
+        ("whole then leaves within the next message on a WebSocket", True),
     ],
 )
 async def test_a_turn_is_freed_when_it_has_ended(
@@ -91,13 +96,23 @@ async def test_a_turn_is_freed_when_it_has_ended(
     request, messages = head.encode() + body, b""
     if "WebSocket" in wish:
         request, messages = _offer(process.keys[0]), _turns(wish)
-    await _ask(port, request, messages)
+    if wish == "leaves within its body":
+        request = request[:-1]
+
+    async def ask() -> None:
+        begun = len(engine.bodies)
+        if wish.startswith("leaves"):
+            await _leave(port, request, lambda: "body" in wish or len(engine.bodies) > begun)
+        else:
+            await _ask(port, request, messages)
+
+    await ask()
     gc.collect()
     gc.disable()
     gc.freeze()  # what other tests have left in this process is not walked at each look
     try:
         for _ in range(TURNS):
-            await _ask(port, request, messages)
+            await ask()
         async with asyncio.timeout(seconds(20)):  # connections of both sides close, and a trailer's timer ends
             while _alive():
                 await asyncio.sleep(0.05)
@@ -119,6 +134,15 @@ async def _ask(port: int, request: bytes, messages: bytes) -> None:
         assert await reader.readuntil(LAST)
     else:
         assert (await reader.read()).startswith(b"HTTP/1.1 ")
+    writer.close()
+
+
+async def _leave(port: int, request: bytes, begun: Callable[[], bool]) -> None:
+    """Ask, and close the connection once the engine computes."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port, family=socket.AF_INET)
+    writer.write(request)
+    while not begun():
+        await asyncio.sleep(0.01)
     writer.close()
 
 
