@@ -287,7 +287,7 @@ class Region:
             f'admin_host = "{self.address}"\nadmin_port = {_ADMIN_PORT + number}\npolicy = "{policy}"',
             f'state_dir = "{folder / "state"}"\nother_proxies = [{", ".join(others)}]',
             f'admin_key_sha256 = "{_digest(self.keys["admin"])}"\n{extra}',
-            '[secret]\nfile = "secret"\n[redis]\nurl_file = "redis.url"',
+            '[secret]\nfile = "secret"\n[redis]\nurl_file = "redis.url"\ntimeout_s = 5.0',  # it stands beside
             '[ledger]\ndsn_file = "ledger.dsn"' if dsn else "",
             f"[limits]\n{_LIMITS}",
             *(
