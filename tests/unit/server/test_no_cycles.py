@@ -11,6 +11,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.machine import seconds
@@ -70,6 +71,12 @@ def engine() -> Iterator[ScriptedEngine]:
         ("breaks", True),
         ("large", True),
         ("refused and large", True),
+        ("whole to messages", True),
+        ("whole to responses", True),
+        ("whole to gemini", True),
+        ("breaks to messages", True),
+        ("breaks to responses", True),
+        ("breaks to gemini", True),
         ("leaves", False),
         ("leaves", True),
         ("leaves within its body", True),
@@ -90,8 +97,9 @@ async def test_a_turn_is_freed_when_it_has_ended(
     listener = Listener(endpoint, proxy.config.limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
     port = await listener.listen("127.0.0.1", 0)
     text = wish + " " * LARGE_BYTES if "large" in wish else wish
-    body = json.dumps(chat(text, stream=stream, n="two" if "refused" in wish else 1)).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {process.keys[0]}\r\n"
+    path, asked = _request(wish, text, stream)
+    body = json.dumps(asked).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {process.keys[0]}\r\n"
     head += f"content-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
     request, messages = head.encode() + body, b""
     if "WebSocket" in wish:
@@ -99,23 +107,24 @@ async def test_a_turn_is_freed_when_it_has_ended(
     if wish == "leaves within its body":
         request = request[:-1]
 
-    async def ask() -> None:
+    async def ask(request: bytes) -> None:
         begun = len(engine.bodies)
         if wish.startswith("leaves"):
             await _leave(port, request, lambda: "body" in wish or len(engine.bodies) > begun)
         else:
             await _ask(port, request, messages)
 
-    await ask()
+    await ask(request.replace(b"breaks", b"whole "))  # a break closes the engine to others for a while
     gc.collect()
     gc.disable()
     gc.freeze()  # what other tests have left in this process is not walked at each look
     try:
         for _ in range(TURNS):
-            await ask()
+            await ask(request)
         async with asyncio.timeout(seconds(20)):  # connections of both sides close, and a trailer's timer ends
             while _alive():
                 await asyncio.sleep(0.05)
+        assert _left() == {}
     except TimeoutError:
         pytest.fail(f"{TURNS} turns left {dict(_alive())}")
     finally:
@@ -123,6 +132,18 @@ async def test_a_turn_is_freed_when_it_has_ended(
         gc.enable()
         await listener.close(1.0)
         proxy.close()
+
+
+def _request(wish: str, text: str, stream: bool) -> tuple[str, dict[str, Any]]:
+    """A path, and the body for it."""
+    if "messages" in wish:
+        return "/v1/messages", chat(text, stream=stream, max_tokens=100)
+    if "responses" in wish:
+        return "/v1/responses", {"model": "kimi-k2.5", "input": text, "stream": stream}
+    if "gemini" in wish:
+        asked = {"contents": [{"role": "user", "parts": [{"text": text}]}]}
+        return "/v1beta/models/kimi-k2.5:streamGenerateContent?alt=sse", asked
+    return "/v1/chat/completions", chat(text, stream=stream, n="two" if "refused" in wish else 1)
 
 
 async def _ask(port: int, request: bytes, messages: bytes) -> None:
@@ -133,7 +154,9 @@ async def _ask(port: int, request: bytes, messages: bytes) -> None:
         writer.write(messages)
         assert await reader.readuntil(LAST)
     else:
-        assert (await reader.read()).startswith(b"HTTP/1.1 ")
+        answer = await reader.read()
+        refused = any(wish in request for wish in (b"fails", b"refused", b"breaks"))
+        assert answer.startswith(b"HTTP/1.1 " if refused else b"HTTP/1.1 200 ")
     writer.close()
 
 
@@ -158,6 +181,17 @@ def _turns(wish: str) -> bytes:
     last = json.dumps({"type": "response.create", "model": "kimi-k2.5", "input": []}).encode()
     frames = [Frame(Opcode.TEXT, each).serialize(mask=True) for each in (asked, asked, last, asked)]
     return b"".join(frames[:3]) + (frames[3][:-1] if "leaves" in wish else b"")
+
+
+def _left() -> Counter[str]:
+    """What only the garbage collector can free, of ours."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        return Counter(type(thing).__name__ for thing in gc.garbage if type(thing).__module__.startswith("warmroute"))
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
 
 
 def _alive() -> Counter[str]:

@@ -12,22 +12,17 @@ from warmroute_proxy.dialects.responses.answer import (
     Json,
     Response,
     ended,
-    message_item,
-    reasoning_item,
-    refusal_part,
-    text_part,
 )
 from warmroute_proxy.dialects.responses.item_events import (
     DELTA_ENDS,
     MANY_DELTAS,
-    OpenCall,
     OpenItem,
     delta_end,
+    open_call,
     open_message,
     open_reasoning,
 )
 
-_PARTS: Final = {"text": text_part, "refusal": refusal_part}
 _ALIVE: Final = b": the prompt is being computed\n\n"
 
 
@@ -123,12 +118,11 @@ class EventTranslator(ChatStream):
         if self._kind != kind:
             self._close()
             response, index = self._response, len(self._output)
-            if kind in _PARTS:
-                item = self._open = open_message(self._emit, index, response, refused=kind == "refusal")
-                item.finished = lambda: message_item(response, index, _PARTS[kind](item.text))
+            if kind == "thinking":
+                item = open_reasoning(self._emit, index, response)
             else:
-                item = self._open = open_reasoning(self._emit, index, response)
-                item.finished = lambda: reasoning_item(response, index, item.text)
+                item = open_message(self._emit, index, response, refused=kind == "refusal")
+            self._open = item
             self._kind, self._texts, self._delta_begins = kind, item.texts, item.delta_begins
         self._delta(encode(text)[1:-1])
 
@@ -138,9 +132,9 @@ class EventTranslator(ChatStream):
                 raise ValueError(WENT_BACK)
             self._close()
             number = self._call = piece.number
-            opened = OpenCall(self._emit, len(self._output), self._response, number, piece.call_id, piece.name)
-            opened.item.finished = opened.finished
-            self._open, self._kind = opened.item, "call"
+            index = len(self._output)
+            self._open = open_call(self._emit, index, self._response, number, piece.call_id, piece.name)
+            self._kind = "call"
         if piece.arguments:
             self._delta(encode(piece.arguments)[1:-1])
 
@@ -153,7 +147,5 @@ class EventTranslator(ChatStream):
 
     def _close(self) -> None:
         if self._open is not None:
-            item = self._open.finished()
-            self._open.end(item)
-            self._output.append(item)
+            self._output.append(self._open.end(self._emit))
             self._open, self._kind = None, ""

@@ -5,6 +5,7 @@ once an item.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from warmroute_proxy.dialects.chat_stream import whole_text
@@ -14,6 +15,7 @@ from warmroute_proxy.dialects.responses.answer import (
     Response,
     call_item,
     message_item,
+    reasoning_item,
     refusal_part,
     text_part,
 )
@@ -21,6 +23,8 @@ from warmroute_proxy.dialects.responses.tools import INPUT, called
 
 Emit = Callable[[str, Json], None]
 """Writes an event: its type, and its members but for `type` and `sequence_number`."""
+
+_Of = Callable[[str], Json]
 
 
 class _Kind(NamedTuple):
@@ -61,16 +65,13 @@ def delta_end(number: int) -> bytes:
 class OpenItem:
     """An item that grows. `texts`: what it has, as JSON without quotes; `delta_begins`: what is in front of a text."""
 
-    def __init__(self, emit: Emit, index: int, kind: _Kind, begun: Json, piece: Callable[[str], Json] | None) -> None:
-        """`begun`: the item with nothing in it; `piece`: its part, given the text."""
-        self._emit = emit
+    def __init__(self, emit: Emit, index: int, kind: _Kind, begun: Json, piece: _Of | None, whole: _Of) -> None:
+        """`begun`: the item with nothing in it; `piece`, `whole`: its part and itself, given the text."""
         self._index = index
         self._kind = kind
         self._piece = piece
+        self._whole = whole
         self.texts: list[bytes] = []
-        self.finished: Callable[[], Json] = dict
-        """The whole item."""
-
         self._position: Json = {"item_id": begun["id"], "output_index": index}
         emit("response.output_item.added", {"output_index": index, "item": begun})
         if kind.piece is not None and piece is not None:
@@ -94,28 +95,30 @@ class OpenItem:
         self.texts.append(text)
         return b"" if self._kind is _CUSTOM else self.delta_begins + text + delta_end(number)
 
-    def end(self, item: Json) -> None:
-        """The events at its end. `item`: as it is now."""
-        kind, position = self._kind, self._position
-        text = item[INPUT] if kind is _CUSTOM else self.text
+    def end(self, emit: Emit) -> Json:
+        """Write the events at its end, and return the whole item."""
+        kind, position, text = self._kind, self._position, self.text
+        item = self._whole(text)
         if kind is _CUSTOM:
-            self._emit(kind.delta, {**position, "delta": text})
+            text = item[INPUT]
+            emit(kind.delta, {**position, "delta": text})
         done: dict[str, Any] = {**position, kind.text: text}
         if kind is _MESSAGE:
             done["logprobs"] = []
         elif kind is _FUNCTION:
             done["name"] = item["name"]
-        self._emit(kind.done, done)
+        emit(kind.done, done)
         if kind.piece is not None and self._piece is not None:
-            self._emit(f"{kind.piece[0]}.done", {**position, "part": self._piece(text)})
-        self._emit("response.output_item.done", {"output_index": self._index, "item": item})
+            emit(f"{kind.piece[0]}.done", {**position, "part": self._piece(text)})
+        emit("response.output_item.done", {"output_index": self._index, "item": item})
+        return item
 
 
 def open_message(emit: Emit, index: int, response: Response, *, refused: bool) -> OpenItem:
     """A message begins; `refused`: it says why the model would not answer."""
     begun = {**message_item(response, index, text_part("")), "status": "in_progress", "content": []}
     kind, piece = (_REFUSAL, refusal_part) if refused else (_MESSAGE, text_part)
-    return OpenItem(emit, index, kind, begun, piece)
+    return OpenItem(emit, index, kind, begun, piece, lambda text: message_item(response, index, piece(text)))
 
 
 def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
@@ -126,22 +129,12 @@ def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
     if not summarised:
         begun["content"] = []
     kind = _SUMMARY if summarised else _REASONING
-    return OpenItem(emit, index, kind, begun, lambda text: {"type": name, "text": text})
+    piece: _Of = lambda text: {"type": name, "text": text}  # noqa: E731
+    return OpenItem(emit, index, kind, begun, piece, partial(reasoning_item, response, index))
 
 
-class OpenCall:
-    """A call that grows; its name is known when it begins."""
-
-    def __init__(self, emit: Emit, index: int, response: Response, number: int, call_id: str | None, name: str) -> None:
-        self._about = (response, number, call_id, name)
-        tool = called(response.found.tools, name)
-        begun = {**self._item(""), "status": "in_progress"}
-        self.item = OpenItem(emit, index, _CUSTOM if tool.custom else _FUNCTION, begun, None)
-
-    def finished(self) -> Json:
-        """The whole item."""
-        return self._item(self.item.text)
-
-    def _item(self, arguments: str) -> Json:
-        response, number, call_id, name = self._about
-        return call_item(response, number, call_id, name, arguments)
+def open_call(emit: Emit, index: int, response: Response, number: int, call_id: str | None, name: str) -> OpenItem:
+    """A call begins; its name is known."""
+    kind = _CUSTOM if called(response.found.tools, name).custom else _FUNCTION
+    whole = partial(call_item, response, number, call_id, name)
+    return OpenItem(emit, index, kind, {**whole(""), "status": "in_progress"}, None, whole)

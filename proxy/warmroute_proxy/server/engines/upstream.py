@@ -207,6 +207,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = self._passthrough = None
+        self._parser = None  # each holds the other
         self._upstream.forget(self)
         leg, self._leg = self._leg, None
         if leg is None:
