@@ -53,9 +53,8 @@ follow_imports = silent
 _COMPILED: Final = {
     "core/accounting": "entry_steps losses receipt usage",
     "core/cache": "affinity index occupancy residents return_times tiers",
-    "core/load": "ahead availability breaker capacity comparison departures load other_load pace prefill_queue"
-    " prefill_rate suspects traffic",
-    "core/placement": "accuracy choices costs fleet_state fullness histories in_flight listener matched_prompt"
+    "core/load": "ahead availability capacity comparison load pace prefill_queue prefill_rate suspects traffic",
+    "core/placement": "accuracy choices costs fleet_state histories in_flight listener matched_prompt"
     " placement prices router ticket warm working_set",
     "core/prompt": "bytes_per_token fingerprint",
     "core/queue": "fair_budget memory_wait retry_budget",

@@ -11,22 +11,21 @@
 Everything public is in this module and in `contract`. The package never makes a call fail that openai's client would
 complete, and never sends anything but the calls of its caller and, on request, for receipts.
 
-    _client    the clients: openai's, with openai's parameters and four more (`_options`)
+    _client    the clients: openai's, with openai's parameters and five more
     _calls     three methods of a client's library, in which each call is observed
     _observer  prepares a call, and follows it until its usage is known
     _outgoing  what is added to a call: the session, and the request for usage
     _backends  which signal each kind of server reads for a session
     _watch     takes the usage out of an answer while it is read
-    _stream    openai's streams, without the usage chunk that only the SDK requested
     _books     sums, sessions, homes and pending receipts of a client
     _turns     one turn, and sums of turns
     _guard     what a client does about a broken prefix; `guard` is the pure part
     _beginnings  the conversation of a call without a session
     _usage     the numbers of a usage object, of any dialect, and `_prices` where it has none
     _cache     `client.cache`
-    _report    what `client.cache.report()` returns, and the receipt of an answer
+    _stream    openai's streams, without the usage chunk that only the SDK requested
+    _report    what `client.cache` returns: report, explanations, and the receipt of an answer
     _telemetry  spans of turns, and all their names
-    _explain   the sentences of `client.cache.explain()`
     _warm      prompts that are computed ahead, and sessions that are kept warm
     _session   `with warmroute.session(...)`
     pytest_plugin   the fixture `warmroute_cache`

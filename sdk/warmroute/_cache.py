@@ -7,9 +7,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from warmroute._books import Books
-from warmroute._explain import explain
 from warmroute._guard import GuardEvent
-from warmroute._report import CacheReport
+from warmroute._report import CacheReport, explain
 from warmroute._session import session as named_session
 from warmroute._warm import Ahead, KeptWarm, KeptWarmByTask, KeptWarmByThread, Plan, plan_of, warming
 from warmroute.guard.upkeep import CACHED_SHARE, compacted, pruned

@@ -1,8 +1,8 @@
 """`OpenAI` and `AsyncOpenAI`: openai's clients, observed by warmroute, with openai's own parameters and five more."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 import openai
 
@@ -10,7 +10,6 @@ from warmroute._cache import AsyncCache, Cache
 from warmroute._calls import AsyncCalls, Calls
 from warmroute._guard import Guard
 from warmroute._observer import Observer
-from warmroute._options import AsyncOptions, Options
 from warmroute.ways.connections import observe
 
 if TYPE_CHECKING:
@@ -18,6 +17,41 @@ if TYPE_CHECKING:
 
 GuardMode = Literal["off", "warn", "raise"]
 Repair = str | Iterable[str] | None
+
+
+class _Common(TypedDict, total=False):
+    """openai's own parameters, so that editors and type checkers know them in `OpenAI(...)`.
+
+    They are those of openai 2.20 to 3.x; what only one generation has, or types by its own http library, is typed
+    loosely. `tests/unit/sdk/test_typing.py` compares the names with those of the installed openai.
+    """
+
+    admin_api_key: str | None
+    workload_identity: Any
+    organization: str | None
+    project: str | None
+    webhook_secret: str | None
+    provider: Any
+    base_url: str | Any | None
+    data_residency: Any
+    websocket_base_url: str | Any | None
+    timeout: float | Any | None
+    max_retries: int
+    default_headers: Mapping[str, str] | None
+    default_query: Mapping[str, object] | None
+    http_client: Any
+
+
+class Options(_Common, total=False):
+    """The parameters of `openai.OpenAI`."""
+
+    api_key: str | Callable[[], str] | None
+
+
+class AsyncOptions(_Common, total=False):
+    """The parameters of `openai.AsyncOpenAI`."""
+
+    api_key: str | Callable[[], Awaitable[str]] | None
 
 
 class OpenAI(Calls, openai.OpenAI):

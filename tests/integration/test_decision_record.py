@@ -18,7 +18,7 @@ from tests.subjects.copies import CopiedFleet
 from warmroute_cli.demo.drive import Target, drive
 from warmroute_cli.fleet import REGIONS, FleetOptions, Proxy
 from warmroute_cli.recordings import load_recordings
-from warmroute_cli.replay.verify import verify_records
+from warmroute_cli.replay.command import verify_records
 from warmroute_cli.state import locked_state, secret_file
 from warmroute_proxy.core.replicas.record import (
     MAGIC,

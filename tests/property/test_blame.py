@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmroute_proxy.core.load.availability import Breaker
 from warmroute_proxy.core.load.blame import REQUESTS_OF_ONE, Blame, Cause, Judgement
-from warmroute_proxy.core.load.breaker import Breaker
 
 ENGINE = Judgement.ENGINE
 

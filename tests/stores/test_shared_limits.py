@@ -19,8 +19,8 @@ from warmroute_proxy.core.queue.slots import Held, SlotLimit
 from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.redis.call_markers import Marker
 from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
+from warmroute_proxy.server.redis.limits import RedisSlots
 from warmroute_proxy.server.redis.markers import RedisMarkers
-from warmroute_proxy.server.redis.slots import RedisSlots
 
 from .conftest import SharingProxies
 

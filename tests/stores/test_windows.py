@@ -14,7 +14,7 @@ from tests.subjects.stores import Redis
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
-from warmroute_proxy.server.redis.windows import RedisWindows
+from warmroute_proxy.server.redis.limits import RedisWindows
 from warmroute_proxy.server.stores.limits.shared_limits import AWAY
 
 from .conftest import SharingProxies

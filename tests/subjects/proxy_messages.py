@@ -11,8 +11,7 @@ import msgspec
 
 from warmroute.contract.changes import Changes
 from warmroute.contract.conversations import Newest
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
-from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.replicas.event_stream import Events
 from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, Lost, Sent, Served, SessionObserved

@@ -11,7 +11,6 @@ host       memory, NUMA, limits, clock
 isolation  IOMMU, PCI bridges, the cgroup, errors that the driver logged
 disk       how fast a folder is written and read
 versions   of sglang, mooncake, nixl and CUDA in a Python
-hardware   a plan's GPUs against those that are there
 judgement  findings of facts, with and without a plan
 health     findings of errors, heat, PCI bridges and cgroups
 bandwidth  how fast cards and NVLink are, measured

@@ -4,8 +4,7 @@ It works on Linux, by /proc and descriptors of processes. Its decisions (states,
 pure modules; the rest starts, looks, waits and ends.
 
 errors      LaunchError
-states      the life of a process, as a table
-backoff     when a process is started again
+states      the life of a process, as a table, and when it is started again
 engine_kinds  what stands for the engines of a plan
 program     what is to run
 topology    the programs of a node's part of a plan

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from warmroute_backend.launch import orders, probes
-from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.comparison import against_plan, disagreements
 from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.hangs import HANG_S, HANGS, READ_EVERY_S, Progress, hang, observed
@@ -23,7 +22,7 @@ from warmroute_backend.launch.program import STAGES
 from warmroute_backend.launch.start_log import pool, progress
 from warmroute_backend.launch.start_times import phases_s
 from warmroute_backend.launch.state_file import MAX_STARTS, StartRecord
-from warmroute_backend.launch.states import ALIVE, Event, State
+from warmroute_backend.launch.states import ALIVE, Backoff, Event, State
 from warmroute_backend.launch.waker import Waker
 
 POLL_S: Final = 0.25

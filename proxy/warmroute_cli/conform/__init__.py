@@ -3,7 +3,6 @@
 arguments  the options
 shapes     requests and answers of three APIs: OpenAI's, Anthropic's, Gemini's
 hiding     keys in texts and JSON values, which are never shown
-deadline   an answer that must be whole at a time
 wire       one request on the wire, and what is shown of it
 trial      the endpoint under test: a budget of requests, and what all of them have shown
 caching    the checks of cached tokens and of sessions

@@ -3,16 +3,17 @@
 Limits: an answer has at most `MAX_ANSWER_BYTES`, else it is broken; of an error `MAX_ERROR_BYTES` are shown.
 """
 
+import io
 import json
 import time
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from socket import socket
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from warmroute_cli.conform.deadline import TimedResponse
 from warmroute_cli.conform.hiding import HIDDEN, Hider
 from warmroute_cli.conform.shapes import Counts, Shape, answers_in, begins, counts_of, ends, key_headers, usage_in
 from warmroute_cli.tables import printable
@@ -20,6 +21,34 @@ from warmroute_cli.tables import printable
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_ERROR_BYTES: Final = 400
 LEFT: Final = "left by the client"
+
+
+class TimedResponse(HTTPResponse):
+    """An answer. Raises of all reads: TimeoutError, after `deadline_s` of the monotonic clock."""
+
+    def __init__(self, sock: socket, *args: Any, deadline_s: float, **settings: Any) -> None:
+        """`args`, `settings`: those of `HTTPResponse`."""
+        super().__init__(sock, *args, **settings)
+        self.fp: io.BufferedReader = io.BufferedReader(_Timed(sock, self.fp.detach(), deadline_s))
+
+
+class _Timed(io.RawIOBase):
+    def __init__(self, sock: socket, raw: io.RawIOBase, deadline_s: float) -> None:
+        self._sock, self._raw, self._deadline_s = sock, raw, deadline_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left_s)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 class NotReached(Exception):

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from warmroute.contract.money import usd
 from warmroute_cli.tables import Column, Row, fitted
-from warmroute_proxy.ladder.remedies import wins
-from warmroute_proxy.ladder.steps import PROMPT, STEPS
+from warmroute_proxy.ladder.steps import PROMPT, STEPS, wins
 from warmroute_proxy.ladder.sums import Ladder, LadderSums
 
 if TYPE_CHECKING:

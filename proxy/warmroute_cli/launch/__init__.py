@@ -5,7 +5,6 @@ The processes themselves are `warmroute_backend.launch`'s; here are what needs t
 arguments  the options
 command    from options to an action
 start      what runs: checks, the proxy's program, the launcher
-trial      the proxy's configuration of a trial
 drains     asks the proxy to drain an engine
 actions    status, stop, restart, logs
 """

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 from warmroute_backend.launch import orders
 from warmroute_backend.launch.adoption import left_running
-from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.identity import boot_id, is_alive, signal_process
 from warmroute_backend.launch.launcher import Launcher, Limits
 from warmroute_backend.launch.logs import tail
 from warmroute_backend.launch.start_times import PHASES
 from warmroute_backend.launch.state_file import Entry, Record, load, locked, save
-from warmroute_backend.launch.states import ALIVE, State
+from warmroute_backend.launch.states import ALIVE, Backoff, State
 from warmroute_cli.launch.drains import NoDrains
 
 POLL_S: Final = 0.2

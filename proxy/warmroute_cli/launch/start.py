@@ -14,7 +14,6 @@ from typing import Final
 
 from warmroute_backend.launch.adoption import Adopted, adopt
 from warmroute_backend.launch.affinity import Near, near_gpus, read_matrix
-from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.fast_start import presharded_dir
 from warmroute_backend.launch.launcher import Drains, Launcher, Limits
@@ -24,25 +23,58 @@ from warmroute_backend.launch.process import Process, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.readiness import unready
 from warmroute_backend.launch.state_file import locked, save
-from warmroute_backend.launch.topology import Setting, here, mooncake_files, topology
+from warmroute_backend.launch.states import Backoff
+from warmroute_backend.launch.topology import LOCAL, Setting, here, mooncake_files, topology
 from warmroute_backend.launch.waker import Waker
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.deployment import Plan
+from warmroute_backend.plan.files.proxy import REGION, tables_of
 from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.tables import table
 from warmroute_backend.plan.weights import weights
 from warmroute_backend.sglang.installation import NotInstalledError, installation
 from warmroute_backend.sglang.speed import slowness
+from warmroute_cli import state
 from warmroute_cli.launch.drains import NoDrains, ProxyDrains
-from warmroute_cli.launch.trial import exports, write_config
 from warmroute_cli.plan.inputs import load_plan
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
-from warmroute_proxy.server.base.secrets import Secrets, load_secret
+from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret
 from warmroute_proxy.server.check import problems_of
 
 PROXY: Final = "proxy"
 PROXY_START_S: Final = 60.0
 STOP_SLACK_S: Final = 15.0
+
+
+CONFIG: Final = "proxy.toml"
+
+
+def write_config(plan: Plan, state_dir: Path, port: int, admin_port: int) -> Path:
+    """Write the proxy's configuration of a trial: the plan's engines on this machine, and one tenant.
+
+    The tenant's key follows from a secret in the state directory. Returns its path there. Raises: OSError.
+    """
+    proxy = {"region": REGION, "host": LOCAL, "port": port, "admin_host": LOCAL, "admin_port": admin_port}
+    tables = [
+        "# Made by `warmroute launch` for a trial.",
+        table("[proxy]", {**proxy, "state_dir": str(state_dir / "proxy")}),
+        table("[secret]", {"file": str(state.secret_file(state_dir))}),
+        table("[[region]]", {"name": REGION, "url": ""}),
+        *tables_of(plan),
+        table("[[tenant]]", {"name": "demo", "key_sha256": [key_sha256(state.api_key(state_dir))]}),
+    ]
+    path = state_dir / CONFIG
+    path.write_text("\n".join(tables), encoding="utf-8")
+    return path
+
+
+def exports(state_dir: Path, port: int) -> list[str]:
+    """The environment of a shell for an OpenAI client."""
+    return [
+        f"export OPENAI_BASE_URL=http://{LOCAL}:{port}/v1",
+        f"export OPENAI_API_KEY={state.api_key(state_dir)}",
+    ]
 
 
 def start(arguments: argparse.Namespace) -> int:
@@ -169,7 +201,7 @@ def _check_machine(plan: Plan, arguments: argparse.Namespace, adopted: Adopted, 
         if model and not (Path(model) / "config.json").is_file():
             found.append(f"the model is not there: {model} has no config.json; set site.model_path of the plan")
         if any(program.is_engine for program in fresh):
-            from warmroute_backend.doctor.hardware import mismatches
+            from warmroute_backend.doctor.judgement import mismatches
             from warmroute_backend.doctor.nvidia import read_gpus
 
             found += mismatches(plan, read_gpus())

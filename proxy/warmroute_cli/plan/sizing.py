@@ -21,12 +21,11 @@ from warmroute_backend.plan.speculation import PUBLISHED_STEPS, draft_of
 from warmroute_backend.plan.speed import Load, costs, decode_step_s, prefill_tokens_per_s, transfer_gb_s
 from warmroute_backend.plan.tiers import default_storage, host_tokens, store_tokens
 from warmroute_cli.plan.traffic import warm_up_share
-from warmroute_proxy.replay.fleet import ReplayFleet, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, Store, Worker
 from warmroute_proxy.replay.production import Production, Proxies
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.simulation import Simulation, make_scheduler
 from warmroute_proxy.replay.split import SplitSimulation
-from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Trace
 
 _FRACTION_DIGIT: Final = 0.0005

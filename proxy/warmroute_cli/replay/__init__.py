@@ -4,5 +4,4 @@ It starts no proxy and no engine.
 
 arguments   the options
 command     the runs of a command line, and the table, JSON and page of their results
-verify      `--verify`: make the decisions of a proxy's record again
 """

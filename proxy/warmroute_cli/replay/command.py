@@ -18,8 +18,10 @@ from threading import Thread
 from typing import NamedTuple
 
 from warmroute_cli.replay.arguments import fleet_options
+from warmroute_proxy.core.replicas.record import RecordError
 from warmroute_proxy.replay.fleet_file import WorkerKind, read_fleet
 from warmroute_proxy.replay.loaders import load_all
+from warmroute_proxy.replay.record import ReplayVerdict, verify
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
 from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run
@@ -37,7 +39,7 @@ def replay(arguments: argparse.Namespace) -> int:
         print("\n".join(POLICIES))
         return 0
     if arguments.verify:
-        from warmroute_cli.replay.verify import verify_records
+        from warmroute_cli.replay.command import verify_records
 
         return verify_records(arguments.traces)
     try:
@@ -275,3 +277,33 @@ def _bar(title: str, total: int) -> Iterator[Progress]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done, _total: bar.update(task, completed=done)
+
+
+def verify_records(paths: Iterable[Path]) -> int:
+    """One line a record, and one for the first decision that differs. 0: all the same, 1: some differ, 2: not read."""
+    codes = [_verified(path) for path in paths]
+    if not codes:
+        print("warmroute replay: which record? name at least one file", file=sys.stderr)
+    return max(codes, default=2)
+
+
+def _verified(path: Path) -> int:
+    try:
+        verdict = verify(path)
+    except RecordError as error:
+        print(f"warmroute replay: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"warmroute replay: {path}: {error.strerror}", file=sys.stderr)
+        return 2
+    same = verdict.decisions - verdict.differing
+    print(f"{path}: {same:,} of {verdict.decisions:,} decisions came out the same; {_ending(verdict)}")
+    if verdict.first_difference is not None:
+        print(f"  recorded by warmroute {verdict.software}; {verdict.first_difference}")
+    return 1 if verdict.differing else 0
+
+
+def _ending(verdict: ReplayVerdict) -> str:
+    if verdict.cut_off is not None:
+        return f"the record is cut off {verdict.cut_off}"
+    return f"the record ends with: {verdict.closed}"

@@ -16,7 +16,6 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - chat_stream: a chat stream, handed to a dialect event by event
 - generated_texts: how long the texts of a whole answer are
 - known: what was translated before, by its bytes
-- work: how much may be made of a body, where it is read
+- work: how much may be made of a body, where it is read; depth of JSON that an engine compiles, such as schemas
 - tool_grammars: schemas of tools that an engine compiles
-- json_bounds: size and depth of JSON that an engine compiles, such as schemas
 """

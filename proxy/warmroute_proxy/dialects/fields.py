@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from warmroute_proxy.dialects.json_bounds import is_deeper
+from warmroute_proxy.dialects.work import is_deeper
 
 MAX_NAMED_FIELDS: Final = 32
 """Names of dropped fields that a receipt lists; further ones are dropped all the same."""

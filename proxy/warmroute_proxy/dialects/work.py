@@ -7,6 +7,12 @@ the steps of a translator, each a message, a block or a tool that it makes, whic
 
 Where both are small a body is read in the event loop. Any other goes to the process that reads large bodies, whose
 limits are `check_values` and `MAX_STEPS`; beyond these it is refused.
+
+Engines compile JSON schemas into grammars, and render templates with nested arguments. Their cost grows with size and
+depth, and a recursive compiler ends its process at a depth that a parser still accepts.
+
+A schema or a list of tools has hundreds of kilobytes at times, so the steps are those of bytes objects: without its
+strings and everything but brackets, a JSON text loses its innermost level by each removal of the empty pairs.
 """
 
 import re
@@ -166,3 +172,18 @@ def _outside_of_texts(raw: bytes) -> Iterator[tuple[bytes, int]]:
         parts = _unescaped(window).split(b'"')
         yield b"".join(parts[inside::2]).translate(None, _NO_STRUCTURE), len(parts) - 1
         inside ^= not len(parts) % 2
+
+
+def is_deeper(raw: bytes, levels: int) -> bool:
+    """Whether arrays and objects of a valid JSON text nest deeper: a scalar has no level, `[1]` has one."""
+    brackets = brackets_of(raw).replace(b"[", b"{").replace(b"]", b"}")
+    for _ in range(levels):
+        if not brackets:
+            return False
+        brackets = _without_innermost(brackets)
+    return bool(brackets)
+
+
+def _without_innermost(brackets: bytes) -> bytes:
+    """Remove each pair that holds nothing, its neighbours too, and nothing that is around them."""
+    return brackets.replace(b"{}", b"")

@@ -2,8 +2,7 @@
 
 Pure: rows and lines of logs in, sums out. Files are opened by whoever asks.
 
-steps        the steps, and the causes of what is lost between two of them
-remedies     what would win a cause back
+steps        the steps, the causes of what is lost between two of them, and remedies
 turn         one turn on the ladder: its losses, and what each of them cost
 sums         turns added up, by session, tenant, model, harness or day
 of_entries   rows of the ledger as turns

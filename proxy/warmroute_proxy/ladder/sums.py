@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from warmroute.contract.money import usd
-from warmroute_proxy.ladder.remedies import wins
-from warmroute_proxy.ladder.steps import MEANINGS, PROMPT, STEPS
+from warmroute_proxy.ladder.steps import MEANINGS, PROMPT, STEPS, wins
 from warmroute_proxy.ladder.turn import LadderTurn
 
 MAX_GROUPS: Final = 100_000

@@ -7,12 +7,11 @@ trace, loaders                  requests, and the files they are read from
 made_up, agents, tool_calls     generated traces
 setup                           one run: fleet, policy, load
 simulation, split               the event loop, and that of a fleet of prefill and decode workers
-fleet, storage                  workers and their load; a store that they share
+fleet                           workers and their load; a store that they share
 fleet_file                      a file of workers that differ
 policy                          the interface of placement policies
 production, waiting             the policy of production, and its queue
 hints                           what clients say of when their sessions return
-regions                         policies that know nothing of regions, one for each region
 baselines                       published and plain policies
 scenarios                       ready-made comparisons
 results, page, plot             the figures, an HTML page of them, its plots

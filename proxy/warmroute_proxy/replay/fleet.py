@@ -5,13 +5,34 @@ still to compute there, how many requests and tokens it was given that have not 
 policies that are compared by it are compared at their best.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any
 
 import msgspec
 
 from warmroute_backend.engine.model.model import Role, Scheduler, Work
 from warmroute_proxy.replay.trace import Request
+
+
+class Store:
+    """What all workers of a region share: at most `max_blocks` keys, the least recently used goes first."""
+
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
+        self._keys: OrderedDict[int, None] = OrderedDict()
+
+    def __contains__(self, key: object) -> bool:
+        if key not in self._keys:
+            return False
+        self._keys.move_to_end(key)  # type: ignore[arg-type]
+        return True
+
+    def add(self, key: int) -> None:
+        """Write a block."""
+        self._keys[key] = None
+        self._keys.move_to_end(key)
+        if len(self._keys) > self._max_blocks:
+            self._keys.popitem(last=False)
 
 
 class ReplayTurn(msgspec.Struct, eq=False):

@@ -9,11 +9,10 @@ from warmroute_backend.engine.model.tiers import HostTier, Storage
 from warmroute_backend.engine.model.work import Costs
 from warmroute_proxy.core.cache.index import MAX_SLOTS
 from warmroute_proxy.replay.baselines import BASELINES
-from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Store, Worker
 from warmroute_proxy.replay.fleet_file import WorkerKind
-from warmroute_proxy.replay.policy import Policy
+from warmroute_proxy.replay.policy import InRegion, Policy
 from warmroute_proxy.replay.production import Feed, Production, Proxies
-from warmroute_proxy.replay.regions import InRegion
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.simulation import (
     MAX_RUNNING,
@@ -25,7 +24,6 @@ from warmroute_proxy.replay.simulation import (
     make_scheduler,
 )
 from warmroute_proxy.replay.split import SplitSimulation
-from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Trace, TraceError
 
 MAX_TIME_S: Final = 1e7

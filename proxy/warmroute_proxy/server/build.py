@@ -15,8 +15,7 @@ from warmroute_proxy.server.admin_endpoint import AdminEndpoint
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, copies_of_bodies
-from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
-from warmroute_proxy.server.base.live_config import LiveConfig
+from warmroute_proxy.server.base.config_source import ConfigSource, LiveConfig, ReadConfig
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret

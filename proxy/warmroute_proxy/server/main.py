@@ -39,8 +39,8 @@ from warmroute_proxy.server.intake.conversation_file import ConversationFile
 from warmroute_proxy.server.ledger.ledger import LedgerError
 from warmroute_proxy.server.processes.supervisor import ProcessSlot, Supervisor
 from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider
-from warmroute_proxy.server.reload.checks import problems_for_processes
 from warmroute_proxy.server.reload.orders import ReloadOrders
+from warmroute_proxy.server.reload.reloads import problems_for_processes
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.tracing.traced_request import request_maker
 

@@ -14,10 +14,10 @@ from tests.machine import seconds
 from tests.subjects.launched import Launched, free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch.adoption import adopt
-from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.launcher import Launcher, Limits
 from warmroute_backend.launch.process import Process, found_identity
 from warmroute_backend.launch.program import Program
+from warmroute_backend.launch.states import Backoff
 from warmroute_cli.launch.drains import NoDrains
 
 pytestmark = pytest.mark.timeout(180)

@@ -16,12 +16,11 @@ from tests.subjects.launched import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch import orders
 from warmroute_backend.launch.adoption import Adopted, adopt
-from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.launcher import Launcher, Limits
 from warmroute_backend.launch.process import Process, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.state_file import save
-from warmroute_backend.launch.states import State
+from warmroute_backend.launch.states import Backoff, State
 from warmroute_cli.launch.drains import NoDrains
 
 pytestmark = pytest.mark.timeout(180)

@@ -18,13 +18,12 @@ from tests.subjects.launched import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch import node_reports, orders
 from warmroute_backend.launch.adoption import adopt
-from warmroute_backend.launch.backoff import Backoff
 from warmroute_backend.launch.launcher import Launcher, Limits
 from warmroute_backend.launch.node_reports import NodeReports
 from warmroute_backend.launch.nodes import Report
 from warmroute_backend.launch.process import found_identity
 from warmroute_backend.launch.program import Program
-from warmroute_backend.launch.states import State
+from warmroute_backend.launch.states import Backoff, State
 from warmroute_cli.launch.drains import NoDrains
 
 pytestmark = pytest.mark.timeout(180)

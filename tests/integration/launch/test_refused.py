@@ -73,7 +73,7 @@ def test_hardware_that_the_plan_is_not_for_a_missing_model_and_a_missing_program
     with Launched(tmp_path, plan, "--python", "no-such-python", engine="sglang") as launched:
         refusal = launched.refused()
         assert "proxy.toml cannot be read" in refusal or "proxy.toml: 1 problem" in refusal
-        from warmroute_cli.launch.trial import write_config
+        from warmroute_cli.launch.start import write_config
 
         config = write_config(plan, launched.state_dir, launched.port, launched.admin_port)
         config.rename(tmp_path / "proxy.toml")

@@ -22,8 +22,7 @@ from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, e
 from tests.subjects.scripted import Handler, ScriptedEngine, delta, whole
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
-from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.server.base.secrets import Secrets, new_api_key
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES
 from warmroute_proxy.server.regions.forward_claim import Forwards

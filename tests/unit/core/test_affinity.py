@@ -3,8 +3,7 @@
 from msgspec.structs import replace
 
 from warmroute_proxy.core.cache.affinity import MAX_FORKS, Affinity
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
-from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 
 LAST = SettledTurn(("w1",), "east", 4000, 1000, 20, 0, 1, 0, tip=14)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.search import searched
 
-from warmroute_proxy.core.load.breaker import Breaker
+from warmroute_proxy.core.load.availability import Breaker
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.load.load import PROVEN_S, WorkerLoad
 from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR

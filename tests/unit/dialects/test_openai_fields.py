@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmroute_proxy.dialects.fields import FieldError, FieldsReader, Permissions, Unlisted, names_of
-from warmroute_proxy.dialects.json_bounds import is_deeper
 from warmroute_proxy.dialects.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS
+from warmroute_proxy.dialects.work import is_deeper
 
 GRANTED = Permissions(grants=frozenset({"regex", "ebnf", "structural_tag", "stop_regex"}), vocabulary=1000)
 KNOWN = Permissions(vocabulary=1000)

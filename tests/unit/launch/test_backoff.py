@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_backend.launch.backoff import Backoff
+from warmroute_backend.launch.states import Backoff
 
 
 def test_pauses_double_up_to_the_longest_and_end_at_the_limit() -> None:

@@ -6,12 +6,11 @@ import pytest
 
 from warmroute_backend.engine.model.model import Role
 from warmroute_proxy.replay.agents import Agents, agents_trace
-from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
+from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Store, Worker
 from warmroute_proxy.replay.production import Production, Proxies
 from warmroute_proxy.replay.setup import POLICIES, Setup, run
 from warmroute_proxy.replay.simulation import Ingress, Simulation, WorkerChange, make_scheduler
 from warmroute_proxy.replay.split import SplitSimulation
-from warmroute_proxy.replay.storage import Store
 from warmroute_proxy.replay.trace import Request, Trace, TraceError
 
 BLOCK = 512

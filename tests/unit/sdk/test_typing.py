@@ -16,7 +16,7 @@ import openai
 import pytest
 from tests.machine import seconds
 
-from warmroute._options import AsyncOptions, Options
+from warmroute._client import AsyncOptions, Options
 
 ROOT = Path(__file__).parents[3]
 TYPED = ROOT / "tests" / "unit" / "sdk" / "typed.py"

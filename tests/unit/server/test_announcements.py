@@ -13,8 +13,7 @@ from tests.subjects.proxy_messages import SECRETS
 from tests.subjects.small_client import SmallClient
 
 from warmroute.contract.conversations import Conversations, Newest
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
-from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.placement.fleet import Peer
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.metrics import Metrics

@@ -12,8 +12,7 @@ import pytest
 
 from warmroute_proxy.server.base.config import Config, EngineConfig
 from warmroute_proxy.server.base.config_file import parse_config
-from warmroute_proxy.server.base.config_source import ReadConfig
-from warmroute_proxy.server.base.live_config import LiveConfig
+from warmroute_proxy.server.base.config_source import LiveConfig, ReadConfig
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.discovery import last_known
 from warmroute_proxy.server.reload.membership import Membership

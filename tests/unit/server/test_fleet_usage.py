@@ -6,7 +6,7 @@ import pytest
 
 from warmroute_proxy.server.control import fleet_usage
 from warmroute_proxy.server.control.fleet_usage import listed_body, usage_body
-from warmroute_proxy.server.ledger.totals import TOTALS
+from warmroute_proxy.server.ledger.schema import TOTALS
 from warmroute_proxy.server.ledger.usage_sums import SUMMED, Group, Listed, Sums
 
 COUNTED = {"east": "counted", "west": "counted"}

@@ -3,9 +3,8 @@
 They hold no state of requests.
 
 routes       all paths and their handlers
-admin        API keys of paths, and the storage backend's path
+admin        API keys of paths, the storage backend's path, and the switch of the role
 metrics      loads, Prometheus metrics, server and model information
 faults       faults that tests order
 shown        conditions that tests order
-role_switch  between prefill and decode
 """

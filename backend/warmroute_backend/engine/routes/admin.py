@@ -1,4 +1,4 @@
-"""Keys of paths, and the storage backend of the cache, attached and detached at run time.
+"""Keys of paths, what is attached or detached at run time, and the switch between prefill and decode.
 
 With `--api-key`, all paths but health and metrics need `Authorization: Bearer <key>`. With `--admin-api-key`, control
 paths need that key instead; alone it leaves inference and information open. Without either, control paths are open,
@@ -7,13 +7,15 @@ except for the storage backend: it can be cleared, but not attached or detached.
 
 import secrets
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from warmroute_backend.engine.http import fields
 from warmroute_backend.engine.http.errors import Refusal
+from warmroute_backend.engine.http.fields import Body
 from warmroute_backend.engine.http.http1 import EngineExchange
+from warmroute_backend.engine.model.work import Role
 from warmroute_backend.engine.request.prompt_request import parse
 from warmroute_backend.engine.serving.engine import EmbeddedEngine
 
@@ -103,3 +105,27 @@ class Admin:
 def _shows(exchange: EngineExchange, key: str) -> bool:
     scheme, _, given = exchange.headers.get(b"authorization", b"").partition(b" ")
     return scheme.lower() == b"bearer" and secrets.compare_digest(given, key.encode())
+
+
+_ROLES = ("prefill", "decode")
+
+
+def role_switch(engine: EmbeddedEngine, body: Body) -> tuple[int, dict[str, Any]]:
+    """Status and answer."""
+    old, new = engine.settings.role, (fields.string(body, "new_role") or "").lower()
+    reason = _reason(engine, new)
+    message = reason or ("already in target role" if new == old else "ok")
+    if reason is None and new != old:
+        engine.switch_role(cast("Role", new))
+    answer = {"success": reason is None, "message": message, "old_role": old, "new_role": new}
+    return 400 if reason else 200, {**answer, "safe_to_restore": reason is not None}
+
+
+def _reason(engine: EmbeddedEngine, new: str) -> str | None:
+    if not engine.settings.role_switch:
+        return "--enable-pd-role-switch is not set on this server"
+    if new not in _ROLES:
+        return f"invalid new_role={new!r}"
+    if not engine.idle():
+        return "instance is not idle; drain all requests before switching"
+    return None

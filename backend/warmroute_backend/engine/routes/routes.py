@@ -15,9 +15,8 @@ from warmroute_backend.engine.request.api import encode
 from warmroute_backend.engine.request.prompt_request import Kind, overridden, parse, read
 from warmroute_backend.engine.request.reply import DONE
 from warmroute_backend.engine.routes import metrics
-from warmroute_backend.engine.routes.admin import Admin
+from warmroute_backend.engine.routes.admin import Admin, role_switch
 from warmroute_backend.engine.routes.faults import Faults
-from warmroute_backend.engine.routes.role_switch import role_switch
 from warmroute_backend.engine.routes.shown import HIDDEN_HITS, Shown
 from warmroute_backend.engine.serving.bootstrap import route
 from warmroute_backend.engine.serving.engine import EmbeddedEngine

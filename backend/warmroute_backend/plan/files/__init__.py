@@ -1,9 +1,8 @@
 """The files of a deployment, each made of a plan alone. Nothing here writes one: `deployment_files` gives their texts.
 
-bundle       all files of a plan by path
+bundle       all files of a plan by path, and the values of the chart
 units        systemd units
 kubernetes   LeaderWorkerSets, Services, PodDisruptionBudgets
-chart        values for the chart of the proxies
 proxy        the proxy's TOML, and the Mooncake store's configuration
 """
 

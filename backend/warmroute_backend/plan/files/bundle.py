@@ -1,14 +1,24 @@
-"""All files of a plan: path below the output folder -> text."""
+"""All files of a plan: path below the output folder -> text; and the values of its chart, `deploy/helm/warmroute`."""
 
 import json
+from typing import Any
 
 from warmroute_backend.plan.argv import argv, environment
 from warmroute_backend.plan.deployment import Plan
-from warmroute_backend.plan.files.chart import chart_values
-from warmroute_backend.plan.files.kubernetes import manifests
-from warmroute_backend.plan.files.proxy import mooncake_configs, proxy_config
+from warmroute_backend.plan.files.kubernetes import APP, STOP_S, manifests
+from warmroute_backend.plan.files.proxy import REGION, mooncake_configs, proxy_config, tables_of, tenant_to_replace
 from warmroute_backend.plan.files.units import units
 from warmroute_backend.plan.plan_file import written
+
+
+def chart_values(plan: Plan) -> dict[str, Any]:
+    """What the chart has to know of a plan; a pod of a proxy has as long to end as one of an engine."""
+    return {
+        "region": REGION,
+        "longestStreamSeconds": STOP_S,
+        "config": "\n".join([*tables_of(plan, in_pods=True), tenant_to_replace()]),
+        "monitoring": {"engineSelector": {APP: "sglang"}},
+    }
 
 
 def deployment_files(plan: Plan, model: str, page: str) -> dict[str, str]:

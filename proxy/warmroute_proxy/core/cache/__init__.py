@@ -10,5 +10,4 @@ occupancy      what each cache still holds, by its size and the order of use
 affinity       where lineages and sessions were last served
 settled_turn   what is stored of a settled turn
 prompt_memory  the newest prompts of each session, without their text
-regional_turn  a turn of a region, as other regions are to know it
 """

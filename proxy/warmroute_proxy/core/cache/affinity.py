@@ -14,7 +14,7 @@ Session -> where its longest lineage was last served: the home at which a new li
 compaction, a sub-agent). Only that lineage moves it. A lineage itself is at home where its own last turn was, so that a
 sub-agent that is served elsewhere takes nobody with it. A session with a derived key has no home here: it is a guess.
 
-Turns that other regions serve are here too, as their proxies announce them (`regional_turn`), so that a request that
+Turns that other regions serve are here too, as their proxies announce them (`settled_turn`), so that a request that
 comes in at any region finds the home of its lineage.
 
 Which worker of a region a lineage goes to is *not* stored here. The prefix index knows that better.
@@ -26,8 +26,7 @@ from collections import OrderedDict
 from typing import Final
 
 from warmroute_proxy.core.base.frozen import Frozen
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
-from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 
 MAX_ENTRIES: Final = 20_000

@@ -11,7 +11,7 @@ than runs. A worker has capacity while
 
 Each bound is on the load that is there already, so that a worker exceeds it by at most one request, and a request that
 is as large as the pool needs no special rule. Prefill is a softer bound: the fleet is full when no worker is below it
-(`placement.fullness`), since waiting for a warm cache can be better than computing elsewhere, and placement knows when.
+(`placement.choices`), since waiting for a warm cache can be better than computing elsewhere, and placement knows when.
 
 Prompts that share a prefix share its blocks in the pool, so a sum over requests counts more than there is. Each report
 of the pool's use teaches the share of our sum that is real. What a report has beyond our own count belongs to other

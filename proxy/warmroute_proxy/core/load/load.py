@@ -5,7 +5,7 @@ uncached tokens, lowered at the first token) and tokens resident for decoding (t
 Engines prefill in order of arrival, so the prompt that is at work is the oldest one without a first token; what must
 have been computed of it since it became the oldest, at the learned rate, is taken off the queue. That is what this
 proxy has sent. An engine's own `/v1/loads` shows more when other proxies send to it too: what it reports beyond our own
-count at that moment is added, until the report is too old (`other_load`).
+count at that moment is added, until the report is too old (`OtherLoad`).
 
 A worker that restarted, or was added to a fleet that serves, is unproven: its queue is empty, so it looks best to every
 proxy, and its speed is not known yet (kernels are compiled, graphs captured, other proxies see the same empty queue).
@@ -25,9 +25,7 @@ from warmroute_proxy.core.cache.tiers import MoveRates
 from warmroute_proxy.core.load.ahead import Ahead, OthersAhead, waits_s
 from warmroute_proxy.core.load.availability import Availability, Changes
 from warmroute_proxy.core.load.capacity import Capacity
-from warmroute_proxy.core.load.departures import Departures
 from warmroute_proxy.core.load.engine_loads import EngineLoads
-from warmroute_proxy.core.load.other_load import OtherLoad
 from warmroute_proxy.core.load.pace import Pace
 from warmroute_proxy.core.load.prefill_queue import PrefillQueue
 from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR, PrefillRate
@@ -39,6 +37,81 @@ DECODE_S_PER_RESIDENT_TOKEN: Final = 2e-9
 
 PROVEN_S: Final = 10.0
 """Seconds of prefill after which a restarted worker is treated like the others."""
+
+
+LOADS_FRESH_S: Final = 5.0
+
+
+STAY_WEIGHT: Final = 1 / 16
+"""Of the last request, in the mean stay."""
+
+
+class Departures:
+    """When the next request at a worker is expected to end, by Little's law: how long requests stay there, and when the
+    last one ended.
+    """
+
+    __slots__ = ("_busy_since_s", "_ended_s", "_stay_s")
+
+    def __init__(self) -> None:
+        self._stay_s = 0.0  # of a request, lately
+        self._ended_s = -math.inf  # when the last one ended
+        self._busy_since_s = 0.0  # when one was sent while none ran
+
+    def busy_from(self, now_s: float) -> None:
+        """A request was sent while none ran."""
+        self._busy_since_s = now_s
+
+    def observe(self, stay_s: float, now_s: float) -> None:
+        """Learn from a request that ended `stay_s` seconds after it was sent."""
+        weight = STAY_WEIGHT if self._ended_s > -math.inf else 1.0
+        self._stay_s += weight * (stay_s - self._stay_s)
+        self._ended_s = now_s
+
+    def forget(self) -> None:
+        """The engine restarted."""
+        self._ended_s = -math.inf
+
+    def next_s(self, running: int, now_s: float) -> float:
+        """Return the expected seconds between two ends while `running` requests run.
+
+        The result is at least the time since the last end, and infinite where no end was observed.
+        """
+        if self._ended_s == -math.inf:
+            return math.inf
+        return max(self._stay_s / max(1, running), now_s - max(self._ended_s, self._busy_since_s))
+
+
+class OtherLoad:
+    """The load that other proxies have put on a worker: what its engine reported beyond this proxy's own count.
+
+    It counts until `until_s`.
+    """
+
+    __slots__ = ("prefill_tokens", "resident_tokens", "until_s")
+
+    def __init__(self) -> None:
+        self.prefill_tokens = 0
+        self.resident_tokens = 0
+        self.until_s = -math.inf
+
+    def observe(self, prefill_tokens: int, resident_tokens: int, now_s: float) -> bool:
+        """Store the tokens that were reported beyond our own, negative where fewer. True if that changed anything."""
+        if prefill_tokens > 0 or resident_tokens > 0:
+            self.prefill_tokens = max(prefill_tokens, 0)
+            self.resident_tokens = max(resident_tokens, 0)
+            self.until_s = now_s + LOADS_FRESH_S
+            return True
+        if self.prefill_tokens or self.resident_tokens:
+            self.forget()
+            return True
+        return False
+
+    def forget(self) -> None:
+        """Nothing is known of other proxies."""
+        self.prefill_tokens = 0
+        self.resident_tokens = 0
+        self.until_s = -math.inf
 
 
 class WorkerLoad:

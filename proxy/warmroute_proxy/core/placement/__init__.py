@@ -6,7 +6,6 @@ router           the one object that the server uses
 fleet            workers and peer regions as configured
 fleet_state      the workers of a router with their loads and caches
 choices          those that could serve a model, and those that one request may use
-fullness         whether a model's workers have capacity
 matched_prompt   a prompt in tokens, and what of it each worker has cached
 prices           what a placement costs all other requests
 homes            the region where a request's lineage or session was served

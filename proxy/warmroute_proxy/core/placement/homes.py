@@ -18,8 +18,7 @@ import msgspec
 from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import MAX_CUTS
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
-from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest

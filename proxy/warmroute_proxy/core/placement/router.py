@@ -19,16 +19,14 @@ from warmroute_proxy.core.base.frozen import Frozen
 from warmroute_proxy.core.base.mypyc import mypyc_attr
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import PrefixIndex
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
-from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.cache.tiers import Tier, cacheable_tokens
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.accuracy import Accuracy
-from warmroute_proxy.core.placement.choices import NoWorker, WorkerState
+from warmroute_proxy.core.placement.choices import NoWorker, WorkerState, has_idle_prefill, is_full, may_forward
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.placement.fleet_state import Fleet
-from warmroute_proxy.core.placement.fullness import has_idle_prefill, is_full, may_forward
 from warmroute_proxy.core.placement.histories import Histories
 from warmroute_proxy.core.placement.homes import home_key, home_of, regional
 from warmroute_proxy.core.placement.in_flight import InFlight
@@ -142,7 +140,7 @@ class Router:
         )
 
     def next_end_s(self, worker_id: str, now_s: float) -> float:
-        """Seconds between two ends of requests at a worker (`load.departures`), 0 at an unknown one."""
+        """Seconds between two ends of requests at a worker (`Departures`), 0 at an unknown one."""
         worker = self.fleet.workers.get(worker_id)
         return 0.0 if worker is None else worker.load.departures.next_s(worker.load.running, now_s)
 

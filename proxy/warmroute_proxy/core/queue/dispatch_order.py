@@ -13,7 +13,7 @@ where `before` are the others that are likely to go there before; a worker that 
 either. The right side is what the request would cost if there were no home: to compute the prompt, to wait for that,
 and what both cost others. The time between two ends is how long requests have stayed there lately, divided by how many
 run, and not less than the time for which none of them has ended: so that no request waits for an engine that is stuck
-(`load.departures`). Where a prefill worker has capacity and its decode worker has none, the ends are those of the
+(`Departures`). Where a prefill worker has capacity and its decode worker has none, the ends are those of the
 latter.
 
 Measured, with what was tried, in docs/decisions/019-waiting-for-a-place.md.

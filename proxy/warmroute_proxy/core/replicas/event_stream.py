@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn
 from warmroute_proxy.core.replicas.peer_events import Event, Evicted, Sent
 from warmroute_proxy.core.replicas.replica import Replica
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
-from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker

@@ -23,9 +23,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
 from warmroute_proxy.core.cache.return_times import OVER, UNKNOWN
-from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker

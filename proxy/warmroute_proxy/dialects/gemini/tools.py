@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.json_bounds import is_deeper
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, list_at, object_at, text_at
-from warmroute_proxy.dialects.work import TranslationWork
+from warmroute_proxy.dialects.work import TranslationWork, is_deeper
 
 MAX_SCHEMA_DEPTH: Final = 32
 ALLOWED: Final = "toolConfig.allowedFunctionNames"  # dropped, as the receipt says it

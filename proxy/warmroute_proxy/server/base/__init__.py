@@ -10,14 +10,13 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     config_file   reads and checks the config file
     config_prices reads price books, and writes them
     config_schema the file as a JSON Schema
-    config_source reads the config file again, and keeps what was accepted
+    config_source reads the config file again, keeps what was accepted, and what is in force
     config_stores reads limits, budgets and the stores in which proxies share them
     config_table  reads the keys of one of its tables by their types
     declared_metrics each metric: its name and description
     descriptors   how many file descriptors the process has, and what they are for
     engine_text   what of an engine's error text is for clients, and what for the log
     errors        errors in the shape of the OpenAI API
-    live_config   the config in force
     loop_lag      how late the event loop is, and what held it
     port_owner    who listens on a port of this machine
     regular_files reads files that others may have put there

@@ -1,4 +1,4 @@
-"""The file of a config, as it is read again and again while the proxy runs."""
+"""The file of a config, as it is read again and again while the proxy runs, and the config in force."""
 
 import contextlib
 import hashlib
@@ -113,3 +113,14 @@ def _state_of(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class LiveConfig:
+    """Holds the config that was applied last. What keeps values of a config is given the new one by `reload`."""
+
+    def __init__(self, config: Config) -> None:
+        self.now = config
+
+    def replace(self, config: Config) -> None:
+        """Another config is in force."""
+        self.now = config

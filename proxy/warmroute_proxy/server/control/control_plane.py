@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from warmroute.contract.version import VERSION
 from warmroute_proxy import BUILD
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.live_config import LiveConfig
+from warmroute_proxy.server.base.config_source import LiveConfig
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
 from warmroute_proxy.server.control.described import admin_route, described
 from warmroute_proxy.server.control.directory_routes import DirectoryAdmin, add_directory

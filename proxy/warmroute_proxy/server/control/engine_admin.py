@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.live_config import LiveConfig
+from warmroute_proxy.server.base.config_source import LiveConfig
 from warmroute_proxy.server.control.answers import error_answer, json_answer
 from warmroute_proxy.server.control.described import admin_route, changing_route
 from warmroute_proxy.server.control.models import EngineList, EngineState

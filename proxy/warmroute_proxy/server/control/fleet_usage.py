@@ -18,7 +18,7 @@ from warmroute_proxy.server.ledger.all_rows import MAX_S, Closed
 from warmroute_proxy.server.ledger.ladder_sums import Climbed, LadderBy
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.queries import Busy
-from warmroute_proxy.server.ledger.totals import TOTALS
+from warmroute_proxy.server.ledger.schema import TOTALS
 from warmroute_proxy.server.ledger.usage_sums import MAX_GROUPS, WARM, By, Listed, Sums, Turns
 from warmroute_proxy.server.regions.peers import PeerQuestions
 

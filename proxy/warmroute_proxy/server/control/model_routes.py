@@ -11,8 +11,8 @@ from warmroute_proxy.dialects.gemini import models as gemini
 from warmroute_proxy.dialects.messages import errors as messages_errors
 from warmroute_proxy.dialects.messages import models as messages
 from warmroute_proxy.server.base.config import ModelConfig
+from warmroute_proxy.server.base.config_source import LiveConfig
 from warmroute_proxy.server.base.errors import error_body, no_model
-from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.control.answers import get, json_answer
 from warmroute_proxy.server.control.described import described
 from warmroute_proxy.server.control.models import ListOf, Model

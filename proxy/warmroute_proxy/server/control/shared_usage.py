@@ -12,7 +12,7 @@ from warmroute_proxy.core.accounting.entry_steps import void_id
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.control.fleet_usage import Elsewhere, FleetUsage, T, answered
 from warmroute_proxy.server.ledger.ledger import Ledger, receipt_of
-from warmroute_proxy.server.ledger.totals import TOTALS
+from warmroute_proxy.server.ledger.schema import TOTALS
 from warmroute_proxy.server.ledger.usage_sums import By, Listed, Sums, Turns
 from warmroute_proxy.server.regions.peers import PeerQuestions
 from warmroute_proxy.server.stores.fleet_ledger import FleetLedger, full_hour, merged

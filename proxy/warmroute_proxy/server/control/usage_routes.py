@@ -20,8 +20,8 @@ from fastapi import FastAPI, Request, Response
 
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.config import ANY, Config, TenantConfig
+from warmroute_proxy.server.base.config_source import LiveConfig
 from warmroute_proxy.server.base.errors import Refusal, quoted
-from warmroute_proxy.server.base.live_config import LiveConfig
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer, refused
 from warmroute_proxy.server.control.described import VIEWING, described

@@ -7,7 +7,6 @@ callback says when an entry is durable.
     journal        the append-only file to which entries are written first
     earlier_turns  the newest turn of each lineage before the process began
     fold           moves entries from the journal to SQLite
-    totals         what the turns of a tenant add up to
     schema         the tables, and the migration of earlier versions
     all_processes  reads what all processes of a proxy have settled
     all_rows       reads the rows of all processes, newest first, within limits of rows and time

@@ -18,8 +18,7 @@ import msgspec
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.server.ledger.fold import ended_of
 from warmroute_proxy.server.ledger.journal import folder_of, journal_path, journal_sequences, read_whole
-from warmroute_proxy.server.ledger.schema import connect
-from warmroute_proxy.server.ledger.totals import TenantTotals
+from warmroute_proxy.server.ledger.schema import TenantTotals, connect
 
 TAIL_BYTES: Final = 16 * 2**20
 TRIES: Final = 5

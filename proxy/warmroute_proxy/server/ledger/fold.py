@@ -29,8 +29,7 @@ import msgspec
 from warmroute_proxy.core.accounting.entry import UNDER_WAY, UNDER_WAY_END, Entry
 from warmroute_proxy.core.accounting.entry_steps import VOID_SUFFIX, interrupt, turns_in
 from warmroute_proxy.server.ledger.journal import folder_of, journal_path, journal_sequences, processes_in, read_whole
-from warmroute_proxy.server.ledger.schema import LedgerError, connect, prepare
-from warmroute_proxy.server.ledger.totals import ADD_TO_TOTAL, TenantTotals
+from warmroute_proxy.server.ledger.schema import ADD_TO_TOTAL, LedgerError, TenantTotals, connect, prepare
 
 STEP_BYTES: Final = 4_194_304
 """About 3,400 turns: each commit costs something by itself, and writes every page that its rows touch."""

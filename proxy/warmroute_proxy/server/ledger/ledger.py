@@ -40,8 +40,7 @@ from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn, read_earlie
 from warmroute_proxy.server.ledger.fold import Fold, recover_all
 from warmroute_proxy.server.ledger.journal import Journal, JournalError, folder_of
 from warmroute_proxy.server.ledger.queries import LedgerQueries
-from warmroute_proxy.server.ledger.schema import LedgerError, connect
-from warmroute_proxy.server.ledger.totals import TOTALS
+from warmroute_proxy.server.ledger.schema import TOTALS, LedgerError, connect
 
 FOLD_EVERY_S = 0.5
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy

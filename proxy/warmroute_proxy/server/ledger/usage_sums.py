@@ -16,7 +16,7 @@ import msgspec
 from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_proxy.core.accounting.entry_steps import CREDIT_SUFFIX, VOID_SUFFIX
 from warmroute_proxy.server.ledger.all_rows import RowsPass, field
-from warmroute_proxy.server.ledger.totals import TOTALS
+from warmroute_proxy.server.ledger.schema import TOTALS
 
 By = Literal["session", "model", "tenant", "day", "hour"]
 

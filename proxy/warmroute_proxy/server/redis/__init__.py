@@ -4,8 +4,7 @@ Nothing here is kept for long, and nothing depends on it alone: while the server
 itself. Each call has a deadline. Scripts use commands that Redis 7.0 and Valkey have.
 
     calls    the connections, their deadline, and what happens while nothing answers
-    windows  limits by the minute over all proxies, taken in slices
-    slots    requests at once over all proxies, held for some seconds
+    limits   of all proxies: by the minute, taken in slices; at once, held for some seconds
     markers  which process answers, or has answered, a request with an `Idempotency-Key`
     nonces   forward tokens that a proxy has accepted
     call_markers  asks for these before such a request begins, and what is refused

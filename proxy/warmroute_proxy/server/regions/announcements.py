@@ -21,7 +21,7 @@ import msgspec
 
 from warmroute.contract import headers as names
 from warmroute.contract.conversations import Conversations, Newest
-from warmroute_proxy.core.cache.regional_turn import RegionalTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.replicas.event_stream import Events
 from warmroute_proxy.server.base import declared_metrics as declared

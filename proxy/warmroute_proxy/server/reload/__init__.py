@@ -2,7 +2,6 @@
 
 A reload never waits for an engine, a store or another process: what it applies holds when it returns.
 
-    checks       what must hold of a config beside what the file says
     membership   the engines that join, stay and leave
     orders       orders to reload, of all processes of a proxy
     secret_files files of secrets, which may be replaced

@@ -8,29 +8,54 @@ What has to know of another config is given it by `appliers`, functions that can
 """
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_difference import ConfigChange, compare, live_lists, merged
-from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
-from warmroute_proxy.server.base.live_config import LiveConfig
+from warmroute_proxy.server.base.config_file import ConfigError, check_memory
+from warmroute_proxy.server.base.config_source import ConfigSource, LiveConfig, ReadConfig
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.base.secrets import SecretError
+from warmroute_proxy.server.base.secrets import SecretError, bearer
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.engines.engine import Engine
-from warmroute_proxy.server.reload.checks import problems_of
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.stores.directory.access import Access
-from warmroute_proxy.server.stores.prices import Prices
+from warmroute_proxy.server.stores.prices import Prices, kept_prices
 
 log = logging.getLogger(__name__)
 
 COUNTER: Final = declared.RELOADS_TOTAL
 Applier = Callable[[Config], None]
+
+
+def problems_of(config: Config, prices: Prices) -> list[str]:
+    """What else must hold of a config that is to be in force: the files, prices and memory that it needs.
+
+    Each process checks it before it applies a file, and of several processes the supervisor before it accepts one.
+    `prices`: with the books of the database.
+    """
+    problems: list[str] = []
+    check_memory(config.limits, config.engines, problems)
+    problems = [f"{each} (body_memory_bytes waits for a restart)" for each in problems]
+    return [*problems, *prices.problems(config.models), *_unreadable_keys(config)]
+
+
+def problems_for_processes(config: Config) -> list[str]:
+    """The same before a process has it: with the books that processes have read of the database last."""
+    return problems_of(config, kept_prices(config, time.time))
+
+
+def _unreadable_keys(config: Config) -> Iterator[str]:
+    for engine in config.own_engines:
+        for file in (engine.key_file, engine.admin_key_file):
+            try:
+                bearer(file)
+            except SecretError as error:
+                yield f"engine {engine.id}: {error}"
 
 
 class Difference(NamedTuple):

@@ -66,10 +66,9 @@ class SharedLimits:
         url = load_url(redis.url_file, _SCHEMES)
         try:
             from warmroute_proxy.server.redis.calls import RedisCalls
+            from warmroute_proxy.server.redis.limits import RedisSlots, RedisWindows
             from warmroute_proxy.server.redis.markers import RedisMarkers
             from warmroute_proxy.server.redis.nonces import RedisNonces
-            from warmroute_proxy.server.redis.slots import RedisSlots
-            from warmroute_proxy.server.redis.windows import RedisWindows
         except ModuleNotFoundError as error:
             raise LedgerError(
                 f"{error.name} is missing: install warmroute[redis] for limits over several proxies"
