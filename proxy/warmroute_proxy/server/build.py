@@ -224,9 +224,10 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     secrets = Secrets(load_secret(config.secret_file, os.environ))
     number, memory = slot.number if slot is not None else None, _body_memory(config, metrics)
     ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
-    engines = await _engines(config, number, metrics, clock)  # the ledger comes first: it locks the state folder
-    stores = await Stores.opened(config, number, metrics)
+    # The ledger comes first: it locks the state folder.
     voids, announcements, peer_processes = _links(config, slot, secrets, metrics, clock)
+    engines = await _engines(config, peer_processes, metrics, clock)
+    stores = await Stores.opened(config, number, metrics)
     router, recording, conversations = routing(config, slot, engines, metrics, announcements, peer_processes)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
     open_requests, shortage = OpenRequests(), engines.watching.shortage
@@ -304,12 +305,15 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
     return BodyMemory(config.limits.body_memory_bytes, copies_of_bodies(config.engines), refused)
 
 
-async def _engines(config: Config, number: int | None, metrics: Metrics, clock: Callable[[], float]) -> Engines:
+async def _engines(
+    config: Config, peer_processes: PeerProcesses | None, metrics: Metrics, clock: Callable[[], float]
+) -> Engines:
     """The engines, and in the first process the file of what they have counted."""
-    counters = None if number else CounterFile(config.proxy.state_dir)
+    is_first = peer_processes is None or peer_processes.number == 0
     engines = Engines(
-        config.own_engines, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region, counters
-    )
+        config.own_engines, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region,
+        CounterFile(config.proxy.state_dir) if is_first else None, peer_processes,
+    )  # fmt: skip
     await fetch_server_infos(engines)
     return engines
 

@@ -35,8 +35,8 @@ class Process:
         shared_memory.lanes[number].generation = generation
         loop = asyncio.get_running_loop()
         self.metrics = Metrics()
-        self.engines = Engines(ENGINES, 1.0, loop.time, loop.time, self.metrics)
         self.peer_processes = PeerProcesses(shared_memory, number, loop.time, loop)
+        self.engines = Engines(ENGINES, 1.0, loop.time, loop.time, self.metrics, peer_updates=self.peer_processes)
         replica = Replica(
             "", self.engines.workers(), send=self.peer_processes.send, receive=self.peer_processes.apply_updates
         )

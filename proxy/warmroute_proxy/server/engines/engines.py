@@ -41,8 +41,12 @@ class Engines:
         metrics: Metrics,
         region: str = "",
         counters: CounterFile | None = None,
+        peer_updates: PeerUpdates | None = None,
     ) -> None:
-        """`counters`: where readings of the engines' own counters are kept; None: another process does it."""
+        """`counters`: where readings of the engines' own counters are kept; None: another process does it.
+
+        `peer_updates`: with whom tags and health are shared; what they send is applied before each KV event.
+        """
         self.ids = Ids()
         self.drains = Drains()
         self.lost: frozenset[str] = frozenset()
@@ -53,20 +57,15 @@ class Engines:
         """Engines that have left, until their last aborts are sent."""
 
         self.clock = clock
-        self.kv_events = KvEvents(metrics, unix_clock)
+        self.kv_events = KvEvents(metrics, unix_clock, peer_updates.apply_updates if peer_updates is not None else None)
         self.watching = Watching(region, metrics, unix_clock)
         self.reading: dict[str, asyncio.Task[None]] = {}
         """By engine: the question for its metrics that is under way."""
 
         self._counters = counters
-        self.peer_updates: PeerUpdates | None = None
+        self.peer_updates = peer_updates
         self._unix_clock = unix_clock
         self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker, until `workers_changed`
-
-    def connect_peers(self, peer_updates: PeerUpdates) -> None:
-        """Share tags and health with the other processes. Their updates are applied before each KV event."""
-        self.peer_updates = peer_updates
-        self.kv_events.apply_peer_updates = peer_updates.apply_updates
 
     def of(self, worker: Worker) -> Engine:
         """The engine of a worker."""

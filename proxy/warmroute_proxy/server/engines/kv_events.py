@@ -70,10 +70,11 @@ def kv_source(info: dict[str, Any], engine_host: str) -> KvSource | None:
 class KvEvents:
     """The subscriptions of a proxy, by worker id: at most one a worker."""
 
-    def __init__(self, metrics: Metrics, unix_clock: Callable[[], float]) -> None:
-        self.apply_peer_updates: Callable[[], None] = _nothing
-        """Called before events are applied: a tag may have been sent by another process."""
-
+    def __init__(
+        self, metrics: Metrics, unix_clock: Callable[[], float], apply_peer_updates: Callable[[], None] | None = None
+    ) -> None:
+        """`apply_peer_updates` is called before events are applied: a tag may have been sent by another process."""
+        self._apply_peer_updates = apply_peer_updates or _nothing
         self._metrics = metrics
         self._unix_clock = unix_clock
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None  # made when the first engine publishes
@@ -101,7 +102,9 @@ class KvEvents:
             can_replay=source.replay_port is not None,
         )
         try:
-            made = _Subscription(self._context, feed, worker.dp_rank, source, self._unix_clock, self.apply_peer_updates)
+            made = _Subscription(
+                self._context, feed, worker.dp_rank, source, self._unix_clock, self._apply_peer_updates
+            )
         except (zmq.ZMQError, ValueError) as error:
             self._unusable[worker.id] = source
             log.warning("KV events of worker %s cannot be followed at %r: %s", worker.id, source.host, error)

@@ -155,7 +155,6 @@ class PeerProcesses:
     def start(self, replica: Replica, engines: Engines, metrics: Metrics, conversations: Conversations) -> None:
         """Apply the updates that are there, and take over the predecessor's counters and operators' orders."""
         self._replica, self._engines, self._conversations = replica, engines, conversations
-        engines.connect_peers(self)
         now_s = self._clock()
         self._apply_from(self.number, LaneReader(self._lane))
         replica.forget(self.number, now_s)

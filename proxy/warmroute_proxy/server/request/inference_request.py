@@ -133,7 +133,7 @@ class InferenceRequest:
         if account.entry is None:
             account.looked = parsed.look(self.body)
         try:
-            path.settlement.open(account, self.id, parsed, decision, rid)
+            path.settlement.open(account, parsed, decision, receipt_id=self.id, rid=rid)
         except JournalError:
             path.settlement.interrupt(account)  # of an earlier attempt
             self.refused(Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1))

@@ -103,7 +103,7 @@ class Settlement:
         self._unix_clock = unix_clock
 
     def open(
-        self, account: RequestAccount, receipt_id: str, parsed: ParsedRequest, decision: Decision, rid: str
+        self, account: RequestAccount, parsed: ParsedRequest, decision: Decision, *, receipt_id: str, rid: str
     ) -> None:
         """Open the row, or add an attempt to it, before it is sent. Raises: JournalError."""
         entry = account.entry
