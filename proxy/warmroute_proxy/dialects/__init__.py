@@ -9,8 +9,7 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - responses: OpenAI's Responses likewise
 - gemini: Gemini's `generateContent` likewise
 - content: what contents of several dialects have in common
-- one_pass: a body whose conversation is a list, parsed in one pass
-- raw_json: reading a request's members, with errors that say where they are
+- raw_json: reading the members of a request or of its body, with errors that say where they are
 - chat_answers: what translators read of chat's answers
 - chat_calls: the tool calls of a chat stream, told apart
 - chat_stream: a chat stream, handed to a dialect event by event

@@ -25,7 +25,7 @@ from warmroute_proxy.core.accounting.entry import UNDER_WAY, Entry, Outcome, Sta
 from warmroute_proxy.core.accounting.receipt import ServedBy, usage_object, workers_json
 from warmroute_proxy.core.accounting.usage import NOTHING
 from warmroute_proxy.core.accounting.usage_fields import Usage
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 
 VOID_SUFFIX: Final = "-void"
 CREDIT_SUFFIX: Final = "-credit"

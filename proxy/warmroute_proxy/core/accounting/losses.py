@@ -32,7 +32,7 @@ or a client (`evicted`, `moved`, `prefix_changed`) is given for less.
 
 from typing import Final
 
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 
 ESTIMATE_ERROR: Final = 0.03
 """Relative error of token counts that are estimated from bytes."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from warmroute.contract.money import Rates
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 
 _ALWAYS: Final = float("-inf")
 

@@ -15,7 +15,7 @@ from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.receipt import VERSION
 from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.usage_fields import Usage
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 
 _MAX_COST_USD: Final = 1e6
 """Of one turn; above it a cost is no cost. Nanodollars of it are inside 64 bits."""

@@ -1,7 +1,6 @@
 """What all rooms of the core are built on; it imports none of them.
 
-frozen   the base of plain values
-mypyc    options of classes for the compiler
+compiled the base of plain values, and options of classes for the compiler
 role     what an engine does of a request
 trouble  what `/ready` can say
 """

@@ -25,7 +25,7 @@ Limits: `MAX_ENTRIES` each, the least recently served is dropped first; `MAX_FOR
 from collections import OrderedDict
 from typing import Final
 
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
 

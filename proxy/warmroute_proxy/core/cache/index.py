@@ -27,7 +27,7 @@ gone; if none is free before that, the index restarts empty.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.prompt.chain import Chain
 
 MAX_CUTS: Final = 8192

@@ -1,6 +1,6 @@
 """What a new request at a worker would have to wait for: a value that is valid until the worker's load changes."""
 
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 
 
 class OthersAhead(Frozen, frozen=True):

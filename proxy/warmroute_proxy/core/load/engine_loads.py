@@ -1,6 +1,6 @@
 """What an engine reports of its load. It is decoded from records, so this module is not compiled."""
 
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 
 
 class EngineLoads(Frozen, frozen=True):

@@ -19,7 +19,7 @@ a `Group`, whose other terms are computed once.
 from collections.abc import Sequence
 from typing import Final
 
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held
 from warmroute_proxy.core.load.ahead import Ahead, waits_s
 from warmroute_proxy.core.placement.choices import Choices, WorkerState

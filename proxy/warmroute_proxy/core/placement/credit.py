@@ -18,7 +18,7 @@ from typing import Final
 
 from warmroute.contract.money import Rates, nano_from_pico
 from warmroute_proxy.core.accounting.usage_fields import Usage
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import repeats

@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import MAX_CUTS
 from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn

@@ -5,7 +5,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from warmroute_proxy.core.base.mypyc import mypyc_attr
+from warmroute_proxy.core.base.compiled import mypyc_attr
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision

@@ -1,6 +1,6 @@
 """A prompt in tokens, and how much of it each worker has cached."""
 
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.index import Match
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import MIN_FETCH_TOKENS, NOTHING_HELD, Held

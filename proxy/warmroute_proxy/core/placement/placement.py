@@ -23,7 +23,7 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.index import Match
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import NOTHING_HELD, Held, cacheable_tokens

@@ -15,8 +15,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from warmroute_proxy.core.base.frozen import Frozen
-from warmroute_proxy.core.base.mypyc import mypyc_attr
+from warmroute_proxy.core.base.compiled import Frozen, mypyc_attr
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import PrefixIndex
 from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn

@@ -32,7 +32,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.queue.quota import NO_TOKENS, UsedTokens
 from warmroute_proxy.core.queue.scope import Scope
 

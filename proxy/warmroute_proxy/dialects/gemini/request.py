@@ -12,8 +12,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.gemini.contents import ContentReader, Opens
 from warmroute_proxy.dialects.gemini.settings import settings
 from warmroute_proxy.dialects.gemini.tools import NO_FUNCTIONS, choice, either, listed_functions, snake
-from warmroute_proxy.dialects.one_pass import BodyReader
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, Piece, chat_pieces, list_at, object_at
+from warmroute_proxy.dialects.raw_json import BadRequest, BodyReader, Members, Piece, chat_pieces, list_at, object_at
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 

@@ -13,9 +13,9 @@ from msgspec import Raw
 
 from warmroute_proxy.dialects.messages.conversation import ConversationReader
 from warmroute_proxy.dialects.messages.tools import read_tools
-from warmroute_proxy.dialects.one_pass import BodyReader
 from warmroute_proxy.dialects.raw_json import (
     BadRequest,
+    BodyReader,
     Members,
     Piece,
     chat_pieces,

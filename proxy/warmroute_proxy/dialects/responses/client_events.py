@@ -7,8 +7,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.one_pass import given_members
-from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, is_list, list_at, object_at
+from warmroute_proxy.dialects.raw_json import BadRequest, Members, encode, given_members, is_list, list_at, object_at
 from warmroute_proxy.dialects.responses.settings import READ
 
 CREATE: Final = "response.create"

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
-from warmroute_proxy.dialects.one_pass import BodyReader
 from warmroute_proxy.dialects.raw_json import (
     BadRequest,
+    BodyReader,
     Members,
     Piece,
     chat_pieces,

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from warmroute_proxy.core.base.mypyc import mypyc_attr
+from warmroute_proxy.core.base.compiled import mypyc_attr
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import UNNAMED, BodyReservation
 from warmroute_proxy.server.http.shared_bytes import SharedBytes

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal
 
-from warmroute_proxy.core.base.mypyc import mypyc_attr
+from warmroute_proxy.core.base.compiled import mypyc_attr
 
 ROTATE_BYTES = 64 * 2**20
 STALLED_S = 5.0  # the journal is not healthy while one fdatasync takes longer

@@ -15,7 +15,7 @@ from warmroute_proxy.core.accounting.entry_steps import Ending, crediting, dispa
 from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
 from warmroute_proxy.core.accounting.usage import before_answers, with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
-from warmroute_proxy.core.base.frozen import Frozen
+from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.return_times import PERSON, TOOLS
 from warmroute_proxy.core.cache.settled_turn import SettledTurn

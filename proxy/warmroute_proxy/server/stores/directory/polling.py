@@ -8,7 +8,6 @@ so that a clock that is set neither prolongs it nor ends it; over a restart only
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from warmroute_proxy.server.stores.directory.records import UNREAD, Records
+from warmroute_proxy.server.stores.kept_file import write_kept
 from warmroute_proxy.server.stores.store_state import Connection, StoreError
 from warmroute_proxy.server.stores.store_thread import StoreBusy, StoreThread
 
@@ -113,8 +113,8 @@ class Directory:
 
     def _write(self, texts: dict[str, dict[str, str]] | None, read_at_s: float) -> None:
         if texts is not None:
-            _replace(self._folder / RECORDS_FILE, msgspec.json.encode(texts))
-        _replace(self._folder / TIME_FILE, f"{read_at_s:.3f}\n".encode())
+            write_kept(self._folder / RECORDS_FILE, texts)
+        write_kept(self._folder / TIME_FILE, round(read_at_s, 3))
 
     def _restore(self) -> None:
         """Know what was kept. Its versions say nothing: they may be of another database."""
@@ -154,14 +154,3 @@ async def _read(connection: Connection, records: Records[Any], known: int, versi
     after = known if version > known else UNREAD
     rows = [(id_, text) for id_, text in await connection.fetch(records.changed, after)]
     return _Found(version, rows, after == UNREAD)
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Write a file that only this user can read, whole or not at all."""
-    new = file.with_suffix(f".{os.getpid()}")
-    try:
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-            out.write(content)
-        new.replace(file)
-    except OSError as error:
-        _LOG.error("%s cannot be written: %s", file, error.strerror)
