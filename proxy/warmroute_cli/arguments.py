@@ -6,6 +6,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Final, TypeVar
 
+MAX_KEY_BYTES: Final = 4_096
 DEFAULT_STATE_DIR: Final = Path(".warmroute")
 
 T = TypeVar("T")
@@ -242,3 +243,19 @@ def _processes(text: str) -> int | str:
 def add_reload(reload: argparse.ArgumentParser) -> None:
     """Add the option of `reload`."""
     reload.add_argument("--dry-run", action="store_true", help="print the changes without making them")
+
+
+class KeyFileError(ValueError):
+    """A file that holds no API key."""
+
+
+def key_in(file: Path) -> str:
+    """The API key in a file. Raises: KeyFileError."""
+    try:
+        key = file.read_bytes()[:MAX_KEY_BYTES].decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise KeyFileError(f"{file} cannot be read: {reason}") from None
+    if not key or not key.isprintable():
+        raise KeyFileError(f"{file} holds no key")
+    return key

@@ -3,15 +3,14 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Final
 
+from warmroute_cli.arguments import KeyFileError, key_in
 from warmroute_cli.audit.isolation import AuditOptions, Relation, audit
 from warmroute_cli.audit.probes import AuditError, Sender
 from warmroute_cli.audit.verdicts import IsolationVerdict, verdicts
 
 LEAST_TRIALS: Final = 8
-MAX_KEY_BYTES: Final = 4_096
 _HEADS: Final = ("sender of a repeated prompt", "found", "cached", "TTFT ms", "of new ones", "lower in", "p", "")
 
 
@@ -23,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
         senders = _senders(arguments)
         options = AuditOptions(arguments.trials, arguments.prompt_bytes, arguments.filler)
         seen = audit(senders, options, lambda counted: _progress(counted, arguments.trials))
-    except AuditError as error:
+    except (AuditError, KeyFileError) as error:
         print(f"\nwarmroute audit: {error}" if sys.stderr.isatty() else f"warmroute audit: {error}", file=sys.stderr)
         return 2
     found = verdicts(seen, arguments.trials, arguments.tier)
@@ -64,21 +63,10 @@ def _senders(arguments: argparse.Namespace) -> dict[Relation, Sender]:
         Relation.ITSELF: arguments.key_file,
     }
     return {
-        relation: Sender(arguments.base_url, _key(file), arguments.model)
+        relation: Sender(arguments.base_url, key_in(file), arguments.model)
         for relation, file in files.items()
         if file is not None
     }
-
-
-def _key(file: Path) -> str:
-    try:
-        key = file.read_bytes()[:MAX_KEY_BYTES].decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise AuditError(f"{file} cannot be read: {reason}") from None
-    if not key or not key.isprintable():
-        raise AuditError(f"{file} holds no key")
-    return key
 
 
 def _progress(counted: int, trials: int) -> None:

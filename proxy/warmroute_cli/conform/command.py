@@ -4,10 +4,9 @@ import json
 import sys
 from argparse import Namespace
 from collections.abc import Collection
-from pathlib import Path
-from typing import Final
 
 from warmroute.contract.money import Rates, usd
+from warmroute_cli.arguments import key_in
 from warmroute_cli.conform.checks import Check, Cost, checks_of, cost_of, results_of
 from warmroute_cli.conform.hiding import MAX_DEPTH, Hider
 from warmroute_cli.conform.report import Results, as_dict, counted, table
@@ -16,8 +15,6 @@ from warmroute_cli.conform.verdicts import FAIL, Cell
 from warmroute_cli.conform.wire import Endpoint, NotReached
 from warmroute_cli.tables import printable, width
 from warmroute_cli.usd_rates import rates_of
-
-MAX_KEY_BYTES: Final = 4_096
 
 
 def run(arguments: Namespace) -> int:
@@ -93,21 +90,9 @@ def _within(costs: Collection[Cost], rates: Rates | None, most_usd: float) -> No
 
 def _keys(arguments: Namespace) -> tuple[str, str]:
     """The keys of both tenants. Raises: ValueError."""
-    first, second = (_key(file) for file in (arguments.key_file, arguments.other_key_file))
+    first, second = (
+        key_in(file) if file is not None else "" for file in (arguments.key_file, arguments.other_key_file)
+    )
     if second and first == second:
         raise ValueError("--key-file and --other-key-file hold the same key: isolation needs keys of two tenants")
     return first, second
-
-
-def _key(file: Path | None) -> str:
-    """Raises: ValueError, where a file holds none."""
-    if file is None:
-        return ""
-    try:
-        key = file.read_bytes()[:MAX_KEY_BYTES].decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ValueError(f"{file} cannot be read: {reason}") from None
-    if not key or not key.isprintable():
-        raise ValueError(f"{file} holds no key")
-    return key

@@ -123,11 +123,11 @@ def _ideal_ratios(turns: Sequence[ClientTurn], ideal: Mapping[str, Ideal]) -> di
 
 
 def _percentiles(values: list[float]) -> dict[str, float | None]:
-    return {"p50": _percentile(values, 0.5), "p90": _percentile(values, 0.9)}
+    return {"p50": percentile(values, 0.5, 3), "p90": percentile(values, 0.9, 3)}
 
 
-def _percentile(values: list[float], share: float) -> float | None:
+def percentile(values: Sequence[float], share: float, places: int) -> float | None:
     """The nearest rank; None without values."""
     if not values:
         return None
-    return round(sorted(values)[math.ceil(share * len(values)) - 1], 3)
+    return round(sorted(values)[math.ceil(share * len(values)) - 1], places)

@@ -4,13 +4,12 @@ The *prediction error* of a turn is (predicted - reported cached tokens) / promp
 expected more than there was.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from warmroute.contract import receipt as receipts
 from warmroute_cli.demo.audit import ClientTurn
-from warmroute_cli.demo.results import Pass, broken_sums
+from warmroute_cli.demo.results import Pass, broken_sums, percentile
 
 
 def summarize(one: Pass, engine_prompt_tokens: int, engine_cached_tokens: int) -> dict[str, Any]:
@@ -32,10 +31,10 @@ def summarize(one: Pass, engine_prompt_tokens: int, engine_cached_tokens: int) -
         "estimated": sorted({name for turn in turns for name in turn["estimated"]}),
         "engine_counters": {"prompt_tokens": engine_prompt_tokens, "cached_tokens": engine_cached_tokens},
         "prediction_error": {
-            "p50": percentile(errors, 0.5),
-            "p95": percentile(errors, 0.95),
-            "absolute_p50": percentile([abs(error) for error in errors], 0.5),
-            "absolute_p95": percentile([abs(error) for error in errors], 0.95),
+            "p50": percentile(errors, 0.5, 5),
+            "p95": percentile(errors, 0.95, 5),
+            "absolute_p50": percentile([abs(error) for error in errors], 0.5, 5),
+            "absolute_p95": percentile([abs(error) for error in errors], 0.95, 5),
         },
         "turns": turns,
     }
@@ -77,10 +76,3 @@ def metric_sum(text: str, name: str) -> float:
     return sum(
         float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} "))
     )
-
-
-def percentile(values: Sequence[float], share: float) -> float | None:
-    """The nearest rank, to five places; None without values."""
-    if not values:
-        return None
-    return round(sorted(values)[math.ceil(share * len(values)) - 1], 5)

@@ -12,10 +12,23 @@ import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.chat_answers import Function, ToolCall
+from warmroute_proxy.dialects.raw_json import encode
 
 WENT_BACK: Final = "it continued a tool call that had ended"
 
+NO_ARGUMENTS: Final = Raw(b"{}")
 _decode_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def arguments_object(arguments: str) -> Raw:
+    """The arguments as an object. A model may write some that are none: they are shown as they are."""
+    if not arguments:
+        return NO_ARGUMENTS
+    try:
+        _decode_object(arguments)
+    except (msgspec.DecodeError, RecursionError):
+        return Raw(encode({"arguments": arguments}))
+    return Raw(arguments.encode())
 
 
 class Piece(msgspec.Struct):

@@ -20,6 +20,17 @@ def content_of(pieces: list[ChatPart]) -> Any:
     return pieces
 
 
+def assistant_message(texts: list[ChatPart], thought: str, calls: list[Any]) -> ChatPart:
+    """A message of the model: what it has thought, if that is given, its texts, and the calls that it made."""
+    message: ChatPart = {"role": "assistant"}
+    if thought:
+        message["reasoning_content"] = thought
+    message["content"] = content_of(texts) if texts else None if calls else ""
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
 def cleaned(pieces: list[ChatPart], role: str, texts: Texts) -> list[ChatPart]:
     """The pieces of a message without what the rules take out of its texts."""
     found = []

@@ -3,17 +3,13 @@
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-import msgspec
-from msgspec import Raw
-
 from warmroute_proxy.dialects.chat_answers import Usage, read_answer
-from warmroute_proxy.dialects.chat_calls import Piece, whole_calls
+from warmroute_proxy.dialects.chat_calls import Piece, arguments_object, whole_calls
 from warmroute_proxy.dialects.raw_json import encode
 
 Json = dict[str, Any]
 
 _REASONS: Final = {"length": "MAX_TOKENS", "content_filter": "SAFETY"}
-_decode_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class AnswerTerms(NamedTuple):
@@ -59,18 +55,7 @@ def call_pieces(asked: AnswerTerms, calls: list[Piece], thoughts: str) -> list[J
 
 def _call(call: Piece) -> Json:
     call_id = call.call_id or f"call_{call.number}"
-    return {"functionCall": {"id": call_id, "name": call.name, "args": _args(call.arguments)}}
-
-
-def _args(arguments: str) -> Raw:
-    """The arguments as an object. A model may write some that are none: they are shown as they are."""
-    if not arguments:
-        return Raw(b"{}")
-    try:
-        _decode_object(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return Raw(encode({"arguments": arguments}))
-    return Raw(arguments.encode())
+    return {"functionCall": {"id": call_id, "name": call.name, "args": arguments_object(call.arguments)}}
 
 
 def whole(raw: bytes, asked: AnswerTerms) -> bytes:

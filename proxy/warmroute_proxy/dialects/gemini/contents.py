@@ -11,7 +11,15 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.content import cleaned, content_of, is_address, is_base64, is_given, misread
+from warmroute_proxy.dialects.content import (
+    assistant_message,
+    cleaned,
+    content_of,
+    is_address,
+    is_base64,
+    is_given,
+    misread,
+)
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, in_list, is_text
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
@@ -272,14 +280,7 @@ class _ContentReading:
                 text = _text(piece, path)
                 if len(memoryview(text)) > len(b'""'):
                     texts.append({"type": "text", "text": text})
-        message: ChatPart = {"role": "assistant"}
-        thought = sealed if sealed is not None else "".join(thoughts)
-        if thought:
-            message["reasoning_content"] = thought
-        message["content"] = content_of(texts) if texts else None if calls else ""
-        if calls:
-            message["tool_calls"] = calls
-        return message
+        return assistant_message(texts, sealed if sealed is not None else "".join(thoughts), calls)
 
     def _opened(self, signature: str | None) -> str | None:
         if signature is None or signature in _PLACEHOLDERS:

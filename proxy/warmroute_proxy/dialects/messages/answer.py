@@ -2,17 +2,12 @@
 
 from typing import Any, Final
 
-import msgspec
-from msgspec import Raw
-
 from warmroute_proxy.dialects.chat_answers import Function, Output, Usage, read_answer
+from warmroute_proxy.dialects.chat_calls import arguments_object
 from warmroute_proxy.dialects.messages.signatures import signature_of
 from warmroute_proxy.dialects.raw_json import encode
 
 _REASONS: Final = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
-NO_INPUT: Final = Raw(b"{}")
-
-_decode_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def stop_of(
@@ -65,17 +60,6 @@ def _blocks(output: Output, key: bytes) -> list[dict[str, Any]]:
         function = call.function or Function()
         blocks.append(
             {"type": "tool_use", "id": call.id or f"toolu_{at}", "name": function.name or "",
-             "input": _input(function.text())}
+             "input": arguments_object(function.text())}
         )  # fmt: skip
     return blocks
-
-
-def _input(arguments: str) -> Raw:
-    """The arguments as an object. A model may write some that are none: they are shown as they are."""
-    if not arguments:
-        return NO_INPUT
-    try:
-        _decode_object(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return Raw(encode({"arguments": arguments}))
-    return Raw(arguments.encode())

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from warmroute_proxy.dialects.content import content_of
+from warmroute_proxy.dialects.content import assistant_message, content_of
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.messages.blocks import Blocks, tool_call
 from warmroute_proxy.dialects.messages.signatures import is_signed
@@ -194,14 +194,7 @@ class _Message:
             elif (piece := self._blocks.piece(block, path, "assistant")) is not None:
                 texts.append(piece)
         _only_texts(texts, blocks[0][1])
-        message: ChatPart = {"role": "assistant"}
-        thought = "".join(thoughts)
-        if thought:
-            message["reasoning_content"] = thought
-        message["content"] = content_of(texts) if texts else None if calls else ""
-        if calls:
-            message["tool_calls"] = calls
-        return message
+        return assistant_message(texts, "".join(thoughts), calls)
 
     def _thought(self, block: Members, path: str) -> list[str]:
         """The text of a thinking block that has our signature; no other is kept."""

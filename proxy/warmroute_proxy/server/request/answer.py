@@ -17,6 +17,7 @@ from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
 from warmroute_proxy.dialects.generated_texts import generated_bytes
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.engines.server_info import json_object
 from warmroute_proxy.server.engines.sse import UsageTracker, ended_in_tools
 from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.intake.body import Body
@@ -103,14 +104,14 @@ def usage_of(
 
 def own_usage(answer: Answer | None, scanner: UsageTracker) -> dict[str, Any] | None:
     """The answering engine's usage object."""
-    return scanner.usage if answer is None else _object(answer.usage)
+    return scanner.usage if answer is None else json_object(answer.usage)
 
 
 def prefill_usage(prefill: PrefillLeg | None) -> dict[str, Any] | None:
     """The prefill engine's usage object, if its answer came."""
     if prefill is None or prefill.status != 200:
         return None
-    answer = _object(b"".join(prefill.parts))
+    answer = json_object(b"".join(prefill.parts))
     usage = answer.get("usage") if answer else None
     return usage if isinstance(usage, dict) else None
 
@@ -119,14 +120,6 @@ def _details(answer: Answer | None, scanner: UsageTracker) -> dict[str, Any] | N
     """The answering engine's cached-token details."""
     if answer is None:
         return scanner.details
-    extension = _object(answer.sglext)
+    extension = json_object(answer.sglext)
     found = extension.get("cached_tokens_details") if extension else None
-    return found if isinstance(found, dict) else None
-
-
-def _object(raw: bytes) -> dict[str, Any] | None:
-    try:
-        found = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
     return found if isinstance(found, dict) else None
