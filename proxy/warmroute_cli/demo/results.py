@@ -126,8 +126,8 @@ def _percentiles(values: list[float]) -> dict[str, float | None]:
     return {"p50": percentile(values, 0.5, 3), "p90": percentile(values, 0.9, 3)}
 
 
-def percentile(values: Sequence[float], share: float, places: int) -> float | None:
+def percentile(values: Sequence[float], share: float, digits: int) -> float | None:
     """The nearest rank; None without values."""
     if not values:
         return None
-    return round(sorted(values)[math.ceil(share * len(values)) - 1], places)
+    return round(sorted(values)[math.ceil(share * len(values)) - 1], digits)
