@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from warmroute._ports import port_owner
 from warmroute_cli import running, state
 from warmroute_cli.fleet import CONTEXT_TOKENS, REGIONS, FleetOptions, LocalFleet, Ports
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.running import Address
 from warmroute_cli.state import locked_state
+from warmroute_proxy.server.base.port_owner import port_owner
 
 LOOK_S = 0.5
 HOST = "127.0.0.1"

@@ -28,7 +28,6 @@ complete, and never sends anything but the calls of its caller and, on request, 
     _telemetry  spans of turns, and all their names
     _warm      prompts that are computed ahead, and sessions that are kept warm
     _session   `with warmroute.session(...)`
-    _ports     who listens on a port of this machine, for the proxy, the launcher and the doctor
     pytest_plugin   the fixture `warmroute_cache`
     ways       clients of other libraries, and any library on httpx or httpx2
     guard      the pure part of the guard: prompts, causes, repair

@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from warmroute._ports import is_listening
 from warmroute_backend.doctor.facts import Gpus, Rdma
 from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.launch.readiness import is_listening
 from warmroute_backend.plan.deployment import Plan
 
 RDMA: Final = "ib_write_bw"

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from warmroute._ports import port_owner
 from warmroute_backend.doctor.disk import measured
 from warmroute_backend.doctor.fabric import read_rdma
 from warmroute_backend.doctor.facts import Machine
@@ -12,7 +11,7 @@ from warmroute_backend.doctor.isolation import read_isolation
 from warmroute_backend.doctor.nvidia import read_gpus
 from warmroute_backend.doctor.versions import read_versions
 from warmroute_backend.launch.program import Program
-from warmroute_backend.launch.readiness import is_taken
+from warmroute_backend.launch.readiness import is_taken, listener_of
 from warmroute_backend.plan.deployment import Plan
 
 ROOT = Path("/")
@@ -41,7 +40,9 @@ def ports(programs: tuple[Program, ...]) -> list[Finding]:
     for program in programs:
         for what, port in program.ports:
             if is_taken(port):
-                text = f"{program.name}: port {port} ({what}) is in use{port_owner(port)}"
+                listener = listener_of(port)
+                by = "" if listener is None else f" by {listener[1]}, pid {listener[0]}"
+                text = f"{program.name}: port {port} ({what}) is in use{by}"
                 found.append(Finding(Level.PROBLEM, "ports", text, "end that, or change it in the plan"))
     count = sum(len(program.ports) for program in programs)
     return found or [Finding(Level.OK, "ports", f"all {count} of the plan are free")]

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from warmroute._ports import port_owner
+from warmroute_proxy.server.base.port_owner import port_owner
 from warmroute_proxy.server.http.listener import _listening
 
 

@@ -18,6 +18,7 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     engine_text   what of an engine's error text is for clients, and what for the log
     errors        errors in the shape of the OpenAI API
     loop_lag      how late the event loop is, and what held it
+    port_owner    who listens on a port of this machine
     regular_files reads files that others may have put there
     metrics       counters and histograms, and their text format
     sealing       reasoning that clients keep for us, sealed

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from warmroute._ports import port_owner
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.loop_lag import LoopLag
+from warmroute_proxy.server.base.port_owner import port_owner
 from warmroute_proxy.server.http.arrival import ListeningSocket
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint
