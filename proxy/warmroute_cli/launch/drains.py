@@ -1,15 +1,19 @@
 """Asks the proxy of a launch to drain an engine, and to give it work again."""
 
+from collections.abc import Callable
 from urllib.parse import quote
 
 from warmroute_cli.api import Api, ApiError
+from warmroute_proxy.server.base.secrets import SecretError
 
 
 class ProxyDrains:
     """The drain orders of one proxy. All raise OSError where it does not answer."""
 
-    def __init__(self, admin_url: str, admin_key: str) -> None:
-        self._api = Api(admin_url, admin_key)
+    def __init__(self, admin_url: str, admin_key: Callable[[], str]) -> None:
+        """`admin_key`: as it is now; it may raise SecretError."""
+        self._admin_url = admin_url
+        self._admin_key = admin_key
 
     def drain(self, engine: str) -> bool:
         """No new work. False where an operator had it drained already."""
@@ -31,8 +35,9 @@ class ProxyDrains:
 
     def _ask(self, engine: str, method: str) -> dict[str, object]:
         try:
-            found: dict[str, object] = self._api.ask(f"/admin/engines/{quote(engine, safe='')}/drain", method=method)
-        except ApiError as error:
+            api = Api(self._admin_url, self._admin_key())
+            found: dict[str, object] = api.ask(f"/admin/engines/{quote(engine, safe='')}/drain", method=method)
+        except (ApiError, SecretError) as error:
             raise OSError(str(error)) from None
         return found
 

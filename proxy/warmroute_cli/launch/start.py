@@ -136,7 +136,7 @@ def _nodes(arguments: argparse.Namespace, plan: Plan, config: Config | None) -> 
         yield None
         return
     file = arguments.secret_file or (None if config is None else config.secret_file)
-    key = Secrets(load_secret(file, os.environ)).fleet_mac("launch").hex()
+    key = Secrets(load_secret(file, os.environ)).lasting_mac("launch").hex()
     digest = hashlib.sha256(Path(arguments.what).read_bytes()).hexdigest()[:16]
     own = Report(arguments.node, digest, not arguments.wait_for_start)
     addresses = [(plan.site.host(node), arguments.nodes_port) for node in range(plan.cluster.nodes)]
@@ -262,8 +262,10 @@ def _checked_config(path: Path) -> Config:
 def _drains(config: Config | None) -> Drains:
     if config is None or config.proxy.admin_key_sha256 is not None or not config.proxy.admin_port:
         return NoDrains()
-    key = Secrets(load_secret(config.secret_file, os.environ)).admin_key()
-    return ProxyDrains(f"http://{config.proxy.admin_host}:{config.proxy.admin_port}", key)
+    return ProxyDrains(
+        f"http://{config.proxy.admin_host}:{config.proxy.admin_port}",
+        lambda: Secrets(load_secret(config.secret_file, os.environ)).admin_key(),
+    )
 
 
 def _show(text: str) -> None:

@@ -7,7 +7,6 @@ from typing import Final
 from warmroute_proxy.server.authentication import Authentication, bearer
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.base.secrets import admin_key_matches
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.exchange import Exchange, Request
 
@@ -29,11 +28,6 @@ class AdminEndpoint:
         self._authentication = authentication
         self._control_plane = control_plane
         self._under_way: Counter[str] = Counter()  # views, by tenant
-
-    @classmethod
-    def with_key(cls, sha256_hex: str, authentication: Authentication, control_plane: Bridge) -> "AdminEndpoint":
-        """An endpoint that takes the key with this digest."""
-        return cls(lambda key: admin_key_matches(key, sha256_hex), authentication, control_plane)
 
     def on_head(self, request: Request) -> None:
         """Refuse without a key that opens the path."""

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from warmroute.contract.conversations import Conversations
@@ -18,7 +19,7 @@ from warmroute_proxy.server.base.config import Config, copies_of_bodies
 from warmroute_proxy.server.base.config_source import ConfigSource, LiveConfig, ReadConfig
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret
+from warmroute_proxy.server.base.secrets import Secrets, admin_key_matches, load_secret
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.discovery.discovery import Discovery
@@ -46,7 +47,7 @@ from warmroute_proxy.server.regions.region_nonces import RegionNonces
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.reload.reloads import Applier, Reloads
-from warmroute_proxy.server.reload.secret_files import SecretFiles
+from warmroute_proxy.server.reload.secret_files import SecretFiles, read_fleet_secret
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
@@ -136,8 +137,10 @@ class Proxy:
 
     def admin_endpoint(self, control_plane: Bridge) -> AdminEndpoint:
         """What operators reach."""
-        digest = self.config.proxy.admin_key_sha256 or key_sha256(self.parser.callers.secrets.admin_key())
-        return AdminEndpoint.with_key(digest, self.authentication, control_plane)
+        digest, matches = self.config.proxy.admin_key_sha256, self.parser.callers.secrets.is_admin_key
+        if digest is not None:
+            matches = partial(admin_key_matches, sha256_hex=digest)
+        return AdminEndpoint(matches, self.authentication, control_plane)
 
     def sweep_steps(self, listeners: Sequence[Swept]) -> list[Callable[[], None]]:
         """What is done a few times a second."""
@@ -169,7 +172,9 @@ class Proxy:
         ]
         prices, access = self.stores.prices, self.stores.access
         reloads = Reloads(running, self.live, state_dir, membership, appliers, prices, self.metrics, access)
-        secret_files = SecretFiles(membership, self.stores, self.tracing)
+        secret_files = SecretFiles(
+            membership, self.stores, self.tracing, self.parser.callers.secrets, self.config.secret_file
+        )
         return ReloadOrders(reloads, source, state_dir, self.peer_processes, secret_files)
 
     def readiness(self, orders: ReloadOrders) -> Readiness:
@@ -221,7 +226,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     for its ranks.
     """
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
-    secrets = Secrets(load_secret(config.secret_file, os.environ))
+    secrets = _secrets(config, slot)
     number, memory = slot.number if slot is not None else None, _body_memory(config, metrics)
     ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
     # The ledger comes first: it locks the state folder.
@@ -268,6 +273,16 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     )
 
 
+def _secrets(config: Config, slot: ProcessSlot | None) -> Secrets:
+    """What is derived from the fleet secret. Of several processes, one that starts later derives what lasts as the
+    others do, and signs by what the file has now.
+    """
+    if slot is None:
+        return Secrets(load_secret(config.secret_file, os.environ))
+    read_fleet_secret(slot.secrets, config.secret_file)
+    return slot.secrets
+
+
 def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> Callers:
     return Callers(secrets, conversations, PrefixBreaks(config.prompt_parts_bytes), config.proxy.region)
 
@@ -295,7 +310,7 @@ def _idempotent_calls(
     limits, store, markers = config.limits, stores.limits.markers, None
     if store is not None:
         ended_s = limits.keyed_replay_s + REMEMBER_KEY_S
-        markers = CallMarkers(store, secrets.fleet_mac("idempotency-key"), limits, ended_s, metrics)
+        markers = CallMarkers(store, secrets.lasting_mac("idempotency-key"), limits, ended_s, metrics)
     return IdempotentCalls(bounds_of(limits), limits.keyed_outlive_s, clock, metrics, memory, markers)
 
 
@@ -328,7 +343,7 @@ def _request_metrics(metrics: Metrics, ledger: Ledger, slot: ProcessSlot | None)
 def _tracing(config: Config, secrets: Secrets, metrics: Metrics, clock: Callable[[], float]) -> Tracing | None:
     if config.tracing is None:
         return None
-    return Tracing(config.tracing, config.proxy.region, secrets.fleet_mac("tracing"), metrics, clock)
+    return Tracing(config.tracing, config.proxy.region, secrets.lasting_mac("tracing"), metrics, clock)
 
 
 def _peers(config: Config, clock: Callable[[], float], forwards: Forwards) -> Peers:

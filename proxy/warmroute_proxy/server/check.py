@@ -6,7 +6,6 @@ whether it is ready; it asks nothing that computes tokens.
 
 import asyncio
 import ssl
-import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -15,7 +14,15 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from warmroute_proxy.server.base.config import Config, EngineConfig, RegionConfig
-from warmroute_proxy.server.base.secrets import SecretError, bearer, load_dsn, load_headers, load_secret, load_url
+from warmroute_proxy.server.base.secrets import (
+    SecretError,
+    bearer,
+    is_exposed,
+    load_dsn,
+    load_headers,
+    load_secret,
+    load_url,
+)
 from warmroute_proxy.server.engines.server_info import NO_ENGINE, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import get
 from warmroute_proxy.server.engines.upstream import Upstream
@@ -77,7 +84,7 @@ def _exposed(config: Config) -> Iterator[str]:
     redis_file = config.redis.url_file if config.redis is not None else None
     headers_file = config.tracing.headers_file if config.tracing is not None else None
     for file in dict.fromkeys([config.secret_file, config.proxy.tls_key, dsn_file, redis_file, headers_file, *keys]):
-        if file is not None and file.exists() and file.stat().st_mode & stat.S_IROTH:
+        if file is not None and file.exists() and is_exposed(file):
             yield f"{file}: holds a secret, and others can read it: chmod 600 {file}"
 
 

@@ -1,7 +1,9 @@
 """What is derived from the fleet secret is stable, apart, and never the secret itself."""
 
+import contextlib
 import hashlib
 import hmac
+import itertools
 import stat
 from pathlib import Path
 
@@ -30,6 +32,92 @@ def test_derivations_are_those_of_the_contract() -> None:
     session = hmac.digest(tenant_key, part("session") + part("my-session"), "sha256").hex()
     assert made.session_of("acme", "my-session") == (session[:16], int(session[:16], 16))
     assert made.cache_salt("acme", 3) == hmac.digest(tenant_key, part("salt") + part("3"), "sha256").hex()
+
+
+OLD, NEW, OTHER = b"o" * 32, b"n" * 32, b"x" * 32
+
+
+def lines(*secrets: bytes) -> bytes:
+    return b"\n".join(secrets) + b"\n"
+
+
+KEPT = b"caches: " + OLD
+STEPS = [lines(OLD), lines(OLD, NEW, KEPT), lines(NEW, OLD, KEPT), lines(NEW, KEPT)]
+"""A rotation of the fleet secret."""
+
+
+def lasting(made: Secrets) -> tuple[object, ...]:
+    return (
+        made.session_of("acme", "s"),
+        made.salt_and_seed("acme", 1, "m"),
+        made.reasoning_key("acme", "seal"),
+        made.lasting_mac("tracing"),
+    )
+
+
+def test_two_steps_of_a_rotation_accept_each_other_and_derive_the_same() -> None:
+    for before, after in itertools.pairwise(STEPS):
+        for one, other in itertools.product((before, after), repeat=2):
+            signs, checks = Secrets(one), Secrets(other)
+            assert checks.is_fleet_mac(signs.fleet_mac("forward", b"x").hex().encode(), "forward", b"x")
+            assert checks.is_admin_key(signs.admin_key().encode())
+            assert lasting(signs) == lasting(checks) == lasting(Secrets(OLD))
+
+
+def test_a_secret_that_is_no_longer_accepted_opens_nothing() -> None:
+    old, new = Secrets(OLD), Secrets(STEPS[-1])
+    assert new.admin_key() == Secrets(NEW).admin_key()
+    assert not new.is_admin_key(old.admin_key().encode())
+    assert not new.is_fleet_mac(old.fleet_mac("forward", b"x").hex().encode(), "forward", b"x")
+    for wrong in (b"", b"\xff", new.fleet_mac("forward", b"y").hex().encode()):
+        assert not new.is_fleet_mac(wrong, "forward", b"x")
+        assert not new.is_admin_key(wrong)
+
+
+def test_what_lasts_waits_for_a_restart_and_lines_that_are_refused_change_nothing() -> None:
+    made = Secrets(OLD)
+    assert [made.replace(each) for each in STEPS[1:]] == [(True, False)] * 3
+    assert made.replace(STEPS[-1]) == (False, False)
+    with pytest.raises(SecretError):
+        made.replace(lines(OLD, NEW))
+    assert made.is_admin_key(Secrets(NEW).admin_key().encode())
+    assert made.replace(lines(NEW)) == (False, True)
+    assert lasting(made) == lasting(Secrets(OLD)) != lasting(Secrets(NEW))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b" \n\n", "has 0 bytes"),
+        (lines(OLD, b"canary", KEPT), "has 6 bytes, at least 32"),
+        (lines(NEW, b"caches: canary"), "has 6 bytes, at least 32"),
+        (lines(OLD, NEW), "none of them is `caches: `"),
+        (lines(OLD, NEW, KEPT, KEPT), "2 secrets and 2 lines"),
+        (lines(OLD, NEW, OTHER, SECRET, KEPT), "4 secrets and 1 lines"),
+        (KEPT, "0 secrets and 1 lines"),
+    ],
+)
+def test_lines_that_are_no_fleet_secret_are_refused_and_not_shown(content: bytes, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(content)
+    with pytest.raises(SecretError, match=problem) as caught:
+        load_secret(tmp_path / "secret", {})
+    assert not any(secret.decode() in str(caught.value) for secret in (b"canary", OLD, NEW, SECRET))
+
+
+def test_random_bytes_are_one_secret_whatever_is_in_them() -> None:
+    made = Secrets(b"\xff\n" + OLD)
+    assert made.accepted == 1
+    assert lasting(made) != lasting(Secrets(OLD))
+
+
+def test_a_secret_that_others_can_read_is_not_taken_while_a_proxy_runs(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(OLD)
+    for mode, others_read in ((0o644, True), (0o440, False)):
+        file.chmod(mode)
+        assert load_secret(file, {}) == OLD
+        with pytest.raises(SecretError, match="chmod 600") if others_read else contextlib.nullcontext():
+            load_secret(file, {}, private=True)
 
 
 def test_share_groups_keys_and_epochs_are_apart() -> None:
@@ -106,7 +194,7 @@ def test_an_unfit_secret_is_refused_without_showing_it(tmp_path: Path) -> None:
         load_secret(tmp_path / "none", {})
     with pytest.raises(SecretError, match="set WARMROUTE_SECRET"):
         load_secret(None, {})
-    with pytest.raises(SecretError, match="cannot read"):
+    with pytest.raises(SecretError, match="cannot read .*: it is no regular file"):
         load_secret(tmp_path, {})
 
 

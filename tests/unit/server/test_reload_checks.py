@@ -14,7 +14,9 @@ from warmroute_proxy.server.reload.reloads import problems_for_processes
 
 
 def config(tmp_path: Path, **engine: str) -> Config:
+    (tmp_path / "secret").write_text("s" * 32)
     document = {
+        "secret": {"file": "secret"},
         "proxy": {"region": "east", "state_dir": "state"},
         "ledger": {"dsn_file": "dsn"},
         "region": [{"name": "east"}],
@@ -32,9 +34,11 @@ def test_each_problem_is_named(tmp_path: Path) -> None:
     good = config(tmp_path, key_file="nowhere.key")
     limits = replace(good.limits, body_bytes=good.limits.body_memory_bytes)
     models = (replace(good.models[0], books=()),)
-    memory, price, key = problems_for_processes(replace(good, limits=limits, models=models))
+    (tmp_path / "secret").write_text("s" * 32 + "\n" + "t" * 32)
+    memory, price, secret, key = problems_for_processes(replace(good, limits=limits, models=models))
     assert "body_memory_bytes waits for a restart" in memory
     assert "model m: has no price" in price
+    assert "several lines, and none of them is `caches: `" in secret
     assert "cannot read the engine key" in key
 
 

@@ -1,12 +1,16 @@
 """The fleet secret and what is derived from it, the check of API keys, and the keys of engines.
 
-    tenant key    = HMAC(fleet secret, share group)
+    tenant key    = HMAC(lasting secret, share group)
     session hash  = HMAC(tenant key, "session" | key), the first 16 hex digits: all that is stored of a session key
     cache salt    = HMAC(tenant key, "salt" | epoch), hex: the engine's cache namespace of a share group
     reasoning key = HMAC(tenant key, "reasoning" | use): vouches for reasoning that a client sends back
 
 The message of an HMAC is a list of fields, each behind its length in four bytes, so that no two lists give the same
-message. The secret is the same in all proxies of a fleet, and survives restarts: with a new one every cache is cold.
+message. The secret is the same in all proxies of a fleet, and survives restarts.
+
+It is one line. While it is rotated its file has several: the first signs what lives for seconds (tokens between
+proxies, the admin key), and each is accepted. Whatever lasts is derived from the line `caches: ` alone, which signs
+nothing, and without one from the only line. With another lasting secret every cache is cold.
 
 A cold call of OpenSSL costs 30 us a request, so results are cached in plain dicts. Each has at most `MAX_CACHED`
 entries and is cleared when full: a refill costs less than keeping an order of use.
@@ -15,6 +19,7 @@ entries and is cleared when full: a refill costs less than keeping an order of u
 import hashlib
 import hmac
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -25,6 +30,8 @@ from warmroute_proxy.server.base.regular_files import read_regular
 
 MIN_SECRET_BYTES: Final = 32
 SECRET_ENV: Final = "WARMROUTE_SECRET"  # noqa: S105 - a name, not a secret
+MAX_ACCEPTED: Final = 3
+LASTING: Final = b"caches:"
 SESSION_HEX: Final = 16
 MAX_ENGINE_KEY_CHARS: Final = 1_024
 _MAX_FILE_BYTES: Final = 65_536
@@ -38,8 +45,19 @@ class SecretError(ValueError):
     """The fleet secret or an engine key is missing or invalid. The message never contains it."""
 
 
-def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool = False) -> bytes:
-    """The fleet secret, from the environment or else from `file`. With `create`, a missing file is made (mode 0600)."""
+class _Lines(NamedTuple):
+    """What a file of the fleet secret holds; the first accepted secret signs."""
+
+    accepted: tuple[bytes, ...]
+    lasting: bytes
+
+
+def load_secret(
+    file: Path | None, environ: Mapping[str, str], *, create: bool = False, private: bool = False
+) -> bytes:
+    """The lines of the fleet secret, from the environment or else from `file`. With `create`, a missing file is made
+    (mode 0600); with `private`, one that others can read is refused. Raises: SecretError.
+    """
     text = environ.get(SECRET_ENV)
     if text:
         return _checked(text.encode(), SECRET_ENV)
@@ -48,11 +66,21 @@ def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool =
     if create:
         _create(file)
     try:
-        return _checked(file.read_bytes(), str(file))
+        content, exposed = read_regular(file, _MAX_FILE_BYTES), is_exposed(file)
     except FileNotFoundError:
         raise SecretError(f"no fleet secret: {file} does not exist and {SECRET_ENV} is not set") from None
     except OSError as error:
         raise SecretError(f"cannot read the fleet secret from {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise SecretError(f"cannot read the fleet secret from {file}: it {error}") from None
+    if private and exposed:
+        raise SecretError(f"{file}: holds a secret, and others can read it: chmod 600 {file}")
+    return _checked(content, str(file))
+
+
+def is_exposed(file: Path) -> bool:
+    """Whether every user of the machine may read a file. Raises: OSError."""
+    return bool(file.stat().st_mode & stat.S_IROTH)
 
 
 def bearer(file: Path | None, within: Sequence[Path] = ()) -> str:
@@ -145,7 +173,8 @@ class Secrets:
     """What is derived from the fleet secret, by share group."""
 
     def __init__(self, fleet_secret: bytes) -> None:
-        self._secret = _checked(fleet_secret, "the fleet secret")
+        """`fleet_secret`: its lines. Raises: SecretError."""
+        self._accepted, self._lasting = _lines(fleet_secret, "the fleet secret")
         self._tenant_keys: dict[str, bytes] = {}
         self._sessions: dict[tuple[str, str], tuple[str, int]] = {}
         self._salts: dict[tuple[str, int], str] = {}
@@ -190,9 +219,32 @@ class Secrets:
             _keep(self._reasoning_keys, (share_group, use), found)
         return found
 
+    def replace(self, fleet_secret: bytes) -> tuple[bool, bool]:
+        """Sign and accept by other lines. Whether they are others, and whether what lasts would be derived from
+        another secret, which waits for a restart. Raises: SecretError.
+        """
+        before, (self._accepted, lasting) = self._accepted, _lines(fleet_secret, "the fleet secret")
+        return self._accepted != before, lasting != self._lasting
+
+    @property
+    def accepted(self) -> int:
+        """How many secrets are accepted."""
+        return len(self._accepted)
+
     def fleet_mac(self, purpose: str, *message_fields: str | bytes) -> bytes:
-        """HMAC with the fleet secret, for messages between proxies. `purpose` separates its uses."""
-        return mac(self._secret, "fleet", purpose, *message_fields)
+        """HMAC for a message between proxies. `purpose` separates its uses."""
+        return _fleet_mac(self._accepted[0], purpose, *message_fields)
+
+    def is_fleet_mac(self, found: bytes, purpose: str, *message_fields: str | bytes) -> bool:
+        """Whether it is such an HMAC, in hex, by a secret that is accepted. Each is compared in constant time."""
+        return any(
+            hmac.compare_digest(_fleet_mac(secret, purpose, *message_fields).hex().encode(), found)
+            for secret in self._accepted
+        )
+
+    def lasting_mac(self, purpose: str) -> bytes:
+        """A key of the fleet that stays the same while its secret is rotated."""
+        return _fleet_mac(self._lasting, purpose)
 
     def key_for(self, purpose: str) -> str:
         """An API key that is derived from the fleet secret, so that it need not be stored."""
@@ -200,12 +252,16 @@ class Secrets:
 
     def admin_key(self) -> str:
         """The admin key where the config has none, derived from the fleet secret."""
-        return self.fleet_mac("admin-key").hex()[:32]
+        return _admin_key(self._accepted[0])
+
+    def is_admin_key(self, key: bytes) -> bool:
+        """Whether it is the admin key by a secret that is accepted, compared in constant time."""
+        return any(hmac.compare_digest(_admin_key(secret).encode(), key) for secret in self._accepted)
 
     def _tenant_key(self, share_group: str) -> bytes:
         found = self._tenant_keys.get(share_group)
         if found is None:
-            found = mac(self._secret, share_group)
+            found = mac(self._lasting, share_group)
             _keep(self._tenant_keys, share_group, found)
         return found
 
@@ -255,11 +311,34 @@ def _keep(cache: dict[_K, _V], key: _K, value: _V) -> None:
     cache[key] = value
 
 
-def _checked(secret: bytes, source: str) -> bytes:
-    stripped = secret.strip()
-    if len(stripped) < MIN_SECRET_BYTES:
-        raise SecretError(f"{source} has {len(stripped)} bytes, at least {MIN_SECRET_BYTES} are needed")
-    return stripped
+def _fleet_mac(secret: bytes, purpose: str, *message_fields: str | bytes) -> bytes:
+    return mac(secret, "fleet", purpose, *message_fields)
+
+
+def _admin_key(secret: bytes) -> str:
+    return _fleet_mac(secret, "admin-key").hex()[:32]
+
+
+def _checked(content: bytes, source: str) -> bytes:
+    _lines(content, source)
+    return content.strip()
+
+
+def _lines(content: bytes, source: str) -> _Lines:
+    """`source`: what an error calls it. Raises: SecretError."""
+    content = content.strip()
+    pieces = content.splitlines() if content.isascii() else [content]  # random bytes are one secret
+    lines = [line.strip() for line in pieces if line.strip()] or [b""]
+    accepted = tuple(line for line in lines if not line.startswith(LASTING))
+    lasting = [line.removeprefix(LASTING).strip() for line in lines if line.startswith(LASTING)]
+    if (shortest := min(map(len, [*accepted, *lasting]))) < MIN_SECRET_BYTES:
+        raise SecretError(f"{source} has {shortest} bytes, at least {MIN_SECRET_BYTES} are needed in each line")
+    if not 0 < len(accepted) <= MAX_ACCEPTED or len(lasting) > 1:
+        problem = f"{len(accepted)} secrets and {len(lasting)} lines `caches:`"
+        raise SecretError(f"{source} has {problem}; it has 1 to {MAX_ACCEPTED} and at most one")
+    if len(accepted) > 1 and not lasting:
+        raise SecretError(f"{source} has several lines, and none of them is `caches: ` with the secret of the caches")
+    return _Lines(accepted, (lasting or accepted)[0])
 
 
 def _create(file: Path) -> None:

@@ -38,6 +38,7 @@ from warmroute_proxy.server.base.config_source import (
     ReadConfig,
     RefusedMark,
 )
+from warmroute_proxy.server.base.secrets import Secrets, load_secret
 from warmroute_proxy.server.ledger.fold import recover_all
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, ledger_errors, lock
 from warmroute_proxy.server.processes.shared_memory import SharedMemory
@@ -71,6 +72,9 @@ class ProcessSlot:
 
     source: ConfigSource
     """That file."""
+
+    secrets: Secrets
+    """The supervisor's, of its start."""
 
     interrupted: int = 0
     """Turns that were open when the proxy before this one died. Only the first process counts them."""
@@ -124,6 +128,7 @@ class Supervisor:
         self._changes = FileChanges(source.path)
         self._certificate = FileChanges(*config.proxy.tls_files)
         self._certificate.found()
+        self._secrets = Secrets(load_secret(config.secret_file, os.environ))
         self._state_dir = config.proxy.state_dir
         self._lock_fd = lock(self._state_dir)
         (self._state_dir / ACCEPTED_FILE).unlink(missing_ok=True)
@@ -185,6 +190,7 @@ class Supervisor:
                     write_fd,
                     self._running,
                     self._source,
+                    self._secrets,
                     interrupted,
                 )
             )

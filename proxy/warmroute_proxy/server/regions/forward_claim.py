@@ -19,11 +19,12 @@ came in.
 The token names its version (`versions`); one that cannot be read is refused.
 
     token = base64url(json) "." hex(HMAC under the fleet secret, purpose "forward", of base64url(json))
+
+While the fleet secret is rotated, a token is good under each one that is accepted.
 """
 
 import base64
 import hashlib
-import hmac
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -38,6 +39,7 @@ from warmroute_proxy.server.regions.versions import NEWEST, OLDEST, Versions
 
 VALID_S: Final = 30.0
 CLOCKS_APART_S: Final = 10.0
+_PURPOSE: Final = "forward"
 MAX_NONCES: Final = 200_000  # oldest first out once invalid; when full of valid ones, forwards are refused
 
 
@@ -133,13 +135,14 @@ class Forwards:
             v=self.versions.of(audience) if version is None else version,
         )
         payload = base64.urlsafe_b64encode(msgspec.json.encode(claim))
-        return f"{payload.decode()}.{self._mac(payload)}"
+        return f"{payload.decode()}.{self._secrets.fleet_mac(_PURPOSE, payload).hex()}"
 
     def check_head(self, token: str) -> Forward:
         """The claim of a token that is signed, fresh and in time, before the body has come; or a `Refusal`."""
         payload, _, mac = token.partition(".")
-        expected = self._mac(payload.encode("latin-1", "replace")).encode()
-        if not hmac.compare_digest(expected, mac.encode("latin-1", "replace")):
+        if not self._secrets.is_fleet_mac(
+            mac.encode("latin-1", "replace"), _PURPOSE, payload.encode("latin-1", "replace")
+        ):
             raise Refusal(401, "the forward token is not signed by this fleet", code="invalid_forward")
         try:
             claim = msgspec.json.decode(base64.urlsafe_b64decode(payload), type=Forward)
@@ -179,9 +182,6 @@ class Forwards:
         if not self._newest.take(claim.issued_s, steady_s):
             problem = "the forward token may have been used before: was a clock put back?"
             raise Refusal(401, problem, code="invalid_forward")
-
-    def _mac(self, payload: bytes) -> str:
-        return self._secrets.fleet_mac("forward", payload).hex()
 
 
 def used_before() -> Refusal:

@@ -8,6 +8,7 @@ What has to know of another config is given it by `appliers`, functions that can
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from warmroute_proxy.server.base.config_difference import ConfigChange, compare,
 from warmroute_proxy.server.base.config_file import ConfigError, check_memory
 from warmroute_proxy.server.base.config_source import ConfigSource, LiveConfig, ReadConfig
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.base.secrets import SecretError, bearer
+from warmroute_proxy.server.base.secrets import SecretError, bearer, load_secret
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.reload.membership import Membership
@@ -41,7 +42,7 @@ def problems_of(config: Config, prices: Prices) -> list[str]:
     problems: list[str] = []
     check_memory(config.limits, config.engines, problems)
     problems = [f"{each} (body_memory_bytes waits for a restart)" for each in problems]
-    return [*problems, *prices.problems(config.models), *_unreadable_keys(config)]
+    return [*problems, *prices.problems(config.models), *_unreadable(config)]
 
 
 def problems_for_processes(config: Config) -> list[str]:
@@ -49,7 +50,11 @@ def problems_for_processes(config: Config) -> list[str]:
     return problems_of(config, kept_prices(config, time.time))
 
 
-def _unreadable_keys(config: Config) -> Iterator[str]:
+def _unreadable(config: Config) -> Iterator[str]:
+    try:
+        load_secret(config.secret_file, os.environ)
+    except SecretError as error:
+        yield str(error)
     for engine in config.own_engines:
         for file in (engine.key_file, engine.admin_key_file):
             try:

@@ -1,28 +1,45 @@
-"""The files of secrets that may be replaced while a proxy runs: addresses of stores, keys of engines, headers for the
-collector of traces.
+"""The files of secrets that may be replaced while a proxy runs: the fleet secret, addresses of stores, keys of engines,
+headers for the collector of traces.
 
 They are read again with each order to reload, and where the config is watched, when they change. No request waits for
 that: requests take the keys that there are when they are sent, and a store keeps its connections until the new address
 works.
 """
 
+import logging
+import os
+from pathlib import Path
+
 from warmroute_proxy.server.base.config_source import FileChanges
+from warmroute_proxy.server.base.secrets import SecretError, Secrets, load_secret
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.stores.stores import Stores
 from warmroute_proxy.server.tracing.tracing import Tracing
+
+log = logging.getLogger(__name__)
 
 
 class SecretFiles:
     """Those of one process."""
 
-    def __init__(self, membership: Membership, stores: Stores, tracing: Tracing | None) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        stores: Stores,
+        tracing: Tracing | None,
+        fleet_secret: Secrets,
+        fleet_secret_file: Path | None,
+    ) -> None:
         self._membership = membership
         self._stores = stores
         self._tracing = tracing
+        self._fleet_secret = fleet_secret
+        self._fleet_secret_file = fleet_secret_file
         self._changes = FileChanges()
 
     def read(self) -> None:
         """Use what they have now. What cannot be read stays as it was, which the log says."""
+        read_fleet_secret(self._fleet_secret, self._fleet_secret_file)
         self._membership.read_keys()
         self._stores.read_addresses()
         if self._tracing is not None:
@@ -31,5 +48,19 @@ class SecretFiles:
     def changed(self) -> bool:
         """Whether one is another than at the last look."""
         headers = self._tracing.headers_file if self._tracing is not None else None
-        self._changes.follow(*self._membership.key_files, *self._stores.address_files, headers)
+        mine = self._fleet_secret_file, headers
+        self._changes.follow(*mine, *self._membership.key_files, *self._stores.address_files)
         return self._changes.found()
+
+
+def read_fleet_secret(fleet_secret: Secrets, file: Path | None) -> None:
+    """Use the lines that its file has now; those of a file that cannot be used stay as they were."""
+    try:
+        changed, waits = fleet_secret.replace(load_secret(file, os.environ, private=True))
+    except SecretError as error:
+        log.error("the fleet secret stays as it was: %s", error)
+        return
+    if changed:
+        log.info("the fleet secret was read again: %d accepted", fleet_secret.accepted)
+    if waits:
+        log.warning("the secret of the caches is another one: it waits for a restart, which makes all caches cold")
