@@ -237,10 +237,10 @@ class Secrets:
 
     def is_fleet_mac(self, found: bytes, purpose: str, *message_fields: str | bytes) -> bool:
         """Whether it is such an HMAC, in hex, by a secret that is accepted. Each is compared in constant time."""
-        return any(
-            hmac.compare_digest(_fleet_mac(secret, purpose, *message_fields).hex().encode(), found)
-            for secret in self._accepted
-        )
+        for secret in self._accepted:
+            if hmac.compare_digest(mac(secret, "fleet", purpose, *message_fields).hex().encode(), found):
+                return True
+        return False
 
     def lasting_mac(self, purpose: str) -> bytes:
         """A key of the fleet that stays the same while its secret is rotated."""
