@@ -105,6 +105,7 @@ def test_lines_that_are_no_fleet_secret_are_refused_and_not_shown(content: bytes
 
 
 def test_random_bytes_are_one_secret_whatever_is_in_them() -> None:
+    assert Secrets(lines("é".encode() * 32, NEW, KEPT)).accepted == 2
     made = Secrets(b"\xff\n" + OLD)
     assert made.accepted == 1
     assert lasting(made) != lasting(Secrets(OLD))

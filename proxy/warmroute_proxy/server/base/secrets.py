@@ -52,9 +52,7 @@ class _Lines(NamedTuple):
     lasting: bytes
 
 
-def load_secret(
-    file: Path | None, environ: Mapping[str, str], *, create: bool = False, private: bool = False
-) -> bytes:
+def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool = False, private: bool = False) -> bytes:
     """The lines of the fleet secret, from the environment or else from `file`. With `create`, a missing file is made
     (mode 0600); with `private`, one that others can read is refused. Raises: SecretError.
     """
@@ -327,7 +325,8 @@ def _checked(content: bytes, source: str) -> bytes:
 def _lines(content: bytes, source: str) -> _Lines:
     """`source`: what an error calls it. Raises: SecretError."""
     content = content.strip()
-    pieces = content.splitlines() if content.isascii() else [content]  # random bytes are one secret
+    is_text = content.isascii() or LASTING in content  # random bytes are one secret
+    pieces = content.splitlines() if is_text else [content]
     lines = [line.strip() for line in pieces if line.strip()] or [b""]
     accepted = tuple(line for line in lines if not line.startswith(LASTING))
     lasting = [line.removeprefix(LASTING).strip() for line in lines if line.startswith(LASTING)]
