@@ -47,7 +47,7 @@ from warmroute_proxy.server.regions.region_nonces import RegionNonces
 from warmroute_proxy.server.reload.membership import Membership
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.reload.reloads import Applier, Reloads
-from warmroute_proxy.server.reload.secret_files import SecretFiles, read_fleet_secret
+from warmroute_proxy.server.reload.secret_files import SecretFiles
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
@@ -275,11 +275,12 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
 
 def _secrets(config: Config, slot: ProcessSlot | None) -> Secrets:
     """What is derived from the fleet secret. Of several processes, one that starts later derives what lasts as the
-    others do, and signs by what the file has now.
+    others do, and signs by what the file has now: a secret of before may be accepted no more. Raises: SecretError.
     """
+    lines = load_secret(config.secret_file, os.environ)
     if slot is None:
-        return Secrets(load_secret(config.secret_file, os.environ))
-    read_fleet_secret(slot.secrets, config.secret_file)
+        return Secrets(lines)
+    slot.secrets.replace(lines)
     return slot.secrets
 
 

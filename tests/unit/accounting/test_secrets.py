@@ -95,6 +95,7 @@ def test_what_lasts_waits_for_a_restart_and_lines_that_are_refused_change_nothin
         (lines(OLD, NEW, KEPT, KEPT), "2 secrets and 2 lines"),
         (lines(OLD, NEW, OTHER, SECRET, KEPT), "4 secrets and 1 lines"),
         (KEPT, "0 secrets and 1 lines"),
+        (lines(NEW, b"# canary, until the first of March", KEPT), "has a comment"),
     ],
 )
 def test_lines_that_are_no_fleet_secret_are_refused_and_not_shown(content: bytes, problem: str, tmp_path: Path) -> None:

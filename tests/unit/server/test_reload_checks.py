@@ -50,6 +50,17 @@ def test_the_first_look_at_a_file_counts_as_a_change(tmp_path: Path) -> None:
     assert [changes.found(), changes.found()] == [True, False]
 
 
+def test_another_mode_is_a_change(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("")
+    changes = FileChanges(file)
+    assert changes.found()
+    seen = file.stat().st_ctime_ns
+    while file.stat().st_ctime_ns == seen:  # until the file system's clock goes on
+        file.chmod(0o600)
+    assert [changes.found(), changes.found()] == [True, False]
+
+
 def test_a_folder_that_kubernetes_swaps_changes_the_files_in_it(tmp_path: Path) -> None:
     def mount(version: str) -> None:
         """As the kubelet does: `dsn` leads to `..data/dsn`, and `..data` to the newest folder."""

@@ -83,8 +83,8 @@ class RefusedMark:
 
 
 class FileChanges:
-    """Whether files have changed since the last look: by their times, sizes and inodes. At the first look at one it
-    counts as changed, since what was read of it is older.
+    """Whether files have changed since the last look: by their times of change (of content or mode), sizes and inodes.
+    At the first look at one it counts as changed, since what was read of it is older.
     """
 
     def __init__(self, *paths: Path | None) -> None:
@@ -112,7 +112,7 @@ def _state_of(path: Path) -> tuple[int, int, int] | None:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_ctime_ns, found.st_size, found.st_ino
 
 
 class LiveConfig:

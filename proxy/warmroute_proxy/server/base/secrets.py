@@ -10,7 +10,7 @@ message. The secret is the same in all proxies of a fleet, and survives restarts
 
 It is one line. While it is rotated its file has several: the first signs what lives for seconds (tokens between
 proxies, the admin key), and each is accepted. Whatever lasts is derived from the line `caches: ` alone, which signs
-nothing, and without one from the only line. With another lasting secret every cache is cold.
+no token, and without one from the only line. With another lasting secret every cache is cold.
 
 A cold call of OpenSSL costs 30 us a request, so results are cached in plain dicts. Each has at most `MAX_CACHED`
 entries and is cleared when full: a refill costs less than keeping an order of use.
@@ -43,13 +43,6 @@ _V = TypeVar("_V")
 
 class SecretError(ValueError):
     """The fleet secret or an engine key is missing or invalid. The message never contains it."""
-
-
-class _Lines(NamedTuple):
-    """What a file of the fleet secret holds; the first accepted secret signs."""
-
-    accepted: tuple[bytes, ...]
-    lasting: bytes
 
 
 def load_secret(file: Path | None, environ: Mapping[str, str], *, create: bool = False, private: bool = False) -> bytes:
@@ -322,8 +315,10 @@ def _checked(content: bytes, source: str) -> bytes:
     return content.strip()
 
 
-def _lines(content: bytes, source: str) -> _Lines:
-    """`source`: what an error calls it. Raises: SecretError."""
+def _lines(content: bytes, source: str) -> tuple[tuple[bytes, ...], bytes]:
+    """The secrets that are accepted, of which the first signs, and the one of what lasts. `source`: what an error calls
+    it. Raises: SecretError.
+    """
     content = content.strip()
     is_text = content.isascii() or LASTING in content  # random bytes are one secret
     pieces = content.splitlines() if is_text else [content]
@@ -337,7 +332,9 @@ def _lines(content: bytes, source: str) -> _Lines:
         raise SecretError(f"{source} has {problem}; it has 1 to {MAX_ACCEPTED} and at most one")
     if len(accepted) > 1 and not lasting:
         raise SecretError(f"{source} has several lines, and none of them is `caches: ` with the secret of the caches")
-    return _Lines(accepted, (lasting or accepted)[0])
+    if lasting and any(line.startswith(b"#") for line in accepted):
+        raise SecretError(f"{source} has a comment, which would be accepted as a secret")
+    return accepted, (lasting or accepted)[0]
 
 
 def _create(file: Path) -> None:

@@ -39,7 +39,7 @@ class SecretFiles:
 
     def read(self) -> None:
         """Use what they have now. What cannot be read stays as it was, which the log says."""
-        read_fleet_secret(self._fleet_secret, self._fleet_secret_file)
+        self._read_fleet_secret()
         self._membership.read_keys()
         self._stores.read_addresses()
         if self._tracing is not None:
@@ -52,15 +52,14 @@ class SecretFiles:
         self._changes.follow(*mine, *self._membership.key_files, *self._stores.address_files)
         return self._changes.found()
 
-
-def read_fleet_secret(fleet_secret: Secrets, file: Path | None) -> None:
-    """Use the lines that its file has now; those of a file that cannot be used stay as they were."""
-    try:
-        changed, waits = fleet_secret.replace(load_secret(file, os.environ, private=True))
-    except SecretError as error:
-        log.error("the fleet secret stays as it was: %s", error)
-        return
-    if changed:
-        log.info("the fleet secret was read again: %d accepted", fleet_secret.accepted)
-    if waits:
-        log.warning("the secret of the caches is another one: it waits for a restart, which makes all caches cold")
+    def _read_fleet_secret(self) -> None:
+        try:
+            lines = load_secret(self._fleet_secret_file, os.environ, private=True)
+            changed, waits = self._fleet_secret.replace(lines)
+        except SecretError as error:
+            log.error("the fleet secret stays as it was: %s", error)
+            return
+        if changed:
+            log.info("the fleet secret was read again: %d accepted", self._fleet_secret.accepted)
+        if waits:
+            log.warning("the secret of the caches is another one: it waits for a restart, which makes all caches cold")
