@@ -47,8 +47,8 @@ class Step:
     """One command of a run.
 
     `after` names steps that end before this one starts. `compiled`: on what the compiled wheel installs, which
-    `scripts/compiled-tests install` has put into build/compiled. `limit_s` ends a step that hangs: six times what the
-    longest step takes on two idle cores.
+    `scripts/compiled-tests install` has put into build/compiled. `limit_s` ends a step that hangs: four times what the
+    longest step takes on two cores beside others.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Step:
     after: tuple[str, ...] = ()
     tier: str = ""
     compiled: bool = False
-    limit_s: float = 2700.0
+    limit_s: float = 3900.0
 
     @property
     def shown_as(self) -> str:

@@ -29,6 +29,7 @@ def test_the_page_of_plans_is_what_the_command_prints_today() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(300)
 def test_the_page_of_targets_is_what_the_search_finds_today() -> None:
     assert plan_targets.PAGE.read_text() == plan_targets.page(), "run: python -m scripts.plan_targets"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.machine import seconds
 from tests.perf import instructions, peers, table
 from tests.perf.__main__ import Run, chosen, machine, report
 from tests.perf.bench import Bench, NotReady, Sample
@@ -21,7 +22,8 @@ from tests.perf.workloads import Workload, named
 CONNECTIONS = 3
 STREAMS_EACH = 4
 CHUNKS = 10
-SECONDS = 0.3
+SECONDS = seconds(0.3)
+"""Long enough for an answer."""
 
 
 def small(name: str) -> Workload:

@@ -71,6 +71,12 @@ class Stores:
         return StoreThread(None, lambda: Shipping(Spool(self.file), store))
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a call may take is not what these are about."""
+    monkeypatch.setattr("warmroute_proxy.server.stores.postgres_budgets.TAKE_S", 900.0)
+
+
 @pytest.fixture
 def dsn(own_dsn: str) -> str:
     return own_dsn

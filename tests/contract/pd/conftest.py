@@ -6,19 +6,25 @@ from typing import NamedTuple
 
 import pytest
 from tests.contract.pd.pair import Pair
+from tests.machine import configured
 from tests.subjects.embedded import EmbeddedEngine
 from tests.subjects.sglang import Servers
 
+PAIRS = {"pair", "impatient_pair"}
+PATIENT_S = 900.0
+"""As long as any machine needs."""
+
 FLAGS = ("--model", "tiny", "--page-size", "16", "--kv-tokens", "32768", "--context-length", "16384")
-TIMEOUT_FLAGS = ("--bootstrap-timeout-s", "3")
 
 
 class EmbeddedPair:
     """A pair of embedded engines; prefill can be ended and started again at its place."""
 
-    def __init__(self) -> None:
+    def __init__(self, waits_s: float = PATIENT_S) -> None:
+        """`waits_s`: how long a leg waits for its partner."""
+        self._flags = (*FLAGS, "--bootstrap-timeout-s", f"{waits_s:g}")
         self._ports = [_free_port(), _free_port()]
-        self._decode = EmbeddedEngine([*FLAGS, *TIMEOUT_FLAGS, "--role", "decode"])
+        self._decode = EmbeddedEngine([*self._flags, "--role", "decode"])
         self.start_prefill()
 
     @property
@@ -31,7 +37,7 @@ class EmbeddedPair:
     def start_prefill(self) -> None:
         """Start it where the last one was."""
         places = ("--port", str(self._ports[0]), "--bootstrap-port", str(self._ports[1]))
-        self._prefill = EmbeddedEngine([*FLAGS, *TIMEOUT_FLAGS, "--role", "prefill", *places])
+        self._prefill = EmbeddedEngine([*self._flags, "--role", "prefill", *places])
 
     def stop(self) -> None:
         self._prefill.stop()
@@ -55,13 +61,25 @@ def embedded_pair() -> Iterator[EmbeddedPair]:
 @pytest.fixture(params=["embedded", "sglang"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """A pair with nothing running on it."""
-    if request.param == "embedded":
-        found = request.getfixturevalue("embedded_pair").pair
-    else:
-        prefill, decode = request.getfixturevalue("sglang_pair")
-        found = Pair("sglang", prefill.url, decode.url, prefill.bootstrap_port)
+    found = request.getfixturevalue("embedded_pair").pair if request.param == "embedded" else _real(request)
     yield found
     found.abort_all()
+
+
+@pytest.fixture(params=["embedded", "sglang"])
+def impatient_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A pair whose legs give up soon."""
+    if request.param == "embedded":
+        made = EmbeddedPair(configured(3))
+        yield made.pair
+        made.stop()
+    else:
+        yield _real(request)
+
+
+def _real(request: pytest.FixtureRequest) -> Pair:
+    prefill, decode = request.getfixturevalue("sglang_pair")
+    return Pair("sglang", prefill.url, decode.url, prefill.bootstrap_port)
 
 
 @pytest.fixture
@@ -103,5 +121,5 @@ def decode_runs(request: pytest.FixtureRequest, pair: Pair) -> Iterator[Callable
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What needs the real pair says so, for it to start early."""
     for item in items:
-        if isinstance(item, pytest.Function) and "pair" in item.fixturenames and "[sglang" in item.nodeid:
+        if isinstance(item, pytest.Function) and PAIRS & {*item.fixturenames} and "[sglang" in item.nodeid:
             item.fixturenames = [*item.fixturenames, "sglang_servers", "sglang_pair"]

@@ -148,7 +148,8 @@ def test_a_request_without_a_room_is_refused(pair: Pair, side: str) -> None:
 # --- one leg alone ---------------------------------------------------------------------------------------------------
 
 
-def test_a_leg_whose_partner_never_comes_fails_when_its_time_is_up(pair: Pair) -> None:
+def test_a_leg_whose_partner_never_comes_fails_when_its_time_is_up(impatient_pair: Pair) -> None:
+    pair = impatient_pair
     lonely, other = pair.body(fresh_text(20)), pair.body(fresh_text(20))
     streamed = pair.body(fresh_text(20), stream=True, stream_options={"include_usage": True})
     legs = post(pair.prefill, lonely), post(pair.decode, other), post(pair.decode, streamed)
@@ -198,7 +199,8 @@ def test_prefill_fails_when_decode_is_aborted_while_it_computes(pair: Pair) -> N
     assert "Aborted by decode-side abort notification." in failure(prefill.result(seconds(TIMEOUT_S)))
 
 
-def test_decode_fails_when_prefill_was_aborted_before_it_came(pair: Pair) -> None:
+def test_decode_fails_when_prefill_was_aborted_before_it_came(impatient_pair: Pair) -> None:
+    pair = impatient_pair
     body = pair.body(fresh_text(20))
     prefill = post(pair.prefill, body)
     wait_for(lambda: pair.queue(pair.prefill, "prefill_bootstrap_queue") == 1)
