@@ -67,13 +67,10 @@ def _strip(library: Path) -> None:
     content = bytearray(library.read_bytes())
     if content[:6] != b"\x7fELF\x02\x01":  # 64 bits, little-endian
         return
-    at, size, count = *struct.unpack_from("<Q", content, 32), *struct.unpack_from("<HH", content, 54)
-    ends = [at + size * count]
-    for number in range(count):
-        offset, in_file = (
-            *struct.unpack_from("<Q", content, at + size * number + 8),
-            *struct.unpack_from("<Q", content, at + size * number + 32),
-        )
+    (table,), (size, count) = struct.unpack_from("<Q", content, 32), struct.unpack_from("<HH", content, 54)
+    ends = [table + size * count]
+    for at in range(table, ends[0], size):
+        offset, _, _, in_file = struct.unpack_from("<4Q", content, at + 8)
         ends.append(offset + in_file)
     struct.pack_into("<Q", content, 40, 0)  # no table of sections
     struct.pack_into("<HH", content, 60, 0, 0)

@@ -44,7 +44,7 @@ class DerivedKey(ProxyProcess):
         draft.replace(self.secret)
 
     def put_and_see(self, content: str, said: str, times: int = 1, mode: int = 0o600) -> None:
-        """Replace the file, and wait until the log has said so many times more what it is to say."""
+        """Replace the file, and wait until `times` more lines of the log have `said`."""
         wanted = self.log().count(said) + times
         self.put(content, mode)
         until(lambda: self.log().count(said) >= wanted, f"the log says: {said}")

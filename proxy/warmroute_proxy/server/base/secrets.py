@@ -229,7 +229,7 @@ class Secrets:
     def is_fleet_mac(self, found: bytes, purpose: str, *message_fields: str | bytes) -> bool:
         """Whether it is such an HMAC, in hex, by a secret that is accepted. Each is compared in constant time."""
         for secret in self._accepted:
-            if hmac.compare_digest(mac(secret, "fleet", purpose, *message_fields).hex().encode(), found):
+            if hmac.compare_digest(_fleet_mac(secret, purpose, *message_fields).hex().encode(), found):
                 return True
         return False
 

@@ -45,7 +45,7 @@ class Engines:
     ) -> None:
         """`counters`: where readings of the engines' own counters are kept; None: another process does it.
 
-        `peer_updates`: with whom tags and health are shared; what they send is applied before each KV event.
+        `peer_updates`: the other processes, which share tags and health. Their updates apply before each KV event.
         """
         self.ids = Ids()
         self.drains = Drains()

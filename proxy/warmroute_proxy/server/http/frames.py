@@ -157,8 +157,8 @@ class Messages:
         self._frames.clear()
 
     def end(self) -> None:
-        """The connection is lost. The protocol and its parser hold each other, and with them what was read of a frame:
-        else all this would wait for the garbage collector, and count for nobody.
+        """The connection is lost. The protocol and its parser hold each other, and the bytes of an unfinished frame. This
+        frees them now: the garbage collector comes late, and until then no limit would count them.
         """
         self.drop()
         self.protocol.parser.close()
