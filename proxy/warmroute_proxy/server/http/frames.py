@@ -157,8 +157,9 @@ class Messages:
         self._frames.clear()
 
     def end(self) -> None:
-        """The connection is lost. The protocol and its parser hold each other, and the bytes of an unfinished frame. This
-        frees them now: the garbage collector comes late, and until then no limit would count them.
+        """The connection is lost. The protocol and its parser hold each other, and the bytes of an unfinished frame.
+
+        This frees them now: the garbage collector comes late, and until then no limit would count them.
         """
         self.drop()
         self.protocol.parser.close()
