@@ -30,6 +30,9 @@ from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
 
 log = logging.getLogger(__name__)
 
+ANSWER_S: float = 2.0
+"""An engine that answers a probe later than this gets no new work."""
+
 GONE_S: Final = 5.0
 """An engine is lost after this time without an answer from `/ready`: one missed probe says little."""
 
@@ -87,7 +90,7 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
 
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
     """Set whether an engine is up, and whether it drains by its own report."""
-    status, _ = await get(engine.upstream, "/ready", engine.bearer)
+    status, _ = await get(engine.upstream, "/ready", engine.bearer, ANSWER_S)
     if status == OWN_FAULT or not engines.has(engine):
         return
     engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
@@ -150,7 +153,7 @@ def _lost(engines: Engines) -> list[str]:
 
 async def fetch_server_info(engines: Engines, engine: Engine, router: Router | None) -> None:
     """Ask an engine for its ranks, pages and role, and tell the router what has changed."""
-    status, body = await get(engine.upstream, "/server_info", engine.bearer)
+    status, body = await get(engine.upstream, "/server_info", engine.bearer, ANSWER_S)
     if not engines.has(engine):
         return
     engine.check_key_accepted(status, "/server_info", "key_file")
@@ -198,7 +201,7 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     as much of what others have sent is overlooked until the next report.
     """
     before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
-    status, body = await get(engine.upstream, "/v1/loads", engine.bearer)
+    status, body = await get(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S)
     engine.check_key_accepted(status, "/v1/loads", "key_file")  # one that has restarted may want another key
     found = json_object(body) if status == 200 else None
     rows = found.get("loads") if found else None
@@ -219,7 +222,7 @@ async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> 
     """Read what the engine counts: for conditions and for reconciliation each time, for the cost of moves each
     `MOVES_EVERY_S`.
     """
-    status, body = await get(engine.upstream, "/metrics", engine.bearer)
+    status, body = await get(engine.upstream, "/metrics", engine.bearer, ANSWER_S)
     if status != 200:
         return
     try:

@@ -74,6 +74,8 @@ async def ask(
         async with asyncio.timeout(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown
             return await answered
     except TimeoutError:
+        if answered.done() and not answered.cancelled():  # it came while this process was held up
+            return answered.result()
         leg.close()
         return 0, b""
     except asyncio.CancelledError:
