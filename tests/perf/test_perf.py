@@ -42,12 +42,6 @@ def bench() -> Iterator[Bench]:
     made.close()
 
 
-PATIENT = (
-    "import runpy, sys; from tests.subjects import patience; patience.wait();"
-    " sys.argv[0] = 'warmroute'; runpy.run_module('warmroute_cli.main', run_name='__main__')"
-)
-
-
 def patient(proxy: Proxy) -> Proxy:
     """The same with deadlines that no machine reaches: the engines are in the process of the load, which is busy."""
 
@@ -55,7 +49,7 @@ def patient(proxy: Proxy) -> Proxy:
         made = proxy.start(place, fleet)
         python, _, _, *arguments = made.command
         variables = {**made.variables, "PYTHONPATH": f"{ROOT}:{made.variables['PYTHONPATH']}"}
-        return Start([python, "-c", PATIENT, *arguments], variables)
+        return Start([python, "-m", "tests.subjects.patient", *arguments], variables)
 
     return replace(proxy, start=start)
 

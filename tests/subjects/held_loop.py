@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from tests.subjects import patience
 from warmroute_cli.main import main
 from warmroute_proxy.server import main as proxy_main
 
@@ -50,6 +51,7 @@ def longest_s(path: Path) -> float:
 
 
 if __name__ == "__main__":
+    patience.wait()
     proxy_main._run = _watched(Path(sys.argv[1]))
     del sys.argv[1]
     sys.exit(main())

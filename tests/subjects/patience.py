@@ -7,8 +7,11 @@ place. `@pytest.mark.real_deadlines("probing")` is for a test that is about one:
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from importlib import import_module
 from typing import Final
+
+from warmroute_proxy.server.base.config import Limits
 
 FAR_S: Final = 900.0
 
@@ -24,13 +27,16 @@ DEADLINES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Module: its deadlines."""
 
+DEFAULT: Final = "connect_timeout_s"
+"""A deadline of [limits], far away where a config does not set it."""
+
 SETTING: Final = "WARMROUTE_TEST_REAL_DEADLINES"
-"""An environment variable: the last names of the modules whose deadlines stay, with commas."""
+"""An environment variable: the last names of the modules whose deadlines stay, or `DEFAULT`, with commas."""
 
 
 def real(names: Sequence[str]) -> str:
     """The value of `SETTING` for these modules."""
-    assert set(names) <= {module.rpartition(".")[2] for module in DEADLINES}, names
+    assert set(names) <= {DEFAULT} | {module.rpartition(".")[2] for module in DEADLINES}, names
     return ",".join(names)
 
 
@@ -41,9 +47,17 @@ def wait() -> None:
         if module.rpartition(".")[2] not in stay:
             for name in names:
                 _set(module, name)
+    if DEFAULT not in stay:
+        _set_default()
 
 
 def _set(module: str, name: str) -> None:
     loaded = import_module(module)
     assert isinstance(getattr(loaded, name), float), f"{module}.{name}"
     setattr(loaded, name, FAR_S)
+
+
+def _set_default() -> None:
+    names = [each.name for each in fields(Limits)]
+    values = dict(zip(names, Limits.__init__.__defaults__ or (), strict=True))
+    Limits.__init__.__defaults__ = tuple((values | {DEFAULT: FAR_S}).values())
