@@ -94,6 +94,7 @@ class Launcher:
         self._show = show
         self._nodes = nodes
         self.troubles: list[str] = []
+        self._has_looked = False
         self._noted_s = 0.0
         self._shown: dict[str, tuple[str, float]] = {}  # by name of a process: at most as many as there are
 
@@ -162,8 +163,9 @@ class Launcher:
         stores = {process.name: str(process.state) for process in self.processes if process.program.kind == "store"}
         nodes.report(states, stores, goes=goes)
         found = nodes.troubles()
-        if [_fact(text) for text in found] == [_fact(text) for text in self.troubles]:
+        if self._has_looked and [_fact(text) for text in found] == [_fact(text) for text in self.troubles]:
             return
+        self._has_looked = True  # at the first look all may answer already, which is said too
         known = {_fact(text) for text in self.troubles}
         for text in found:
             if _fact(text) not in known:

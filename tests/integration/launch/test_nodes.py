@@ -87,6 +87,20 @@ def test_nothing_starts_without_an_order(tmp_path: Path) -> None:
         until(lambda: all(node.serves() for node in nodes), "both nodes serve", 60)
 
 
+def test_a_launcher_that_finds_all_others_at_its_first_look_says_so(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        ports = free_ports(2)
+        addresses = [(LOCAL, port) for port in ports]
+        first = stack.enter_context(NodeReports(Report(0, "abc", goes=False), addresses, "key", LOCAL))
+        first.report({}, {}, goes=False)
+        second = stack.enter_context(NodeReports(Report(1, "abc", goes=False), addresses, "key", LOCAL))
+        until(lambda: not second.troubles(), "the first node answers the second")
+        waker, lines = Waker(), list[str]()
+        launcher = Launcher([], tmp_path, NoDrains(), Limits(Backoff()), lambda: None, lines.append, second)
+        launcher.run(waker, waker.stop)  # type: ignore[arg-type]  # it has what is used of one
+        assert lines == ["all nodes answer"]
+
+
 @contextmanager
 def alone() -> Iterator[tuple[NodeReports, int]]:
     """A launcher's reports, and their port."""
