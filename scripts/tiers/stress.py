@@ -1,7 +1,7 @@
 """`scripts/test stress`: the main tier as a slow, busy machine would run it, to find tests that fail by chance.
 
 Modules and tests run in random order, hypothesis searches anew, and each run prints the seed that repeats both. Some
-runs share the machine with busy loops, the others have a single core.
+runs share the machine with busy loops, some have a single core, and in some all processes stop now and then.
 """
 
 import argparse
@@ -10,12 +10,18 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import repeat
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
+from scripts.tiers.freezing import freezer
 from scripts.tiers.steps import COMPUTING, MAIN_ONLY, PYTHON, WAITING, pytest
+
+BUSY: Final = "beside busy loops"
+ONE_CORE: Final = "on one core"
+FROZEN: Final = "with all processes stopped now and then"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -25,21 +31,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=5, help="runs beside busy loops (%(default)s)")
     parser.add_argument("--loops", type=int, default=8, help="busy loops beside each of them (%(default)s)")
     parser.add_argument("--one-core", type=int, default=2, metavar="RUNS", help="runs on a single core (%(default)s)")
+    is_root = int(os.geteuid() == 0)
+    parser.add_argument("--frozen", type=int, default=is_root, metavar="RUNS", help="that stop, as root (%(default)s)")
     parser.add_argument("--seed", type=int, help="of the first run; each further run adds 1 (random)")
     asked = parser.parse_args(arguments)
     seed = random.randrange(1_000_000) if asked.seed is None else asked.seed
-    failed = []
-    for number in range(asked.runs + asked.one_core):
-        beside = asked.loops if number < asked.runs else 0
-        if not _run(seed + number, asked.paths, beside):
-            failed.append(seed + number)
-    print(f"{asked.runs + asked.one_core} runs, {len(failed)} failed" + "".join(f"; seed {each}" for each in failed))
+    kinds = [*repeat(BUSY, asked.runs), *repeat(ONE_CORE, asked.one_core), *repeat(FROZEN, asked.frozen)]
+    failed = [at for at, kind in enumerate(kinds, seed) if not _run(at, asked.paths, kind, asked.loops)]
+    print(f"{len(kinds)} runs, {len(failed)} failed" + "".join(f"; seed {each}" for each in failed))
     return int(bool(failed))
 
 
-def _run(seed: int, paths: Sequence[str], loops: int) -> bool:
+def _run(seed: int, paths: Sequence[str], kind: str, loops: int) -> bool:
     """One run; whether it passed."""
-    print(f"== seed {seed}: " + (f"beside {loops} busy loops" if loops else "on one core"), flush=True)
+    print(f"== seed {seed}: {kind}", flush=True)
     chance = (
         "-p",
         "randomly",
@@ -48,16 +53,30 @@ def _run(seed: int, paths: Sequence[str], loops: int) -> bool:
         "--hypothesis-profile",
         "stress",
     )
-    one_core = None if loops else (lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}))
     asked = paths or (*MAIN_ONLY, *WAITING, *COMPUTING)
-    command = pytest(*asked, *chance, processes=loops or 4)  # with fewer, the loops take most of the machine
-    with tempfile.TemporaryDirectory(prefix="wr.") as folder, _busy(loops):
+    # with fewer processes, the loops take most of the machine
+    command = pytest(*asked, *chance, processes=loops if kind == BUSY else 4)
+    with tempfile.TemporaryDirectory(prefix="wr.") as folder, ExitStack() as stack:
         log = Path(folder) / "log"
         with log.open("wb") as file:
-            done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False, preexec_fn=one_core)
+            if kind == FROZEN:
+                group = stack.enter_context(freezer())
+                done = group.watch(_started(command, file, group.enter), seed)
+            else:
+                stack.enter_context(_busy(loops if kind == BUSY else 0))
+                done = _started(command, file, _on_one_core if kind == ONE_CORE else None).wait()
         said = log.read_text(errors="replace").rstrip()
-    print(said if done.returncode else said.rpartition("\n")[2], flush=True)
-    return done.returncode == 0
+    print(said if done else said.rpartition("\n")[2], flush=True)
+    return done == 0
+
+
+def _started(command: Sequence[str], log: BinaryIO, before: Callable[[], None] | None) -> "subprocess.Popen[bytes]":
+    """A command whose process first calls `before`."""
+    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=before)  # noqa: PLW1509
+
+
+def _on_one_core() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 _LOOP: Final = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
