@@ -28,7 +28,8 @@ class Cutter:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.base_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     @property
     def connections(self) -> int:
@@ -40,7 +41,8 @@ class Cutter:
             _break(end)
 
     def close(self) -> None:
-        self._listener.close()
+        _break(self._listener)
+        self._accepting.join()  # else it may accept on another listener that gets the same descriptor
         for pair in self._pairs:
             for end in pair:
                 _break(end)
