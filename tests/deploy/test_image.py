@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import EngineProcess, until
-from tests.subjects.stores import free_port
 from warmroute.contract.version import VERSION
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
@@ -103,7 +103,7 @@ def _extras() -> list[str]:
 
 def test_the_proxy_runs_in_it_as_an_ordinary_user_on_a_read_only_root(image: Image, tmp_path: Path) -> None:
     engine = EngineProcess(tmp_path, "e0", "aggregated").listening()
-    port, (key, digest) = free_port(), new_api_key()
+    (port,), (key, digest) = free_ports(1), new_api_key()
     (image.etc / "warmroute.toml").write_text(
         f'[proxy]\nregion = "here"\nport = {port}\nstate_dir = "/var/lib/warmroute"\n[secret]\nfile = "secret"\n'
         f'[[region]]\nname = "here"\nurl = ""\n[[model]]\nname = "kimi-k2.5"\nfree = true\n'

@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
-from tests.subjects.stores import Postgres, Redis, free_port
+from tests.subjects.stores import Postgres, Redis
 from warmroute_cli.processes import Child, stop_all
 from warmroute_proxy.server.stores import migrate as migrations
 from warmroute_proxy.server.stores.database import MIGRATION_LOCK, REVISIONS, Database
@@ -198,7 +199,7 @@ async def test_a_migration_that_another_one_keeps_waiting_ends(
 
 async def test_while_the_database_is_away_the_problem_is_said_in_the_same_words() -> None:
     """The log has a line for each change of the words."""
-    database = Database(f"postgresql://user@127.0.0.1:{free_port()}/x")
+    database = Database(f"postgresql://user@127.0.0.1:{free_ports(1)[0]}/x")
 
     async def nothing(_connection: object) -> None:
         raise AssertionError

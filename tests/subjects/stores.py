@@ -17,14 +17,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.machine import seconds
+from tests.subjects.ports import free_ports
 
 INSTALL = "run scripts/stores install"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Server:
@@ -36,7 +31,7 @@ class Server:
         """`enter`: what stands before its command line, where it runs in a network namespace that has `host`."""
         self.host = host
         self.enter = tuple(enter)
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.folder = Path(tempfile.mkdtemp(prefix="warmroute-store-"))
         self._give(self.folder)
         self.process: subprocess.Popen[bytes] | None = None

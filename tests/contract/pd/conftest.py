@@ -1,6 +1,5 @@
 """Both kinds of pair, each started once."""
 
-import socket
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -8,6 +7,7 @@ import pytest
 from tests.contract.pd.pair import Pair
 from tests.machine import configured
 from tests.subjects.embedded import EmbeddedEngine
+from tests.subjects.ports import free_ports
 from tests.subjects.sglang import Servers
 
 PAIRS = {"pair", "impatient_pair"}
@@ -23,7 +23,7 @@ class EmbeddedPair:
     def __init__(self, waits_s: float = PATIENT_S) -> None:
         """`waits_s`: how long a leg waits for its partner."""
         self._flags = (*FLAGS, "--bootstrap-timeout-s", f"{waits_s:g}")
-        self._ports = [_free_port(), _free_port()]
+        self._ports = free_ports(2)
         self._decode = EmbeddedEngine([*self._flags, "--role", "decode"])
         self.start_prefill()
 
@@ -42,12 +42,6 @@ class EmbeddedPair:
     def stop(self) -> None:
         self._prefill.stop()
         self._decode.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
