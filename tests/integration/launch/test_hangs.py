@@ -14,6 +14,7 @@ from tests.machine import seconds
 from tests.subjects.launched import Launched
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
+from warmroute_backend.launch import probes
 from warmroute_backend.launch.adoption import adopt
 from warmroute_backend.launch.launcher import Launcher, Limits
 from warmroute_backend.launch.process import Process, found_identity
@@ -47,10 +48,9 @@ def test_an_engine_that_is_stopped_is_named_and_started_again(tmp_path: Path) ->
         launched.start().wait_up()
         before = launched.pids()
         os.kill(before["decode-0"], signal.SIGSTOP)
-        until(lambda: launched.output.read_text().count("decode-0: ready") == 2, "another decode engine serves", 60)
+        until(lambda: launched.pids()["decode-0"] not in {before["decode-0"], None}, "another decode engine runs", 60)
         assert "decode-0: hangs: /metrics has not answered for" in launched.output.read_text()
         launched.wait_up()
-        assert launched.pids()["decode-0"] != before["decode-0"]
 
 
 class Waker:
@@ -66,6 +66,12 @@ class Waker:
     def stop(self) -> None:
         self.stops = 1
         self._event.set()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that answers late has answered, as on a machine that stands still for seconds."""
+    monkeypatch.setattr(probes, "PROBE_TIMEOUT_S", 900.0)
 
 
 @contextmanager
@@ -88,16 +94,18 @@ def launched(folder: Path, tokens: Path, *, restarts_hung: bool) -> Iterator[tup
         thread.join()
 
 
+@pytest.mark.usefixtures("patient")
 def test_requests_whose_tokens_do_not_move_end_an_engine(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("500.0")
     with launched(tmp_path / "state", tokens, restarts_hung=True) as (process, lines):
-        until(lambda: process.entry.starts == 2, "it was started again")
+        until(lambda: process.entry.starts >= 2, "it was started again")
         (line,) = [line for line in lines if "hangs: 2 running requests, and no token was computed" in line][:1]
         assert "it is started again in" in line
         assert "hangs" in process.entry.last_words
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_hang_is_only_reported_where_that_is_asked_for(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("500.0")

@@ -101,6 +101,12 @@ def test_a_launcher_that_finds_all_others_at_its_first_look_says_so(tmp_path: Pa
         assert lines == ["all nodes answer"]
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks late is answered."""
+    monkeypatch.setattr(node_reports, "TIMEOUT_S", 900.0)
+
+
 @contextmanager
 def alone() -> Iterator[tuple[NodeReports, int]]:
     """A launcher's reports, and their port."""
@@ -127,6 +133,7 @@ def test_an_order_to_start_that_nothing_waits_for_is_not_kept_for_another_launch
     assert not orders.take_start(tmp_path)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_report_is_given_to_the_key_alone() -> None:
     with alone() as (nodes, port):
         nodes.report({}, {}, goes=False)
@@ -135,6 +142,7 @@ def test_a_report_is_given_to_the_key_alone() -> None:
             assert (found, b"abc" in body) == (status, status == 200)
 
 
+@pytest.mark.usefixtures("patient")
 def test_no_node_hears_of_one_that_does_not_yet_say_which_stores_it_runs() -> None:
     with alone() as (nodes, port):
         assert asked(port, "Bearer key") == (404, b"")
@@ -142,15 +150,23 @@ def test_no_node_hears_of_one_that_does_not_yet_say_which_stores_it_runs() -> No
         assert b'"store": "waiting"' in asked(port, "Bearer key")[1]
 
 
-def test_clients_that_write_nothing_or_slowly_keep_nobody_waiting(
+@pytest.mark.usefixtures("patient")
+def test_clients_that_write_nothing_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_reports, "MAX_CONNECTIONS", 4)
+    with alone() as (nodes, port), ExitStack() as stack:
+        nodes.report({}, {}, goes=False)
+        for _ in range(3):
+            stack.enter_context(socket.create_connection((LOCAL, port)))
+        assert asked(port, "Bearer key")[0] == 200
+
+
+def test_clients_that_write_slowly_are_closed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(node_reports, "MAX_CONNECTIONS", 4)
     with alone() as (nodes, port), ExitStack() as stack:
         nodes.report({}, {}, goes=False)
-        slow = [stack.enter_context(socket.create_connection((LOCAL, port))) for _ in range(3)]
-        assert asked(port, "Bearer key")[0] == 200
-        slow += [stack.enter_context(socket.create_connection((LOCAL, port))) for _ in range(9)]
+        slow = [stack.enter_context(socket.create_connection((LOCAL, port))) for _ in range(12)]
         for client in slow:
             client.settimeout(seconds(60))
         until(lambda: all(is_closed(client) for client in slow), "all were closed", 60)
