@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
+from tests.subjects import patient
 from tests.subjects.copies import ran
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
@@ -22,6 +23,7 @@ from warmroute_backend.plan.plan_file import written
 from warmroute_backend.plan.request import PlanRequest
 
 COMMAND: Final = [sys.executable, "-m", "warmroute_cli.main", "launch"]
+PATIENT: Final = [sys.executable, "-m", patient.MODULE, *COMMAND[3:]]
 MODEL: Final = "gpt-oss-120b"
 
 
@@ -65,13 +67,21 @@ class Launched:
 
     def words(self) -> list[str]:
         options = ["--engine", self.engine, "--state-dir", str(self.state_dir), *self.options]
-        return [*COMMAND, str(self.plan), *options, "--port", str(self.port), "--admin-port", str(self.admin_port)]
+        return [str(self.plan), *options, "--port", str(self.port), "--admin-port", str(self.admin_port)]
 
     def start(self) -> "Launched":
         """Start a launcher; it is not waited for."""
         with self.output.open("a") as output:
-            self.launcher = subprocess.Popen(self.words(), stdout=output, stderr=output, text=True, cwd=self.folder)
+            self.launcher = self.started(output)
         return self
+
+    def started(self, output: IO[str] | int) -> "subprocess.Popen[str]":
+        """A launcher that writes there."""
+        words = [*PATIENT, *self.words()]
+        environment = patient.environment()
+        return subprocess.Popen(
+            words, stdout=output, stderr=subprocess.STDOUT, text=True, cwd=self.folder, env=environment
+        )
 
     def wait_up(self, timeout_s: float = 60.0) -> "Launched":
         until(lambda: self.all_ready() or self.has_ended(), "everything serves", timeout_s)
@@ -80,7 +90,7 @@ class Launched:
 
     def refused(self) -> str:
         """What a launcher that ends at once says; exit status 2."""
-        done = ran(self.words(), self.folder)
+        done = ran([*COMMAND, *self.words()], self.folder)
         assert done.returncode == 2, done.stdout + done.stderr
         return done.stderr
 

@@ -200,7 +200,7 @@ def test_what_an_edited_plan_has_no_more_is_stopped(tmp_path: Path) -> None:
 
 def test_a_reader_of_the_output_that_leaves_ends_nothing(tmp_path: Path) -> None:
     with Launched(tmp_path) as launched:
-        launched.launcher = subprocess.Popen(launched.words(), stdout=subprocess.PIPE, cwd=tmp_path, text=True)
+        launched.launcher = launched.started(subprocess.PIPE)
         assert launched.launcher.stdout is not None
         launched.launcher.stdout.readline()
         launched.launcher.stdout.close()
