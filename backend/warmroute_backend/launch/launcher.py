@@ -167,13 +167,13 @@ class Launcher:
             return
         self._has_looked = True  # at the first look all may answer already, which is said too
         known = {_fact(text) for text in self.troubles}
+        self.troubles[:] = found
+        self._save()  # before it is shown: whoever reads that line may ask for the status
         for text in found:
             if _fact(text) not in known:
                 self._show(text)
         if not found:
             self._show("all nodes answer")
-        self.troubles[:] = found
-        self._save()
 
     def _step(self, process: Process) -> None:
         state = process.state
