@@ -22,8 +22,9 @@ HANG_S: Final = 360.0
 HANGS: Final = "hangs: "
 """How each finding begins."""
 READ_EVERY_S: Final = 10.0
-LONGEST_STEP_S: Final = 3 * READ_EVERY_S
-"""What one reading adds at most: a launcher that was itself stopped has seen nothing of the time between."""
+LONGEST_STEP: Final = 3
+"""So many periods are what one reading adds at most: a launcher that was itself stopped has seen nothing of the time
+between."""
 
 _LINE: Final = re.compile(
     r"^sglang:(num_running_reqs|realtime_tokens_total|scheduler_process_cpu_seconds_total)\{([^}]*)\} ([0-9.eE+-]+)$",
@@ -46,9 +47,12 @@ class Progress:
     silent_s: float = 0.0
 
 
-def observed(before: Progress, text: str | None, now_s: float) -> Progress:
-    """`text`: what `/metrics` answered; None: nothing. An engine that does not count tokens is never still."""
-    step_s = min(now_s - before.at_s, LONGEST_STEP_S)
+def observed(before: Progress, text: str | None, now_s: float, read_every_s: float = READ_EVERY_S) -> Progress:
+    """`text`: what `/metrics` answered; None: nothing. An engine that does not count tokens is never still.
+
+    `read_every_s`: the period of readings.
+    """
+    step_s = min(now_s - before.at_s, LONGEST_STEP * read_every_s)
     if text is None:
         return replace(before, at_s=now_s, silent_s=before.silent_s + step_s)
     running, tokens, cpu_s = 0.0, -1.0, 0.0

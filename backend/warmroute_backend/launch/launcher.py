@@ -55,7 +55,7 @@ class Limits:
 
     @property
     def read_every_s(self) -> float:
-        """How often metrics are read."""
+        """How often metrics are read. One reading alone never reaches `hang_s` (`hangs.LONGEST_STEP`)."""
         return min(READ_EVERY_S, self.hang_s / 4)
 
 
@@ -316,7 +316,7 @@ class Launcher:
         before = process.progress or Progress(now_s)
         if process.progress is not None and now_s - before.at_s < self._limits.read_every_s:
             return
-        after = observed(before, probes.metrics(process.program.url), now_s)
+        after = observed(before, probes.metrics(process.program.url), now_s, self._limits.read_every_s)
         found = hang(after, self._limits.hang_s)
         named = [each for each in process.entry.findings if each.startswith(HANGS)]  # by an earlier launcher, too
         goes_on = process.progress is not None and after.still_s == after.silent_s == 0

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 
-from warmroute_backend.launch.hangs import LONGEST_STEP_S, Progress, hang, observed
+from warmroute_backend.launch.hangs import LONGEST_STEP, READ_EVERY_S, Progress, hang, observed
+from warmroute_backend.launch.launcher import Limits
+from warmroute_backend.launch.states import Backoff
 
 LABELS = 'dp_rank="{rank}",engine_type="unified",model_name="m",pp_rank="0",priority="{priority}",tp_rank="0"'
 
@@ -66,5 +68,11 @@ def test_no_answer_is_a_hang_and_an_engine_without_these_metrics_is_not() -> Non
 
 def test_a_launcher_that_was_stopped_itself_has_seen_nothing_meanwhile() -> None:
     progress = observed(after([shown(3, 500)] * 2), None, 10_000.0)
-    assert progress.silent_s == LONGEST_STEP_S
+    assert progress.silent_s == LONGEST_STEP * READ_EVERY_S
     assert hang(progress, 360.0) == ""
+
+
+def test_one_reading_is_no_hang_where_readings_are_frequent_either() -> None:
+    limits = Limits(Backoff(), hang_s=2.0)
+    progress = observed(after([shown(3, 500)]), None, 10_000.0, limits.read_every_s)
+    assert hang(progress, limits.hang_s) == ""
