@@ -8,6 +8,7 @@ from playwright.sync_api import Route
 
 from tests.integration.proxy.test_usage import Regions
 from tests.machine import seconds
+from tests.subjects.processes import until
 
 from .conftest import HEADS, VIEWS, Opener, Scheme, Visit
 
@@ -208,6 +209,7 @@ def test_live_waits_for_an_answer_that_takes_longer_than_its_period(visit: Opene
     page.page.route("**/admin/engines", lambda route: held.append(route))  # noqa: PLW0108 - it takes functions alone
     page.page.click("nav a[data-view=engines]")
     page.page.check("#live")
+    until(lambda: page.page.evaluate("true") and held, "a request is held")  # the page is busy before
     page.page.clock.run_for(30_000)
     page.page.wait_for_selector("#view[aria-busy=true]")
     assert len(held) == 1
@@ -217,7 +219,7 @@ def test_live_waits_for_an_answer_that_takes_longer_than_its_period(visit: Opene
     page.page.clock.run_for(30_000)
     assert held == [], "it backs off"
     page.page.clock.run_for(31_000)
-    page.page.wait_for_selector("#view[aria-busy=true]")
+    until(lambda: page.page.evaluate("true") and held, "another request is held")
     assert len(held) == 1
     page.page.click("nav a[data-view=decisions]")
     page.settled("decisions")

@@ -11,6 +11,8 @@ from threading import Thread
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.machine import seconds
+
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "build/site"
 
@@ -33,6 +35,7 @@ def site() -> Iterator[str]:
 
 def test_pages_with_pictures_fit_a_phone_and_request_only_from_the_site(browser: Browser, site: str) -> None:
     tab = browser.new_page(viewport={"width": 390, "height": 844})
+    tab.set_default_timeout(seconds(30) * 1000)
     asked: list[str] = []
     tab.on("request", lambda request: asked.append(request.url))
     drawn, wide = 0, list[str]()
@@ -41,7 +44,7 @@ def test_pages_with_pictures_fit_a_phone_and_request_only_from_the_site(browser:
     ]
     for page in [SITE / "index.html", SITE / "reference/configuration/index.html", *pages]:
         tab.goto(site + page.relative_to(SITE).as_posix())
-        expect(tab.locator("pre.mermaid")).to_have_count(0)
+        expect(tab.locator("pre.mermaid")).to_have_count(0, timeout=seconds(30) * 1000)
         drawn += tab.locator("div.mermaid").count()
         if tab.evaluate("document.documentElement.scrollWidth") > 390:
             wide.append(str(page))
