@@ -13,15 +13,16 @@ from pathlib import Path
 import pytest
 from tests.docs.test_plan import blocks
 from tests.machine import seconds
+from tests.subjects import patient
 from tests.subjects.ports import free_ports
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/eight-gpus.md").read_text()
 PORT_KEYS = ("http", "bootstrap", "distributed", "kv_events", "kv_replay")
 
 KUBECTL = """\
-import json, pathlib, subprocess, sys
+import json, pathlib, subprocess, sys, time
 from kubernetes_validate import validate
-LAUNCH = [{python!r}, "-m", "warmroute_cli.main", "launch"]
+LAUNCH = [{python!r}, "-m", {module!r}, "launch"]
 PODS = ["--state-dir", "pods"]
 words = sys.argv[1:]
 if words[0] == "apply":
@@ -38,7 +39,8 @@ if words[0] == "apply":
         subprocess.Popen([*LAUNCH, "deployment/plan.toml", "--engine", "embedded", "--proxy-config",
                           "deployment/proxy.toml", *PODS], stdout=log, stderr=log, start_new_session=True)
 elif words[0] == "wait":
-    for _ in range({tries}):
+    end_s = time.monotonic() + {limit_s}
+    while time.monotonic() < end_s:
         if subprocess.run([*LAUNCH, "status", *PODS], capture_output=True).returncode == 0:
             sys.exit(0)
     sys.exit(pathlib.Path("pods.log").read_text())
@@ -76,11 +78,12 @@ DEFAULTS = (
 def test_each_command_runs_with_embedded_engines(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
-    program(folder, "warmroute", f'#!/bin/sh\nexec {sys.executable} -m warmroute_cli.main "$@"\n')
-    program(folder, "kubectl", f"#!{sys.executable}\n" + KUBECTL.format(python=sys.executable, tries=100))
+    program(folder, "warmroute", f'#!/bin/sh\nexec {sys.executable} -m {patient.MODULE} "$@"\n')
+    kubectl = KUBECTL.format(python=sys.executable, module=patient.MODULE, limit_s=seconds(60))
+    program(folder, "kubectl", f"#!{sys.executable}\n{kubectl}")
     script = "".join(blocks(PAGE, "sh")).replace("ENGINE=sglang", "ENGINE=embedded")
     assert script.count("ENGINE=embedded") == 1
-    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    environment = {**patient.environment(), "PATH": f"{folder}:{os.environ['PATH']}"}
     try:
         done = subprocess.run(
             ["bash", "-euxo", "pipefail", "-c", ported(script, free_ports(12))],

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.docs.test_plan import blocks
 from tests.machine import seconds
+from tests.subjects import patient
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import EngineProcess
 
@@ -22,7 +23,7 @@ PORTS = {"sglang": (30000, 30001, 30002), "vllm": (8100, 8101, 8102)}
 @pytest.mark.parametrize("server", PORTS)
 def test_three_servers_get_a_proxy_that_keeps_a_session_where_it_is(tmp_path: Path, server: str) -> None:
     command = tmp_path / "warmroute"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warmroute_cli.main "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m {patient.MODULE} "$@"\n')
     command.chmod(0o755)
     engines = [EngineProcess(tmp_path, f"e{n}", "aggregated", "--model", "my-model") for n in range(3)]
     try:
@@ -35,7 +36,7 @@ def test_three_servers_get_a_proxy_that_keeps_a_session_where_it_is(tmp_path: Pa
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=tmp_path,
-            env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+            env={**patient.environment(), "PATH": f"{tmp_path}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
             check=False,

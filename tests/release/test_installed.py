@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.machine import seconds
 from tests.release.files import DIST, ROOT, UV, Install, Run
 
 from warmroute.contract.version import VERSION
@@ -57,7 +58,7 @@ print(sum(path.size or 0 for path in files), len({each.name for each in distribu
 
 FIRST_HOUR = """
 export PATH={programs}:$PATH
-timeout 100 warmroute up --record >up.log &
+timeout {limit_s:.0f} warmroute up --record >up.log &
 until grep -q "Ctrl-C" up.log; do kill -0 %1; sleep 0.1; done
 eval "$(warmroute up --env)"
 {curl}
@@ -137,7 +138,8 @@ def test_the_quickstart_works_without_a_checkout(install: Install, run: Run, com
     programs = install(f"warmroute[proxy,replay] @ {compiled.as_uri()}")
     page = (ROOT / "docs/tutorial/first-hour.md").read_text()
     curl = page.partition("\n## With curl\n")[2].partition("```sh\n")[2].partition("```")[0]
-    said = run("bash", "-euo", "pipefail", "-c", FIRST_HOUR.format(programs=programs, curl=curl), cwd=tmp_path).stdout
+    script = FIRST_HOUR.format(programs=programs, curl=curl, limit_s=seconds(100))
+    said = run("bash", "-euo", "pipefail", "-c", script, cwd=tmp_path).stdout
     assert '"warmroute":{"v":1' in said
     assert "stopped" in said
 
