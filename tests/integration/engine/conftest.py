@@ -19,7 +19,7 @@ from tests.subjects.processes import PLAIN
 
 from warmroute_cli.processes import stop_all
 
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 20.0
 
 
 class EngineProcess:
@@ -39,7 +39,7 @@ class EngineProcess:
     def finished(self) -> dict[str, Any]:
         return self.client.get("/engine/finished").json()  # type: ignore[no-any-return]
 
-    def wait(self, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 5.0) -> dict[str, Any]:
+    def wait(self, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 20.0) -> dict[str, Any]:
         """Poll the finish log until it is as wanted."""
         deadline_s = time.monotonic() + seconds(timeout_s)
         while not condition(log := self.finished()):
