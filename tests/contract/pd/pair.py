@@ -117,6 +117,23 @@ def aborted_while_it_computes(pair: "Pair", side: str) -> Legs:
     raise AssertionError(f"each of {ATTEMPTS} prompts was computed before it could be aborted")
 
 
+def aborted_while_it_waits(pair: "Pair") -> dict[str, Any]:
+    """A request that was aborted in prefill while it waited for decode, which it does for seconds only.
+
+    On a machine that stands still this process may come too late, when it has given up; then it tries another one.
+    """
+    for _ in range(ATTEMPTS):
+        body = pair.body(fresh_text(20))
+        prefill = post(pair.prefill, body)
+        wait_for(lambda: prefill.done() or pair.queue(pair.prefill, "prefill_bootstrap_queue") == 1)  # noqa: B023 - called before the next one
+        abort(pair.prefill, body)
+        answer = prefill.result(seconds(TIMEOUT_S))
+        assert answer.status_code == 500, answer.text
+        if "Aborted by AbortReq." in answer.json()["message"]:
+            return body
+    raise AssertionError(f"each of {ATTEMPTS} requests had given up before it could be aborted")
+
+
 def _active_tokens(url: str) -> int:
     active: int = httpx.get(f"{url}/v1/loads").json()["loads"][0]["num_active_tokens"]
     return active

@@ -6,7 +6,17 @@ from typing import Any
 import httpx
 import pytest
 from tests.contract.pd.conftest import Mortal
-from tests.contract.pd.pair import CHAT, TIMEOUT_S, Pair, abort, aborted_while_it_computes, fresh_text, post, wait_for
+from tests.contract.pd.pair import (
+    CHAT,
+    TIMEOUT_S,
+    Pair,
+    abort,
+    aborted_while_it_computes,
+    aborted_while_it_waits,
+    fresh_text,
+    post,
+    wait_for,
+)
 from tests.machine import seconds
 
 ALL = {"prefill_dp_rank": -1, "prefill_cp_rank": -1, "target_tp_rank": -1, "target_pp_rank": -1}
@@ -201,11 +211,7 @@ def test_prefill_fails_when_decode_is_aborted_while_it_computes(pair: Pair) -> N
 
 def test_decode_fails_when_prefill_was_aborted_before_it_came(impatient_pair: Pair) -> None:
     pair = impatient_pair
-    body = pair.body(fresh_text(20))
-    prefill = post(pair.prefill, body)
-    wait_for(lambda: pair.queue(pair.prefill, "prefill_bootstrap_queue") == 1)
-    abort(pair.prefill, body)
-    failure(prefill.result(seconds(TIMEOUT_S)))
+    body = aborted_while_it_waits(pair)
     assert "timed out after" in failure(post(pair.decode, body).result(seconds(TIMEOUT_S)))
 
 
