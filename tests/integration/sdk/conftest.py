@@ -23,6 +23,8 @@ from warmroute.contract.money import Rates, list_nanousd, price_nanousd, usd
 RATES = Rates.from_usd_per_mtok("0.6", "0.1", "3")
 TOKENS_PER_MESSAGE = 100
 COMPLETION_TOKENS = 7
+SERVERS = itertools.count()
+"""Their numbers."""
 
 
 @dataclass
@@ -288,7 +290,7 @@ def server() -> Iterator[MockServer]:
     mock = MockServer()
     http = QuietServer(("127.0.0.1", 0), type("Bound", (Handler,), {"mock": mock}))
     # With a path of its own, so that what the process learns about a server's address stays with this one.
-    mock.url = f"http://127.0.0.1:{http.server_port}/{id(mock):x}/v1"
+    mock.url = f"http://127.0.0.1:{http.server_port}/{next(SERVERS)}/v1"
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield mock
