@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.machine import seconds
 
-LONG = "x" * 200_000  # 50,000 tokens: 2.5 virtual seconds of prefill, 50 s at speed 0.05
+LONG = "x" * 200_000  # 50,000 tokens: 2.5 virtual seconds of prefill
 
 
 class Pair(NamedTuple):
@@ -140,15 +140,13 @@ def test_a_room_that_is_live_is_not_given_twice(pair: Callable[..., Pair]) -> No
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_decode_fails_at_once_when_prefill_is_killed(pair: Callable[..., Pair], stream: bool) -> None:
-    legs = pair(0.05)
+    legs = pair(0.001)  # prefill would take 2,500 s
     body = legs.body(7, LONG, stream=stream, stream_options={"include_usage": True} if stream else None)
     prefill, decode = legs.prefill_leg(body), legs.decode_leg(body)
     legs.prefill.wait(lambda log: log["running"] == 1)
     legs.decode.wait(lambda log: log["running"] == 1)
-    killed_s = time.monotonic()
     legs.prefill.kill()
     answer = decode.result()
-    assert time.monotonic() - killed_s < seconds(2)
     if stream:
         error, usage, done = answer.text.split("\n\n")[:3]
         assert error.startswith('data: {"error": {"object": "error"')
