@@ -24,7 +24,8 @@ STOPS_WITHIN_S = 5.0
 # How long the proxy waits for the half that is left: what these tests are about.
 pytestmark = pytest.mark.real_deadlines("attempt", "inference_request")
 
-LIMITS = "first_token_timeout_s = 2"
+IMPATIENT = "first_token_timeout_s = 2"
+"""For a half that never answers. Of the others, the answer has to come first, however slow the machine."""
 
 Pair = tuple[Server, Server]
 
@@ -66,13 +67,15 @@ class Half(ScriptedEngine):
 
 
 @contextmanager
-def beside(folder: Path, pair: Pair, role: str, script: Script) -> Iterator[tuple[ProxyProcess, Server]]:
+def beside(
+    folder: Path, pair: Pair, role: str, script: Script, limits: str = ""
+) -> Iterator[tuple[ProxyProcess, Server]]:
     """A proxy before one server of the pair and, in place of the other (`role`), a scripted one."""
     prefill, decode = pair
     real = decode if role == "prefill" else prefill
     half = Half(role, script, lambda: until(lambda: work_of(real), "the other half waits", 20.0))
     address = f'bootstrap_host = "{prefill.bootstrap_host}"\nbootstrap_port = {prefill.bootstrap_port}'
-    proxy = ProxyProcess(folder / "p", [toml(real), half.table(address if role == "prefill" else "")], limits=LIMITS)
+    proxy = ProxyProcess(folder / "p", [toml(real), half.table(address if role == "prefill" else "")], limits=limits)
     try:
         yield proxy.start(), real
     finally:
@@ -87,7 +90,8 @@ def beside(folder: Path, pair: Pair, role: str, script: Script) -> Iterator[tupl
 def test_the_other_half_is_told_to_stop(
     sglang_pair: Pair, tmp_path: Path, name: str, role: str, script: Script, stream: bool
 ) -> None:
-    with beside(tmp_path, sglang_pair, role, script) as (proxy, real):
+    limits = IMPATIENT if script is never_answers else ""
+    with beside(tmp_path, sglang_pair, role, script, limits) as (proxy, real):
         with proxy.client() as client:
             answer = client.post("/v1/chat/completions", json=conversation(name, stream=stream, max_tokens=4))
         expected = {"refuses": 400, "fails": 502, "breaks": 502, "never_answers": 504}
