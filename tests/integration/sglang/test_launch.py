@@ -62,6 +62,7 @@ def pages(launched: Launched) -> int:
     return sum(path.is_file() for path in (launched.state_dir / "hicache").rglob("*"))
 
 
+@pytest.mark.real_deadlines("attempt", "inference_request")  # while decode is dead
 def test_a_pair_with_hicache_serves_a_session_and_outlives_kills(tmp_path: Path) -> None:
     with Launched(tmp_path, engine="sglang-cpu") as launched:
         launched.start().wait_up(START_TIMEOUT_S * 2)
