@@ -23,7 +23,8 @@ _proxy: Final = start._proxy
 
 def environment() -> Mapping[str, str]:
     """Of a process that runs this module in any folder."""
-    return {**os.environ, "PYTHONPATH": f"{_ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def _patient(path: Path, config: Config) -> Program:
