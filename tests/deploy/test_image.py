@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, until
-from tests.subjects.stores import free_port
 from warmroute.contract.version import VERSION
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key

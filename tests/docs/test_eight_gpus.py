@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.docs.test_plan import blocks
 from tests.machine import seconds
-from tests.subjects.launched import free_ports
+from tests.subjects.ports import free_ports
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/eight-gpus.md").read_text()
 PORT_KEYS = ("http", "bootstrap", "distributed", "kv_events", "kv_replay")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.docs.test_plan import blocks
 from tests.machine import seconds
-from tests.subjects.launched import free_ports
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import EngineProcess
 
 from warmroute.contract.receipt import check

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.launched import free_ports
+from tests.subjects.ports import free_ports
 from warmroute_cli.demo.tight import ClientTurn, Load, TightFleet, figures, pauses_of, play
 from warmroute_cli.main import main
 from warmroute_cli.state import make

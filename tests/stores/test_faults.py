@@ -14,8 +14,9 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.ports import free_port
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
-from tests.subjects.stores import Postgres, Redis, free_port
+from tests.subjects.stores import Postgres, Redis
 from warmroute_cli.processes import Child, stop_all
 from warmroute_proxy.server.stores import migrate as migrations
 from warmroute_proxy.server.stores.database import MIGRATION_LOCK, REVISIONS, Database

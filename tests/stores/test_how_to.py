@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
-from tests.subjects.stores import Postgres, Redis, free_port
+from tests.subjects.stores import Postgres, Redis
 from warmroute_cli.processes import Child, stop_all
 
 ROOT = Path(__file__).parents[2]

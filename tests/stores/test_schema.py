@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.ports import free_port
 from tests.subjects.processes import ProxyProcess
-from tests.subjects.stores import Postgres, free_port
+from tests.subjects.stores import Postgres
 from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_proxy.server.stores.database import REVISIONS
 from warmroute_proxy.server.stores.migrate import migrate

@@ -187,10 +187,3 @@ class Envoy:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-
-
-def unused_port() -> int:
-    """A port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

@@ -2,9 +2,7 @@
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.subjects.copies import ran
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch.identity import MARK
 from warmroute_backend.plan.choose import make_plan
@@ -24,29 +23,6 @@ from warmroute_backend.plan.request import PlanRequest
 
 COMMAND: Final = [sys.executable, "-m", "warmroute_cli.main", "launch"]
 MODEL: Final = "gpt-oss-120b"
-PORT_RANGE: Final = (10_000, 32_000)
-"""Below those that the system hands out, so that none is taken between the choice and its use."""
-_CLAIMS: Final[list[socket.socket]] = []
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that no process of tests was given before, while it lives: a plan names ports, so the system cannot assign
-    them. Each is claimed by a name among abstract sockets, which ends with its process.
-    """
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(*PORT_RANGE)
-        claim = socket.socket(socket.AF_UNIX)
-        try:
-            claim.bind(f"\0warmroute-tests-port-{port}")
-            with socket.socket() as listener:
-                listener.bind(("127.0.0.1", port))
-        except OSError:
-            claim.close()
-            continue
-        _CLAIMS.append(claim)
-        found.append(port)
-    return found
 
 
 def pair_plan(**options: Any) -> Plan:

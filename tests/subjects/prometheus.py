@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 
 from tests.machine import seconds
+from tests.subjects.ports import free_port
 from tests.subjects.processes import PLAIN, until
-from tests.subjects.stores import free_port
 
 ROOT = Path(__file__).parents[2]
 

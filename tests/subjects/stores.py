@@ -17,14 +17,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.machine import seconds
+from tests.subjects.ports import free_port
 
 INSTALL = "run scripts/stores install"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Server:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.launched import Launched, free_ports
+from tests.subjects.launched import Launched
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch.adoption import adopt
 from warmroute_backend.launch.launcher import Launcher, Limits

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.launched import MODEL, Launched, free_ports, pair_plan
+from tests.subjects.launched import MODEL, Launched, pair_plan
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.plan.deployment import Ports
 

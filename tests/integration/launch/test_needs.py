@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.launch.test_hangs import Waker
-from tests.subjects.launched import free_ports
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch import orders
 from warmroute_backend.launch.adoption import Adopted, adopt

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.launch.test_hangs import Waker
 from tests.machine import seconds
-from tests.subjects.launched import free_ports
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch import node_reports, orders
 from warmroute_backend.launch.adoption import adopt

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.subjects.launched import Launched, free_ports, pair_plan
+from tests.subjects.launched import Launched, pair_plan
+from tests.subjects.ports import free_ports
 from warmroute_backend.plan.deployment import Ports
 
 pytestmark = pytest.mark.timeout(120)

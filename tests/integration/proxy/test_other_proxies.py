@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tests.machine import seconds
-from tests.subjects.launched import free_ports
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import PLAIN, ProxyProcess, answer, chat, until
 from tests.subjects.scripted import ScriptedEngine
 from warmroute_proxy.server.base.secrets import Secrets

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.launched import free_ports
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import PLAIN, ProxyProcess, chat, until
 from tests.subjects.scripted import ScriptedEngine
 from warmroute_proxy.server.base.secrets import Secrets

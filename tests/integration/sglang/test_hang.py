@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.launched import MODEL, Launched, free_ports, pair_plan
+from tests.subjects.launched import MODEL, Launched, pair_plan
+from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.launch.hangs import Progress, observed
 from warmroute_backend.launch.state_file import load
