@@ -91,6 +91,7 @@ def test_a_schema_that_another_version_has_migrated_meanwhile_is_named(
         proxy.stop()
 
 
+@pytest.mark.real_deadlines("budgets", "store_thread")
 def test_a_slow_database_delays_no_request(
     engine: EngineProcess, postgres: Postgres, own_dsn: str, tmp_path: Path
 ) -> None:

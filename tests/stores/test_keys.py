@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.machine import seconds
+from tests.subjects import patience
 from tests.subjects.processes import until
 from tests.subjects.stores import Postgres
 from warmroute_proxy.server.stores.directory.polling import POLL_S
@@ -28,15 +29,17 @@ def own_operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]
     """With a server that tests may kill and freeze, and leave as it was."""
     server = Postgres()
     made: Operator | None = None
-    try:
-        server.start()
-        made = Operator(tmp_path_factory.mktemp("away"), server)
-        yield made.start()
-    finally:
-        server.thaw_if_there()
-        if made is not None:
-            made.stop()
-        server.stop()
+    with pytest.MonkeyPatch.context() as patched:  # a marker comes too late for what is of the module
+        patched.setenv(patience.SETTING, patience.real(["store_thread"]))
+        try:
+            server.start()
+            made = Operator(tmp_path_factory.mktemp("away"), server)
+            yield made.start()
+        finally:
+            server.thaw_if_there()
+            if made is not None:
+                made.stop()
+            server.stop()
 
 
 def test_a_key_is_good_everywhere_until_it_is_revoked(operator: Operator) -> None:
