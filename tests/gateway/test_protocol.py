@@ -290,7 +290,7 @@ def test_a_buffered_body_is_taken_up_to_envoy_s_limit(tmp_path: Path) -> None:
         buffered(config)
         config["static_resources"]["listeners"][0]["per_connection_buffer_limit_bytes"] = 262_144
 
-    with scene(tmp_path, change, limits="body_timeout_s = 1") as it:
+    with scene(tmp_path, change) as it:
         given = it.post(chat("w " * 30_000))
         assert given.status_code == 200, given.text
         assert given.json()["usage"]["warmroute"]["id"]
