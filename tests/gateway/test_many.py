@@ -20,7 +20,7 @@ import pytest
 from tests.gateway.test_protocol import CHAT, Scene, answers, buffered, scene
 from tests.machine import configured, seconds
 from tests.subjects.ext_proc_client import Conversation, body, head
-from tests.subjects.gateway import cluster, ext_proc, fails_open
+from tests.subjects.gateway import cluster, fails_open
 from tests.subjects.processes import chat, until
 from tests.subjects.scripted import ROLE, Handler, delta
 from warmroute_proxy.server.picker.listener import _Conversation

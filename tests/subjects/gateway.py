@@ -107,8 +107,8 @@ class Picker(ProxyProcess):
 
 
 def patient(config: dict[str, Any]) -> None:
-    """Only a picker or an engine that is gone is away, and none that is slow: deadlines of the page, and of Envoy's own,
-    that end a wait for one are far away. A check of health fails at once where the picker does not listen, or says so.
+    """Put the deadlines far away after which a slow picker or engine counts as gone: the page's, and Envoy's own.
+    A check of health still fails at once where the picker does not listen, or says that it does not serve.
     """
     ext_proc(config)["message_timeout"] = "600s"
     for each in config["static_resources"]["clusters"]:
