@@ -1,12 +1,10 @@
 """`warmroute keys`: made, rotated, expired and revoked in the database, for two proxies, while it is there and away."""
 
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.machine import seconds
 from tests.subjects import patience
 from tests.subjects.processes import until
 from tests.subjects.stores import Postgres
@@ -46,9 +44,9 @@ def test_a_key_is_good_everywhere_until_it_is_revoked(operator: Operator) -> Non
     id_, key = operator.make("keys", "make", "first", "--note", "ci")
     operator.until_all(key, 200)
     operator.does("keys", "revoke", id_)
-    revoked_at = time.monotonic()
-    operator.until_all(key, 401)
-    assert time.monotonic() - revoked_at < seconds(2)
+    for _ in range(2):  # what the first look has found is in use before the next one begins
+        operator.until_all_look()
+    assert operator.statuses(key) == {401}
     again = operator.run("key", "revoke", id_)
     assert (again.code, "no good key" in again.errors) == (2, True)
     listed = operator.does("keys", "list")
