@@ -161,8 +161,10 @@ class Postgres(Server):
 
     def _to_all(self, number: int) -> None:
         assert self.process is not None
+        self.signal(signal.SIGSTOP)  # so that it makes no other child meanwhile
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        for pid in (self.process.pid, *map(int, children)):
+        for pid in (*map(int, children), self.process.pid):
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
