@@ -82,7 +82,7 @@ async def test_processes_that_want_more_than_there_is_get_the_same(slots_of: Cal
 async def test_what_a_process_held_is_free_after_its_time(slots_of: Callable[..., RedisSlots]) -> None:
     one, other = slots_of("a", 0.2), slots_of("b")
     assert await one.hold(FOUR, 4, 4) == Held(4, 0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(seconds(10)):
         while await other.hold(FOUR, 0, 2) != Held(2, 2):
             await asyncio.sleep(0.05)
 
@@ -134,11 +134,11 @@ async def test_a_marker_goes_through_its_states(redis: Redis) -> None:
         assert await one.claim("k", "f1", 60.0) is None
         assert await other.claim("k", "f1", 60.0) == Marker("f1", "east", "")
         one.dropped("k", "f1")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(seconds(10)):
             while await other.claim("k", "f2", 60.0) is not None:
                 await asyncio.sleep(0.01)
         other.ended("k", "f2", "wr-1", 60.0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(seconds(10)):
             while await one.claim("k", "f2", 60.0) != Marker("f2", "west", "wr-1"):
                 await asyncio.sleep(0.01)
     finally:
