@@ -91,7 +91,9 @@ class StoreThread:
         self._waiting += 1
         try:
             assert self._connections is not None
-            return await self.run(self._connections.questions.call(work, QUESTION_S if timeout_s is None else timeout_s))
+            return await self.run(
+                self._connections.questions.call(work, QUESTION_S if timeout_s is None else timeout_s)
+            )
         finally:
             self._waiting -= 1
 
