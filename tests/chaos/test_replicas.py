@@ -15,6 +15,7 @@ REQUESTS = 400
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.real_deadlines("budgets", "store_thread")
 def test_no_request_is_lost_or_billed_twice_while_stores_and_proxies_break(tmp_path: Path) -> None:
     seed = 1
     print(f"seed {seed}: python -m tests.chaos --replicas 3 --requests {REQUESTS} --concurrency 40 --seed {seed}")

@@ -20,7 +20,7 @@ import pytest
 from tests.gateway.test_protocol import CHAT, Scene, answers, buffered, scene
 from tests.machine import configured, seconds
 from tests.subjects.ext_proc_client import Conversation, body, head
-from tests.subjects.gateway import cluster, ext_proc, fails_open
+from tests.subjects.gateway import cluster, fails_open
 from tests.subjects.processes import chat, until
 from tests.subjects.scripted import ROLE, Handler, delta
 from warmroute_proxy.server.picker.listener import _Conversation
@@ -117,7 +117,6 @@ def test_a_buffered_body_beyond_the_limit_is_refused_however_much_envoy_buffers(
     def change(config: dict[str, Any]) -> None:
         fails_open(config)
         buffered(config)
-        ext_proc(config)["message_timeout"] = "600s"  # a slow picker is none that is away
         del cluster(config, "warmroute")["health_checks"]
         config["static_resources"]["listeners"][0]["per_connection_buffer_limit_bytes"] = 16_000_000
 

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests.gateway.test_protocol import CHAT, answers
-from tests.subjects.gateway import Envoy, Picker, unused_port
+from tests.subjects.gateway import Envoy, Picker
+from tests.subjects.ports import free_port
 from tests.subjects.processes import PLAIN, until
 from tests.subjects.scripted import ScriptedEngine
 from warmroute_cli.main import main
@@ -19,7 +20,7 @@ from warmroute_cli.main import main
 def pickers(tmp_path: Path) -> Iterator[list[tuple[Picker, Envoy]]]:
     """Each with an Envoy, before the same two engines."""
     engines = [ScriptedEngine(f"s{number}", answers) for number in range(2)]
-    ports = [unused_port(), unused_port()]
+    ports = [free_port(), free_port()]
     both: list[Picker] = []
     envoys: list[Envoy] = []
     try:

@@ -12,7 +12,8 @@ import yaml
 
 from tests.gateway.test_protocol import answers
 from tests.machine import seconds
-from tests.subjects.gateway import ENVOY, Picker, page_block, unused_port
+from tests.subjects.gateway import ENVOY, Picker, page_block
+from tests.subjects.ports import free_port
 from tests.subjects.processes import until
 from tests.subjects.scripted import ScriptedEngine
 
@@ -29,7 +30,7 @@ def test_the_page_can_be_followed(tmp_path: Path) -> None:
     engines = [ScriptedEngine(name, answers) for name in ("one", "two")]
     picker = PagePicker(tmp_path, [])
     key = picker.keys[0]
-    clients, grpc_port = unused_port(), unused_port()
+    clients, grpc_port = free_port(), free_port()
     (tmp_path / "secret").touch(0o600)
     (tmp_path / "secret").write_text("ab" * 32)
     text = page_block("warmroute.toml").replace("DIGEST", hashlib.sha256(key.encode()).hexdigest())

@@ -6,8 +6,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.gateway.test_protocol import CHAT, answers
-from tests.subjects.gateway import Envoy, Picker, unused_port
+from tests.subjects.gateway import Envoy, Picker
 from tests.subjects.kube_server import KubeServer
+from tests.subjects.ports import free_port
 from tests.subjects.processes import until
 from tests.subjects.scripted import Handler, ScriptedEngine
 
@@ -22,7 +23,7 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         (folder / "pod").mkdir()
         self.server = KubeServer(folder / "pod")
-        self.ports = [unused_port(), unused_port()]
+        self.ports = [free_port(), free_port()]
         self.hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
         self.engines: dict[str, list[ScriptedEngine]] = {}
         ports = [{"number": port} for port in self.ports]

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.gateway import Envoy, Picker, ext_proc, fails_open, route, unused_port
+from tests.subjects.gateway import Envoy, Picker, ext_proc, fails_open, route
+from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta, whole
 from warmroute_cli.processes import stop_all
@@ -146,7 +147,7 @@ class Also(Envoy):
     """Another Envoy before the same picker."""
 
     def __init__(self, it: Scene, change: Change) -> None:
-        folder = it.envoy.log.parent / f"also{unused_port()}"
+        folder = it.envoy.log.parent / f"also{free_port()}"
         super().__init__(folder, it.picker.url, [engine.url for engine in it.engines], change)
         self.listening()
 
@@ -289,7 +290,7 @@ def test_a_buffered_body_is_taken_up_to_envoy_s_limit(tmp_path: Path) -> None:
         buffered(config)
         config["static_resources"]["listeners"][0]["per_connection_buffer_limit_bytes"] = 262_144
 
-    with scene(tmp_path, change, limits="body_timeout_s = 1") as it:
+    with scene(tmp_path, change) as it:
         given = it.post(chat("w " * 30_000))
         assert given.status_code == 200, given.text
         assert given.json()["usage"]["warmroute"]["id"]

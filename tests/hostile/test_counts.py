@@ -79,7 +79,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 @pytest.mark.parametrize("path", [COUNT, RESPONSES, GEMINI])
 def test_beyond_the_limit_a_tenant_gets_estimates_and_others_do_not(make: Make, path: str) -> None:
     counting = make(limits="counted_tokens_per_minute = 20_000")
-    text = "tell me more, " * 1500  # some thousand tokens
+    text = "tell me more, " * 5000  # nearly a minute's tokens: the next are estimated for more than half a minute
     exact = [counting.is_exact(HOSTILE, text, path) for _ in range(20)]
     assert exact[0]
     assert sum(exact) < 10
@@ -90,7 +90,7 @@ def test_beyond_the_limit_a_tenant_gets_estimates_and_others_do_not(make: Make, 
 def test_a_prompt_of_more_than_a_minutes_tokens_is_estimated_and_others_are_not(make: Make) -> None:
     counting = make(limits="counted_tokens_per_minute = 20_000")
     assert not counting.is_exact(HOSTILE, "tell me more, " * 9000)
-    assert counting.is_exact(HOSTILE, "tell me more, " * 3000)  # more than is saved up
+    assert counting.is_exact(HOSTILE, "tell me more, " * 5000)  # more than is saved up
     assert not counting.is_exact(HOSTILE, "tell me more")
 
 

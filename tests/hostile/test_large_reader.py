@@ -86,11 +86,20 @@ def sent(proxy: ProxyProcess, tenant: int, path: str, content: bytes) -> socket.
 def test_another_tenant_waits_for_one_body_at_most(proxy: ProxyProcess) -> None:
     """Free bodies of one tenant wait; a chat of another one is read before most of them."""
     slow = slow_body()
-    assert post(proxy, INNOCENT, "/v1/chat/completions", json.dumps(chat(LARGE)).encode()).status_code == 200
-    hostile = [sent(proxy, HOSTILE, COUNT, slow) for _ in range(6)]
-    until(lambda: metric(proxy, "warmroute_large_bodies_waiting ") == len(hostile), "the bodies wait")
-    done = metric(proxy, 'warmroute_large_bodies_total{outcome="read"}')
-    assert post(proxy, INNOCENT, "/v1/chat/completions", json.dumps(chat(LARGE)).encode()).status_code == 200
+    large = json.dumps(chat(LARGE)).encode()
+    assert post(proxy, INNOCENT, "/v1/chat/completions", large).status_code == 200
+    (reader,) = reader_of(proxy)
+    os.kill(reader, signal.SIGSTOP)  # until all stand in line: it may be quicker than who sends them
+    try:
+        hostile = [sent(proxy, HOSTILE, COUNT, slow) for _ in range(6)]
+        until(lambda: metric(proxy, "warmroute_large_bodies_waiting ") == len(hostile), "the bodies wait")
+        innocent = sent(proxy, INNOCENT, "/v1/chat/completions", large)
+        until(lambda: metric(proxy, "warmroute_large_bodies_waiting ") == len(hostile) + 1, "the chat waits")
+        done = metric(proxy, 'warmroute_large_bodies_total{outcome="read"}')
+    finally:
+        os.kill(reader, signal.SIGCONT)
+    with innocent:
+        assert answer(innocent)[0] == 200
     assert metric(proxy, 'warmroute_large_bodies_total{outcome="read"}') - done <= 3  # two of the hostile ones
     for sock in hostile:
         sock.close()

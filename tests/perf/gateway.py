@@ -19,10 +19,11 @@ from typing import Any, Final
 
 from tests.perf.bench import Bench, quantiles_ms
 from tests.perf.process import Process, cpu
-from tests.perf.proxies import SOURCES, Place, free_port, write_config
+from tests.perf.proxies import SOURCES, Place, write_config
 from tests.perf.round import Round
 from tests.perf.workloads import Workload, named
 from tests.subjects.gateway import Envoy, ext_proc
+from tests.subjects.ports import free_port
 
 Parts = dict[str, int]
 """Processes by name."""

@@ -7,7 +7,6 @@ with their defaults and the policy that the name says.
 import hashlib
 import json
 import secrets
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from tests.perf.engines import MODEL, Engine
 from tests.perf.load import API_KEY
 from tests.perf.peers import nginx_program
 from tests.perf.process import Process
+from tests.subjects.ports import free_port
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = ":".join(str(ROOT / part) for part in ("sdk", "proxy", "backend"))
@@ -288,13 +288,6 @@ ALL: Final = [
     Proxy("vllm-router cache_aware", "vllm-router", "rust cache-aware", _rust("vllm-router", "cache_aware")),
     Proxy("litellm", "litellm", "python", _litellm),
 ]
-
-
-def free_port() -> int:
-    """A port that nobody listens at, for programs that cannot say which one they were assigned."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
 
 
 class Running:

@@ -87,6 +87,15 @@ class Operator:
     def until_all(self, key: str, status: int) -> None:
         until(lambda: self.statuses(key) == {status}, f"{status} everywhere")
 
+    def until_all_look(self) -> None:
+        """Wait until each proxy has looked for changes in the database, from now on."""
+        (now,) = self.postgres.sql("SELECT clock_timestamp()", self.dsn)
+        looks = f"""
+            SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'
+                AND query LIKE '%FROM directory_version' AND query_start > '{now}'
+        """
+        until(lambda: self.postgres.sql(looks, self.dsn) == [str(len(self.proxies))], "each proxy looks")
+
     def ask(self, method: str, path: str, body: Any = None, proxy: int = 0) -> tuple[int, Any]:
         """Status and answer of the admin API."""
         with self.proxies[proxy].admin() as admin:

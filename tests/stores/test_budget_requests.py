@@ -167,6 +167,7 @@ def test_what_a_proxy_had_leased_of_a_budget_is_there_for_others_once_a_reload_h
     until(lambda: postgres.sql(leased, dsn) == ["0"], "the lease is given back")
 
 
+@pytest.mark.real_deadlines("budgets")
 def test_while_the_store_is_away_the_lease_in_hand_is_spent_and_no_more(
     start: Start, own_postgres: Postgres, tmp_path: Path
 ) -> None:

@@ -74,7 +74,7 @@ class Stores:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a call may take is not what these are about."""
-    monkeypatch.setattr("warmroute_proxy.server.stores.postgres_budgets.TAKE_S", 900.0)
+    monkeypatch.setattr("warmroute_proxy.server.stores.budgets.ASK_S", 900.0)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.ports import free_ports
+from tests.subjects.ports import free_port
 from tests.subjects.processes import PLAIN, EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres, Redis
 from warmroute_cli.processes import Child, stop_all
@@ -91,6 +91,7 @@ def test_a_schema_that_another_version_has_migrated_meanwhile_is_named(
         proxy.stop()
 
 
+@pytest.mark.real_deadlines("budgets", "store_thread")
 def test_a_slow_database_delays_no_request(
     engine: EngineProcess, postgres: Postgres, own_dsn: str, tmp_path: Path
 ) -> None:
@@ -199,7 +200,7 @@ async def test_a_migration_that_another_one_keeps_waiting_ends(
 
 async def test_while_the_database_is_away_the_problem_is_said_in_the_same_words() -> None:
     """The log has a line for each change of the words."""
-    database = Database(f"postgresql://user@127.0.0.1:{free_ports(1)[0]}/x")
+    database = Database(f"postgresql://user@127.0.0.1:{free_port()}/x")
 
     async def nothing(_connection: object) -> None:
         raise AssertionError

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.ports import free_ports
+from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.stores import Postgres, Redis
 from warmroute_cli.processes import Child, stop_all
@@ -74,7 +74,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         (table,) = blocks("toml")
         for name, engine in zip(names, engines, strict=True):
             of_engine = [engine.listening().toml(name)]
-            ports, keys = f"admin_port = {free_ports(1)[0]}", made[0].keys if made else None
+            ports, keys = f"admin_port = {free_port()}", made[0].keys if made else None
             folder = tmp_path / "p"
             made.append(ProxyProcess(folder, of_engine, region=name, limits=table, extra=ports, keys=keys))
             made[-1].write_config()

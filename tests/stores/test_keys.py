@@ -1,12 +1,11 @@
 """`warmroute keys`: made, rotated, expired and revoked in the database, for two proxies, while it is there and away."""
 
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.machine import seconds
+from tests.subjects import patience
 from tests.subjects.processes import until
 from tests.subjects.stores import Postgres
 from warmroute_proxy.server.stores.directory.polling import POLL_S
@@ -28,24 +27,26 @@ def own_operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]
     """With a server that tests may kill and freeze, and leave as it was."""
     server = Postgres()
     made: Operator | None = None
-    try:
-        server.start()
-        made = Operator(tmp_path_factory.mktemp("away"), server)
-        yield made.start()
-    finally:
-        server.thaw_if_there()
-        if made is not None:
-            made.stop()
-        server.stop()
+    with pytest.MonkeyPatch.context() as patched:  # a marker comes too late for what is of the module
+        patched.setenv(patience.SETTING, patience.real(["store_thread"]))
+        try:
+            server.start()
+            made = Operator(tmp_path_factory.mktemp("away"), server)
+            yield made.start()
+        finally:
+            server.thaw_if_there()
+            if made is not None:
+                made.stop()
+            server.stop()
 
 
 def test_a_key_is_good_everywhere_until_it_is_revoked(operator: Operator) -> None:
     id_, key = operator.make("keys", "make", "first", "--note", "ci")
     operator.until_all(key, 200)
     operator.does("keys", "revoke", id_)
-    revoked_at = time.monotonic()
-    operator.until_all(key, 401)
-    assert time.monotonic() - revoked_at < seconds(2)
+    for _ in range(2):  # what the first look has found is in use before the next one begins
+        operator.until_all_look()
+    assert operator.statuses(key) == {401}
     again = operator.run("key", "revoke", id_)
     assert (again.code, "no good key" in again.errors) == (2, True)
     listed = operator.does("keys", "list")

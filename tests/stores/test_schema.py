@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine import seconds
-from tests.subjects.ports import free_ports
+from tests.subjects.ports import free_port
 from tests.subjects.processes import ProxyProcess
 from tests.subjects.stores import Postgres
 from warmroute.contract.receipt import LOSS_CLASSES
@@ -78,7 +78,7 @@ def test_a_migration_that_stops_half_way_leaves_nothing(postgres: Postgres, monk
     ],
 )
 def test_a_wrong_address_is_said_without_its_password(postgres: Postgres, tmp_path: Path, dsn: str, words: str) -> None:
-    found = run(tmp_path / "p", dsn.format(free=free_ports(1)[0], port=postgres.port), "ledger", "migrate")
+    found = run(tmp_path / "p", dsn.format(free=free_port(), port=postgres.port), "ledger", "migrate")
     assert found.returncode == 2
     assert words in found.stderr
     assert "pa55word" not in found.stderr + found.stdout

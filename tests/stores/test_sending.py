@@ -203,6 +203,7 @@ def test_requests_go_on_without_the_database_and_their_rows_come_later(fleet: Fl
     assert fleet.postgres.sql("SELECT sum(turns) FROM usage_hour", fleet.dsn) == [str(len(fleet.ids))]
 
 
+@pytest.mark.real_deadlines("store_thread")
 def test_a_frozen_database_delays_no_request(fleet: Fleet) -> None:
     fleet.turns(1)
     until(fleet.all_sent, "the row is sent")

@@ -94,7 +94,7 @@ class Picker(ProxyProcess):
         with self.channel() as channel:
             ask = channel.unary_unary("/grpc.health.v1.Health/Check")
             try:
-                return int(ask(b"\x0a%c%b" % (len(name), name) if name else b"", timeout=seconds(5))[1])
+                return int(ask(b"\x0a%c%b" % (len(name), name) if name else b"", timeout=seconds(20))[1])
             except grpc.RpcError as error:
                 return 0 if error.code() is grpc.StatusCode.UNAVAILABLE else -1
 
@@ -104,6 +104,17 @@ class Picker(ProxyProcess):
     @property
     def address(self) -> str:
         return self.url.partition("://")[2]
+
+
+def patient(config: dict[str, Any]) -> None:
+    """Put the deadlines far away after which a slow picker or engine counts as gone: the page's, and Envoy's own.
+    A check of health still fails at once where the picker does not listen, or says that it does not serve.
+    """
+    ext_proc(config)["message_timeout"] = "600s"
+    for each in config["static_resources"]["clusters"]:
+        each["connect_timeout"] = "600s"
+        for check in each.get("health_checks", ()):
+            check["timeout"] = "600s"
 
 
 class Envoy:
@@ -127,6 +138,7 @@ class Envoy:
         by_name = {cluster["name"]: cluster for cluster in resources["clusters"]}
         by_name["warmroute"]["load_assignment"]["endpoints"][0]["lb_endpoints"] = [endpoint(picker)]
         by_name["engines"]["load_assignment"]["endpoints"][0]["lb_endpoints"] = [endpoint(url) for url in engines]
+        patient(config)
         if change is not None:
             change(config)
         path, self._admin = folder / "envoy.json", folder / "admin"
@@ -187,10 +199,3 @@ class Envoy:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-
-
-def unused_port() -> int:
-    """A port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

@@ -24,6 +24,8 @@ DEADLINES: Final[Mapping[str, tuple[str, ...]]] = {
     "warmroute_proxy.server.request.attempt": ("PARTNER_WAIT_S", "TRAILER_S"),
     "warmroute_proxy.server.request.deadlines": ("LOST_IDLE_S",),
     "warmroute_proxy.server.request.inference_request": ("LEFT_WAIT_S",),
+    "warmroute_proxy.server.stores.budgets": ("ASK_S",),
+    "warmroute_proxy.server.stores.store_thread": ("QUESTION_S",),
 }
 """Module: its deadlines."""
 

@@ -1,4 +1,7 @@
-"""Ports for servers that have to be told theirs, and for those that come back at the same one."""
+"""Ports for servers that have to be told one: no other process gets them between the choice and the use, or a restart.
+
+A port that the system has assigned, and that is free again, is one that it may assign to the next who asks.
+"""
 
 import random
 import socket
@@ -7,6 +10,11 @@ from typing import Final
 PORT_RANGE: Final = (10_000, 32_000)
 """Below those that the system hands out, so that none is taken between the choice and its use."""
 _CLAIMS: Final[list[socket.socket]] = []
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:

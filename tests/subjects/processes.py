@@ -9,7 +9,7 @@ import ssl
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,15 @@ class EngineProcess:
 
     def running(self) -> int:
         return int(self.log()["running"])
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """It stands still, so that what it does goes on afterwards."""
+        os.kill(self.child.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.child.pid, signal.SIGCONT)
 
     def toml(self, region: str) -> str:
         lines = [

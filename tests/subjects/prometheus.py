@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from tests.machine import seconds
-from tests.subjects.ports import free_ports
+from tests.subjects.ports import free_port
 from tests.subjects.processes import PLAIN, until
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ class Prometheus:
     """One server with a folder of its own; `targets`: address and admin key of each proxy."""
 
     def __init__(self, folder: Path, targets: Mapping[str, str], rules: Path | None = None) -> None:
-        self.url = f"http://127.0.0.1:{free_ports(1)[0]}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         folder.mkdir(parents=True, exist_ok=True)
         jobs = [
             {

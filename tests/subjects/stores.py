@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.machine import seconds
-from tests.subjects.ports import free_ports
+from tests.subjects.ports import free_port
 
 INSTALL = "run scripts/stores install"
 
@@ -31,7 +31,7 @@ class Server:
         """`enter`: what stands before its command line, where it runs in a network namespace that has `host`."""
         self.host = host
         self.enter = tuple(enter)
-        (self.port,) = free_ports(1)
+        self.port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="warmroute-store-"))
         self._give(self.folder)
         self.process: subprocess.Popen[bytes] | None = None
@@ -161,8 +161,10 @@ class Postgres(Server):
 
     def _to_all(self, number: int) -> None:
         assert self.process is not None
+        self.signal(signal.SIGSTOP)  # so that it makes no other child meanwhile
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        for pid in (self.process.pid, *map(int, children)):
+        for pid in (*map(int, children), self.process.pid):
             try:
                 os.kill(pid, number)
             except ProcessLookupError:

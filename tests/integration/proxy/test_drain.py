@@ -78,7 +78,8 @@ def test_a_drained_engine_ends_its_stream_and_gets_nothing_new(fleet: Fleet) -> 
     with fleet.client.stream("POST", "/v1/chat/completions", json=body) as stream:
         lines = stream.iter_lines()
         first = next(line for line in lines if '"content"' in line)
-        drained = fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status().json()
+        with fleet.engines[home].held():  # else the stream might have ended by then
+            drained = fleet.admin.post(f"/admin/engines/{home}/drain").raise_for_status().json()
         assert (drained["state"], drained["running"], drained["drained"]) == ("draining", 1, False)
         assert list(drained["draining_since"]) == ["operator"]
         assert fleet.served_by("drained", turns=2) == fleet.other(home), "a warm home that drains loses its session"

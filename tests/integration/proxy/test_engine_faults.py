@@ -161,8 +161,8 @@ class Fleet:
             if number == signal.SIGTERM:
                 script = {"script": '{"output_tokens": 1800}'}  # 1.8 s at speed 20; the engine gives it 2
                 body, headers = chat(_opening(session), metadata=script), {"x-session-affinity": session}
-                pool.submit(client.post, "/v1/chat/completions", json=body, headers=headers)
-                until(lambda: old.running() == 1, "the long answer is under way")
+                asked = pool.submit(client.post, "/v1/chat/completions", json=body, headers=headers)
+                until(lambda: old.running() == 1 or asked.done(), "the long answer is under way, or was seen too late")
             os.kill(old.child.pid, number)
             until(lambda: not self.up(name), "the proxy has noticed")
             self.start_again(name)

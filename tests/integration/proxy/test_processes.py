@@ -191,7 +191,7 @@ class Stream(threading.Thread):
         self.broke = False
 
     def run(self) -> None:
-        body = chat(f"long {self._number}", stream=True, max_tokens=400, ignore_eos=True)
+        body = chat(f"long {self._number}", stream=True, max_tokens=800, ignore_eos=True)
         try:
             with (
                 self._scene.proxy.client() as client,
@@ -210,10 +210,11 @@ class TestAProcessThatDies:
         for stream in streams:
             stream.start()
         until(lambda: all(stream.text for stream in streams), "all streams have begun")
-        until(lambda: sum(scene.running().values()) == 9, "each process knows of all of them")
-        victim = scene.pids[0]
-        counted = scene.metric(REQUESTS)
-        os.kill(victim, signal.SIGKILL)
+        with scene.engines[0].held(), scene.engines[1].held():  # else some might have ended by then
+            until(lambda: sum(scene.running().values()) == 9, "each process knows of all of them")
+            victim = scene.pids[0]
+            counted = scene.metric(REQUESTS)
+            os.kill(victim, signal.SIGKILL)
         for _ in range(6):
             answer = httpx.Response(503)
 

@@ -245,7 +245,7 @@ def test_a_conversation_without_a_key_is_one_session_in_both_regions(regions: Re
 
 def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -> None:
     ask(regions.west, 1)
-    script = json.dumps({"output_tokens": 1000})
+    script = json.dumps({"output_tokens": 20_000})
     headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
     body = chat("roam", turns=2, stream=True, metadata={"script": script})
     with (
@@ -255,7 +255,7 @@ def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -
         reading = answer.iter_bytes()  # held, because a generator that is dropped closes its answer
         assert next(reading)
         assert regions.engines[1].running() == 1
-    until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops", 2.0)
+    until(lambda: regions.engines[1].running() == 0, "the engine in the home region stops")
     row = regions.west.rows(expected=2)[-1]
     assert (row["outcome"], row["forwarded_from"]) == ("client_left", "east")
     assert row["price_nanousd"] > 0
@@ -264,7 +264,7 @@ def test_a_client_that_leaves_is_noticed_in_the_other_region(regions: Regions) -
 
 
 def test_a_forwarded_body_is_dropped_once_its_answer_has_begun(regions: Regions) -> None:
-    body = chat("roam", stream=True, metadata={"script": json.dumps({"output_tokens": 1000})})
+    body = chat("roam", stream=True, metadata={"script": json.dumps({"output_tokens": 20_000})})
     headers = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
     with (
         regions.east.client() as client,

@@ -122,7 +122,7 @@ class TestClients:
         assert "context" in answer.json()["error"]["message"]
 
     def test_a_client_that_leaves_leaves_nothing_on_the_engine(self, scene: Scene) -> None:
-        body = chat(stream=True, metadata={"script": json.dumps({"output_tokens": 4000})})
+        body = chat(stream=True, metadata={"script": json.dumps({"output_tokens": 20_000})})
         with scene.proxy.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as answer:
             assert answer.status_code == 200, answer.read()
             pieces = answer.iter_bytes()  # kept: httpx closes the connection with it

@@ -19,7 +19,7 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
 
-ASK_S: Final = 2.0
+ASK_S: float = 2.0
 LONGEST_RETRY_S: Final = 3_600
 MOST_LOOKED_AT: Final = 300
 MOST_ASKED: Final = 50

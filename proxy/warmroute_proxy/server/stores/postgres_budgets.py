@@ -11,10 +11,9 @@ from datetime import UTC, date, datetime, time
 from typing import Final
 
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken, span_of
+from warmroute_proxy.server.stores import budgets
 from warmroute_proxy.server.stores.database import Database
 from warmroute_proxy.server.stores.store_state import Connection
-
-TAKE_S: Final = 2.0
 
 _KNOW: Final = "INSERT INTO budget (name, period, starts) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
 _LOCK: Final = "SELECT leased_nanousd FROM budget WHERE name = $1 AND period = $2 AND starts = $3 FOR UPDATE"
@@ -79,7 +78,7 @@ class PostgresBudgets:
                     await connection.execute(_HOLD, self._proxy, self._boot, *key, after - before)
             return Taken(max(0, after - before), left)
 
-        return await self._database.call(lease, TAKE_S)
+        return await self._database.call(lease, budgets.ASK_S)
 
     async def settle(
         self, connection: Connection, budgets: Sequence[Budget], prices: Iterable[tuple[str, str, date, int]]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from warmroute_proxy.server.stores.postgres_store import Connections
 
 MAX_WAITING: Final = 32
-QUESTION_S: Final = 5.0
+QUESTION_S: float = 5.0
 START_S: Final = 5.0
 _CLOSE_S: Final = 8.0
 _LOG: Final = logging.getLogger(__name__)
@@ -81,14 +81,19 @@ class StoreThread:
             return False
         return True
 
-    async def ask(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float = QUESTION_S) -> T:
-        """Ask the database something, from another event loop. Raises: StoreAway, StoreBusy, WrongSchema."""
+    async def ask(self, work: Callable[[Connection], Awaitable[T]], timeout_s: float | None = None) -> T:
+        """Ask the database something, from another event loop. Raises: StoreAway, StoreBusy, WrongSchema.
+
+        `timeout_s`: None stands for `QUESTION_S`.
+        """
         if self._waiting >= MAX_WAITING:
             raise StoreBusy
         self._waiting += 1
         try:
             assert self._connections is not None
-            return await self.run(self._connections.questions.call(work, timeout_s))
+            return await self.run(
+                self._connections.questions.call(work, QUESTION_S if timeout_s is None else timeout_s)
+            )
         finally:
             self._waiting -= 1
 
