@@ -297,6 +297,10 @@ cost more for each 1,000 tries, because what was known of them was cached elsewh
 |---|---|---|---|---|---|
 {faults}
 
+Fifty seeds of the mode *ours* hold (`python -m tests.regions.seeds 50`, 28 November 2026, the machine busy). They had
+500 faults and 179,593 tries. 1,074 tries had no whole answer, none of them while nothing was broken. From one turn of a
+session to the next its home stayed the same in 97 to 99.7 % of cases.
+
 ## Simulated: {count} seeds
 
 Three regions with three workers each, 40 agents of up to 60 turns that enter at any region with each turn, 30 ms
