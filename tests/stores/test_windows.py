@@ -41,7 +41,7 @@ def in_one_minute(needed_s: float = 15.0) -> None:
 
 
 def is_taken(redis: Redis, requests: int) -> bool:
-    """Whether so many requests of the second tenant are taken of its limit."""
+    """Whether the second tenant's limit has counted so many requests."""
     with Client.from_url(redis.url) as client:
         return sum(int(client.get(key) or 0) for key in client.scan_iter("warmroute:requests:*")) >= requests
 

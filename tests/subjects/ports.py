@@ -13,7 +13,7 @@ _CLAIMS: Final[list[socket.socket]] = []
 
 
 def free_port() -> int:
-    """One that nobody listens at."""
+    """A port where no process listens."""
     return free_ports(1)[0]
 
 

@@ -23,8 +23,7 @@ HANGS: Final = "hangs: "
 """How each finding begins."""
 READ_EVERY_S: Final = 10.0
 LONGEST_STEP: Final = 3
-"""So many periods are what one reading adds at most: a launcher that was itself stopped has seen nothing of the time
-between."""
+"""One reading adds at most so many periods: a launcher that was stopped itself saw nothing of the time between."""
 
 _LINE: Final = re.compile(
     r"^sglang:(num_running_reqs|realtime_tokens_total|scheduler_process_cpu_seconds_total)\{([^}]*)\} ([0-9.eE+-]+)$",
