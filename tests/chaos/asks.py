@@ -19,8 +19,8 @@ class Ask:
     number: int
     path: str
     body: bytes
-    text: str
-    """What the engine is told to answer: as content, or as the arguments of a tool call."""
+    text: str | None
+    """What the engine is told to answer: as content, or as the arguments of a tool call. None: it is told nothing."""
 
     key: str
     """Its `Idempotency-Key`: such a client tries again when it got no whole answer. Empty: it does not."""

@@ -176,7 +176,8 @@ class Line:
 class Answer:
     """An answer as far as it has come."""
 
-    def __init__(self, expected: str) -> None:
+    def __init__(self, expected: str | None) -> None:
+        """`expected`: its text; None: any."""
         self._expected = expected
         self.status = 0
         self.receipt = ""
@@ -241,7 +242,7 @@ class Answer:
         choices = found.get("choices") or []
         if not choices or not choices[0].get("finish_reason") or not self.usage:
             return "a body without finish or usage"
-        return "" if _text(choices[0]) == self._expected else "the body has another text"
+        return "" if self._expected in (None, _text(choices[0])) else "the body has another text"
 
     def _judge_stream(self) -> str:
         events = self._events()
@@ -255,14 +256,14 @@ class Answer:
         self.usage = next((event["usage"] for event in reversed(events) if event.get("usage")), None)
         if not finished or not self.usage:
             return "[DONE] without finish or usage"
-        return "" if _streamed(events) == self._expected else "the stream has another text"
+        return "" if self._expected in (None, _streamed(events)) else "the stream has another text"
 
     def judge_break(self, reason: str) -> str:
         """What is wrong with an answer that broke off; empty where it said so itself."""
         events = self._events() if self._is_stream else None
         if not events or "error" not in events[-1]:
             return f"{reason} after {len(self.body)} bytes of the body"
-        if not self._expected.startswith(_streamed(events)):
+        if self._expected is not None and not self._expected.startswith(_streamed(events)):
             return "what came before the error event is not the beginning of the text"
         self.error = events[-1]["error"]
         return "an error event, and [DONE]" if b"[DONE]" in self.body else ""

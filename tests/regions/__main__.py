@@ -36,6 +36,12 @@ def main() -> int:
         metavar="COMMIT",
         help="the proxies of one region run this commit instead, and are replaced by this one's at the end",
     )
+    parser.add_argument(
+        "--engine",
+        choices=("embedded", "sglang"),
+        default="embedded",
+        help="sglang: a real one on the CPU in each region, without the fault `overload`; after scripts/sglang install",
+    )
     parser.add_argument("--figures", type=Path, help="a file for the figures, as JSON")
     parser.add_argument("--moves", action="store_true", help="print the turns that left home without a fault")
     args = parser.parse_args()
@@ -50,12 +56,14 @@ def main() -> int:
     folder = args.folder or Path(tempfile.mkdtemp(prefix="warmroute-regions-"))
     folder.mkdir(parents=True, exist_ok=True)
     print(f"seed {seed}, folder {folder}", flush=True)
-    faults = schedule(seed, REGIONS, args.faults)
+    real = args.engine == "sglang"
+    faults = schedule(seed, REGIONS, [kind for kind in args.faults if not (real and kind == "overload")])
     checkout = _checked_out(args.beside, folder / "beside") if args.beside else None
     if checkout is not None:
         faults.append(Fault("upgrade", REGIONS[-1]))
     run = Run(
-        seed, folder, _say, faults, turns=args.turns, policy=args.policy, enters=args.enters, checkout=checkout
+        seed, folder, _say, faults, turns=args.turns, policy=args.policy, enters=args.enters, checkout=checkout,
+        real=real,
     )  # fmt: skip
     found = asyncio.run(run.go())
     print(figures(found))

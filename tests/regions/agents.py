@@ -20,6 +20,9 @@ MODEL: Final = "kimi-k2.5"
 TENANTS: Final[dict[str, tuple[str, ...]]] = {"anywhere": (), "eastern": ("east",), "western": ("west", "north")}
 """Tenant -> the regions where it may be served; none: all."""
 
+ANSWER_TOKENS: Final = 16
+"""Of an answer that is not scripted, at most."""
+
 _OF_TENANT: Final = {"anywhere": 8, "eastern": 1, "western": 1}
 _RECORDED_SHARE: Final = 0.2
 _SYSTEM: Final = "You are a careful assistant who answers at length and in order. "
@@ -63,11 +66,13 @@ class Agent:
     turns: tuple[Turn, ...]
 
 
-def agents(seed: int, turns: int, regions: Sequence[str]) -> Iterator[Agent]:
-    """Agents until they have so many turns together."""
+def agents(seed: int, turns: int, regions: Sequence[str], *, scripted: bool = True) -> Iterator[Agent]:
+    """Agents until they have so many turns together. `scripted`: they tell the engine what to answer."""
     number = sent = 0
     while sent < turns:
         agent = _agent(seed, number, regions)
+        if not scripted:
+            agent = replace(agent, turns=tuple(replace(turn, ask=_unscripted(turn.ask)) for turn in agent.turns))
         yield agent
         sent += len(agent.turns)
         number += 1
@@ -134,6 +139,12 @@ def _ask(number: int, headers: dict[str, str], body: dict[str, Any], text: str, 
         leave="stays", leave_after=0.0, resets=False, reads_slowly=False, keeps=False,
         headers=tuple(sorted(headers.items())),
     )  # fmt: skip
+
+
+def _unscripted(ask: Ask) -> Ask:
+    body = {**json.loads(ask.body), "max_tokens": ANSWER_TOKENS}
+    del body["metadata"]
+    return replace(ask, body=json.dumps(body).encode(), text=None)
 
 
 def with_key(ask: Ask, mark: str) -> Ask:

@@ -129,15 +129,14 @@ def simulated(seed: int) -> dict[str, Any]:
     return found
 
 
-def peak() -> list[dict[str, Any]]:
+def peak() -> Iterator[dict[str, Any]]:
     """Cloudflare's step, with the working set on."""
     trace = agents_trace(scenario.AGENTS, "agents")
-    found = []
     for share in scenario.SHARES:
         result = run(trace, scenario.setup(share), "warmroute+working-set")
-        found.append({"share": share, "hit": round(result.hit, 4), "ttft_p50_s": round(result.ttft_p50_s, 3)})
-        print(found[-1], flush=True)
-    return found
+        row = {"share": share, "hit": round(result.hit, 4), "ttft_p50_s": round(result.ttft_p50_s, 3)}
+        print(row, flush=True)
+        yield row
 
 
 def drawing(kept: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,13 +25,16 @@ from tests.subjects import clocks, patience
 from tests.subjects.copies import Origin
 from tests.subjects.processes import PLAIN, until
 from tests.subjects.stores import Postgres, Redis, Server
+from warmroute_backend.sglang.server import start_deadline_s
 from warmroute_cli.processes import Child, stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, read_rows
 from warmroute_proxy.server.stores.migrate import migrate
 
 from .agents import MODEL, TENANTS
-from .namespaces import CLIENTS, Network
+from .namespaces import CLIENTS, Network, asked_inside
+from .sglang import ENGINE as SGLANG
+from .sglang import RegionalServer
 
 REGIONS: Final = ("east", "west", "north")
 ENGINES: Final = {"p0": "prefill", "d0": "decode", "a0": "aggregated"}
@@ -41,11 +43,6 @@ DELAY_MS: Final = 15.0
 FAR_MS: Final = 2000.0
 _PORT: Final = 8000
 _ADMIN_PORT: Final = 9000
-_ASKS: Final = """
-import sys, urllib.request
-request = urllib.request.Request(sys.argv[1], *[each.encode() for each in sys.argv[2:]])
-sys.stdout.buffer.write(urllib.request.urlopen(request, timeout=30).read())
-"""
 _DATABASE: Final = "database"
 _LISTENS_WITHIN_S: Final = 60.0
 _LIMITS: Final = """
@@ -183,8 +180,10 @@ class Region:
         keys: Mapping[str, str],
         ahead_s: float,
         checkout: Path | None,
+        *,
+        real: bool = False,
     ) -> None:
-        """`checkout`: of another commit, which its proxies run."""
+        """`checkout`: of another commit, which its proxies run; `real`: its engine is an SGLang."""
         self.name = name
         self.old = checkout is not None
         self.address = network.address(name)
@@ -200,6 +199,7 @@ class Region:
         self.engines: dict[str, Placed] = {}
         self.engine_lines: dict[str, dict[str, Any]] = {}
         self.links: dict[str, str] = {}
+        self.sglang = RegionalServer(self.enter, self.folder, MODEL) if real else None
         self._engine_lives = 0
         self._relay: Placed | None = None
 
@@ -211,7 +211,10 @@ class Region:
         self._relay = Placed(self.origin, "relay", command, self.folder)
 
     def begin_engines(self, speed: float, kv_tokens: int) -> None:
-        """Start them; what earlier ones had cached is gone."""
+        """Start them; what earlier ones had cached is gone. The memory of SGLang has a size of its own."""
+        if self.sglang is not None:
+            self.sglang.start()
+            return
         self._engine_lives += 1
         for name, role in ENGINES.items():
             command = [sys.executable, "-m", "warmroute_backend.engine", "--role", role]
@@ -229,10 +232,14 @@ class Region:
         deadline_s = time.monotonic() + seconds(_LISTENS_WITHIN_S)
         assert self._relay is not None
         self.links = self._relay.listening(deadline_s)["urls"]
-        self.engine_lines = {name: child.listening(deadline_s) for name, child in self.engines.items()}
+        self.listening_engines()
 
     def listening_engines(self) -> None:
-        """Wait for engines that were started again."""
+        """Wait for engines that were started."""
+        if self.sglang is not None:
+            self.sglang.wait_ready(start_deadline_s())
+            self.engine_lines = {SGLANG: {"url": self.sglang.url}}
+            return
         deadline_s = time.monotonic() + seconds(_LISTENS_WITHIN_S)
         self.engine_lines = {name: child.listening(deadline_s) for name, child in self.engines.items()}
 
@@ -251,6 +258,8 @@ class Region:
 
     def kill_engines(self) -> None:
         """SIGKILL to all of them."""
+        if self.sglang is not None:
+            self.sglang.kill()
         for child in self.engines.values():
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
@@ -264,6 +273,8 @@ class Region:
 
     def working(self) -> int:
         """How many requests its engines still have."""
+        if self.sglang is not None:
+            return self.sglang.under_way()
         return sum(int(self._ask_engine(name, "/engine/finished")["running"]) for name in self.engines)
 
     def served(self) -> dict[str, list[dict[str, Any]]]:
@@ -296,7 +307,7 @@ class Region:
                 else f'[[region]]\nname = "{each}"\nurl = ""'
                 for each in regions
             ),
-            *(self._engine_table(name) for name in ENGINES),
+            *(self._engine_table(name) for name in self.engine_lines),
             f'[[model]]\nname = "{MODEL}"\ninput = "0.60"\ncached = "0.10"\noutput = "3.00"',
             *(
                 f'[[tenant]]\nname = "{name}"\nkey_sha256 = ["{_digest(self.keys[name])}"]\n'
@@ -312,6 +323,8 @@ class Region:
             proxy.stop()
         children = [*self.engines.values(), *([self._relay] if self._relay is not None else [])]
         stop_all(children, seconds(5.0))
+        if self.sglang is not None:
+            self.sglang.kill()
         self.redis.stop()
         self.origin.stop()
         if self.old:
@@ -328,8 +341,7 @@ class Region:
     def _ask_engine(self, name: str, path: str, order: dict[str, Any] | None = None) -> dict[str, Any]:
         """Asked from inside the region, since engines listen there alone."""
         url = f"{self.engine_lines[name]['url']}{path}"
-        command = [*self.enter, sys.executable, "-S", "-c", _ASKS, url, *([json.dumps(order)] if order else [])]
-        found = subprocess.run(command, check=False, capture_output=True).stdout
+        found = asked_inside(self.enter, url, json.dumps(order) if order else "")
         return cast("dict[str, Any]", json.loads(found or b"{}") or {"running": 0})
 
 
@@ -344,16 +356,23 @@ class Fleet:
         *,
         policy: str = "cost",
         checkout: Path | None = None,
+        real: bool = False,
     ) -> None:
         """`ahead_s`: by how much the clock of a region is ahead; `checkout`: of another commit, which the proxies of
-        the last region run.
+        the last region run; `real`: engines are SGLang.
         """
         self.network = network
         self.folder = folder
         self.keys = {name: new_api_key()[0] for name in (*TENANTS, "admin")}
         self.regions = {
             name: Region(
-                network, name, folder, self.keys, ahead_s.get(name, 0.0), checkout if name == REGIONS[-1] else None
+                network,
+                name,
+                folder,
+                self.keys,
+                ahead_s.get(name, 0.0),
+                checkout if name == REGIONS[-1] else None,
+                real=real,
             )
             for name in REGIONS
         }

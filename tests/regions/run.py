@@ -111,11 +111,12 @@ class Run:
         kv_tokens: int = KV_TOKENS,
         database: bool = True,
         checkout: Path | None = None,
+        real: bool = False,
     ) -> None:
         """`turns`: where nothing breaks; else as many as the faults last. `enters`: `anywhere`, `hashed`: every turn of
         an agent at the region that its number gives, or `first`: all at one region. `checkout`: of another
         commit, which the proxies of the last region run. Clocks are then equal, since an older proxy may allow for
-        nothing else.
+        nothing else. `real`: engines are SGLang, which says what it likes.
         """
         self._seed = seed
         self._folder = folder
@@ -129,7 +130,8 @@ class Run:
         self._network = Network(REGIONS)
         ahead_s = schedule.clocks_ahead_s(seed, REGIONS) if checkout is None else {}
         self._network.make()
-        self._fleet = Fleet(self._network, folder, ahead_s, policy=policy, checkout=checkout)
+        self._fleet = Fleet(self._network, folder, ahead_s, policy=policy, checkout=checkout, real=real)
+        self._real = real
         self._wire = Wire(self._network, {tenant: canary(tenant).encode() for tenant in TENANTS if TENANTS[tenant]})
         self._ended = asyncio.Condition()
         self._active: set[str] = set()
@@ -147,7 +149,7 @@ class Run:
             await self._whole("start")
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._break_things())
-                source = agents(self._seed, 10**9, REGIONS)
+                source = agents(self._seed, 10**9, REGIONS, scripted=not self._real)
                 for _ in range(AT_ONCE):
                     group.create_task(self._worker(source))
             await self._look_at_what_is_left()
