@@ -128,7 +128,8 @@ def main(arguments: Sequence[str]) -> int:
     said += [f"Versions: {versions}.", "", "### Agents' turns as they are", "", *_agents(figures), ""]
     said += [f"![CPU of an agent's turn](relay/{PLOT.name})", ""]
     for workload in (workload for workload in WORKLOADS if workload.name in AT_ONCE):
-        said += waits_table(workload, figures.rows(workload.name))
+        rows = figures.rows(workload.name)
+        said += waits_table(workload, rows) if rows else []
     if any(map(figures.rows, OTHERS)):
         said += _others(figures)
     text = _put(PAGE.read_text(), BEGIN, said, END)
