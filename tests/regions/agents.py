@@ -21,7 +21,8 @@ TENANTS: Final[dict[str, tuple[str, ...]]] = {"anywhere": (), "eastern": ("east"
 """Tenant -> the regions where it may be served; none: all."""
 
 ANSWER_TOKENS: Final = 16
-"""Of an answer that is not scripted, at most."""
+UNSCRIPTED_BYTES: Final = 49_152
+"""Of an answer that is not scripted, and of its request, at most: SGLang has a context of 16,384 tokens here."""
 
 _OF_TENANT: Final = {"anywhere": 8, "eastern": 1, "western": 1}
 _RECORDED_SHARE: Final = 0.2
@@ -72,7 +73,8 @@ def agents(seed: int, turns: int, regions: Sequence[str], *, scripted: bool = Tr
     while sent < turns:
         agent = _agent(seed, number, regions)
         if not scripted:
-            agent = replace(agent, turns=tuple(replace(turn, ask=_unscripted(turn.ask)) for turn in agent.turns))
+            turns_of_it = (replace(turn, ask=_unscripted(turn.ask)) for turn in agent.turns)
+            agent = replace(agent, turns=tuple(turn for turn in turns_of_it if len(turn.ask.body) <= UNSCRIPTED_BYTES))
         yield agent
         sent += len(agent.turns)
         number += 1

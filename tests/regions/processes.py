@@ -44,6 +44,7 @@ FAR_MS: Final = 2000.0
 _PORT: Final = 8000
 _ADMIN_PORT: Final = 9000
 _DATABASE: Final = "database"
+_ROWS_WAIT: Final = "rows cannot be sent to the database, they wait"
 _LISTENS_WITHIN_S: Final = 60.0
 _LIMITS: Final = """
 first_token_timeout_s = 20.0
@@ -164,9 +165,10 @@ class RegionalProxy:
         return {name: float(value) for name, _, value in lines}
 
     def complaints(self) -> list[str]:
-        """Errors in its logs."""
+        """Errors in its logs. That rows wait is none where the database is in another region, which may be cut off."""
         lines = [line for log in sorted(self.folder.glob("*.log")) for line in log.read_text().splitlines()]
-        return [f"{self.name}: {line}" for line in lines if " ERROR " in line or "Traceback" in line]
+        wrong = [line for line in lines if " ERROR " in line or "Traceback" in line]
+        return [f"{self.name}: {line}" for line in wrong if not (_ROWS_WAIT in line and self.region.name != REGIONS[0])]
 
 
 class Region:
