@@ -450,7 +450,7 @@ def test_a_client_that_leaves_stops_its_engine_and_has_a_row(engines: list[Engin
         picker.start()
         envoy = Envoy(tmp_path / "envoy", picker.url, [engine.url for engine in engines]).listening()
         with envoy.client(picker.keys[0]) as client:
-            body = chat("leave", max_tokens=4000, stream=True)
+            body = chat("leave", stream=True, metadata={"script": json.dumps({"output_tokens": 20_000})})
             with client.stream("POST", CHAT, json=body) as streamed:
                 next(streamed.iter_bytes())
         until(lambda: not any(engine.running() for engine in engines), "the engine has stopped")
