@@ -41,8 +41,8 @@ SMALL: Final = "m"
 SMALL_TOKENS: Final = 60_000
 
 
-class TappedFleet(LocalFleet):
-    """The fleet of `warmroute up`, with a relay in front of each engine, and one more model."""
+class TappedFleet(CopiedFleet):
+    """The fleet of `warmroute up` with deadlines that no machine reaches, a relay in front of each engine, and one more model."""
 
     def __init__(self, state_dir: Path, run_dir: Path, options: FleetOptions) -> None:
         super().__init__(state_dir, run_dir, options)
