@@ -15,7 +15,8 @@ import httpx
 
 from tests.integrations_real.pages import AIDER, LITELLM, NODE, QUIET, ROOT
 from tests.machine import seconds
-from warmroute_cli.fleet import CONTEXT_TOKENS, FleetOptions, LocalFleet
+from tests.subjects.copies import CopiedFleet
+from warmroute_cli.fleet import CONTEXT_TOKENS, FleetOptions
 from warmroute_cli.run.programs import PROGRAMS
 from warmroute_cli.state import admin_key
 from warmroute_proxy.server.ledger.ledger import read_rows
@@ -42,7 +43,7 @@ SMALL_TOKENS: Final = 60_000
 
 
 class TappedFleet(CopiedFleet):
-    """The fleet of `warmroute up` with deadlines that no machine reaches, a relay in front of each engine, and one more model."""
+    """The fleet of `warmroute up`, with a relay of this process in front of each engine, and one more model."""
 
     def __init__(self, state_dir: Path, run_dir: Path, options: FleetOptions) -> None:
         super().__init__(state_dir, run_dir, options)

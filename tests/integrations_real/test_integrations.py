@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.copies import CopiedFleet
 from warmroute_cli.fleet import FleetOptions, LocalFleet
 
 from .pages import (
@@ -45,7 +46,7 @@ def installed() -> None:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     folder = tmp_path_factory.mktemp("fleet")
-    with LocalFleet(folder, folder / "up", FleetOptions(speed=50)) as made:
+    with CopiedFleet(folder, folder / "up", FleetOptions(speed=50)) as made:
         yield made
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.copies import CopiedFleet
 from warmroute_cli.fleet import FleetOptions, LocalFleet
 
 from .pages import NODE
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.timeout(seconds(100))
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     assert NODE.exists(), f"{NODE.name} is not there: run scripts/integrations install"
     folder = tmp_path_factory.mktemp("fleet")
-    with LocalFleet(folder, folder / "up", FleetOptions(speed=50)) as made:
+    with CopiedFleet(folder, folder / "up", FleetOptions(speed=50)) as made:
         yield made
 
 

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.copies import CopiedFleet
 from warmroute_cli.fleet import PAGE_SIZE, FleetOptions, LocalFleet
 
 from .pages import NODE, QUIET, ROOT
@@ -117,7 +118,7 @@ def turns(fleet: LocalFleet) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFleet]:
     folder = tmp_path_factory.mktemp("fleet")
-    with LocalFleet(folder, folder / "up", FleetOptions(speed=20, obey_prompts=True)) as made:
+    with CopiedFleet(folder, folder / "up", FleetOptions(speed=20, obey_prompts=True)) as made:
         yield made
 
 
@@ -152,7 +153,7 @@ class Driven:
 def driven(tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Driven:
     """A turn with a tool and two sub-agents, a compaction, an edit of AGENTS.md; at last proxies die."""
     folder = tmp_path_factory.mktemp("driven")
-    with LocalFleet(folder, folder / "up", FleetOptions(speed=5, obey_prompts=True)) as fleet:
+    with CopiedFleet(folder, folder / "up", FleetOptions(speed=5, obey_prompts=True)) as fleet:
         project = Project(folder / "project", fleet, tarball, {"freezeDate": True}, {"prune": True})
         with project.terminal() as terminal:
             terminal.enter(PROMPT)
