@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.processes import files_in
 from warmroute.contract import receipt as receipts
 from warmroute_backend.engine.model.prompt import render
 from warmroute_cli.fleet import CONTEXT_TOKENS
@@ -133,10 +134,10 @@ def test_no_file_of_the_users_was_touched(played: Played, stage: Stage) -> None:
 
 
 def test_no_log_has_a_prompt_or_a_key(played: Played, stage: Stage) -> None:
-    files = [path for path in stage.fleet.run_dir.rglob("*") if path.is_file()]
-    kept = [path for path in (stage.project(played.name).parent / "kept").rglob("*") if path.is_file()]
-    assert not [path for path in files if CANARY.encode() in path.read_bytes()]
-    assert not [path for path in (*files, *kept) if stage.fleet.api_key.encode() in path.read_bytes()]
+    files = list(files_in(stage.fleet.run_dir))
+    kept = files_in(stage.project(played.name).parent / "kept")
+    assert not [path for path, data in files if CANARY.encode() in data]
+    assert not [path for path, data in (*files, *kept) if stage.fleet.api_key.encode() in data]
     assert not [done for _, done, _ in played.starts if stage.fleet.api_key in done.stdout + done.stderr]
 
 

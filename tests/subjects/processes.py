@@ -34,12 +34,24 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S
     """
     timeout_s = seconds(timeout_s)
     begun = now = time.monotonic()
-    while now < begun + timeout_s:
+    while True:
         if found := condition():
             return found
+        if now >= begun + timeout_s:  # so it was looked for behind the limit, too
+            raise AssertionError(f"not within {timeout_s:.1f} s: {what}")
         time.sleep(min(0.05, 0.01 + (now - begun) / 20))
         now = time.monotonic()
-    raise AssertionError(f"not within {timeout_s:.1f} s: {what}")
+
+
+def files_in(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Each file below a folder and what is in it; not those that a process removes meanwhile."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                continue
+            yield path, data
 
 
 class EngineProcess:
@@ -63,7 +75,7 @@ class EngineProcess:
 
     def log(self) -> dict[str, Any]:
         """The engine's own account: how many requests run, and which have finished."""
-        with urllib.request.urlopen(f"{self.url}/engine/finished", timeout=seconds(5)) as response:
+        with urllib.request.urlopen(f"{self.url}/engine/finished", timeout=seconds(20)) as response:
             found: dict[str, Any] = json.load(response)
         return found
 
@@ -205,7 +217,7 @@ class ProxyProcess:
             found = read_rows(self.state_dir / "ledger.sqlite")
             return found if expected is None or len(found) >= expected else []
 
-        rows: list[dict[str, Any]] = until(read, f"{expected} rows", 5.0) if expected else read()
+        rows: list[dict[str, Any]] = until(read, f"{expected} rows") if expected else read()
         return rows
 
     def row(self, receipt_id: str) -> dict[str, Any]:
@@ -231,12 +243,8 @@ class ProxyProcess:
             }
 
     def written(self) -> str:
-        """Everything that the proxy has written anywhere."""
-        return "".join(
-            path.read_bytes().decode("latin-1")
-            for path in self.folder.rglob("*")
-            if path.is_file() and path != self.config
-        )
+        """Everything that the proxy has written anywhere, but for files that go while they are read."""
+        return b"".join(text for path, text in files_in(self.folder) if path != self.config).decode("latin-1")
 
     def _render(self, port: int) -> str:
         import hashlib
