@@ -1,13 +1,15 @@
 """warmroute with small limits: the same program, whose bounded maps fill up in seconds.
 
 At their real sizes they fill for hours, and a leak hides behind them. A limit that is no longer where this looks for it
-is an error, so that this file follows the code. Started as a process: `python small_limits.py proxy --config FILE`.
+is an error, so that this file follows the code. Its deadlines are far away: engines are in the process of the load.
+Started as a process: `python small_limits.py proxy --config FILE`.
 """
 
 import sys
 from types import ModuleType
 from typing import Any
 
+from tests.subjects import patience
 from warmroute_cli.main import main
 from warmroute_proxy.core.cache import affinity, index, occupancy
 from warmroute_proxy.core.placement import histories
@@ -45,4 +47,5 @@ if __name__ == "__main__":
     _lower_defaults(occupancy.Occupancy.__init__, 250)
     _lower_defaults(known_body.KnownBodies.__init__, 1_048_576, 16_384, 1_048_576)
     _lower_defaults(histories.Histories.__init__, 500)
+    patience.wait()
     sys.exit(main())

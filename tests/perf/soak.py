@@ -36,6 +36,7 @@ MAX_MORE_FILES: Final = 10  # by their trend over what counts, and after the las
 REQUESTS_A_MINUTE: Final = 20_000  # what one machine does that has two cores and nothing else to do
 MAX_WARM_UP: Final = 40_000  # requests; a third of all, at most: caches fill, and the heap finds its size
 MAX_STRETCH: Final = 10  # times as long as asked for; then the machine is too slow
+LEAST_LIMIT_S: Final = 60.0  # of a run that is short: it may meet a time in which a machine does little
 SETTLE_S: Final = 20.0  # after the last request, for files to be closed: idle connections to engines are after 3 s
 
 _PLAN: Final = Plan(chunks=20, interval_ms=10)
@@ -81,7 +82,7 @@ SORTS: Final = [
 
 def _small_limits(place: Place, fleet: Fleet) -> Start:
     config = write_config(place, fleet, False, _LIMITS.format(keyed_replay_s=seconds(_KEYED_REPLAY_S)))
-    path = ":".join(str(part) for part in (ROOT / "sdk", ROOT / "proxy", ROOT / "backend"))
+    path = ":".join(str(part) for part in (ROOT, ROOT / "sdk", ROOT / "proxy", ROOT / "backend"))
     script = str(Path(__file__).with_name("small_limits.py"))
     return Start([sys.executable, script, "proxy", "--config", str(config)], {"PYTHONPATH": path})
 
@@ -222,7 +223,7 @@ def soak(folder: Path, minutes: float, seed: int) -> Result:
 
 
 def _watch(bench: Bench, running: Running, minutes: float, seed: int) -> Result:
-    wanted, longest_s = minutes * REQUESTS_A_MINUTE, minutes * 60 * MAX_STRETCH
+    wanted, longest_s = minutes * REQUESTS_A_MINUTE, max(minutes * 60 * MAX_STRETCH, seconds(LEAST_LIMIT_S))
     pid, began_s, load_s = running.process.pid, time.monotonic(), time.process_time()
     traffic = Traffic(bench, running.port, seed)
     samples: list[Sample] = []

@@ -15,6 +15,7 @@ from tests.perf import instructions, peers, table
 from tests.perf.__main__ import Run, chosen, machine, report
 from tests.perf.bench import Bench, NotReady, Sample
 from tests.perf.engines import STREAM_HEAD, Plan
+from tests.perf.patient import patient
 from tests.perf.proxies import ALL, OURS, OURS_PD, ROOT, Fleet, Place, Proxy, Running, Start
 from tests.perf.soak import MAX_BYTES_A_REQUEST, SORTS, Result, soak
 from tests.perf.workloads import Workload, named
@@ -40,18 +41,6 @@ def bench() -> Iterator[Bench]:
     made = Bench()
     yield made
     made.close()
-
-
-def patient(proxy: Proxy) -> Proxy:
-    """The same with deadlines that no machine reaches: the engines are in the process of the load, which is busy."""
-
-    def start(place: Place, fleet: Fleet) -> Start:
-        made = proxy.start(place, fleet)
-        python, _, _, *arguments = made.command
-        variables = {**made.variables, "PYTHONPATH": f"{ROOT}:{made.variables['PYTHONPATH']}"}
-        return Start([python, "-m", "tests.subjects.patient", *arguments], variables)
-
-    return replace(proxy, start=start)
 
 
 @pytest.fixture(scope="module", params=[OURS, OURS_PD], ids=["aggregated", "pd"])
@@ -119,7 +108,7 @@ def test_a_proxy_that_does_not_start_is_a_line_of_the_report(tmp_path: Path) -> 
     workload = small("w1")
     run = Run(tmp_path, None, {}, {"smg": "is not installed"})
     try:
-        run.workload(workload, [OURS, broken], rounds=1)
+        run.workload(workload, [patient(OURS), broken], rounds=1)
     finally:
         run.end()
     text = "\n".join(report(run, [workload], machine(), {"warmroute": "1"}))

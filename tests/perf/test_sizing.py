@@ -3,9 +3,14 @@
 import pytest
 
 from tests.perf import sizing
+from tests.perf.patient import patient
 
 
-def test_a_proxy_of_two_processes_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_proxy_of_two_processes_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = sizing.proxy_of
+    monkeypatch.setattr(sizing, "proxy_of", lambda *words, **named: patient(impatient(*words, **named)))
     assert sizing.main(["--processes", "2", "--workloads", "w1"], "here") == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head == "here"
