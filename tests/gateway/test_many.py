@@ -196,7 +196,7 @@ def test_a_picker_that_is_told_to_end_serves_what_is_open_and_takes_nothing_new(
         gate.wait(seconds(30))
         answers(handler)
 
-    with scene(tmp_path, engines=1) as it:
+    with scene(tmp_path, engines=1, limits="shutdown_grace_s = 900") as it:
         it.engines[0].script = slow
         given: list[Any] = []
         running = threading.Thread(target=lambda: given.append(it.post(chat("open", stream=True))))
@@ -204,7 +204,7 @@ def test_a_picker_that_is_told_to_end_serves_what_is_open_and_takes_nothing_new(
         until(lambda: it.engines[0].bodies, "the request runs")
         assert it.picker.child is not None
         os.kill(it.picker.child.pid, signal.SIGTERM)
-        until(lambda: it.picker.health("readiness") == 2, "it is not ready", 5)
+        until(lambda: it.picker.health("readiness") == 2, "it is not ready")
         direct = head(CHAT, it.picker.keys[0])
         with grpc.insecure_channel(it.picker.address) as channel, Conversation(channel) as stream:
             stream.send(direct, body(json.dumps(chat("new")).encode()))

@@ -6,13 +6,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.gateway.test_protocol import CHAT, Change, Scene, answers, off, scene
 from tests.machine import seconds
 from tests.subjects.gateway import fails_open
+from tests.subjects.ports import free_port
 from tests.subjects.processes import chat, until
 from tests.subjects.scripted import ROLE, Handler, delta
 
@@ -73,7 +73,8 @@ def streams(gate: threading.Event, cut: list[str]) -> Callable[[Handler], None]:
 def test_each_request_under_way_ends_at_once_and_is_charged_nothing(tmp_path: Path, change: Change | None) -> None:
     gate, cut = threading.Event(), list[str]()
     whole, stream = json.dumps(chat("a")).encode(), json.dumps(chat("b", stream=True), separators=(",", ":")).encode()
-    with scene(tmp_path, change, engines=1, of_engine="max_running = 2") as it, contextlib.ExitStack() as stack:
+    port, of_engine = free_port(), "max_running = 2"
+    with scene(tmp_path, change, engines=1, of_engine=of_engine, port=port) as it, contextlib.ExitStack() as stack:
         engine = it.engines[0]
         engine.script = streams(gate, cut)
         streaming = stack.enter_context(sent(it, stream))
@@ -94,7 +95,7 @@ def test_each_request_under_way_ends_at_once_and_is_charged_nothing(tmp_path: Pa
         until(lambda: sorted(cut) == ["stream", "whole"], "the engine is told to stop")
         assert len(engine.bodies) == 2  # what waited, or was not here yet, has not gone past the picker
         engine.script = answers
-        it.picker.start(urlsplit(it.picker.url).port or 0)
+        it.picker.start(port)
         rows = it.picker.rows(2)
         assert [(row["outcome"], row["price_nanousd"]) for row in rows] == [("interrupted", 0)] * 2
         until(lambda: "x-warmroute-receipt" in it.post(chat("c")).headers, "Envoy asks the picker again")

@@ -63,15 +63,17 @@ def scene(
     engines: int = 2,
     of_engine: str | Sequence[str] = "",
     make: type[Picker] = Picker,
+    port: int = 0,
     **of_picker: Any,
 ) -> Iterator[Scene]:
+    """`port`: of the picker, where it is started again at the same one; 0: the system assigns it."""
     scripted = [ScriptedEngine(f"s{number}", answers) for number in range(engines)]
     lines = [of_engine] * engines if isinstance(of_engine, str) else of_engine
     tables = [f"{engine.toml()}\n{more}" for engine, more in zip(scripted, lines, strict=True)]
     picker = make(folder / "p", tables, **of_picker)
     envoy: Envoy | None = None
     try:
-        picker.start()
+        picker.start(port)
         envoy = Envoy(folder / "envoy", picker.url, [engine.url for engine in scripted], change)
         yield Scene(envoy.listening(), picker, scripted)
     finally:
@@ -430,7 +432,7 @@ def test_a_client_that_leaves_takes_its_answer_along_and_a_retry_with_its_key_is
         second = threading.Thread(target=lambda: joined.append(it.post(chat("i"), **key)))
         second.start()
         with it.picker.admin() as admin:
-            until(lambda: "warmroute_joins_total 1" in admin.get("/metrics").text, "another joins", 5)
+            until(lambda: "warmroute_joins_total 1" in admin.get("/metrics").text, "another joins")
         first.close()
         second.join(seconds(20))
         assert (joined[0].status_code, joined[0].json()["error"]["code"]) == (503, "overloaded")

@@ -48,7 +48,7 @@ class SecurePicker(Picker):
         with self.channel(shown) as channel:
             ask = channel.unary_unary("/grpc.health.v1.Health/Check")
             try:
-                return bool(ask(b"", timeout=seconds(5)))
+                return bool(ask(b"", timeout=seconds(20)))
             except grpc.RpcError as error:
                 assert error.code() is grpc.StatusCode.UNAVAILABLE, error
                 return False
@@ -56,7 +56,7 @@ class SecurePicker(Picker):
     def shown(self) -> str:
         """The certificate that new connections get."""
         host, _, port = self.address.partition(":")
-        return ssl.get_server_certificate((host, int(port)), timeout=seconds(5))
+        return ssl.get_server_certificate((host, int(port)), timeout=seconds(20))
 
     def hang_up(self, says: str = "the TLS certificate was read again") -> None:
         """Have the files read again, until each of its processes has said so."""
@@ -94,7 +94,7 @@ def same(one: str, file: Path) -> bool:
 def test_envoy_asks_over_tls_also_after_the_certificate_was_replaced(it: Scene, tmp_path: Path) -> None:
     of = picker(it)
     assert of.url.startswith("grpcs://")
-    until(lambda: "x-warmroute-receipt" in it.post(chat("a")).headers, "Envoy has found the picker healthy", 8)
+    until(lambda: "x-warmroute-receipt" in it.post(chat("a")).headers, "Envoy has found the picker healthy")
     before = of.shown()
     of.file("picker.key").write_bytes(of.file("other.key").read_bytes())
     of.hang_up("certificate stays as it was: ")
@@ -111,7 +111,7 @@ def test_envoy_asks_over_tls_also_after_the_certificate_was_replaced(it: Scene, 
 def test_only_gateways_with_a_certificate_of_the_authority_are_taken(it: Scene, tmp_path: Path) -> None:
     of = picker(it)
 
-    until(lambda: "x-warmroute-receipt" in it.post(chat("a")).headers, "Envoy has found the picker healthy", 8)
+    until(lambda: "x-warmroute-receipt" in it.post(chat("a")).headers, "Envoy has found the picker healthy")
     with contextlib.closing(Also(it, tls(tmp_path, "other"))) as envoy, envoy.client(of.keys[0]) as client:
         until(lambda: envoy.stat("cluster.warmroute.health_check.failure"), "its health checks fail")
         assert client.post("/v1/chat/completions", json=chat("b")).status_code == 500
