@@ -25,6 +25,7 @@ from warmroute._guard import Guard
 from warmroute._observer import Observer
 from warmroute._turns import Turn
 
+_FRAMES: Final = 30  # of a call stack, more than the SDK needs
 TURNS: Final = 30
 ROUNDS: Final = 5
 SIZES: Final = ((100_000, 50), (1_000_000, 200))
@@ -133,19 +134,22 @@ def costs_us(size: int, messages: int, *, named: bool, parsed: bool, mode: str =
 
 
 def memory_share(size: int, messages: int, *, parsed: bool) -> float:
-    """Memory that the guard holds after a session, over the bytes of its conversation."""
+    """Memory that the guard holds after a session, over the bytes of its conversation.
+
+    It is what was asked for here and below, since other threads of this process ask for memory, too.
+    """
     books, sent = Books(Guard()), conversation(size, messages)
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.start(_FRAMES)
     for turn_number in range(TURNS):
         sent = [*sent, {"role": "user", "content": f"go on {turn_number}"}]
         body: dict[str, Any] = {"model": "m", "tools": TOOLS, "messages": [dict(message) for message in sent]}
         body = json.loads(json.dumps(body)) if parsed else body
         books.check(Turn(session="s", streamed=False, lineage="s"), body)
     del body
-    held = tracemalloc.get_traced_memory()[0] - before
+    below = tracemalloc.Filter(True, __file__, all_frames=True)
+    traces = tracemalloc.take_snapshot().filter_traces([below]).traces
     tracemalloc.stop()
-    return held / len(json.dumps(sent))
+    return sum(each.size for each in traces) / len(json.dumps(sent))
 
 
 def import_ms() -> float:
