@@ -140,6 +140,7 @@ def test_what_only_a_region_that_is_down_holds_is_elsewhere(regions: Regions) ->
     assert "cold" not in receipt["loss"]
 
 
+@pytest.mark.real_deadlines("peers")
 def test_a_home_that_hangs_is_replaced_by_serving_here(regions: Regions) -> None:
     """Frozen with a turn under way: what it computed in vain is not charged, and the two rows have ids of their own."""
     ask(regions.west, 1)
