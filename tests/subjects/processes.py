@@ -178,7 +178,7 @@ class ProxyProcess:
 
     def stop(self) -> None:
         if self.child is not None:
-            stop_all([self.child], seconds(5.0))
+            stop_all([self.child], seconds(15.0))  # so that none is killed before it has written all that it has to
 
     @property
     def url(self) -> str:

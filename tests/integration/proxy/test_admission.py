@@ -19,6 +19,7 @@ import pytest
 
 import warmroute
 from tests.machine import configured, seconds
+from tests.subjects.ports import free_port
 from tests.subjects.processes import ProxyProcess, answer, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta, whole
 
@@ -104,7 +105,7 @@ def scene(folder: Path, running: int = 1, *, region: str = "east", **of_proxy: A
     proxy = ProxyProcess(folder / "p", [table], region=region, **of_proxy)
     found = Scene(proxy, engine, gate)
     try:
-        proxy.start()
+        proxy.start(free_port())  # which it has again when it is started again
         yield found
     finally:
         gate.open_for_all()
@@ -235,7 +236,7 @@ def test_who_waits_when_the_proxy_shuts_down_is_sent_elsewhere(tmp_path: Path) -
 
 
 def test_a_thousand_that_wait_are_all_served(tmp_path: Path) -> None:
-    with scene(tmp_path, running=16) as it:
+    with scene(tmp_path, running=16, limits="queue_timeout_s = 3600") as it:
         sockets = [it.send(f"t{number}", tenant=number % 2) for number in range(1016)]
         it.waiting(1000)
         it.gate.open_for_all()
@@ -270,15 +271,15 @@ def worker(it: Scene) -> dict[str, Any]:
 
 
 def test_a_tenants_minute_is_shown_and_held(tmp_path: Path) -> None:
-    with scene(tmp_path, running=100, second="requests_per_minute = 2\ntokens_per_minute = 5000") as it:
+    with scene(tmp_path, running=100, second="requests_per_minute = 2\ntokens_per_minute = 1200") as it:
         it.gate.open_for_all()
         answers = [answer(it.send("a", tenant=1)) for _ in range(3)]
         assert [status for status, _, _ in answers] == [200, 200, 429]
         for _, headers, _ in answers:
             assert headers["x-ratelimit-limit-requests"] == "2"
-            assert headers["x-ratelimit-limit-tokens"] == "5000"
+            assert headers["x-ratelimit-limit-tokens"] == "1200"
             assert re.fullmatch(r"(\d+m)?[\d.]+s|\d+ms", headers["x-ratelimit-reset-requests"])
-            assert 0 < int(headers["x-ratelimit-remaining-tokens"]) < 5000
+            assert 0 < int(headers["x-ratelimit-remaining-tokens"]) < 1200
         assert answers[1][1]["x-ratelimit-remaining-requests"] == "0"
         assert 1 <= int(answers[2][1]["retry-after"]) <= 30
         assert "2 requests a minute" in json.loads(answers[2][2])["error"]["message"]
@@ -359,11 +360,11 @@ def test_openais_client_comes_back_when_it_was_told(tmp_path: Path, client: type
         it.runs(1)
 
         def make_room() -> None:
-            until(lambda: it.metric('warmroute_refused_total{reason="queue_full"}') == 1, "refused once")
+            until(lambda: it.metric('warmroute_refused_total{reason="queue_full"}') >= 1, "it is refused")
             it.gate.open_for_all()
 
         threading.Thread(target=make_room).start()
-        with client(api_key=it.proxy.keys[0], base_url=it.proxy.base_url, max_retries=2) as asks:
+        with client(api_key=it.proxy.keys[0], base_url=it.proxy.base_url, max_retries=20) as asks:
             body = chat("comes back")
             found = asks.chat.completions.create(model=body["model"], messages=body["messages"])
             assert found.choices[0].message.content == "hi"

@@ -10,11 +10,19 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.machine import seconds
 from tests.subjects.http_server import QuietServer
 from tests.subjects.processes import ProxyProcess
+from warmroute_cli.conform import answers
 from warmroute_cli.main import main
 
 Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that is slow to settle what its client has left is no wrong one."""
+    monkeypatch.setattr(answers, "SETTLED_WITHIN_S", seconds(20))
 
 
 @pytest.fixture(scope="module")

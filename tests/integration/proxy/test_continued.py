@@ -67,15 +67,31 @@ def check_one_answer(stream: Stream) -> dict[str, Any]:
 
 
 def busy(fleet: Fleet) -> str:
-    """An engine that generates."""
+    """An engine that answers, as the proxy sees it."""
     names = [name for name, engine in fleet.engines.items() if engine.role != "prefill" and engine.child.running()]
-    found: str = until(lambda: max((fleet.engines[name].running(), name) for name in names)[1], "an engine works")
-    return found
+
+    def answering() -> str:
+        with fleet.proxy.admin() as admin:
+            workers = admin.get("/admin/workers").json()["workers"]
+        running, name = max((int(workers[name]["running"]), name) for name in names)
+        return name if running else ""
+
+    return str(until(answering, "an engine answers"))
+
+
+def slowly(fleet: Fleet, end: str) -> None:
+    """Have the answer to the prompt with this end come slowly, so that it has not ended when its engine is killed. The
+    rest, for which another engine is sent a longer prompt, comes as always.
+    """
+    for engine in fleet.engines.values():
+        if engine.role != "prefill":
+            order = {"fault": "drip", "delay_s": 0.3, "containing": end}
+            httpx.post(f"{engine.url}/engine/faults", json=order).raise_for_status()
 
 
 @both
 def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Fleet) -> None:
-    bodies = [chat(f"stream {n}", **USAGE, **script(output_tokens=150)) for n in range(8)]
+    bodies = [chat(f"stream {n}", **USAGE, **script(output_tokens=300)) for n in range(8)]
     streams = [Stream(fleet.proxy, body) for body in bodies]
     for stream in streams:
         assert stream.first.wait(seconds(20))
@@ -115,6 +131,7 @@ def told_of_the_failure(fleet: Fleet, stream: Stream) -> dict[str, Any]:
 @pairs
 def test_a_tool_call_that_has_begun_is_not_continued(fleet: Fleet) -> None:
     calls = [{"name": "write", "arguments": {"text": "word " * 200}}]
+    slowly(fleet, 'call 0"}]')
     stream = Stream(fleet.proxy, chat("call", **USAGE, **script(text="I write.", tool_calls=calls)))
     until(lambda: stream.text.count('"arguments"') > 3, "the call has begun")
     fleet.kill(busy(fleet))
@@ -126,6 +143,7 @@ def test_a_tool_call_that_has_begun_is_not_continued(fleet: Fleet) -> None:
 def test_a_tool_call_behind_the_break_comes_whole(fleet: Fleet) -> None:
     calls = [{"name": "write", "arguments": {"text": "word " * 10}}]
     body = chat("call", **USAGE, **script(text="I shall write it. " * 30, tool_calls=calls))
+    slowly(fleet, 'call 0"}]')
     stream = Stream(fleet.proxy, body)
     until(lambda: stream.text.count('"content"') > 3, "the text has begun")
     fleet.kill(busy(fleet))
@@ -143,6 +161,7 @@ def test_a_tool_call_behind_the_break_comes_whole(fleet: Fleet) -> None:
 @trio
 def test_reasoning_is_not_continued(fleet: Fleet) -> None:
     body = chat("why", **USAGE, **script(output_tokens=120), chat_template_kwargs={"enable_thinking": True})
+    slowly(fleet, 'why 0"}]')
     stream = Stream(fleet.proxy, body)
     until(lambda: stream.text.count('"reasoning_content"') > 3, "it thinks")
     fleet.kill(busy(fleet))
@@ -164,6 +183,7 @@ def test_a_second_death_is_told(fleet: Fleet) -> None:
 @trio
 def test_a_completion_goes_on_within_its_limit(fleet: Fleet) -> None:
     body = {"model": "kimi-k2.5", "prompt": "Once upon a time " * 40, "max_tokens": 90, "ignore_eos": True, **USAGE}
+    slowly(fleet, 'upon a time "')
     stream = Stream(fleet.proxy, body, "/v1/completions")
     until(lambda: stream.text.count('"text"') > 3, "it has begun")
     fleet.kill(busy(fleet))
@@ -183,7 +203,7 @@ def test_a_completion_goes_on_within_its_limit(fleet: Fleet) -> None:
 @pytest.mark.real_deadlines("probing", "deadlines")
 def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Fleet) -> None:
     """`idle_timeout_s` is 120 s here; the probes know after some seconds."""
-    stream = Stream(fleet.proxy, chat("frozen", **USAGE, **script(output_tokens=100)))
+    stream = Stream(fleet.proxy, chat("frozen", **USAGE, **script(output_tokens=300)))
     until(lambda: stream.text.count('"content"') > 3, "it has begun")
     frozen = fleet.engines[busy(fleet)]
     os.kill(frozen.child.pid, signal.SIGSTOP)
@@ -201,6 +221,7 @@ def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Fleet)
 def test_the_sdk_reads_one_answer_and_counts_it(fleet: Fleet) -> None:
     client = OpenAI(base_url=fleet.proxy.base_url, api_key=fleet.proxy.keys[0], max_retries=0)
     body = chat("sdk", **script(output_tokens=120))
+    slowly(fleet, 'sdk 0"}]')
     text = ""
     for number, chunk in enumerate(client.chat.completions.create(**body, stream=True)):
         text += chunk.choices[0].delta.content or ""

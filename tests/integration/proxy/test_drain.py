@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
@@ -22,7 +23,10 @@ class Fleet:
     """Two aggregated engines behind a proxy."""
 
     def __init__(self, folder: Path) -> None:
-        self.engines = {f"e{n}": EngineProcess(folder, f"e{n}", "aggregated", speed=2.0) for n in range(2)}
+        self.engines = {
+            f"e{n}": EngineProcess(folder, f"e{n}", "aggregated", "--port", str(free_port()), speed=2.0)
+            for n in range(2)
+        }
         tables = [engine.listening().toml("east") for engine in self.engines.values()]
         self.proxy = ProxyProcess(folder / "p", tables).start()
         self.admin = self.proxy.admin()

@@ -130,8 +130,8 @@ def test_a_decode_engine_dies_under_ten_streams(pairs: Fleet) -> None:
     failed = [stream for stream in streams if not stream.completed]
     assert failed
     assert all(stream.failed_clearly for stream in failed)
-    assert all(stream.ended_s - killed_s < seconds(5) for stream in failed)
-    until(pairs.idle, "no engine works for anybody", 5.0)
+    assert all(stream.ended_s - killed_s < seconds(15) for stream in failed)
+    until(pairs.idle, "no engine works for anybody")
 
     rows = {row["id"]: row for row in pairs.proxy.rows(expected=10)}
     assert len(rows) == 10
@@ -163,7 +163,7 @@ def test_a_prefill_engine_dies_while_it_computes(tmp_path: Path) -> None:
         assert all(
             contract_receipt.check(answer.json()["usage"]) == [] for answer in results if answer.status_code == 200
         )
-        until(fleet.idle, "no decode engine waits for the dead prefill", 5.0)
+        until(fleet.idle, "no decode engine waits for the dead prefill")
         rows = fleet.proxy.rows(expected=6)
         retried = [row for row in rows if len(json.loads(row["rids"])) > 1]
         assert retried
@@ -202,14 +202,14 @@ def test_a_client_leaves(pairs: Fleet, moment: str) -> None:
 
 def test_the_proxy_is_killed_and_every_answer_that_ended_has_its_row(pairs: Fleet) -> None:
     streams = [Stream(pairs.proxy, chat(f"short {n}", stream=True, max_tokens=5)) for n in range(8)]
-    long = [Stream(pairs.proxy, chat(f"long {n}", stream=True, **LONG)) for n in range(4)]
+    long = [Stream(pairs.proxy, chat(f"long {n}", stream=True, **ENDLESS)) for n in range(4)]
     for stream in (*streams, *long):
         assert stream.first.wait(seconds(20))
     until(lambda: sum(stream.completed for stream in streams) >= 4, "some answers have ended")
     pairs.proxy.kill()
     for stream in (*streams, *long):
         stream.join(seconds(20))
-    until(pairs.idle, "the engines notice", 5.0)
+    until(pairs.idle, "the engines notice")
     pairs.proxy.start()
     rows = {row["id"]: row for row in pairs.proxy.rows(expected=12)}
     assert len(rows) == 12

@@ -413,7 +413,7 @@ async def test_a_client_that_leaves_is_noticed_at_once(server: Server, leave: st
         client.writer.transport.abort()
     else:
         client.writer.close()
-    await asyncio.wait_for(server.endpoint.gone.wait(), seconds(2))
+    await asyncio.wait_for(server.endpoint.gone.wait(), seconds(10))
     server.endpoint.held[0].respond(200, [], b"too late")  # must not fail
 
 

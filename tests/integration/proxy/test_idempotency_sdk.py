@@ -126,9 +126,10 @@ def test_the_connection_breaks_while_the_answer_is_computed(fleet: Fleet) -> Non
     with warmroute.OpenAI(base_url=cutter.base_url, api_key=fleet.proxy.keys[0], max_retries=1) as client:
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.append(client.chat.completions.create(**turn("computed"))))
-        thread.start()
-        until(fleet.running, "it is computed")
-        cutter.cut()
+        with fleet.engines["d0"].held():  # else it might have ended by then
+            thread.start()
+            until(fleet.turns_live, "it is computed")
+            cutter.cut()
         thread.join(seconds(DEADLINE_S))
     cutter.close()
     assert cutter.connections == 2

@@ -288,7 +288,7 @@ class TestAnEngine:
             proxy.stop()
 
     def test_is_traced_with_the_headers_that_their_file_has_now(self, scripted: ScriptedEngine, tmp_path: Path) -> None:
-        guarded, file = OtlpReceiver(), tmp_path / "headers"
+        guarded, file, draft = OtlpReceiver(), tmp_path / "headers", tmp_path / "headers.draft"
         file.write_text("authorization: Bearer first\n")
         proxy = ProxyProcess(
             tmp_path / "p", [scripted.toml()], extra="watch_config = true",
@@ -303,7 +303,8 @@ class TestAnEngine:
                     return bool(guarded.headers) and guarded.headers[-1]["authorization"] == f"Bearer {key}"
 
                 until(sent, f"a batch with the {key} key")
-                file.write_text("no headers" if key == "second" else "authorization: Bearer second\n")
+                draft.write_text("no headers" if key == "second" else "authorization: Bearer second\n")
+                draft.replace(file)  # in one step: an empty file has no headers either
             assert {each["authorization"] for each in guarded.headers} == {"Bearer first", "Bearer second"}
         finally:
             proxy.stop()

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from tests.machine import seconds
+from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from tests.subjects.websockets import Socket
 from warmroute.contract import receipt as contract_receipt
@@ -128,7 +129,7 @@ def test_prefill_and_decode_serve_a_turn_together(client: httpx.Client, engines:
     with ThreadPoolExecutor(8) as pool:
         roles = set(pool.map(ask, range(16)))
     assert roles == {("prefill", "decode"), ("aggregated",)}
-    assert all(engine.running() == 0 for engine in engines)
+    until(lambda: all(engine.running() == 0 for engine in engines), "nothing is left on any engine")
 
 
 def test_prefill_and_decode_serve_the_turns_of_a_websocket(tmp_path: Path) -> None:
@@ -257,9 +258,10 @@ def test_every_finished_request_of_the_engines_has_one_row(
 
 
 def test_a_session_is_not_cold_after_its_engines_or_its_proxy_have_restarted(tmp_path: Path) -> None:
-    engine = EngineProcess(tmp_path, "r0", "aggregated").listening()
+    port = str(free_port())
+    engine = EngineProcess(tmp_path, "r0", "aggregated", "--port", port).listening()
     proxy = ProxyProcess(tmp_path / "p", [engine.toml("east")]).start()
-    port, body = engine.url.rpartition(":")[2], partial(chat, "restarts " * 300)
+    body = partial(chat, "restarts " * 300)
     headers = {"x-session-affinity": "restarted"}
 
     def restarted() -> EngineProcess:

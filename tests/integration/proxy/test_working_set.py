@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,8 @@ def test_a_stream_that_waits_goes_to_another_region_until_its_head_is_sent(tmp_p
     with scene(tmp_path, region="west") as west:
         west.engine.script = counted(west.gate)
         west.gate.open_for_all()
-        with scene(tmp_path, peer=("west", west.proxy.url), keys=west.proxy.keys) as it:
+        of_east: dict[str, Any] = {"peer": ("west", west.proxy.url), "keys": west.proxy.keys}
+        with scene(tmp_path, limits="head_hold_s = 3600\nworking_set_wait_s = 3600", **of_east) as it:
             small_pool(it)
             it.proxy.sees("west")
             it.send(long_text("first"))

@@ -16,6 +16,9 @@ from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 from warmroute_proxy.server.regions.versions import misunderstood, spoken_by, stranger
 
+ANSWER_S: float = 2.0
+"""A region that answers a probe later than this gets no new work."""
+
 PROBE_EVERY_S: Final = 1.0
 PROBE_UNKNOWN_EVERY_S: Final = 0.2
 STARTS_S: Final = 10.0
@@ -80,7 +83,7 @@ class Peers:
     async def probe(self, region: str, router: Router) -> None:
         """Ask one."""
         began_s = self._clock()
-        status, body = await get(self.upstreams[region], "/ready")
+        status, body = await get(self.upstreams[region], "/ready", timeout_s=ANSWER_S)
         if status == OWN_FAULT:
             return
         found = json_object(body) or {}
