@@ -17,7 +17,6 @@ import httpx
 import pytest
 
 from tests.machine import configured, seconds
-from tests.subjects.ports import free_port
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.full
 PAGE = Path(__file__).parents[3] / "docs/reference/failures.md"
 BEGIN, END = "<!-- made by tests/integration/proxy/test_engine_faults.py -->\n", "<!-- end -->\n"
 COUNTS = {"engine": "at once", "evidence": "as evidence", "": "no"}
-LIMITS = f"first_token_timeout_s = {configured(6)}\nidle_timeout_s = {configured(5)}"
+LIMITS = f"first_token_timeout_s = {configured(2)}\nidle_timeout_s = {configured(1)}"
 
 
 @dataclass(frozen=True)
@@ -94,9 +93,7 @@ class Fleet:
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
-        self.engines = {
-            f"e{n}": EngineProcess(folder, f"e{n}", "aggregated", "--port", str(free_port())) for n in range(count)
-        }
+        self.engines = {f"e{n}": EngineProcess(folder, f"e{n}", "aggregated") for n in range(count)}
         for engine in self.engines.values():
             engine.listening()
         self.proxy = ProxyProcess(
