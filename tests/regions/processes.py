@@ -51,6 +51,12 @@ first_token_timeout_s = 20.0
 idle_timeout_s = 8.0
 shutdown_grace_s = 1.0
 """
+_LIMITS_OF_SGLANG: Final = """
+first_token_timeout_s = 120.0
+idle_timeout_s = 60.0
+shutdown_grace_s = 1.0
+"""
+"""Three of them and all else share the cores."""
 
 
 class Placed(Child):
@@ -302,7 +308,7 @@ class Region:
             f'admin_key_sha256 = "{_digest(self.keys["admin"])}"\n{extra}',
             '[secret]\nfile = "secret"\n[redis]\nurl_file = "redis.url"\ntimeout_s = 5.0',  # it stands beside
             '[ledger]\ndsn_file = "ledger.dsn"' if dsn else "",
-            f"[limits]\n{_LIMITS}",
+            f"[limits]\n{_LIMITS if self.sglang is None else _LIMITS_OF_SGLANG}",
             *(
                 f'[[region]]\nname = "{each}"\nurl = "{self.links.get(each, "")}"\nrtt_ms = {2 * DELAY_MS:g}'
                 if each != self.name
