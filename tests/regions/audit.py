@@ -204,7 +204,7 @@ def residency(found: Findings, rows: list[Row]) -> list[str]:
 
 def engines_against_rows(found: Findings, rows: list[Row]) -> list[str]:
     """What engines served has rows, and each row that is charged was served. SGLang keeps no log of that."""
-    if not any(found.served.values()):
+    if not found.has_logs:
         return []
     known = {rid for row in rows for rid in json.loads(row["rids"])}
     served: dict[str, set[str]] = defaultdict(set)

@@ -72,6 +72,9 @@ class Findings:
 
     database: list[dict[str, Any]] | None = None
     served: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    has_logs: bool = True
+    """Whether engines have a log of what they served."""
+
     counts: dict[str, dict[str, float]] = field(default_factory=dict)
     """Proxy -> its counters over all its lives."""
 
@@ -126,7 +129,7 @@ class Run:
         self._enters = enters
         self._kv_tokens = kv_tokens
         self._database = database
-        self._found = Findings(seed, old="" if checkout is None else REGIONS[-1])
+        self._found = Findings(seed, old="" if checkout is None else REGIONS[-1], has_logs=not real)
         self._network = Network(REGIONS)
         ahead_s = schedule.clocks_ahead_s(seed, REGIONS) if checkout is None else {}
         self._network.make()
