@@ -3,7 +3,7 @@
 python -m tests.regions.figures live --seeds 1 2 3      as root; four calm modes and all faults, for each seed
 python -m tests.regions.figures simulated --seeds 50    so many seeds, in virtual time
 python -m tests.regions.figures sglang                  as root; one seed with a real SGLang in each region
-python -m tests.regions.figures peak                    the regions' scenario with the working set on; minutes
+python -m tests.regions.figures peak                    the regions' scenario with the working set on
 python -m tests.regions.figures page                    the page and its plot, from docs/benchmarks/regions.json
 """
 
@@ -133,10 +133,11 @@ def simulated(seed: int) -> dict[str, Any]:
 
 
 def peak() -> Iterator[dict[str, Any]]:
-    """Cloudflare's step, with the working set on."""
-    trace = agents_trace(scenario.AGENTS, "agents")
+    """Cloudflare's step, with the working set on, at a quarter of the scenario's size: a minute."""
+    agents = replace(scenario.AGENTS, sessions=scenario.AGENTS.sessions // scenario.REPLICAS)
+    trace = agents_trace(agents, "agents")
     for share in scenario.SHARES:
-        result = run(trace, scenario.setup(share), "warmroute+working-set")
+        result = run(trace, scenario.setup(share, 1), "warmroute+working-set")
         row = {"share": share, "hit": round(result.hit, 4), "ttft_p50_s": round(result.ttft_p50_s, 3)}
         print(row, flush=True)
         yield row
@@ -355,8 +356,9 @@ PEAK: Final = """\
 
 ## Simulated: the step from 60 to 80 %
 
-Four regions with four workers each, 1,200 agents, KV memory four times too small for a fleet without homes
-([the scenario](placement.md)), with the working set on. The share of sessions that name themselves:
+Four regions with one worker each, 300 agents, KV memory four times too small for a fleet without homes, with the
+working set on. This is a quarter of [the scenario](placement.md), in which KV memory per agent is the same. The share
+of sessions that name themselves:
 
 | named | hit ratio | TTFT p50, s |
 |---|---|---|
