@@ -357,8 +357,8 @@ PEAK: Final = """\
 ## Simulated: the step from 60 to 80 %
 
 Four regions with one worker each, 300 agents, KV memory four times too small for a fleet without homes, with the
-working set on. [The scenario](placement.md) is four times as large, with the same KV memory for each agent. The share of
-sessions that name themselves:
+working set on. [The scenario](placement.md) is four times as large, with the same KV memory for each agent. The share
+of sessions that name themselves:
 
 | named | hit ratio | TTFT p50, s |
 |---|---|---|
