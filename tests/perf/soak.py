@@ -36,7 +36,6 @@ MAX_MORE_FILES: Final = 10  # by their trend over what counts, and after the las
 REQUESTS_A_MINUTE: Final = 20_000  # what one machine does that has two cores and nothing else to do
 MAX_WARM_UP: Final = 40_000  # requests; a third of all, at most: caches fill, and the heap finds its size
 MAX_STRETCH: Final = 10  # times as long as asked for; then the machine is too slow
-LEAST_LIMIT_S: Final = 60.0  # of a run that is short: it may meet a time in which a machine does little
 SETTLE_S: Final = 20.0  # after the last request, for files to be closed: idle connections to engines are after 3 s
 
 _PLAN: Final = Plan(chunks=20, interval_ms=10)
@@ -223,7 +222,7 @@ def soak(folder: Path, minutes: float, seed: int) -> Result:
 
 
 def _watch(bench: Bench, running: Running, minutes: float, seed: int) -> Result:
-    wanted, longest_s = minutes * REQUESTS_A_MINUTE, max(minutes * 60 * MAX_STRETCH, seconds(LEAST_LIMIT_S))
+    wanted, longest_s = minutes * REQUESTS_A_MINUTE, minutes * 60 * MAX_STRETCH
     pid, began_s, load_s = running.process.pid, time.monotonic(), time.process_time()
     traffic = Traffic(bench, running.port, seed)
     samples: list[Sample] = []
