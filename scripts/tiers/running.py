@@ -18,7 +18,7 @@ from scripts.tiers.steps import COMPILED, Step
 from warmroute_backend.sglang.installation import CHECKOUT_VARIABLE
 
 RUN_LIMIT_S: Final = 5100.0
-"""Of all steps; one that would begin later is not run, and fails."""
+"""Of all steps; one that would begin later is not run, and fails. CI ends a run after 90 minutes."""
 
 GRACE_S: Final = 20.0
 _BACKGROUND_TRACEBACK: Final = "Traceback (most recent call last)"

@@ -68,7 +68,7 @@ class Agent:
 
 
 def agents(seed: int, turns: int, regions: Sequence[str], *, scripted: bool = True) -> Iterator[Agent]:
-    """Agents until they have so many turns together. `scripted`: they tell the engine what to answer."""
+    """Agents until they have `turns` turns together. `scripted`: they tell the engine what to answer."""
     number = sent = 0
     while sent < turns:
         agent = _agent(seed, number, regions)
