@@ -344,8 +344,8 @@ of 16 tokens, no fault `overload`. The machine was busy, so times are upper boun
 whole answers. 198 tries of two recorded sessions were longer than the context of 16,384 tokens. SGLang refused them,
 and they count in the table; runs leave such turns out now. Everything else holds. From one turn of a session to the
 next its home stayed the same in {at_home} of cases. While nothing was broken, the hit ratio by SGLang's own counts was
-{hit}. In a second run, with less than one core for all, 8 turns ran into the limits of 20 s to the first token and 8 s
-between tokens though nothing was broken, and 3 ended with `engine_error`, whose cause is not known.
+{hit}. A second run had less than one core for all. While nothing was broken, 8 turns ran into the limits of 20 s to the
+first token and 8 s between tokens. Three more ended with `engine_error`, whose cause is not known.
 
 | fault | lasted, s | recovery, s | no whole answer | USD / 1,000 tries, while it lasts | after it |
 |---|---|---|---|---|---|
