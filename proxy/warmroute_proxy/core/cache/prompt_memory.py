@@ -76,10 +76,12 @@ class PromptMemory:
     def renew(self, session: int, prompt: KnownPrompt, chain: Chain, messages: list[int]) -> KnownPrompt:
         """Replace a prompt by one that continued it when it was sent. Returns the one that is stored."""
         prompts = self._by_session.get(session, _NONE)
-        at = next((at for at, each in enumerate(prompts) if each is prompt), None)
+        newest = bool(prompts) and prompts[0] is prompt
+        at = 0 if newest else next((at for at, each in enumerate(prompts) if each is prompt), None)
         if at is None or not _continues(chain.hashes, prompt):
             return self.add(session, KnownPrompt(prompt.lineage, prompt.head, chain, messages))
-        prompts.insert(0, prompts.pop(at))
+        if at:
+            prompts.insert(0, prompts.pop(at))
         self.bytes += _BYTES_PER_CUT * (len(chain.hashes) - len(prompt.chain.hashes))
         prompt.chain = chain
         prompt.messages = messages

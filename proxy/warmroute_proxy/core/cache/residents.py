@@ -275,7 +275,7 @@ class Residents:
     def _trim(self) -> None:
         """Drop the idle seats that were used longest ago, beyond the pool."""
         limit = self.pool_tokens or NO_LIMIT
-        while self.tokens > limit or len(self._idle) > self._max:
+        while self.used_tokens + self.fresh_tokens + self.stale_tokens > limit or len(self._idle) > self._max:
             oldest, oldest_s = None, math.inf
             for idle in (*self._fresh, *self._stale):
                 if idle:

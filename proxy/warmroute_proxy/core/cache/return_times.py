@@ -65,7 +65,8 @@ class ReturnTimes:
 
     def ended(self, lineage: int, now_s: float) -> None:
         """A turn has ended."""
-        self._remove(lineage)
+        if lineage in self._bucket_of:
+            self._remove(lineage)
         self._idle[0][lineage] = now_s
         self._bucket_of[lineage] = 0
         if len(self._bucket_of) > self._max:

@@ -74,7 +74,8 @@ class WorkingSet:
         home_id = self._homes.get(lineage, "")
         home = self._workers.get(home_id)
         if home is not None:
-            self._came_back(home, lineage, ticket.sent_s)
+            if lineage in self._ends:  # `arrived` was not called, as in a peer process
+                self._came_back(home, lineage, ticket.sent_s)
             if home is not worker and home_id != worker.id:
                 home.load.residents.drop(lineage)
         self._homes[lineage] = worker.id

@@ -330,7 +330,8 @@ class Connection:
 
     def _count_for(self, tenant: str) -> None:
         """Count as a connection that a tenant uses. Raises: Refusal."""
-        self._leave()
+        if self._user:
+            self._leave()
         if tenant:
             self._shared.use(tenant)
             self._user = tenant

@@ -158,10 +158,11 @@ class Attempt:
 
     def _send(self, head: bytes, parts: Parts, carrier: object | None) -> None:
         """Send the answering leg."""
-        if isinstance(carrier, Carrier):
-            carrier.send_with(self.decision, head, parts, self.leg)
-        else:
+        if carrier is None:
             self.engine.upstream.send_with(head, parts, self.leg)
+        else:
+            assert isinstance(carrier, Carrier)
+            carrier.send_with(self.decision, head, parts, self.leg)
 
     def moved(self, decision: Decision) -> None:
         """Another engine has it than the one that it was sent to."""
