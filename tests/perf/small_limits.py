@@ -1,12 +1,13 @@
 """warmroute with small limits: the same program, whose bounded maps fill up in seconds.
 
 At their real sizes they fill for hours, and a leak hides behind them. A limit that is no longer where this looks for it
-is an error, so that this file follows the code. Started as a process: `python small_limits.py proxy --config FILE`.
+is an error, so that this file follows the code. Probes wait for long: the engines are in the process of the load, which
+may be held up. Started as a process: `python small_limits.py proxy --config FILE`.
 """
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from warmroute_cli.main import main
 from warmroute_proxy.core.cache import affinity, index, occupancy
@@ -14,9 +15,12 @@ from warmroute_proxy.core.placement import histories
 from warmroute_proxy.core.prompt import fingerprint
 from warmroute_proxy.server import authentication
 from warmroute_proxy.server.base import secrets
+from warmroute_proxy.server.engines import probing
 from warmroute_proxy.server.http import header_lines
 from warmroute_proxy.server.intake import body_fields, caller, known_body
 from warmroute_proxy.server.request import idempotency, open_requests
+
+PATIENT_S: Final = 600.0
 
 
 def _lower(module: ModuleType, name: str, value: float) -> None:
@@ -45,4 +49,5 @@ if __name__ == "__main__":
     _lower_defaults(occupancy.Occupancy.__init__, 250)
     _lower_defaults(known_body.KnownBodies.__init__, 1_048_576, 16_384, 1_048_576)
     _lower_defaults(histories.Histories.__init__, 500)
+    probing.ANSWER_S = PATIENT_S
     sys.exit(main())
