@@ -24,6 +24,7 @@ from .asks import Ask
 End = Literal["whole", "error", "left", "killed", "unfinished"]
 
 ANSWER_TIMEOUT_S: Final = 90.0
+ERROR_BYTES: Final = 600
 _READ_BYTES: Final = 65_536
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -44,7 +45,7 @@ class Seen:
 
     usage: dict[str, Any] | None
     raw: bytes
-    """The bytes, of answers that are not as they should be."""
+    """The bytes, of answers that are not as they should be; the last ones of an error."""
 
     retry_after_s: float = 0.0
     """When it was told to come back."""
@@ -114,7 +115,7 @@ class Line:
         return self._seen(ask, answer, "unfinished" if problem else "error" if answer.error else "whole", problem)
 
     def _seen(self, ask: Ask, answer: "Answer", end: End, detail: str) -> Seen:
-        kept = bytes(self._raw) if end == "unfinished" else b""
+        kept = bytes(self._raw[-ERROR_BYTES:]) if end == "error" else bytes(self._raw) if end == "unfinished" else b""
         later = float(answer.headers.get("retry-after", "0"))
         code = str(answer.error.get("code")) if answer.error and end == "error" else ""
         return Seen(

@@ -55,7 +55,7 @@ def answers(found: Findings, *, refuses: bool = False) -> list[str]:
         if seen.end == "unfinished":
             problems.append(f"{where}: {seen.status} {seen.detail}: ...{seen.raw[-300:]!r}")
         elif seen.end != "whole" and not asked.during:
-            problem = f"{where}: {seen.end} {seen.status} {seen.detail}, though nothing was broken"
+            problem = f"{where}: {seen.end} {seen.status} {seen.detail}, though nothing was broken: {seen.raw[-300:]!r}"
             (refused if seen.status in {429, 503} else problems).append(problem)
     if not refuses and len(refused) > REFUSED_SHARE * calm:
         problems += refused

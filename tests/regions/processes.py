@@ -52,11 +52,11 @@ idle_timeout_s = 8.0
 shutdown_grace_s = 1.0
 """
 _LIMITS_OF_SGLANG: Final = """
-first_token_timeout_s = 120.0
+first_token_timeout_s = 240.0
 idle_timeout_s = 60.0
 shutdown_grace_s = 1.0
 """
-"""Three of them and all else share the cores."""
+"""Three of them and all else share the cores; the first prompt of a server takes minutes there."""
 
 
 class Placed(Child):
