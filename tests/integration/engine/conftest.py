@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.machine import seconds
+from tests.subjects.connections import NOT_KEPT
 from tests.subjects.copies import Copy
 from tests.subjects.processes import PLAIN
 
@@ -34,7 +35,7 @@ class EngineProcess:
         self.url: str = line["url"]
         self.bootstrap_port: int | None = line["bootstrap_port"]
         self.pid: int = line["pid"]
-        self.client = httpx.Client(base_url=self.url, timeout=seconds(20), verify=PLAIN)
+        self.client = httpx.Client(base_url=self.url, timeout=seconds(20), verify=PLAIN, limits=NOT_KEPT)
 
     def finished(self) -> dict[str, Any]:
         return self.client.get("/engine/finished").json()  # type: ignore[no-any-return]
