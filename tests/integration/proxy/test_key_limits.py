@@ -37,7 +37,9 @@ class Scene:
         self.engine = ScriptedEngine("s0", self._stream)
         self.begun: list[str] = []
         self.sockets: list[socket.socket] = []
-        self.proxy = ProxyOfTwoKeys(folder / "p", [f"{self.engine.toml()}\nmax_running = 100"])
+        self.proxy = ProxyOfTwoKeys(
+            folder / "p", [f"{self.engine.toml()}\nmax_running = 100"], limits="queue_timeout_s = 3600"
+        )
         self.proxy.keys = (*self.proxy.keys, new_api_key()[0])  # type: ignore[assignment]
 
     def _stream(self, handler: Handler) -> None:

@@ -58,7 +58,9 @@ def pair(folder: Path, processes: int = 1) -> Iterator[Pair]:
         for at, other in ((0, 1), (1, 0)):
             extra = f'other_proxies = ["http://127.0.0.1:{ports[other]}"]\nprocesses = {processes}'
             keys = made[0].keys if made else None
-            made.append(ProxyProcess(folder / f"p{at}", [table], keys=keys, extra=extra).start(ports[at]))
+            limits = "queue_timeout_s = 3600"
+            proxy = ProxyProcess(folder / f"p{at}", [table], keys=keys, extra=extra, limits=limits)
+            made.append(proxy.start(ports[at]))
         found = Pair(made[0], made[1], engine, gate)
         yield found
         for sock in found.sockets:
