@@ -30,7 +30,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
 
 @contextlib.contextmanager
 def serving(folder: Path, engine: EngineProcess, grace_s: float) -> Iterator[ProxyProcess]:
-    limits = f"shutdown_grace_s = {grace_s}"
+    limits = f"shutdown_grace_s = {grace_s}\nhead_timeout_s = 3600"  # a head that has begun may be late
     proxy = ProxyProcess(folder / "p", [engine.toml("east")], limits=limits).start()
     try:
         yield proxy
