@@ -19,7 +19,8 @@ from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
 PAIR = {"p0": "prefill", "d0": "decode"}
-OUTLIVE_S = configured(3)
+FAR_S = 600.0
+"""How long a turn goes on without a client, where a test is not about that."""
 
 
 def long(text: str, tokens: int = 150, **fields: Any) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def long(text: str, tokens: int = 150, **fields: Any) -> dict[str, Any]:
 
 
 class Fleet:
-    def __init__(self, folder: Path, roles: dict[str, str], *, limits: str = "", outlive_s: float = OUTLIVE_S) -> None:
+    def __init__(self, folder: Path, roles: dict[str, str], *, limits: str = "", outlive_s: float = FAR_S) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.engines = {name: EngineProcess(folder, name, role, speed=1.0) for name, role in roles.items()}
         for engine in self.engines.values():
@@ -181,18 +182,23 @@ def test_a_retry_after_the_client_died_gets_the_whole_answer(fleet: Fleet) -> No
     assert rows_of(fleet.proxy, second.receipt)[0]["outcome"] == "completed"
 
 
-def test_nobody_comes_back_and_the_engines_stop(fleet: Fleet) -> None:
-    body = long("nobody", 4000)  # it would go on for far longer than it is waited for
-    first = Asker(fleet.proxy, "nobody", body).begun()
-    left_at_s = time.time()
-    first.leave()
-    until(lambda: fleet.running() == 0, "both legs stop", OUTLIVE_S + 20)
-    row = rows_of(fleet.proxy, first.receipt)[0]
-    assert row["outcome"] == "client_left"
-    assert row["settled_at"] - left_at_s > 0.9 * OUTLIVE_S
-    late = Asker(fleet.proxy, "nobody", body).done()
-    assert (late.status, late.error) == (409, "idempotency_key_spent")
-    assert late.headers["x-should-retry"] == "false"
+def test_nobody_comes_back_and_the_engines_stop(tmp_path: Path) -> None:
+    outlive_s = configured(3)
+    fleet = Fleet(tmp_path, PAIR, outlive_s=outlive_s)
+    try:
+        body = long("nobody", 4000)  # it would go on for far longer than it is waited for
+        first = Asker(fleet.proxy, "nobody", body).begun()
+        left_at_s = time.time()
+        first.leave()
+        until(lambda: fleet.running() == 0, "both legs stop", outlive_s + 20)
+        row = rows_of(fleet.proxy, first.receipt)[0]
+        assert row["outcome"] == "client_left"
+        assert row["settled_at"] - left_at_s > 0.9 * outlive_s
+        late = Asker(fleet.proxy, "nobody", body).done()
+        assert (late.status, late.error) == (409, "idempotency_key_spent")
+        assert late.headers["x-should-retry"] == "false"
+    finally:
+        fleet.stop()
 
 
 def test_another_body_under_the_same_key_is_refused(fleet: Fleet) -> None:

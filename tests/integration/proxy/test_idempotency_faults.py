@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from tests.machine import configured, seconds
@@ -19,7 +20,7 @@ from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 
-from .test_idempotency import Asker, Fleet, complete, long, rows_of
+from .test_idempotency import FAR_S, Asker, Fleet, complete, long, rows_of
 
 USAGE = {
     "prompt_tokens": 700,
@@ -57,8 +58,13 @@ def say(handler: Handler, *texts: str) -> None:
 def test_an_engine_dies_while_two_listen_and_a_retry_is_a_new_try(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, {"p0": "prefill", "d0": "decode", "d1": "decode"})
     try:
-        askers = [Asker(fleet.proxy, "dies", long("dies", 400)).begun() for _ in range(2)]
-        busy = next(engine for name, engine in fleet.engines.items() if name != "p0" and engine.running())
+        busy = fleet.engines["d0"]
+        slowly = {"fault": "drip", "delay_s": 0.3}  # so that its answer has not ended when it is killed
+        httpx.post(f"{busy.url}/engine/faults", json=slowly).raise_for_status()
+        with fleet.proxy.admin() as admin:
+            admin.post("/admin/engines/d1/drain").raise_for_status()
+            askers = [Asker(fleet.proxy, "dies", long("dies", 400)).begun() for _ in range(2)]
+            admin.delete("/admin/engines/d1/drain").raise_for_status()
         os.kill(busy.child.pid, signal.SIGKILL)
         until(lambda: not busy.child.running(), "it is dead")
         for asker in askers:
@@ -191,13 +197,13 @@ def test_two_requests_with_a_key_on_one_connection(
 
 
 def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, {"a0": "aggregated"}, limits="keyed_replay_s = 5", outlive_s=300.0)
+    fleet = Fleet(tmp_path, {"a0": "aggregated"}, limits="keyed_replay_s = 3600", outlive_s=300.0)
     try:
         left = Asker(fleet.proxy, "left", long("left", 2000)).begun()
         left.leave()
         heard = Asker(fleet.proxy, "heard", long("heard", 400)).begun()
         joined = Asker(fleet.proxy, "heard", long("heard", 400)).begun()
-        assert fleet.running() == 2
+        until(lambda: fleet.running() == 2 or not heard.is_alive(), "both run, or one has ended")
         assert fleet.proxy.child is not None
         os.kill(fleet.proxy.child.pid, signal.SIGTERM)
         assert complete(heard.done())
@@ -209,43 +215,55 @@ def test_a_proxy_that_ends_waits_for_nobody_to_come_back(tmp_path: Path) -> None
         fleet.stop()
 
 
-def test_a_forwarded_turn_is_joined_where_the_client_asks_and_stops_at_its_home(tmp_path: Path) -> None:
-    engines = [EngineProcess(tmp_path, name, "aggregated", speed=1.0) for name in ("east-a0", "west-a0")]
-    keys = (new_api_key()[0], new_api_key()[0])
-    proxies: list[ProxyProcess] = []
-    try:
-        for engine in engines:
-            engine.listening()
-        west = ProxyProcess(tmp_path / "p", [engines[1].toml("west")], region="west", keys=keys).start()
-        proxies.append(west)
-        outlive_s = configured(3)
+class Roaming:
+    """East, where a client asks, and west, where its conversation lives; each with an engine."""
+
+    def __init__(self, folder: Path, outlive_s: float) -> None:
+        self.engines = [EngineProcess(folder, name, "aggregated", speed=1.0) for name in ("east-a0", "west-a0")]
+        east, west = [engine.listening().toml(engine.id[:4]) for engine in self.engines]
+        keys = (new_api_key()[0], new_api_key()[0])
+        self.west = ProxyProcess(folder / "p", [west], region="west", keys=keys).start()
         limits = f"keyed_outlive_s = {outlive_s}"
-        peer = ("west", west.url)
-        east = ProxyProcess(
-            tmp_path / "p", [engines[0].toml("east")], region="east", keys=keys, peer=peer, limits=limits
-        ).start()
-        proxies.append(east)
-        east.sees("west")
-        Asker(west, "home", {**chat("roam", max_tokens=2), "prompt_cache_key": "roamer"}).done()
-        body = {**long("roam", turns=2, tokens=150), "prompt_cache_key": "roamer"}
-        more = {"x-warmroute-home": "west"}
-        first = Asker(east, "roams", body, more=more).begun()
+        self.east = ProxyProcess(folder / "p", [east], keys=keys, peer=("west", self.west.url), limits=limits)
+        self.east.start().sees("west")
+        Asker(self.west, "home", {**chat("roam", max_tokens=2), "prompt_cache_key": "roamer"}).done()
+
+    def ask(self, key: str, tokens: int) -> Asker:
+        """The next turn of the conversation, of so many tokens."""
+        body = {**long("roam", turns=2, tokens=tokens), "prompt_cache_key": "roamer"}
+        return Asker(self.east, key, body, more={"x-warmroute-home": "west"})
+
+    def stop(self) -> None:
+        self.east.stop()
+        self.west.stop()
+        stop_all([engine.child for engine in self.engines], seconds(5.0))
+
+
+def test_a_forwarded_turn_is_joined_where_the_client_asks(tmp_path: Path) -> None:
+    it = Roaming(tmp_path, FAR_S)
+    try:
+        first = it.ask("roams", 150).begun()
         first.leave()
-        second = Asker(east, "roams", body, more=more).done()
+        second = it.ask("roams", 150).done()
         assert complete(second)
         assert second.receipt == first.receipt
         assert second.headers["x-warmroute-home"] == "west"
-        assert rows_of(west, second.receipt)[0]["forwarded_from"] == "east"
-        assert engines[0].log()["finished"] == []
-        body = {**long("roam", turns=3, tokens=2000), "prompt_cache_key": "roamer"}
-        third = Asker(east, "roams on", body, more=more).begun()
+        assert rows_of(it.west, second.receipt)[0]["forwarded_from"] == "east"
+        assert it.engines[0].log()["finished"] == []
+    finally:
+        it.stop()
+
+
+def test_a_forwarded_turn_to_which_nobody_comes_back_stops_at_its_home(tmp_path: Path) -> None:
+    outlive_s = configured(3)
+    it = Roaming(tmp_path, outlive_s)
+    try:
+        first = it.ask("leaves", 4000).begun()
         left_at_s = time.time()
-        third.leave()
-        until(lambda: engines[1].running() == 0, "the home's engine stops")
-        row = rows_of(west, third.receipt)[0]
+        first.leave()
+        until(lambda: it.engines[1].running() == 0, "the home's engine stops", outlive_s + 20)
+        row = rows_of(it.west, first.receipt)[0]
         assert row["outcome"] == "client_left"
         assert row["settled_at"] - left_at_s > 0.9 * outlive_s
     finally:
-        for proxy in proxies:
-            proxy.stop()
-        stop_all([engine.child for engine in engines], seconds(5.0))
+        it.stop()
