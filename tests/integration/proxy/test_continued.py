@@ -92,10 +92,13 @@ def slowly(fleet: Fleet, end: str) -> None:
 @both
 def test_every_stream_of_an_engine_that_dies_goes_on(fleet: Fleet) -> None:
     bodies = [chat(f"stream {n}", **USAGE, **script(output_tokens=300)) for n in range(8)]
+    dies = next(engine for engine in fleet.engines.values() if engine.role != "prefill")
+    order = {"fault": "drip", "delay_s": 0.3, "count": len(bodies)}  # so that none of its answers has ended by then
+    httpx.post(f"{dies.url}/engine/faults", json=order).raise_for_status()
     streams = [Stream(fleet.proxy, body) for body in bodies]
     for stream in streams:
         assert stream.first.wait(seconds(20))
-    fleet.kill(busy(fleet))
+    fleet.kill(dies.id)
     for stream in streams:
         stream.join(seconds(30))
     usages = [check_one_answer(stream) for stream in streams]
@@ -203,6 +206,7 @@ def test_a_completion_goes_on_within_its_limit(fleet: Fleet) -> None:
 @pytest.mark.real_deadlines("probing", "deadlines")
 def test_an_engine_that_freezes_is_left_long_before_its_time_is_up(fleet: Fleet) -> None:
     """`idle_timeout_s` is 120 s here; the probes know after some seconds."""
+    slowly(fleet, 'frozen 0"}]')
     stream = Stream(fleet.proxy, chat("frozen", **USAGE, **script(output_tokens=300)))
     until(lambda: stream.text.count('"content"') > 3, "it has begun")
     frozen = fleet.engines[busy(fleet)]
