@@ -56,6 +56,22 @@ async def test_a_request_that_stops_half_way_is_dropped(monkeypatch: pytest.Monk
             assert await reader.read() == b""
 
 
+async def test_a_request_that_came_while_the_process_stood_still_is_answered() -> None:
+    """The loop that engines run on then finds that the connection was idle for too long, before it reads."""
+    protocols: list[HttpProtocol] = []
+
+    def noted(exchange: EngineExchange) -> None:
+        protocols.append(exchange._protocol)
+        echo(exchange)
+
+    async with connected(noted) as (reader, writer):
+        for _ in range(2):
+            writer.write(GET)
+            for protocol in protocols:
+                protocol._expire()
+            assert await read_answer(reader) == (200, b"/hi")
+
+
 async def test_a_slow_answer_is_not_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http1, "KEEP_ALIVE_S", 0.5)
 

@@ -18,6 +18,7 @@ from typing import Any
 import httptools
 
 KEEP_ALIVE_S = 5.0
+READ_FIRST_S = 0.01  # what has come meanwhile is read before an idle connection is closed
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PIPELINED = 16
@@ -268,5 +269,9 @@ class HttpProtocol(asyncio.Protocol):
             self._idle = None
 
     def _expire(self) -> None:
+        """A process that stood still finds this due before it reads a request that has come."""
+        self._idle = asyncio.get_running_loop().call_later(READ_FIRST_S, self._close_idle)
+
+    def _close_idle(self) -> None:
         if self._current is None and self._transport is not None:
             self._transport.close()
