@@ -1,7 +1,9 @@
 """Each query of the dashboards has an answer from the real Prometheus over a live fleet, and money is the ledger's."""
 
+import itertools
 import json
 import math
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,6 @@ from tests.subjects.prometheus import ROOT, Prometheus
 from tests.subjects.stores import Postgres, Redis
 
 from .conftest import ledger_table
-from .test_windows import in_one_minute
 
 DASHBOARDS = sorted((ROOT / "deploy/grafana").glob("*.json"))
 BUDGET = """
@@ -57,6 +58,8 @@ class Fleet:
         self.proxy = ProxyProcess(folder / "p", [engine.toml("east")], limits=limits, second=BUDGET).start()
         address = str(self.proxy.line["admin_url"]).removeprefix("http://")
         self.prometheus = Prometheus(folder / "prometheus", {address: self.proxy.admin_key})
+        self._over = threading.Event()
+        self._going_on = threading.Thread(target=self._go_on)
 
     def ask(self, number: int, tenant: int = 0) -> httpx.Response:
         """A turn of a conversation."""
@@ -68,14 +71,31 @@ class Fleet:
         """Turns that hit and miss, wait for a limit, and are refused."""
         for number in range(9):
             assert self.ask(number).status_code == 200
-        in_one_minute(5.0)  # a new one has room for what is refused here
         with ThreadPoolExecutor(4) as pool:
             assert {each.status_code for each in pool.map(lambda n: self.ask(n, 1), range(6))} == {200}
         with self.proxy.client(1) as client:
-            refused = client.post("/v1/chat/completions", json=chat("word " * 90_000))
+            refused = client.post("/v1/chat/completions", json=chat("word " * 150_000))
         assert refused.status_code == 429
 
+    def go_on(self) -> None:
+        """Have turns come from now on: rates are those of the last minute, and some rows stand only so long."""
+        self._going_on.start()
+
+    def rest(self) -> None:
+        """No more turns."""
+        self._over.set()
+        if self._going_on.is_alive():
+            self._going_on.join()
+
+    def _go_on(self) -> None:
+        for number in itertools.count():
+            for tenant in range(2):
+                self.ask(number % 9, tenant)
+            if self._over.wait(0.2):
+                return
+
     def stop(self) -> None:
+        self.rest()
         self.prometheus.stop()
         self.proxy.stop()
         self.collector.stop()
@@ -94,7 +114,7 @@ def fleet(
         until(lambda: made.prometheus.query("sum(warmroute_turns_live)"), "the proxy is scraped")
         made.traffic()
         until(lambda: made.prometheus.query("sum(warmroute_refused_total)"), "the refusal is scraped")
-        made.traffic()
+        made.go_on()
         yield made
     finally:
         made.stop()
@@ -104,15 +124,13 @@ def fleet(
 @pytest.mark.parametrize(("title", "expr"), panels(), ids=[f"{title} {n}" for n, (title, _) in enumerate(panels())])
 def test_each_query_has_an_answer(fleet: Fleet, title: str, expr: str) -> None:
     def answered() -> bool:
-        if any(math.isfinite(value) for _, value in fleet.prometheus.query(filled(expr))):
-            return True
-        fleet.traffic()  # some stand only for the minute of a turn
-        return False
+        return any(math.isfinite(value) for _, value in fleet.prometheus.query(filled(expr)))
 
     until(answered, f"{title}: {filled(expr)}", 10.0)
 
 
 def test_panels_of_money_are_the_ledgers_sums(fleet: Fleet, postgres: Postgres, dsn: str) -> None:
+    fleet.rest()
     exprs = {title.partition(": ")[2]: filled(expr) for title, expr in panels()}
     query = fleet.prometheus.query
 
