@@ -65,7 +65,7 @@ class Reader:
         self.transport = Transport(self.wire)
         self.wire.connection_made(self.transport)  # type: ignore[arg-type]
         self.leg = Leg(self, streamed=True)
-        self.wire.start(self.leg, b"", [])
+        self.wire.start(self.leg, b"", [], anew=False)
 
     def streams(self) -> "Reader | None":
         return self if self.passes else None

@@ -3,6 +3,10 @@
 A `Leg` is one request to one engine, and gets the callbacks for its answer. A connection carries one leg at a time, and
 returns to the pool when the answer ended in good order. Idle connections are closed before the engine's own keep-alive
 (5 s in SGLang) can close them under a request.
+
+An engine whose process stands still meanwhile closes them all the same: it looks at its timers before it reads what has
+come. A request of a turn is then sent once more, over a new connection: the engine has not read it. Where none can be
+made, the engine's process has ended, and the request fails as one does under which it ended.
 """
 
 import asyncio
@@ -28,6 +32,7 @@ CLOSE_AFTER_LAST_BYTES_S: Final = 2.0  # time for the other side to read them
 MAX_HEAD_BYTES: Final = 262_144  # of an answer, without an end
 OWN_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 MAX_IDLE: Final = 256  # connections kept open to one engine
+UNANSWERED: Final = "the engine closed without an answer"
 
 Parts = Sequence[bytes | memoryview]
 
@@ -53,7 +58,7 @@ class Upstream:
 
     def send(self, method: str, path: str, headers: str, body: Parts, leg: Leg) -> None:
         """Send a request. `headers` is a block of `name: value\\r\\n` lines. The leg gets the answer."""
-        self.send_with(self.head(method, path, headers), body, leg)
+        self._send(self.head(method, path, headers), body, leg, anew=False)
 
     def head(self, method: str, path: str, headers: str) -> bytes:
         """The head of a request up to its length."""
@@ -61,13 +66,27 @@ class Upstream:
         return f"{line}{headers}content-length: ".encode("latin-1")
 
     def send_with(self, head: bytes, body: Parts, leg: Leg) -> None:
-        """Send a request with a head of `head`."""
+        """Send the request of a turn, with a head of `head`. It may be sent anew."""
+        self._send(head, body, leg, anew=True)
+
+    def send_anew(self, leg: Leg, head: bytes, body: Parts) -> None:
+        """Send a request over a new connection: the engine has closed the one that was idle, and so all others."""
+        leg.connection = None
+        while self._idle:
+            self._idle.popleft().drop()
+        self._connect(leg, head, body, UNANSWERED)
+
+    def _send(self, head: bytes, body: Parts, leg: Leg, *, anew: bool) -> None:
         head = b"%b%d\r\n\r\n" % (head, sum(map(len, body)))
         connection = self._take_idle()
         if connection is not None:
-            connection.start(leg, head, body)
-            return
-        task = asyncio.get_running_loop().create_task(self._connect_and_start(leg, head, body))
+            connection.start(leg, head, body, anew=anew)
+        else:
+            self._connect(leg, head, body)
+
+    def _connect(self, leg: Leg, head: bytes, body: Parts, before: str = "") -> None:
+        """`before`: what became of it over another connection."""
+        task = asyncio.get_running_loop().create_task(self._connect_and_start(leg, head, body, before))
         self.connecting.add(task)
         task.add_done_callback(self.connecting.discard)
 
@@ -110,7 +129,7 @@ class Upstream:
             connection.drop()
         return None
 
-    async def _connect_and_start(self, leg: Leg, head: bytes, body: Parts) -> None:
+    async def _connect_and_start(self, leg: Leg, head: bytes, body: Parts, before: str) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -122,6 +141,8 @@ class Upstream:
                 log.warning("cannot connect to %s: %s", self.netloc, str(error) or type(error).__name__)
             if isinstance(error, OSError) and error.errno in OWN_ERRORS:
                 leg.fail(Cause.OURS, "the proxy has no file descriptor or memory left for a connection to an engine")
+            elif before:
+                leg.fail(Cause.BROKEN, before)
             else:
                 leg.fail(Cause.UNREACHABLE, "cannot connect to the engine")  # a client learns no address of ours
             return
@@ -129,7 +150,7 @@ class Upstream:
         if leg.done:
             self.give_back(connection, self.clock())
         else:
-            connection.start(leg, head, body)
+            connection.start(leg, head, body, anew=False)
 
 
 class _Connection(asyncio.Protocol):
@@ -154,13 +175,16 @@ class _Connection(asyncio.Protocol):
         self._passthrough: Passthrough | None = None
         self._closing = False
         self.idle_since_s = 0.0
+        self._anew: tuple[bytes, Parts] | None = None  # what is sent anew if the engine closes it as idle
 
     def is_usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def start(self, leg: Leg, head: bytes, body: Parts) -> None:
+    def start(self, leg: Leg, head: bytes, body: Parts, *, anew: bool) -> None:
+        """`anew`: whether the request may be sent once more, if the connection turns out to be closed."""
         assert self._transport is not None
         self._leg = leg
+        self._anew = (head, body) if anew else None
         self._lines = []
         self._head = None
         self._begun = self.complete = False
@@ -187,7 +211,7 @@ class _Connection(asyncio.Protocol):
         """Write last bytes, and wait for the other side to close. A reset could discard them before they are read, so
         what the other side sends until then is read and dropped.
         """
-        self._leg = None
+        self._leg = self._anew = None
         self._end_passthrough()
         if self._transport is not None and not self._transport.is_closing():
             self._closing = True
@@ -196,7 +220,7 @@ class _Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(CLOSE_AFTER_LAST_BYTES_S, self.drop)
 
     def drop(self) -> None:
-        self._leg = None
+        self._leg = self._anew = None
         self._end_passthrough()
         if self._transport is not None:
             self._transport.abort()
@@ -210,13 +234,15 @@ class _Connection(asyncio.Protocol):
         self._parser = None  # each holds the other
         self._upstream.forget(self)
         leg, self._leg = self._leg, None
+        anew, self._anew = self._anew, None
         if leg is None:
             return
-        if exc is None and leg.head_seen and not self._framed:
+        if anew is not None and self._upstream.clock() - self.idle_since_s > IDLE_S:
+            self._upstream.send_anew(leg, *anew)
+        elif exc is None and leg.head_seen and not self._framed:
             leg.end()  # an answer without a length ends with its connection
         else:
-            reason = "the connection to the engine broke" if leg.head_seen else "the engine closed without an answer"
-            leg.fail(Cause.BROKEN, reason)
+            leg.fail(Cause.BROKEN, "the connection to the engine broke" if leg.head_seen else UNANSWERED)
 
     def data_received(self, data: bytes) -> None:
         leg = self._leg
@@ -228,6 +254,7 @@ class _Connection(asyncio.Protocol):
             self.feed(data)
             return
         self._begun = True
+        self._anew = None
         if leg.streamed:
             self._begin_stream(leg, data)
         else:
