@@ -2,7 +2,8 @@
 
 A deadline bounds how long the product waits for an engine, a store or another process. On a machine that is slow, it
 would pass where the test expects an answer. So each process that `tests/subjects/copies.py` makes has `FAR_S` in their
-place. `@pytest.mark.real_deadlines("probing")` is for a test that is about one: that module keeps its deadlines.
+place. `@pytest.mark.real_deadlines("probing")` is for a test that is about one: that module keeps its deadlines; with
+`"GONE_S"` it keeps that one alone.
 """
 
 import os
@@ -35,12 +36,13 @@ DEFAULT: Final = "connect_timeout_s"
 """A deadline of [limits], far away where a config does not set it."""
 
 SETTING: Final = "WARMROUTE_TEST_REAL_DEADLINES"
-"""An environment variable: the last names of the modules whose deadlines stay, or `DEFAULT`, with commas."""
+"""An environment variable: what stays, with commas: last names of modules, names of deadlines, or `DEFAULT`."""
 
 
 def real(names: Sequence[str]) -> str:
-    """The value of `SETTING` for these modules."""
-    assert set(names) <= {DEFAULT} | {module.rpartition(".")[2] for module in DEADLINES}, names
+    """The value of `SETTING` for these modules and deadlines."""
+    modules = {module.rpartition(".")[2] for module in DEADLINES}
+    assert set(names) <= {DEFAULT}.union(modules, *DEADLINES.values()), names
     return ",".join(names)
 
 
@@ -48,8 +50,8 @@ def wait() -> None:
     """Put the deadlines of this process far away."""
     stay = os.environ.get(SETTING, "").split(",")
     for module, names in DEADLINES.items():
-        if module.rpartition(".")[2] not in stay:
-            for name in names:
+        for name in names:
+            if not {module.rpartition(".")[2], name} & {*stay}:
                 _set(module, name)
     if DEFAULT not in stay:
         _set_default()

@@ -82,7 +82,7 @@ def test_sessions_find_their_prompts_on_their_new_home(tmp_path: Path) -> None:
         fleet.stop()
 
 
-@pytest.mark.real_deadlines("probing")
+@pytest.mark.real_deadlines("GONE_S")
 def test_what_an_engine_took_with_it_is_computed_anew(tmp_path: Path) -> None:
     """SIGTERM: it says 503 and is gone a moment later; the sessions' prompts are computed all the same."""
     fleet = Fleet(tmp_path, [EngineProcess(tmp_path, f"e{n}", "aggregated") for n in range(2)])
