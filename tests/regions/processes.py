@@ -69,7 +69,8 @@ class Placed(Child):
         super().__init__(name, command, folder)
 
     def _start(self, command: Sequence[str], out: BinaryIO, log: BinaryIO) -> Any:
-        real = patience.real([module.rpartition(".")[2] for module in patience.DEADLINES])
+        modules = [module.rpartition(".")[2] for module in patience.DEADLINES]
+        real = patience.real([*modules, patience.DEFAULT])
         environ = {**os.environ, clocks.SETTING: str(self._ahead_s), patience.SETTING: real}
         return cast("Any", self._origin.copied(command, out, log, environment=environ))
 

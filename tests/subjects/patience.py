@@ -8,9 +8,9 @@ place. `@pytest.mark.real_deadlines("probing")` is for a test that is about one:
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import Field
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from warmroute_proxy.server.base.config import Limits
 
@@ -64,6 +64,8 @@ def _set(module: str, name: str) -> None:
 
 
 def _set_default() -> None:
-    names = [each.name for each in fields(Limits)]
-    values = dict(zip(names, Limits.__init__.__defaults__ or (), strict=True))
+    """What a file does not set is read from the fields, and what is made without one has the other default."""
+    fields_of_class: Mapping[str, Field[Any]] = Limits.__dataclass_fields__
+    fields_of_class[DEFAULT].default = FAR_S
+    values = dict(zip(fields_of_class, Limits.__init__.__defaults__ or (), strict=True))
     Limits.__init__.__defaults__ = tuple((values | {DEFAULT: FAR_S}).values())
