@@ -312,7 +312,7 @@ class Tried:
 
     def fail(self) -> None:
         if self.attempt.state is A.FAILING:
-            self.attempt._partner_is_silent()
+            self.attempt._conclude_pending()
         else:
             self.scene.prefill()
             self.scene.leg().fail(Cause.BROKEN, "broke")

@@ -362,6 +362,7 @@ class Attempt:
             return
         if status == 200:
             self._owner.prefilled(self._engines.clock())
+            self._conclude_pending()  # it is not at fault
             return
         worker = self.decision.prefill
         assert worker is not None
@@ -375,6 +376,8 @@ class Attempt:
         elif not self.ended and not self.scanner.started and worker is not None:
             refusal = Refusal(502, f"prefill: {reason}", code="engine_error")
             self._conclude(Failure(refusal, self._ranks_of(worker), True, cause=cause))
+        else:
+            self._conclude_pending()
 
     # -- the end
 
@@ -390,7 +393,7 @@ class Attempt:
             return
         self._advance(AttemptEvent.LEG_FAILED)
         self._pending = failure
-        asyncio.get_running_loop().call_later(PARTNER_WAIT_S, self._guard, self._partner_is_silent)
+        asyncio.get_running_loop().call_later(PARTNER_WAIT_S, self._guard, self._conclude_pending)
 
     def _refused(self, worker: Worker, refusal: Refusal) -> Failure:
         if refusal.internals is not None:
@@ -401,7 +404,8 @@ class Attempt:
         """All workers of an engine: a connection that breaks is no fault of one rank alone."""
         return tuple(other.id for other in self._engines.of(worker).workers())
 
-    def _partner_is_silent(self) -> None:
+    def _conclude_pending(self) -> None:
+        """The other leg has ended in good order, or says nothing in time."""
         if self._pending is not None:
             self._conclude(self._pending)
 
