@@ -4,14 +4,16 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import count, takewhile
 from typing import Any, NamedTuple
 
 import httpx
 from tests.contract.subject import Kind
 from tests.machine import seconds
+from tests.subjects.processes import PLAIN
 
 TIMEOUT_S = 50.0
 CHAT = "/v1/chat/completions"
@@ -58,7 +60,7 @@ class Pair:
 
     def queue(self, url: str, name: str) -> int:
         """How many requests are in a queue of `/v1/loads`."""
-        found = httpx.get(f"{url}/v1/loads").json()["loads"][0]["disaggregation"]
+        found = httpx.get(f"{url}/v1/loads", verify=PLAIN).json()["loads"][0]["disaggregation"]
         return int(found[f"{name}_reqs"])
 
 
@@ -68,7 +70,7 @@ def post(url: str, body: dict[str, Any], path: str = CHAT) -> Future[httpx.Respo
 
     def ask() -> None:
         try:
-            future.set_result(httpx.post(url + path, json=body, timeout=seconds(TIMEOUT_S)))
+            future.set_result(httpx.post(url + path, json=body, timeout=seconds(TIMEOUT_S), verify=PLAIN))
         except httpx.HTTPError as error:
             future.set_exception(error)
 
@@ -78,7 +80,7 @@ def post(url: str, body: dict[str, Any], path: str = CHAT) -> Future[httpx.Respo
 
 def abort(url: str, body: dict[str, Any]) -> None:
     """Abort a leg by its request id."""
-    assert httpx.post(f"{url}/abort_request", json={"rid": body["rid"]}).status_code == 200
+    assert httpx.post(f"{url}/abort_request", json={"rid": body["rid"]}, verify=PLAIN).status_code == 200
 
 
 def fresh_text(words: int) -> str:
@@ -90,6 +92,14 @@ COMPUTED_TOKENS = 15_000
 """Of a prompt that takes seconds, so that something can be done while it is computed."""
 
 ATTEMPTS = 5
+ATTEMPTS_S = 20.0
+"""As many, and more for as long as that: they are short where the engine is quick."""
+
+
+def attempts() -> Iterator[int]:
+    """Tries of what this process may be too late for."""
+    end_s = time.monotonic() + seconds(ATTEMPTS_S)
+    yield from takewhile(lambda number: number < ATTEMPTS or time.monotonic() < end_s, count())
 
 
 class Legs(NamedTuple):
@@ -104,7 +114,7 @@ def aborted_while_it_computes(pair: "Pair", side: str) -> Legs:
 
     On a busy machine this process may come too late, when the prompt is computed already; then it tries another one.
     """
-    for _ in range(ATTEMPTS):
+    for _ in attempts():
         body = {**pair.body(""), "input_ids": [random.randrange(300, 2000) for _ in range(COMPUTED_TOKENS)]}
         decode = post(pair.decode, body, "/generate")
         wait_for(lambda: pair.queue(pair.decode, "decode_transfer_queue") == 1)
@@ -114,7 +124,7 @@ def aborted_while_it_computes(pair: "Pair", side: str) -> Legs:
         if prefill.result(seconds(TIMEOUT_S)).status_code != 200 or _finish(prefill) == "abort":
             return Legs(prefill, decode)
         decode.result(seconds(TIMEOUT_S))
-    raise AssertionError(f"each of {ATTEMPTS} prompts was computed before it could be aborted")
+    raise AssertionError("each prompt was computed before it could be aborted")
 
 
 def aborted_while_it_waits(pair: "Pair") -> dict[str, Any]:
@@ -122,7 +132,7 @@ def aborted_while_it_waits(pair: "Pair") -> dict[str, Any]:
 
     On a machine that stands still this process may come too late, when it has given up; then it tries another one.
     """
-    for _ in range(ATTEMPTS):
+    for _ in attempts():
         body = pair.body(fresh_text(20))
         prefill = post(pair.prefill, body)
         wait_for(lambda: prefill.done() or pair.queue(pair.prefill, "prefill_bootstrap_queue") == 1)  # noqa: B023 - called before the next one
@@ -131,11 +141,11 @@ def aborted_while_it_waits(pair: "Pair") -> dict[str, Any]:
         assert answer.status_code == 500, answer.text
         if "Aborted by AbortReq." in answer.json()["message"]:
             return body
-    raise AssertionError(f"each of {ATTEMPTS} requests had given up before it could be aborted")
+    raise AssertionError("each request had given up before it could be aborted")
 
 
 def _active_tokens(url: str) -> int:
-    active: int = httpx.get(f"{url}/v1/loads").json()["loads"][0]["num_active_tokens"]
+    active: int = httpx.get(f"{url}/v1/loads", verify=PLAIN).json()["loads"][0]["num_active_tokens"]
     return active
 
 
