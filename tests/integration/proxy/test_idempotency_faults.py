@@ -229,7 +229,7 @@ class Roaming:
         Asker(self.west, "home", {**chat("roam", max_tokens=2), "prompt_cache_key": "roamer"}).done()
 
     def ask(self, key: str, tokens: int) -> Asker:
-        """The next turn of the conversation, of so many tokens."""
+        """Ask for the next turn of the conversation, whose answer has so many tokens."""
         body = {**long("roam", turns=2, tokens=tokens), "prompt_cache_key": "roamer"}
         return Asker(self.east, key, body, more={"x-warmroute-home": "west"})
 

@@ -4,9 +4,9 @@ A `Leg` is one request to one engine, and gets the callbacks for its answer. A c
 returns to the pool when the answer ended in good order. Idle connections are closed before the engine's own keep-alive
 (5 s in SGLang) can close them under a request.
 
-An engine whose process stands still meanwhile closes them all the same: it looks at its timers before it reads what has
-come. A request of a turn is then sent once more, over a new connection: the engine has not read it. Where none can be
-made, the engine's process has ended, and the request fails as one does under which it ended.
+An engine whose process stands still looks at its timers before it reads, so it may close a connection as idle while a
+request waits there. The request of a turn is then sent once more over a new connection, if the last answer on the
+closed one ended more than `IDLE_S` before. Where the engine cannot be reached, its process has ended under the request.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Upstream:
         return f"{line}{headers}content-length: ".encode("latin-1")
 
     def send_with(self, head: bytes, body: Parts, leg: Leg) -> None:
-        """Send the request of a turn, with a head of `head`. It may be sent anew."""
+        """Send the request of a turn, with a head of `head`; once more, if the engine closes the connection as idle."""
         self._send(head, body, leg, anew=True)
 
     def send_anew(self, leg: Leg, head: bytes, body: Parts) -> None:
@@ -181,7 +181,7 @@ class _Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def start(self, leg: Leg, head: bytes, body: Parts, *, anew: bool) -> None:
-        """`anew`: whether the request may be sent once more, if the connection turns out to be closed."""
+        """`anew`: the request is sent once more, if the engine closes this connection as idle."""
         assert self._transport is not None
         self._leg = leg
         self._anew = (head, body) if anew else None
