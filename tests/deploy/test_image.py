@@ -51,6 +51,7 @@ def ending(proxy: "subprocess.Popen[str]", engine: EngineProcess) -> Iterator[No
     assert status == 0
 
 
+@pytest.mark.nightly
 def test_two_builds_give_one_id(tmp_path: Path) -> None:
     """The first one was made by the set-up, `scripts/image build`."""
     second = tmp_path / "id"
