@@ -34,8 +34,8 @@ def run(script: str, folder: Path) -> str:
 @pytest.mark.full
 def test_the_demo_runs_in_a_clone_and_so_do_the_commands_that_it_names(tmp_path: Path) -> None:
     assert DEMO.startswith("scripts/demo ")
-    named = "grep -o '[^ ]*warmroute ladder [^ ]*' | while read -r line; do echo \"$ $line\"; $line; done"
-    printed = run(f"{DEMO.partition('#')[0]} | tee shown\n{named} <shown", tmp_path)
+    named = "grep -o '[^ ]*warmroute ladder [^ ]*' shown | while read -r line; do echo \"$ $line\"; $line; done"
+    printed = run(f"{DEMO.partition('#')[0]} | tee shown\n{named}", tmp_path)
     shown, *ladders = printed.split("\n$ ")
     assert "Affinity off" in shown
     assert [each.splitlines()[0].rpartition("-")[2] for each in ladders] == ["off", "on"]
