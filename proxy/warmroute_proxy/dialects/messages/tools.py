@@ -1,5 +1,8 @@
 """Tools and how they are chosen.
 
+Tools that stand in messages (`tool_addition`) come behind the others, in the order in which they were added. All are
+offered at once, also those with `defer_loading` (decision 051).
+
 Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`). No engine runs them. Beside tools of
 the client's own they are dropped and named, so that an agent that offers one more goes on; a request that offers
 nothing else is for that tool alone, as Claude Code's web search is, and gets a 400: an answer would be made up.
@@ -17,8 +20,10 @@ from warmroute_proxy.dialects.raw_json import (
     Members,
     encode,
     kind_of,
+    list_at,
     object_at,
     text_at,
+    text_in,
 )
 from warmroute_proxy.dialects.work import TranslationWork
 
@@ -45,19 +50,41 @@ class _ListedTools(NamedTuple):
     marks: int
 
 
+_EMPTY: Final = Raw(b"[]")
 _NO_TOOLS: Final = _ListedTools(b"", frozenset(), 0)
 _KNOWN: Final[Known[_ListedTools]] = Known()
 
 
-def read_tools(members: Members, key: bytes, work: TranslationWork) -> ChatTools:
-    """The tools of a request, and how they are chosen. What is kept is kept for one `key`, that of signatures."""
-    listed = _listed(members["tools"], key, work) if "tools" in members else _NO_TOOLS
+def read_tools(members: Members, added: list[bytes], key: bytes, work: TranslationWork) -> ChatTools:
+    """The tools of a request, and how they are chosen. What is kept is kept for one `key`, that of signatures.
+
+    `added`: the definitions of those in messages.
+    """
+    given = members.get("tools", _EMPTY)
+    if added:
+        given = _with(given, added, work)
+    listed = _NO_TOOLS if given is _EMPTY else _listed(given, key, work)
     chat: dict[str, Any] = {}
     if listed.chat:
         chat["tools"] = Raw(listed.chat)
     if "tool_choice" in members:
-        chat |= _choice(object_at(members["tool_choice"], "tool_choice"))
+        chosen = _choice(object_at(members["tool_choice"], "tool_choice"))
+        if listed.chat:
+            chat |= chosen
     return ChatTools(chat, listed.dropped, listed.marks)
+
+
+def _with(given: Raw, added: list[bytes], work: TranslationWork) -> Raw:
+    """A list of tools, and those behind it that it has no tool with the same name of."""
+    listed = list_at(given, "tools")
+    work.take(len(listed))
+    names = {text_in(object_at(each, f"tools.{at}"), "name") for at, each in enumerate(listed)}
+    for each in added:
+        name = text_in(object_at(each, "tools"), "name")
+        if name not in names:
+            names.add(name)
+            listed.append(Raw(each))
+    return Raw(b"[%b]" % b",".join(map(bytes, listed)))
 
 
 def _listed(given: Raw, key: bytes, work: TranslationWork) -> _ListedTools:
@@ -80,7 +107,6 @@ def _read(raw: Raw, work: TranslationWork) -> _ListedTools:
         if kind == _OURS:
             tools.append(_tool(tool, path))
         else:
-            text_at(tool, "name", path)
             dropped.add(kind[:MAX_SHOWN_CHARS])
     if dropped and not tools:
         shown = ", ".join(sorted(dropped))
@@ -117,4 +143,9 @@ def _tool(tool: Members, path: str) -> ChatPart:
         text_at(tool, "description", path)
         function["description"] = tool["description"]
     function["parameters"] = tool["input_schema"]
+    strict = bytes(tool.get("strict", b"false"))
+    if strict not in (b"true", b"false"):
+        raise BadRequest(f"{path}.strict", "must be true or false")
+    if strict == b"true":
+        function["strict"] = True
     return {"type": "function", "function": function}

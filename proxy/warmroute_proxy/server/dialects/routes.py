@@ -6,7 +6,7 @@ from typing import Final
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.gemini import GEMINI, Gemini, is_gemini
 from warmroute_proxy.server.dialects.messages import COUNT_TOKENS, MESSAGES, Messages
-from warmroute_proxy.server.dialects.responses import INPUT_TOKENS, RESPONSES, Responses
+from warmroute_proxy.server.dialects.responses import COMPACT, INPUT_TOKENS, RESPONSES, Responses
 
 _GEMINI: Final = Gemini()
 _MESSAGES: Final = Messages()
@@ -17,6 +17,7 @@ DIALECT_OF_PATH: Final[Mapping[str, Dialect]] = {
     COUNT_TOKENS: _MESSAGES,
     RESPONSES: _RESPONSES,
     INPUT_TOKENS: _RESPONSES,
+    COMPACT: _RESPONSES,
 }
 
 

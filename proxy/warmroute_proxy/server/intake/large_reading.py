@@ -28,6 +28,7 @@ from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need_cleaning
 from warmroute_proxy.server.intake.intake import CHAT, ReadBody, read_body
 from warmroute_proxy.server.intake.large_body import NamedSpan
+from warmroute_proxy.server.intake.mending import mended, with_dropped
 
 PR_SET_PDEATHSIG: Final = 1
 NICENESS: Final = 10  # where processors are scarce, the event loop goes first, and has nine tenths of one
@@ -127,7 +128,18 @@ class _Reading:
                 size = _put(asked.where, pieces)
                 pieces.clear()
                 raw = _content(asked.where, size)
-            found = read_body(raw, caller, self._secrets, self._config)
+            try:
+                found = read_body(raw, caller, self._secrets, self._config)
+            except Refusal as refusal:
+                if asked.translate is not None:
+                    raise
+                raw, dropped = mended(refusal, raw, TranslationWork())
+                found = read_body(raw, caller, self._secrets, self._config)
+                changes = with_dropped(changes, dropped)
+                if not is_other:
+                    before_write()
+                is_other = True
+                _put(asked.where, [raw])
         except Refusal as refusal:
             return Refused(refusal.status, refusal.message, refusal.code, refusal.param)
         spans = [NamedSpan(name, span.start, span.end) for name, span in found.body.spans.items()]

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.dialects.work import TooMuch, TranslationWork
 from warmroute_proxy.server.base.config import Config, TenantConfig
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.http.exchange import Request
@@ -15,6 +16,7 @@ from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need
 from warmroute_proxy.server.intake.intake import CHAT, check_light, model_for, read, read_body
 from warmroute_proxy.server.intake.known_body import no_check
 from warmroute_proxy.server.intake.large_bodies import LargeBodies
+from warmroute_proxy.server.intake.mending import mended, with_dropped
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 
 
@@ -50,6 +52,19 @@ class RequestParser:
         """Read a request in the event loop. Raises: Refusal, or TooMuch where that would take too long."""
         raw = request.body
         assert isinstance(raw, bytes)
+        try:
+            return self._read(request, raw, caller)
+        except Refusal as refusal:
+            check_light(raw)
+            request.body, dropped = mended(refusal, raw, TranslationWork.in_loop(len(raw)))
+        try:
+            found = self._read(request, request.body, caller)
+        except TooMuch:
+            request.body = raw  # it is mended where it is read
+            raise
+        return found._replace(parsed=replace(found.parsed, changes=with_dropped(found.parsed.changes, dropped)))
+
+    def _read(self, request: Request, raw: bytes, caller: Caller) -> ReadRequest:
         if caller.path == CHAT and (self._cleans_all or may_need_cleaning(raw, caller)):
             return self._read_cleaned(request, raw, caller)
         return read(request, caller, self.callers, self._config)
