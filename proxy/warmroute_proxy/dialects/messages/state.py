@@ -7,24 +7,25 @@ from typing import Final
 
 from warmroute_proxy.dialects.raw_json import BadRequest, Members, is_list, list_at, object_at, text_in
 
-THREAD: Final = "thread"
 THREAD_UNSUPPORTED: Final = "thread_unsupported_request"
 """Anthropic's clients go on without a thread, where an error has this `error_code` among its `details`."""
 
 _MANAGEMENT: Final = "context_management"
 _REFUSED: Final = {
-    THREAD: "no thread is kept here: send the whole conversation without it",
     "container": "no container runs here: leave it out",
     "compaction": "this proxy sums up no messages: let the client do it",
 }
-STATE: Final = (*_REFUSED, _MANAGEMENT, "mcp_servers")
+STATE: Final = ("thread", *_REFUSED, _MANAGEMENT, "mcp_servers")
 
 
 def refuse_state(members: Members, dropped: set[str]) -> None:
     """Raises: BadRequest, where an answer would lack what the server was to keep, to do or to sum up."""
+    if "thread" in members:
+        problem = "no thread is kept here: send the whole conversation without it"
+        raise BadRequest("thread", problem, code="thread_unsupported_request")
     for name, instead in _REFUSED.items():
         if name in members:
-            raise BadRequest(name, instead, THREAD_UNSUPPORTED if name == THREAD else "invalid_value")
+            raise BadRequest(name, instead)
     if "mcp_servers" in members and list_at(members["mcp_servers"], "mcp_servers"):
         raise BadRequest("mcp_servers", "this proxy connects to no MCP server: let the client do it")
     if _MANAGEMENT in members:
