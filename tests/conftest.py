@@ -16,7 +16,7 @@ from tests.subjects import patience
 
 search.register()
 
-FULL_FOLDERS = ("deploy", "hostile", "page", "perf", "release", "stores")
+FULL_FOLDERS = ("deploy", "hostile", "page", "bench", "release", "stores")
 """Whose tests are all for `scripts/test full`; single tests elsewhere are marked."""
 
 # httpx gives up after 5 s where it is told nothing else; most calls of tests tell it nothing.

@@ -102,8 +102,9 @@ class _Writer:
 
 
 def folder_of(nodeid: str) -> str:
-    """`unit` of `tests/unit/core/test_x.py::test_y`."""
-    return nodeid.split("/")[1]
+    """`unit` of `tests/unit/core/test_x.py::test_y`, `chaos` of `tests/field/chaos/test_x.py::test_y`."""
+    parts = nodeid.split("/")
+    return parts[2] if parts[1] == "field" else parts[1]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,11 +10,11 @@ PYTHON: Final = ".venv/bin/python"
 WAITING: Final = ("tests/integration", "tests/docs")
 """Folders whose tests wait for processes half of the time: several run side by side."""
 
-COMPUTING: Final = ("tests/unit", "tests/property", "tests/simulation", "tests/fuzz")
+COMPUTING: Final = ("tests/unit", "tests/property", "tests/simulation", "tests/field/fuzz")
 """Folders whose tests compute: one process, since each more would import and collect everything once more."""
 
 SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
-FULL_FOLDERS: Final = ("tests/perf", "tests/stores")
+FULL_FOLDERS: Final = ("bench", "tests/stores")
 """Folders whose tests are all for `scripts/test full`, beside the marked ones of others."""
 
 ON_OPENAI_2: Final = "tests/integration/sdk/test_docs.py"
@@ -25,16 +25,16 @@ RELEASE: Final = "tests/release"
 COMPILED: Final = "build/compiled"
 PAGE: Final = "tests/page"
 GATEWAY: Final = "tests/gateway"
-REGIONS: Final = "tests/regions"
+REGIONS: Final = "tests/field/regions"
 APART: Final = (
     *SGLANG_FOLDERS,
     PAGE,
     GATEWAY,
     REGIONS,
-    "tests/chaos",
+    "tests/field/chaos",
     "tests/compiled",
-    "tests/harness",
-    "tests/integrations_real",
+    "tests/field/agents",
+    "tests/field/programs",
 )
 """Folders whose tests need a set-up of their own: a step of `scripts/test full` runs each."""
 
@@ -142,11 +142,11 @@ def full_steps() -> tuple[Step, ...]:
     search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", *properties, processes=2)
     of_the_proxy = (
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
-        Step("soak", (PYTHON, "-m", "tests.perf", "soak", "--minutes", "6"), after=(*done, wheel), compiled=True),
+        Step("soak", (PYTHON, "-m", "bench", "soak", "--minutes", "6"), after=(*done, wheel), compiled=True),
         Step("full tests", more, after=(*done, stores)),
         Step("hostile", pytest(HOSTILE, processes=3), after=("full tests", wheel), compiled=True),
         Step("compiled", ("scripts/compiled-tests",), after=("hostile",), compiled=True),
-        Step("chaos", pytest("tests/chaos"), after=("compiled",), compiled=True),
+        Step("chaos", pytest("tests/field/chaos"), after=("compiled",), compiled=True),
         Step("regions", pytest(REGIONS), after=("chaos", stores)),
         Step("release", pytest(RELEASE), after=("regions", wheel)),
         Step("deploy", ("scripts/deploy",), after=("release", "set-up of deploy")),

@@ -1,8 +1,8 @@
 """docs/reference/harnesses.md has a row for each tested program, with the version that is installed."""
 
 import pytest
-from tests.harness import page
-from tests.harness.cases import CASES
+from tests.field.agents import page
+from tests.field.agents.cases import CASES
 
 from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_cli.run.programs import PROGRAMS

@@ -9,9 +9,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from scripts import plan_targets, plans
 from tests.machine import seconds
 
+from bench import plan_targets, plans
 from warmroute_backend.plan.hardware import GPUS, gpus_with
 from warmroute_cli.plan import arguments
 
@@ -25,13 +25,13 @@ def blocks(text: str, language: str) -> list[str]:
 
 @pytest.mark.full
 def test_the_page_of_plans_is_what_the_command_prints_today() -> None:
-    assert plans.PAGE.read_text() == plans.page(), "run: python -m scripts.plans"
+    assert plans.PAGE.read_text() == plans.page(), "run: python -m bench.plans"
 
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_the_page_of_targets_is_what_the_search_finds_today() -> None:
-    assert plan_targets.PAGE.read_text() == plan_targets.page(), "run: python -m scripts.plan_targets"
+    assert plan_targets.PAGE.read_text() == plan_targets.page(), "run: python -m bench.plan_targets"
 
 
 def test_the_cases_with_targets_are_24_and_different() -> None:

@@ -7,7 +7,7 @@ import time
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from tests.fuzz.body_template import CONFIG, SECRETS, TENANT
+from tests.field.fuzz.body_template import CONFIG, SECRETS, TENANT
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.base.errors import Refusal

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.body_template import CONFIG, SECRETS, TENANT
+from tests.field.fuzz.body_template import CONFIG, SECRETS, TENANT
 from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.addresses import PUBLIC, Addresses

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.body_template import CONFIG, SECRETS, TENANT
+from tests.field.fuzz.body_template import CONFIG, SECRETS, TENANT
 from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.translation import translated_body

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.fuzz.http1 import Echo, Transport
+from tests.field.fuzz.http1 import Echo, Transport
 from tests.hostile.reading import read
 from tests.hostile.test_worst_bodies import CHAT_BODY
 from tests.subjects.body_memory import plenty

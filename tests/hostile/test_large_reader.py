@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.fuzz.body_template import CONFIG, SECRETS, TENANT
+from tests.field.fuzz.body_template import CONFIG, SECRETS, TENANT
 from tests.hostile.conftest import HOSTILE, INNOCENT
 from tests.integration.proxy.test_large_bodies import reader_of
 from tests.machine import seconds

@@ -8,10 +8,10 @@ import json
 from typing import Final
 
 import pytest
+from bench.bodies import agents, as_messages
 
 from tests.hostile.reading import MESSAGES, Became, read
 from tests.hostile.worst_bodies import PLACES, SIZE, Place, body, counts, fillings
-from tests.perf.bodies import agents, as_messages
 from tests.recordings import recorded
 from warmroute_proxy.server.dialects.routes import DIALECT_OF_PATH, dialect_of
 from warmroute_proxy.server.intake.intake import CHAT

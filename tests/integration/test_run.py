@@ -1,7 +1,7 @@
 """`warmroute run` as a process: a fleet for as long as the program runs, its terminal and status, what it cost.
 
-The real programs are in `tests/harness`. Here stands a small one for them, since what it does is chosen: it sends the
-turns that its arguments say, and ends with a status of its choice.
+The real programs are in `tests/field/agents`. Here a small program stands for them, since what it does is chosen: it
+sends the turns that its arguments say, and ends with a status of its choice.
 """
 
 import os

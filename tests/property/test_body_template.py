@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzz.body_template import LEAST, LONG, SECRETS, TENANT, caller, check_all, outcome
+from tests.field.fuzz.body_template import LEAST, LONG, SECRETS, TENANT, caller, check_all, outcome
 from tests.search import searched
 
 from warmroute.contract.conversations import Conversations

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.fuzz import http1
+from tests.field.fuzz import http1
 from tests.subjects.body_memory import plenty
 from tests.subjects.reading import receive
 

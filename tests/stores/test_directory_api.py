@@ -10,7 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 
-from tests.fuzz.test_openapi import CHECKS
+from tests.field.fuzz.test_openapi import CHECKS
 from tests.subjects.processes import PLAIN
 from tests.subjects.stores import Postgres
 from warmroute_proxy.server.control.control_plane import described_routes

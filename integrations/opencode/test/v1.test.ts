@@ -1,5 +1,5 @@
 // The hooks of V1 in the order in which OpenCode calls them. Its client is made up here, so that it can fail and hang:
-// the real one is in tests/integrations_real/test_opencode_plugin.py.
+// the real one is in tests/field/programs/test_opencode_plugin.py.
 
 import assert from "node:assert/strict"
 import { createServer } from "node:http"

@@ -2,7 +2,7 @@
 
 The events of one stream differ only in a short text. So an event that begins and ends like one that was parsed, and
 whose text is plain, is not parsed: the dialect gets the text as it stands in the JSON. Without this, a chunk takes
-twice as many instructions (`python -m tests.perf instructions --workloads w2m`).
+twice as many instructions (`python -m bench instructions --workloads w2m`).
 """
 
 from collections.abc import Mapping

@@ -11,10 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
+from bench.process import tree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.perf.process import tree
 from tests.subjects.processes import ProxyProcess, chat, until
 from tests.subjects.scripted import Handler, ScriptedEngine, whole
 from warmroute.contract import receipt

@@ -4,7 +4,7 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
-from scripts.plans import rooflined, scaled
+from bench.plans import rooflined, scaled
 from tests.unit.plan.published import (
     ACCEPTED,
     CAPACITIES,

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from scripts.placement import figures, tight
-from scripts.placement.draws import Draw, Draws, keep, kept, play
-from scripts.placement.margins import margins
-from scripts.placement.page import main_page
-from scripts.placement.rows import BASELINES, OURS, ROWS, SEEDS, TRIAL_SEEDS, Row, is_held_back
-from scripts.placement.rule import Drawn, drawn, verdict, verdicts
+from bench.placement import figures, tight
+from bench.placement.draws import Draw, Draws, keep, kept, play
+from bench.placement.margins import margins
+from bench.placement.page import main_page
+from bench.placement.rows import BASELINES, OURS, ROWS, SEEDS, TRIAL_SEEDS, Row, is_held_back
+from bench.placement.rule import Drawn, drawn, verdict, verdicts
 
 from warmroute_cli.main import main
 from warmroute_proxy.replay.setup import POLICIES

@@ -3,8 +3,8 @@
 from xml.etree import ElementTree as ET
 
 import pytest
-from scripts.placement.parts import PARTS
-from scripts.placement.rows import ROWS
+from bench.placement.parts import PARTS
+from bench.placement.rows import ROWS
 
 from warmroute_cli.replay.arguments import MADE_UP, SCENARIOS
 from warmroute_proxy.replay import made_up

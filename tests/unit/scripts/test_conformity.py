@@ -1,6 +1,6 @@
 """The page of results of `warmroute conform`."""
 
-from scripts.conformity.page import page
+from bench.conformity.page import page
 
 SCORED = {
     "name": "a server", "version": "1.2.3", "how": "its defaults",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzz.passthrough import HEAD, Reader
+from tests.field.fuzz.passthrough import HEAD, Reader
 
 from warmroute_proxy.server.engines.passthrough import MAX_REST_BYTES
 from warmroute_proxy.server.engines.sse import UsageTracker

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.fuzz.websocket import Echo
+from tests.field.fuzz.websocket import Echo
 from tests.subjects.body_memory import plenty
 from tests.subjects.read_slices import Lines
 

@@ -24,7 +24,7 @@ A prompt has at least one token: where an engine reports none, because the reque
 waited, it has not counted, and neither its prompt nor its cached tokens are known.
 
 Almost every report needs none of this: `plain_usage` reads those, by types, and leaves all others to `merge_usage`.
-Without it w1 executes 7.0 % more (`python -m tests.perf instructions --workloads w1`): see
+Without it w1 executes 7.0 % more (`python -m bench instructions --workloads w1`): see
 docs/decisions/020-one-way.md.
 
 A count is an integer from 0 to `MAX_TOKENS`; anything else that JSON can hold is no count. The bound keeps every

@@ -15,7 +15,7 @@ rewrite (`Stream.passthrough_target` is None). A chunk that is cut by the end of
 `MAX_REST_BYTES` and
 unless it holds an event that could go. A stream with another framing is left to the parser for good.
 
-Without this module w2 executes 2.08 times as much, without shapes 2.00 times (`python -m tests.perf instructions
+Without this module w2 executes 2.08 times as much, without shapes 2.00 times (`python -m bench instructions
 --workloads w2`): see docs/decisions/020-one-way.md.
 """
 

@@ -3,7 +3,7 @@
 A fan-out of agents brings hundreds of requests in one read of all sockets. If all of them began at once, the chunks of
 streams that are under way would wait for all: 256 requests are 60 ms. So an iteration begins some of them, and the
 others wait in line. With slices of 6 ms, chunks beside 256 new connections were late by 20 ms at p99; with 4 and
-one copy of each body less, by 14, and requests wait no longer (`python -m tests.perf --workloads w6s,w6-256`).
+one copy of each body less, by 14, and requests wait no longer (`python -m bench --workloads w6s,w6-256`).
 
 Each tenant has a line of its own. Whose turn it is follows from the time that the beginnings of its requests have
 taken: start-time fair queueing (P. Goyal, H. Vin, H. Cheng, 1996). So a request waits for one of another tenant, not

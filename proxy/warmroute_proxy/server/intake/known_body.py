@@ -7,7 +7,7 @@ engine by resembling one that was checked.
 
 `parsed.read_whole` can read the same bodies, and reads them the same: a property test holds that. With it alone, a
 chat of 2 KB takes 13 % more instructions, and an agent's request of 190 KB takes 3.3 times as many
-(`python -m tests.perf instructions`, w1 and w3).
+(`python -m bench instructions`, w1 and w3).
 
 Limits: tails of at most `MAX_TAIL_BYTES`, those above `SHORT_TAIL_BYTES` kept once for all templates, `MAX_LONG_BYTES`
 in total and in `MAX_LONG` templates; conversations of `MAX_KEPT_BYTES` in total, the least recently used go first. Most

@@ -1,0 +1,1 @@
+"""What the proxy costs, beside whatever routers are installed: `python -m bench`."""

@@ -1,0 +1,341 @@
+"""`python -m bench instructions`: machine instructions of a workload, counted by callgrind.
+
+A proxy runs whole in one process, without sockets (`in_process`), and callgrind counts what it executes for requests
+after a warm-up, in the thread of the event loop: the proxy, the interpreter and the libraries, but neither the kernel
+nor the thread that writes the ledger. No body is sent twice. `--tree` names another checkout, whose `.venv` is used.
+`--limits` gives the tenant a budget by the day, a limit by the minute, or both; or the proxy a table [tracing]
+that samples no request, or each.
+"""
+
+import argparse
+import base64
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from bench.bodies import Body, agents, as_messages, growing, renamed, small
+from bench.dialects import RESPONSES, TRANSLATIONS, as_responses
+from bench.engines import (
+    ANSWER,
+    ANSWER_TOKENS,
+    BYTES_PER_TOKEN,
+    FIRST,
+    INFORMATION,
+    LAST,
+    MIDDLE,
+    NOTHING_HERE,
+    STREAM_HEAD,
+    UNCACHED_TOKENS,
+    Counting,
+    Engine,
+    stream_ending,
+)
+from bench.load import MESSAGES, offer, request
+from bench.loop import Loop
+from bench.proxies import BUDGET, MINUTE, ROOT, Fleet, Place, write_config
+
+CHUNKS: Final = 200
+AGENT_CHUNKS: Final = 40
+LAST_ID: Final = f"resp_{'0' * 24}"
+"""In the place of the id of the last response."""
+
+_COMPLETED: Final = b'"type":"response.completed"'
+ENDS: Final = {"http": b"0\r\n\r\n", "ws": _COMPLETED, "wsall": _COMPLETED}
+TIMEOUT_S: Final = 600
+_TRACING: Final = '\n[tracing]\nendpoint = "http://127.0.0.1:9"\nratio = %d\n'
+LIMITS: Final = {
+    "none": ("", ""),
+    "budget": (BUDGET, ""),
+    "minute": ("", MINUTE),
+    "both": (BUDGET, MINUTE),
+    "unsampled": (_TRACING % 0, ""),
+    "sampled": (_TRACING % 1, ""),
+}
+"""What the configuration has more, and what its tenant has."""
+
+_PORT: Final = 0
+_LOOP: Final = "-01"  # the thread that began, in which the event loop runs
+_SWITCH: Final = """
+#include <valgrind/callgrind.h>
+void start_counting(void) { CALLGRIND_START_INSTRUMENTATION; }
+void stop_counting(void) { CALLGRIND_STOP_INSTRUMENTATION; }
+"""
+_TOTAL: Final = re.compile(r"^(?:summary|totals): (\d+)", re.MULTILINE)
+_USER: Final = b'{"role": "user", "content": "'
+
+
+class CannotCount(Exception):
+    """Something that is needed is missing, or the proxy failed; the message says what, in a line."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A workload: what each connection sends, warm-up and counted apart, and what comes in each read of an answer."""
+
+    name: str
+    unit: str
+    per_request: int
+    warm: list[list[bytes]]
+    counted: list[list[bytes]]
+    reads: list[bytes]
+    last: Counting  # the last read
+    ends: bytes = b""  # what stands in the last write of an answer; empty: as chats end
+
+    @property
+    def streams(self) -> bool:
+        """Whether answers are streams."""
+        return self.last is not ANSWER
+
+    @property
+    def units(self) -> int:
+        """Requests or chunks that count."""
+        return self.per_request * sum(map(len, self.counted))
+
+
+def _sent(body: Body) -> bytes:
+    return request(_PORT, body.data, body.session)
+
+
+def _sent_as_messages(body: Body) -> bytes:
+    found = as_messages(body)
+    return request(_PORT, found.data, found.session, path=MESSAGES)
+
+
+def _chats(
+    connections: int, warm: int, counted: int, *, stream: bool, sent: Callable[[Body], bytes] = _sent
+) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    """Chats of 2 KB, each with a number of its own in front of the user's text."""
+    asked = []
+    for connection in range(connections):
+        body = small(connection, stream)
+        numbered = [body.data.replace(_USER, b"%b%08d " % (_USER, number)) for number in range(warm + counted)]
+        asked.append([sent(Body(body.session, data)) for data in numbered])
+    return [each[:warm] for each in asked], [each[warm:] for each in asked]
+
+
+def _turns(size: int, sessions: int, warm: int, counted: int) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    """Agents' turns, a session for each connection: each turn goes on with the one before."""
+    asked = [[_sent(body) for body in bodies] for bodies in agents(size, sessions, warm + counted)]
+    return [each[:warm] for each in asked], [each[warm:] for each in asked]
+
+
+def _numbered(count: int = CHUNKS) -> tuple[list[bytes], Counting]:
+    """The chunks of a stream, and the last of them with what ends it."""
+    chunks = [(FIRST if i == 0 else LAST if i == count - 1 else MIDDLE) % i for i in range(count)]
+    chunks[0] = STREAM_HEAD + chunks[0]
+    ending = stream_ending(count)
+    return chunks[:-1], Counting(chunks[-1] + ending.template, ending.bare_bytes)
+
+
+def _w1() -> Counted:
+    return Counted("w1", "request", 1, *_chats(32, 6, 12, stream=False), [], ANSWER)
+
+
+def _w2() -> Counted:
+    return Counted("w2", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True), *_numbered())
+
+
+def _w2burst() -> Counted:
+    reads, last = _numbered()
+    whole = Counting(b"".join([*reads, last.template]), last.bare_bytes)
+    return Counted("w2burst", "chunk", CHUNKS, *_chats(16, 4, 12, stream=True), [], whole)
+
+
+def _w3() -> Counted:
+    return Counted("w3", "request", 1, *_turns(190_000, 4, 4, 12), [], ANSWER)
+
+
+def _w3new() -> Counted:
+    """Agents' turns of 190 KB, each of a session that was not seen before."""
+    generations = itertools.count()
+    asked = [
+        [_sent(renamed(body, next(generations))) for body in bodies] for bodies in agents(190_000, sessions=4, turns=8)
+    ]
+    return Counted("w3new", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
+
+
+def _w3_1m() -> Counted:
+    return Counted("w3-1m", "request", 1, *_turns(1_000_000, 4, 3, 6), [], ANSWER)
+
+
+def _w5() -> Counted:
+    asked = [[_sent(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
+    return Counted("w5", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
+
+
+def _w5m() -> Counted:
+    asked = [[_sent_as_messages(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
+    return Counted("w5m", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
+
+
+def _w2m() -> Counted:
+    return Counted("w2m", "chunk", CHUNKS, *_chats(16, 3, 3, stream=True, sent=_sent_as_messages), *_numbered())
+
+
+def _sent_by(letter: str) -> Callable[[Body], bytes]:
+    def sent(body: Body) -> bytes:
+        path, found = TRANSLATIONS[letter](body)
+        return request(_PORT, found.data, found.session, path=path)
+
+    return sent
+
+
+def _w5_by(letter: str) -> Counted:
+    sent = _sent_by(letter)
+    asked = [[sent(body) for body in bodies] for bodies in growing(0, stream=False, sessions=4)]
+    return Counted(f"w5{letter}", "request", 1, [each[:2] for each in asked], [each[2:] for each in asked], [], ANSWER)
+
+
+def _w2_by(letter: str) -> Counted:
+    chats = _chats(16, 3, 3, stream=True, sent=_sent_by(letter))
+    return Counted(f"w2{letter}", "chunk", CHUNKS, *chats, *_numbered())
+
+
+def _w4_by(transport: str) -> Counted:
+    """Agents' turns of 150 KB to `/v1/responses`, 2 KB more each, streamed; over `ws` only what is new, over `wsall`
+    all of it, as OpenCode sends it.
+    """
+    asked = []
+    for bodies in agents(150_000, sessions=4, turns=16):
+        session = bodies[0].session
+        events = [{**json.loads(as_responses(body)[1].data), "stream": True} for body in bodies]
+        if transport == "http":
+            asked.append([request(_PORT, json.dumps(each).encode(), session, path=RESPONSES) for each in events])
+            continue
+        sent = [_message(events[0])]
+        for before, each in itertools.pairwise(events):
+            added = each["input"][len(before["input"]) :]
+            more = {} if transport == "wsall" else {"input": added, "previous_response_id": LAST_ID}
+            sent.append(_message({**each, **more}))
+        asked.append([offer(_PORT, session, RESPONSES), *sent])
+    warm = 4 if transport == "http" else 5
+    turns = [each[:warm] for each in asked], [each[warm:] for each in asked]
+    return Counted(f"w4{transport}", "request", 1, *turns, *_numbered(AGENT_CHUNKS), ends=ENDS[transport])
+
+
+def _message(event: dict[str, Any]) -> bytes:
+    """A frame whose mask changes nothing, so that the id of the last response can be written into it."""
+    data = json.dumps({"type": "response.create", **event}).encode()
+    return b"\x81\xff" + len(data).to_bytes(8, "big") + bytes(4) + data
+
+
+WORKLOADS: Final[dict[str, Callable[[], Counted]]] = {
+    "w1": _w1,
+    "w2": _w2,
+    "w2burst": _w2burst,
+    "w3": _w3,
+    "w3-1m": _w3_1m,
+    "w3new": _w3new,
+    "w4http": partial(_w4_by, "http"),
+    "w4ws": partial(_w4_by, "ws"),
+    "w4wsall": partial(_w4_by, "wsall"),
+    "w2m": _w2m,
+    "w5": _w5,
+    "w5m": _w5m,
+    **{f"w5{letter}": partial(_w5_by, letter) for letter in TRANSLATIONS},
+    **{f"w2{letter}": partial(_w2_by, letter) for letter in TRANSLATIONS},
+}
+DEFAULT: Final = "w1,w2,w2burst,w3"
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _plan(workload: Counted) -> str:
+    return json.dumps(
+        {
+            "warm": [[_text(each) for each in requests] for requests in workload.warm],
+            "counted": [[_text(each) for each in requests] for requests in workload.counted],
+            "reads": [_text(read) for read in workload.reads],
+            "last": _text(workload.last.template),
+            "bare_bytes": workload.last.bare_bytes,
+            "information": {path.decode(): _text(reply) for path, reply in INFORMATION.items()},
+            "nothing_here": _text(NOTHING_HERE),
+            "answer_tokens": CHUNKS if workload.streams else ANSWER_TOKENS,
+            "bytes_per_token": BYTES_PER_TOKEN,
+            "uncached_tokens": UNCACHED_TOKENS,
+            "answer_ends": _text(workload.ends or (b"0\r\n\r\n" if workload.streams else b"}")),
+            "last_id": LAST_ID,
+        }
+    )
+
+
+def prepare(folder: Path, workload: Counted, limits: str = "none") -> None:
+    """Write what `in_process` reads: the configuration, the plan, and the switch of callgrind."""
+    loop = Loop()
+    engines = [Engine(loop) for _ in range(4)]  # for their addresses: nothing is sent there
+    fleet = Fleet((engines[0], engines[1]), engines[2], engines[3])
+    write_config(Place(0, 0, folder, None), fleet, False, *LIMITS[limits])
+    loop.close()
+    (folder / "plan.json").write_text(_plan(workload))
+    (folder / "switch.c").write_text(_SWITCH)
+    compiler = ["cc", "-shared", "-fPIC", "-O1", "-o", str(folder / "switch.so"), str(folder / "switch.c")]
+    done = subprocess.run(compiler, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise CannotCount(f"cannot compile callgrind's switch: {done.stderr.strip().splitlines()[0]}")
+
+
+def count(tree: Path, workload: Counted, limits: str = "none") -> float:
+    """Instructions for each request or chunk of a workload, by the code of a tree."""
+    for program in ("valgrind", "cc"):
+        if shutil.which(program) is None:
+            raise CannotCount(f"{program} is not installed")
+    python = tree / ".venv" / "bin" / "python"
+    with tempfile.TemporaryDirectory(prefix="warmroute-instructions-") as name:
+        folder = Path(name)
+        prepare(folder, workload, limits)
+        out = folder / "callgrind.out"
+        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--separate-threads=yes"]
+        command += [f"--callgrind-out-file={out}"]
+        command += [str(python) if python.exists() else sys.executable]
+        command += [str(Path(__file__).with_name("in_process.py")), str(folder)]
+        paths = ":".join(str(tree / part) for part in ("sdk", "proxy", "backend"))
+        environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": paths}
+        try:
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True, env=environment, cwd=folder, timeout=TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired:
+            raise CannotCount(f"{workload.name} did not end in {TIMEOUT_S} s") from None
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("==")]
+            raise CannotCount(f"{workload.name} failed: {lines[-1][:400] if lines else done.returncode}")
+        total = _TOTAL.findall((folder / f"{out.name}{_LOOP}").read_text())
+    return max(map(int, total)) / workload.units
+
+
+def main(argv: list[str]) -> int:
+    """Count and print; 2 where that cannot be."""
+    parser = argparse.ArgumentParser(prog="python -m bench instructions", description=__doc__)
+    parser.add_argument("--tree", type=Path, action="append", metavar="DIR", help="a checkout; may stand several times")
+    parser.add_argument("--workloads", default=DEFAULT, help=f"of {','.join(WORKLOADS)} (%(default)s)")
+    parser.add_argument("--limits", choices=LIMITS, default="none", help="what the config has more (%(default)s)")
+    asked = parser.parse_args(argv)
+    names = asked.workloads.split(",")
+    try:
+        unknown = [name for name in names if name not in WORKLOADS]
+        if unknown:
+            raise CannotCount(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+        trees = [tree.resolve() for tree in asked.tree or [ROOT]]
+        print(f"{'instructions':<16}" + "".join(f"{tree.name:>14}" for tree in trees), flush=True)
+        for name in names:
+            workload = WORKLOADS[name]()
+            figures = [count(tree, workload, asked.limits) for tree in trees]
+            row = "".join(f"{figure:>14,.0f}" for figure in figures)
+            ratios = "".join(f"  x {figure / figures[0]:.3f}" for figure in figures[1:])
+            print(f"{name + ' a ' + workload.unit:<16}{row}{ratios}", flush=True)
+    except CannotCount as error:
+        print(f"python -m bench instructions: {error}", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,99 @@
+"""The plots of single runs: frontiers, and figures against load."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.placement import rows, rule
+from bench.placement.draws import Draw
+from bench.placement.figures import Figures, Row, find
+from bench.placement.parts import CURVE, PARTS, PRODUCTION
+
+from warmroute_proxy.replay.plot import COLOURS, Series, svg
+
+FOLDER: Final = Path("docs/benchmarks/placement")
+TO_FOLDER: Final = "../../benchmarks/placement/"
+"""From docs/contribute/placement, where the pages of every policy and row are."""
+
+
+class Plot(NamedTuple):
+    """A plot, and the name of its file without the ending."""
+
+    name: str
+    caption: str
+    drawn: str
+
+    def shown(self, folder: str = "") -> str:
+        """The Markdown that shows it on a page from which `folder` leads to the plots."""
+        return f"![{self.caption}]({folder}{self.name}.svg)"
+
+
+def frontier(part: str, title: str, speed_up: float, runs: Sequence[Row]) -> str:
+    """Hit ratio against p90 of TTFT, every policy a point. Returns the image for the page."""
+    ordered = sorted(runs, key=lambda row: (row["policy"] != PRODUCTION, -row["hit"]))
+    dots = [
+        Series(
+            f"{number} {row['policy']}", [(row["hit"], row["ttft_p90_s"])], COLOURS[(number - 1) % len(COLOURS)],
+            dots=True, mark=str(number),
+        )
+        for number, row in enumerate(ordered, 1)
+    ]  # fmt: skip
+    caption = f"Frontier: {title}, {speed_up:g}x"
+    drawn = svg(caption, dots, "hit ratio", "TTFT p90, s", log_y=True, legend=True)
+    return save(Plot(f"frontier-{part}-{speed_up:g}x", caption, drawn), TO_FOLDER)
+
+
+def row_frontier(row: rows.Row, draws: Mapping[str, Sequence[Draw]]) -> Plot:
+    """Return the medians of all policies of a row, ours first."""
+    reached_by = [rule.reached(policy, draws[policy]) for policy in row.policies]
+    dots = [
+        Series(
+            f"{number} {each.policy}", [(each.hit.median, each.p90_s.median)], COLOURS[number - 1], dots=True,
+            mark=str(number),
+        )
+        for number, each in enumerate(reached_by, 1)
+    ]  # fmt: skip
+    caption = f"Frontier: {row.name}"
+    drawn = svg(caption, dots, "hit ratio", "TTFT p90, s", log_y=True, legend=True)
+    name = "".join(each if each.isalnum() else "-" for each in row.name.lower())
+    return Plot(f"row-{name}", caption, drawn)
+
+
+def against_load(figures: Figures) -> list[str]:
+    """Hit ratio and TTFT of the conversation trace on 8 workers, against load."""
+    parts = [part for part in PARTS if part.name in {"conversation-8", "conversation-8-loads"}]
+    images = []
+    for key, label, log_y in (
+        ("hit", "hit ratio", False), ("ttft_p90_s", "TTFT p90, s", True), ("ttft_p99_s", "TTFT p99, s", True),
+    ):  # fmt: skip
+        lines = []
+        for number, policy in enumerate((PRODUCTION, *CURVE)):
+            points = [
+                (load, find(figures, part.name, policy, load)[key]) for part in parts for load in part.loads
+            ]  # fmt: skip
+            lines.append(Series(policy, sorted(points), COLOURS[number]))
+        caption = f"{label.rsplit(',')[0]} against load, conversation, N=8"
+        drawn = svg(caption, lines, "load (arrival times divided by)", label, log_y=log_y, legend=True)
+        images.append(save(Plot(f"load-{key.removesuffix('_s').replace('_', '-')}", caption, drawn), TO_FOLDER))
+    return images
+
+
+def pd_loads(figures: Figures) -> list[str]:
+    """Time per token and TTFT of each split, against load."""
+    runs: list[Row] = figures["rows"]["pd"]
+    images = []
+    for key, label, factor in (("tpot_p90_s", "time per token p90, ms", 1000), ("ttft_p90_s", "TTFT p90, s", 1)):
+        lines = [
+            Series(name, [(row["speed_up"], row[key] * factor) for row in runs if row["policy"] == name], COLOURS[at])
+            for at, name in enumerate(dict.fromkeys(row["policy"] for row in runs))
+        ]
+        caption = f"{label.rsplit(',')[0]} against load, 8 GPUs"
+        drawn = svg(caption, lines, "load", label, legend=True)
+        images.append(save(Plot(f"pd-{key.removesuffix('_s').replace('_', '-')}", caption, drawn)))
+    return images
+
+
+def save(plot: Plot, folder: str = "") -> str:
+    """Write a plot; return the Markdown for a page from which `folder` leads to the plots."""
+    (FOLDER / f"{plot.name}.svg").write_text(plot.drawn + "\n", encoding="utf-8")
+    return plot.shown(folder)

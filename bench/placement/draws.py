@@ -1,0 +1,130 @@
+"""Plays the rows, draw after draw, and keeps the results: `python -m bench.placement draws`.
+
+The draws of all rows at the first seed come first, then those at the second, and so on. What is kept is not played
+again, so a run that was ended goes on where it was, and the page can be made at any time, with the draws that there
+are. After a change of a rule, `docs/benchmarks/placement/draws.json` has to be removed.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bench.placement.rows import Row
+
+FILE: Final = Path("docs/benchmarks/placement/draws.json")
+
+
+class Draw(NamedTuple):
+    """What one policy reaches on a row at one seed."""
+
+    seed: int
+    hit: float
+    p90_s: float
+    """Of TTFT."""
+    token_p90_s: float
+    """Of the time per token."""
+    computed_tokens: float = 0.0
+    mean_s: float = 0.0
+    p50_s: float = 0.0
+    p99_s: float = 0.0
+    max_s: float = 0.0
+    """These four of TTFT."""
+    session_s: float = 0.0
+    """The mean time that a session waits for its answers. Draws of before these were kept have zeros."""
+
+
+_COLUMNS: Final = (
+    "hit", "ttft_p90_s", "tpot_p90_s", "computed_tokens", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "ttft_max_s",
+    "session_s",
+)  # fmt: skip
+"""Of a result, in the order of a draw."""
+
+
+Draws = dict[str, dict[str, list[Draw]]]
+"""By row and policy, in the order of seeds."""
+
+
+def kept(file: Path = FILE) -> Draws:
+    """Return what was played before."""
+    if not file.exists():
+        return {}
+    rows = json.loads(file.read_text("utf-8"))
+    return {
+        row: {policy: [Draw(*draw) for draw in draws] for policy, draws in policies.items()}
+        for row, policies in rows.items()
+    }
+
+
+def keep(draws: Draws, file: Path = FILE) -> None:
+    """Write the draws, a policy of a row a line. A run that is ended meanwhile leaves the file as it was."""
+    rows = [
+        f'"{row}": {{\n' + ",\n".join(f' "{policy}": {json.dumps(each)}' for policy, each in policies.items()) + "}"
+        for row, policies in draws.items()
+    ]
+    new = file.with_suffix(".new")
+    new.write_text("{" + ",\n".join(rows) + "}\n", encoding="utf-8")
+    new.replace(file)
+
+
+def play(rows: Sequence[Row], seeds: Iterable[int], traces: str, file: Path = FILE) -> Draws:
+    """Play what is missing of these rows at these seeds; return all that is kept. Rows of one command are played by one
+    run of it. Two processes may play different rows at once: each adds to what the file has when a run has ended.
+    """
+    by_words: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        by_words.setdefault(row.words, []).append(row)
+    for seed in seeds:
+        for words, group in by_words.items():
+            draws = kept(file)
+            for policy in [each for each in group[0].policies if not _has(draws, group, each, seed)]:
+                began_s = time.monotonic()
+                results = {result["policy"]: result for result in _replay(words, [policy], seed, traces)}
+                draws = kept(file)
+                for row in group:
+                    _add(draws.setdefault(row.name, {}), row, policy, seed, results)
+                keep(draws, file)
+                print(f"seed {seed}: {group[0].name}, {policy}, {time.monotonic() - began_s:.0f} s", flush=True)
+    return kept(file)
+
+
+def _add(
+    of_row: dict[str, list[Draw]], row: Row, policy: str, seed: int, results: Mapping[str, Mapping[str, Any]]
+) -> None:
+    result = results[row.label.format(policy=policy)]
+    # Another process may have played it, too.
+    others = [draw for draw in of_row.get(policy, ()) if draw.seed != seed]
+    of_row[policy] = sorted([*others, Draw(seed, *(_short(result[column]) for column in _COLUMNS))])
+
+
+def command(row: Row, seed: int | str) -> str:
+    """Return the command that plays a row, as the page shows it."""
+    return " ".join(["warmroute replay", *row.words, "--seed", str(seed), "--policy", *row.policies])
+
+
+def _has(draws: Draws, group: Sequence[Row], policy: str, seed: int) -> bool:
+    return all(any(draw.seed == seed for draw in draws.get(row.name, {}).get(policy, ())) for row in group)
+
+
+def _replay(words: Sequence[str], policies: Sequence[str], seed: int, traces: str) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "results.json"
+        arguments = [word.replace("$TRACES", traces) for word in words]
+        arguments += ["--seed", str(seed), "--policy", *policies, "--json", str(path)]
+        # As an installed package runs, whatever this shell says: compiled once, not at each start.
+        environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
+        subprocess.run(
+            [sys.executable, "-m", "warmroute_cli.main", "replay", *arguments],
+            check=True, stdout=subprocess.DEVNULL, env=environment,
+        )  # fmt: skip
+        found: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")

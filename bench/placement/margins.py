@@ -1,0 +1,102 @@
+"""The plot of all rows: how far our policies are from what the rule asks for, in hit ratio and in the p90 of TTFT."""
+
+import html
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from bench.placement.rows import OURS
+from bench.placement.rule import HIT_SLACK, P90_FACTOR, Drawn, Verdict
+
+COLOURS: Final = dict(zip(OURS, ("#c2410c", "#2563eb"), strict=True))
+_LEFT, _PANEL, _GAP, _TOP, _LINE = 300, 280, 30, 74, 17
+_WIDTH: Final = _LEFT + 2 * _PANEL + 2 * _GAP
+
+
+class _Panel(NamedTuple):
+    """One column of the plot. Values beyond `low` and `high` are drawn at its edge."""
+
+    title: str
+    left: float
+    low: float
+    high: float
+    limit: float
+    ticks: Sequence[tuple[float, str]]
+    fails_below: bool
+    value: Callable[[Verdict], Drawn]
+
+    def place(self, value: float) -> float:
+        inside = min(max(value, self.low), self.high)
+        return round(self.left + (inside - self.low) / (self.high - self.low) * _PANEL, 1)
+
+
+def _hit(found: Verdict) -> Drawn:
+    """Against the best baseline, in percentage points."""
+    return Drawn(*(100 * (each - found.best.hit.median) for each in found.ours.hit))
+
+
+def _p90(found: Verdict) -> Drawn:
+    """Against the best p90 near the best hit ratio, as a factor."""
+    return Drawn(*(each / found.yardstick.p90_s.median for each in found.ours.p90_s))
+
+
+_PANELS: Final = (
+    _Panel(
+        "hit ratio, less the best baseline's", _LEFT, -3, 6, -100 * HIT_SLACK,
+        ((-2, "-2 points"), (0, "0"), (2, "+2"), (4, "+4")), True, _hit,
+    ),
+    _Panel(
+        "TTFT p90, as a share of the best near it", _LEFT + _PANEL + _GAP, 0.4, 1.5, P90_FACTOR,
+        ((0.5, "0.5 x"), (0.75, "0.75"), (1, "1"), (1.25, "1.25")), False, _p90,
+    ),
+)  # fmt: skip
+
+
+def margins(by_policy: dict[str, list[Verdict]]) -> str:
+    """Return the plot as SVG: a line a row, a dot for the median of each of our policies, a bar for its range."""
+    rows = by_policy[OURS[0]]
+    height = _TOP + _LINE * len(rows) + 12
+    parts = [_frame(panel, height) for panel in _PANELS]
+    for at, policy in enumerate(OURS):
+        x = 12 + 130 * at
+        parts.append(f'<circle cx="{x}" cy="14" r="4" fill="{COLOURS[policy]}"/>')
+        parts.append(f'<text x="{x + 8}" y="18">{policy}</text>')
+    parts.append('<text x="12" y="36" fill="#666">shaded: the rule fails; bold: held back</text>')
+    for number in range(len(rows)):
+        y = _TOP + _LINE * number + _LINE / 2
+        row = rows[number].row
+        weight = ' font-weight="bold"' if row.is_held_back else ""
+        name = html.escape(row.name)
+        parts.append(f'<text x="{_LEFT - 10}" y="{y + 4}" text-anchor="end"{weight}>{name}</text>')
+        parts.append(f'<path d="M{_LEFT} {y}H{_WIDTH - _GAP}" stroke="#f0eeec"/>')
+        for at, policy in enumerate(OURS):
+            parts += [_dot(panel, by_policy[policy][number], y - 2.5 + 5 * at) for panel in _PANELS]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}" '
+        'role="img" aria-label="All rows against the rule" '
+        f'style="background:#fff;font-family:system-ui,sans-serif;font-size:11px">{"".join(parts)}</svg>'
+    )
+
+
+def _frame(panel: _Panel, height: int) -> str:
+    limit, floor = panel.place(panel.limit), height - 8
+    start, end = (panel.left, limit) if panel.fails_below else (limit, panel.left + _PANEL)
+    parts = [
+        f'<rect x="{start}" y="{_TOP}" width="{round(end - start, 1)}" height="{floor - _TOP}" fill="#fde8e8"/>',
+        f'<text x="{panel.left + _PANEL / 2}" y="36" text-anchor="middle" font-weight="bold">{panel.title}</text>',
+    ]
+    for value, text in panel.ticks:
+        x = panel.place(value)
+        stroke = "#999" if value in (0, 1) else "#e5e2df"
+        parts.append(f'<path d="M{x} {_TOP}V{floor}" stroke="{stroke}"/>')
+        parts.append(f'<text x="{x}" y="{_TOP - 8}" text-anchor="middle">{text}</text>')
+    return "".join(parts)
+
+
+def _dot(panel: _Panel, found: Verdict, y: float) -> str:
+    value = panel.value(found)
+    x, colour = panel.place(value.median), COLOURS[found.ours.policy]
+    bar = f'<path d="M{panel.place(value.least)} {y}H{panel.place(value.most)}" stroke="{colour}" stroke-width="1.5"/>'
+    if panel.low <= value.median <= panel.high:
+        return f'{bar}<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>'
+    side = 6 if value.median < panel.low else -6
+    return f'{bar}<path d="M{x} {y}l{side} -4v8z" fill="{colour}"/>'

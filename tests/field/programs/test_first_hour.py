@@ -1,0 +1,74 @@
+"""The first hour of docs/tutorial/first-hour.md, and what works after the demo, in a fresh copy of the checkout."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.machine import seconds
+
+from .pages import NODE, QUIET, ROOT
+
+PAGE = ROOT / "docs" / "tutorial" / "first-hour.md"
+TIMEOUT_S = 240.0
+WIDTH = 80
+"""Of the terminal of somebody who follows the page."""
+
+
+def copy_of_the_checkout(folder: Path) -> Path:
+    """What git would have of it, and nothing that was built but uv."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    if (ROOT / ".venv-uv").exists():  # each clean clone that runs tests has shown that it is made
+        (folder / ".venv-uv").symlink_to(ROOT / ".venv-uv")
+    return folder
+
+
+def run(script: str, folder: Path) -> str:
+    """What a script prints in a fresh copy of the checkout, with a home of its own."""
+    checkout, home = copy_of_the_checkout(folder / "warmroute"), folder / "home"
+    home.mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "PYTHON"))}
+    path = f"{NODE / 'node_modules' / '.bin'}:{os.environ['PATH']}"
+    environment = {**kept, **QUIET, "HOME": str(home), "PATH": path, "COLUMNS": str(WIDTH)}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=checkout, env=environment, capture_output=True, text=True, check=False, timeout=seconds(TIMEOUT_S),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(seconds(TIMEOUT_S + 20))
+def test_replay_works_after_the_demo(tmp_path: Path) -> None:
+    printed = run("scripts/demo --harness aider --speed 100\n.venv/bin/warmroute replay --recorded", tmp_path)
+    assert "requests in " in printed.splitlines()[-1]
+
+
+@pytest.mark.timeout(seconds(TIMEOUT_S + 20))
+def test_the_first_hour(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    steps = [f"echo '== step {number}'\n{block}" for number, block in enumerate(blocks)]
+    script = "\n".join(["trap 'kill $(jobs -p) 2>/dev/null || :' EXIT", *steps])
+    said = dict(enumerate(run(script, tmp_path).split("== step ")[1:]))
+    assert "export OPENAI_BASE_URL=" in said[1]
+    sessions = [line.split() for line in said[4].splitlines() if re.match(r" *[0-9a-f]{16} ", line)]
+    assert len(sessions) == 1
+    turns, prompt, cached = (int(word.replace(",", "")) for word in sessions[0][1:4])
+    assert turns >= 2
+    assert cached > prompt // 4  # the second turn found the first one's prompt
+    for words in ("Where: in region ", "Why there: ", "Cached: ", "Cold, with nothing cached, it would have cost "):
+        assert words in said[5]
+    assert len(re.findall(r"^(?:east|west)-\w\d ", said[6], re.MULTILINE)) == 8
+    tables = [line for step in (4, 6) for line in said[step].splitlines()[1:]]
+    assert [line for line in tables if len(line) > WIDTH and "http" not in line] == []
+    assert "requests in " in said[7]
+    assert len(said) == 9  # a fleet for the examples that follow

@@ -1,1 +1,0 @@
-"""What the proxy costs, beside whatever routers are installed: `python -m tests.perf`."""
