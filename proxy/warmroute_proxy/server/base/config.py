@@ -27,6 +27,11 @@ ANY: Final = "*"
 MAX_PROCESSES: Final = 64
 
 
+def authority(host: str, port: int | str) -> str:
+    """A host and a port as they stand in an address: one of IPv6 is in brackets there."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
     """The proxy's region, and where it listens. With port 0 the OS chooses the port."""
@@ -55,6 +60,9 @@ class ProxyConfig:
 
     websockets: Annotated[bool, LIVE] = True
     """Whether `/v1/responses` is served over WebSockets, too."""
+
+    cors_origins: Annotated[tuple[str, ...], LIVE] = ()
+    """The origins whose pages may read answers in a browser; `*`: all."""
 
     watch_config: Annotated[bool, LIVE] = False
     """Whether the proxy applies a changed config file without a request to do so."""

@@ -40,6 +40,10 @@ class RequestParser:
         """How many tokens a tenant may have counted by engines."""
         return self._config.limits.counted_tokens_per_minute
 
+    def cors_origins(self) -> tuple[str, ...]:
+        """The origins whose pages may read answers."""
+        return self._config.proxy.cors_origins
+
     def serves_websockets(self) -> bool:
         """Whether `/v1/responses` is served over WebSockets, too."""
         return self._config.proxy.websockets
