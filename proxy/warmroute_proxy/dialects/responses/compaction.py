@@ -26,9 +26,10 @@ def whole_compaction(raw: bytes, response: Response) -> bytes:
     kept_items = response.found.kept_items
     if kept_items is None:
         return encode(ended(response, [item], choice.finish_reason, usage))
+    users = [{"id": response.named("msg", at), "status": "completed", **user} for at, user in enumerate(kept_items)]
     return encode(
         {"id": response.named("resp"), "object": "response.compaction", "created_at": response.created_s,
-         "output": [*kept_items, item], "usage": usage_of(usage)}
+         "output": [*users, item], "usage": usage_of(usage)}
     )  # fmt: skip
 
 

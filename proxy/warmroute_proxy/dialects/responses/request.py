@@ -39,14 +39,15 @@ _NOT_OF_SUMMARIES: Final = frozenset({"tool_choice", "response_format", "verbosi
 MAX_KEPT_BYTES: Final = 262_144
 
 
-class _Role(msgspec.Struct):
-    """Of an item: whether it is a message, and whose."""
+class _Message(msgspec.Struct):
+    """An item: whether it is a message, whose, and what it says."""
 
     type: str = "message"
     role: str | None = None
+    content: Raw = Raw()
 
 
-_decode_role: Final = msgspec.json.Decoder(_Role).decode
+_decode_message: Final = msgspec.json.Decoder(_Message).decode
 
 
 class OtherScope(Exception):
@@ -75,7 +76,7 @@ class ChatRequest(NamedTuple):
     dropped_blocks: dict[str, int]
     texts: Texts
     compacts: bool
-    kept_items: list[Raw] | None
+    kept_items: list[dict[str, Any]] | None
 
     @property
     def body(self) -> bytes:
@@ -98,7 +99,7 @@ class RequestReading:
         """`before`: what was read of the items in front of the input. `compacts`: it is to be summed up, and the answer
         repeats what users have said. Raises: BadRequest, OtherScope.
         """
-        self._kept_items: list[Raw] | None = [] if compacts else None
+        self._kept_items: list[dict[str, Any]] | None = [] if compacts else None
         self._members = members
         self._model = text_at(members, "model", "")
         self._key = seal.key
@@ -164,26 +165,29 @@ class RequestReading:
         )  # fmt: skip
 
 
-def _users_last(items: list[Raw]) -> list[Raw]:
+def _users_last(items: list[Raw]) -> list[dict[str, Any]]:
     """The users' messages of an input: the last ones, of `MAX_KEPT_BYTES` in all."""
-    found: list[Raw] = []
+    found: list[dict[str, Any]] = []
     size = 0
     for raw in reversed(items):
-        if _role_of(raw) == "user":
-            size += len(memoryview(raw))
-            if size > MAX_KEPT_BYTES:
-                break
-            found.append(raw.copy())
+        content = _users_content(raw)
+        if content is None:
+            continue
+        size += len(memoryview(content))
+        if size > MAX_KEPT_BYTES:
+            break
+        shown = [{"type": "input_text", "text": content.copy()}] if is_text(content) else content.copy()
+        found.append({"type": "message", "role": "user", "content": shown})
     return found[::-1]
 
 
-def _role_of(raw: Raw) -> str | None:
-    """Of a message; None of any other item. Whoever reads it next says what is wrong."""
+def _users_content(raw: Raw) -> Raw | None:
+    """Of a user's message; None of any other item. Whoever reads it next says what is wrong."""
     try:
-        item = _decode_role(raw)
+        item = _decode_message(raw)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
-    return item.role if item.type == "message" else None
+    return item.content if (item.type, item.role) == ("message", "user") and bytes(item.content) else None
 
 
 def chat_request(
