@@ -107,7 +107,7 @@ def test_over_a_websocket_a_summary_ends_what_the_connection_has(proxy: ProxyPro
     """Codex compacts there, and then sends what is left of its history."""
     with Socket(proxy) as socket:
         first = socket.answer(input=LONG, tools=[READ], metadata=script({}))
-        asked = {"tools": [READ], "metadata": script({"text": SUMMARY})}
+        asked: Any = {"tools": [READ], "metadata": script({"text": SUMMARY})}
         summed = socket.answer(previous_response_id=first["id"], input=[TRIGGER], **asked)
         assert [item["type"] for item in summed["output"]] == ["compaction"]
         assert socket.answer(input=[*summed["output"], {"role": "user", "content": "go on"}])["status"] == "completed"
