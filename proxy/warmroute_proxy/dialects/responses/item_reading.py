@@ -55,6 +55,11 @@ _COMPACTED: Final = frozenset({"compaction", "compaction_summary", "context_comp
 EMPTY: Final = "empty_message"
 _EMPTY_BYTES: Final = len(b'""')
 
+_CIPHER: Final = "gAAAA"
+"""How what OpenAI has encrypted begins. Codex keeps what a model tells another agent as such; that of a model here is
+plain.
+"""
+
 MAX_CALL_ID_CHARS: Final = 256  # OpenAI takes 64
 
 
@@ -64,7 +69,6 @@ class _Item(msgspec.Struct):
     type: str = "message"
     id: str | None = None
     role: str | None = None
-    author: str | None = None
     content: Raw = Raw()
     call_id: str | None = None
     name: str | None = None
@@ -85,6 +89,7 @@ class _Piece(msgspec.Struct):
     text: Raw = Raw()
     refusal: Raw = Raw()
     image_url: Raw = Raw()
+    encrypted_content: Raw = Raw()
     file_data: Raw = Raw()
     filename: Raw = Raw()
 
@@ -165,7 +170,7 @@ class ItemReading:
         if kind == "reasoning":
             return self._reason(item, path)
         if kind == "agent_message":
-            return self._agent_message(item, path)
+            return self._of("user", self._pieces(item.content, f"{path}.content", "user"))
         if kind in _COMPACTED:
             return self._compacted(item)
         if kind == "additional_tools":
@@ -204,11 +209,6 @@ class ItemReading:
             self._texts.applied.add(LATE_SYSTEM)
             return self._made(Kind.MESSAGE, encode({"role": "user", "content": reminder(left)}))
         return self._made(Kind.MESSAGE, encode({"role": role, "content": content_of(left)}))
-
-    def _agent_message(self, item: _Item, path: str) -> InChat:
-        """What another agent of the client's says. A part that only OpenAI can read is not shown."""
-        parts = self._pieces(item.content, f"{path}.content", "user")
-        return self._of("user", [text_of(f"Message from {item.author}:"), *parts] if item.author and parts else parts)
 
     def _reason(self, item: _Item, path: str) -> InChat:
         """Reasoning that was sealed here; without a seal, the text that the client has."""
@@ -343,7 +343,11 @@ class ItemReading:
             return [{"type": "text", "text": _text(piece.text, f"{path}.text")}]
         if kind == "refusal":
             return [{"type": "text", "text": _text(piece.refusal, f"{path}.refusal")}]
-        if kind in _IMAGES:
+        if kind == "encrypted_content":
+            opened = _plain(piece.encrypted_content)
+            if opened and not opened.startswith(_CIPHER):
+                return [text_of(opened)]
+        elif kind in _IMAGES:
             image = self._image(piece.image_url, f"{path}.image_url")
             if image is not None and shows:
                 return [image]
