@@ -1,7 +1,8 @@
 """Tools and how they are chosen.
 
-Tools that stand in messages (`tool_addition`) come behind the others, in the order in which they were added. All are
-offered at once, also those with `defer_loading` (decision 051).
+All are offered, also those with `defer_loading`, which stand behind the others: Claude Code adds one to the list once the
+model has searched for it, and tools are the head of a prompt (decision 051). Tools that stand in messages
+(`tool_addition`) come last, in the order in which they were added.
 
 Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`). No engine runs them. Beside tools of
 the client's own they are dropped and named, so that an agent that offers one more goes on; a request that offers
@@ -97,6 +98,7 @@ def _listed(given: Raw, key: bytes, work: TranslationWork) -> _ListedTools:
 
 def _read(raw: Raw, work: TranslationWork) -> _ListedTools:
     tools: list[ChatPart] = []
+    deferred: list[ChatPart] = []
     dropped: set[str] = set()
     marks = 0
     for at, each in enumerate(work.take_tools(raw)):
@@ -105,9 +107,10 @@ def _read(raw: Raw, work: TranslationWork) -> _ListedTools:
         marks += "cache_control" in tool
         kind = kind_of(tool, path) if "type" in tool else _OURS
         if kind == _OURS:
-            tools.append(_tool(tool, path))
+            (deferred if bytes(tool.get("defer_loading", b"")) == b"true" else tools).append(_tool(tool, path))
         else:
             dropped.add(kind[:MAX_SHOWN_CHARS])
+    tools += deferred
     if dropped and not tools:
         shown = ", ".join(sorted(dropped))
         raise BadRequest(

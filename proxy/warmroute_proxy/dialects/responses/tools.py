@@ -98,13 +98,15 @@ class _Tools:
     def __init__(self, work: TranslationWork) -> None:
         self._work = work
         self._chat: dict[str, ChatPart] = {}  # by name in chat
+        self._deferred: dict[str, ChatPart] = {}  # likewise: behind the others, since more of them come later
         self._by_name: dict[str, Tool] = {}
         self._dropped: set[str] = set()
 
     def read(self, raw: Raw) -> ListedTools:
         for at, each in enumerate(self._work.take_tools(raw)):
             self._add(each, f"tools[{at}]", None)
-        chat = encode(list(self._chat.values())) if self._chat else b""
+        listed = [*self._chat.values(), *self._deferred.values()]
+        chat = encode(listed) if listed else b""
         return ListedTools(chat, self._by_name, frozenset(self._dropped))
 
     def _add(self, raw: Raw, path: str, namespace: str | None) -> None:
@@ -112,7 +114,8 @@ class _Tools:
         kind = text_at(tool, "type", path)
         if kind == "function":
             name = self._name(tool, path, namespace, custom=False)
-            self._chat[name] = _function(tool, path, name)
+            is_deferred = bytes(tool.get("defer_loading", b"")) == b"true" and name not in self._chat
+            (self._deferred if is_deferred else self._chat)[name] = _function(tool, path, name)
         elif kind == "custom":
             name = self._name(tool, path, namespace, custom=True)
             self._chat[name] = self._custom(tool, path, name)
