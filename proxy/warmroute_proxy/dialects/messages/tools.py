@@ -1,7 +1,7 @@
 """Tools and how they are chosen.
 
-All are offered, also those with `defer_loading`, which stand behind the others: Claude Code adds one to the list once the
-model has searched for it, and tools are the head of a prompt (decision 051). Tools that stand in messages
+All are offered, also those with `defer_loading`, which stand behind the others: Claude Code adds one to the list once
+the model has searched for it, and tools are the head of a prompt (decision 051). Tools that stand in messages
 (`tool_addition`) come last, in the order in which they were added.
 
 Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`). No engine runs them. Beside tools of
