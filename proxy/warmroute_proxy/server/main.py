@@ -174,6 +174,7 @@ async def _run(
     limits = replace(config.limits, connections=_connections(config))
     proxy = await build(config, slot)
     proxy.follow_directory()
+    proxy.follow_templates()
     conversations = _conversations(config, proxy, slot)
     orders = proxy.reload_orders(running, source)
     loop.add_signal_handler(signal.SIGHUP, _hung_up, tls, orders)

@@ -258,6 +258,7 @@ def _model(table: Table, needs_price: bool) -> ModelConfig:
         table.flag("continue_broken"),
         table.integer("vocabulary_tokens"),
         table.names_among("normalise", NAMES, DEFAULT_NAMES),
+        table.has("normalise"),
     )
     table.close()
     return model
