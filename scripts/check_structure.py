@@ -27,6 +27,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -59,6 +60,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Graph = Mapping[str, set[str]]
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """The tree of a file, which several checks walk."""
+    return ast.parse(source)
+
+
 @dataclass(frozen=True)
 class Finding:
     """One measured thing: what, where, how large, and the limit."""
@@ -89,7 +96,7 @@ class Tree:
             for path in sorted((root / source).rglob("*.py")):
                 parts = path.relative_to(root / source).with_suffix("").parts
                 self.paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-        self.trees = {name: ast.parse(path.read_text()) for name, path in self.paths.items()}
+        self.trees = {name: parsed(path.read_text()) for name, path in self.paths.items()}
         self._classes = {
             f"{module}.{node.name}": node
             for module, tree in self.trees.items()
@@ -184,7 +191,7 @@ def _visit(start: str, graph: Graph, seen: set[str], order: list[str]) -> None:
 def measured(where: str, source: str) -> Iterator[Finding]:
     """The sizes of one file, its functions and its indices."""
     yield Finding("lines of a file", where, len(source.splitlines()), MAX_FILE_LINES)
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, Function):
             at = f"{where}:{node.lineno} {node.name}"
             length = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -263,8 +270,7 @@ def unnamed(tree: Tree) -> Iterator[str]:
                 yield f"{where}: its docstring does not say what the package is for, and what it never does"
             for module in sorted(tree.paths):
                 package, _, last_name = module.rpartition(".")
-                named = last_name.startswith("__") or re.search(rf"\b{last_name}\b", text)
-                if package == name and not named:
+                if package == name and not (last_name.startswith("__") or re.search(rf"\b{last_name}\b", text)):
                     yield f"{where}: its docstring does not name {last_name}"
 
 

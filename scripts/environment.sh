@@ -55,12 +55,15 @@ uv() {
         mkdir -p "$dir"
         flock 8 # several scripts begin side by side
         [[ -x $dir/bin/uv && -f $dir/.stamp && "$(<"$dir/.stamp")" == "$wanted" ]] && exit
+        echo "setting up $dir, which installs the rest" >&2
         require_venv "$python"
         "$python" -m venv "$dir"
         "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$wanted"
         echo "$wanted" >"$dir/.stamp"
     ) 8>"$dir.lock"
-    "$dir/bin/uv" --quiet "$@"
+    local quiet=--quiet
+    [[ ! -t 2 ]] || quiet= # a person sees what is downloaded
+    "$dir/bin/uv" $quiet "$@"
 }
 
 # new_environment DIR PYTHON PACKAGE...: an environment with these packages, in the place of what was there. It has pip,

@@ -16,9 +16,6 @@ from tests.subjects import patience
 
 search.register()
 
-FULL_FOLDERS = ("deploy", "hostile", "page", "bench", "release", "stores")
-"""Whose tests are all for `scripts/test full`; single tests elsewhere are marked."""
-
 # httpx gives up after 5 s where it is told nothing else; most calls of tests tell it nothing.
 for _part in ("connect", "read", "write", "pool"):
     setattr(inspect.signature(httpx.Client).parameters["timeout"].default, _part, seconds(20))
@@ -31,14 +28,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # imports: a third of its start. So it is kept, away from the sources.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the folders that are for `scripts/test full`."""
-    for item in items:
-        if item.path.relative_to(Path(__file__).parent).parts[0] in FULL_FOLDERS:
-            item.add_marker("full")
 
 
 def pytest_collection_finish() -> None:

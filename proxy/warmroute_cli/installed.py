@@ -1,14 +1,24 @@
-"""How this copy of warmroute was installed, so that a hint names the command that adds to it."""
+"""How this copy of warmroute was installed and called, so that a hint names a command that runs as printed."""
 
 import json
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
+
+
+def called_as() -> str:
+    """The word that starts this program in the shell that it was called from: `warmroute`, or a path to it."""
+    called, found = Path(sys.argv[0]), shutil.which("warmroute")
+    if called.name != "warmroute" or (found is not None and Path(found).resolve() == called.resolve()):
+        return "warmroute"
+    return shlex.quote(str(called))
 
 
 def missing(modules: Sequence[str], extra: str) -> str | None:

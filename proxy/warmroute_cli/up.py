@@ -12,6 +12,7 @@ from pathlib import Path
 
 from warmroute_cli import running, state
 from warmroute_cli.fleet import CONTEXT_TOKENS, REGIONS, FleetOptions, LocalFleet, Ports
+from warmroute_cli.installed import called_as
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.running import Address
 from warmroute_cli.state import locked_state
@@ -148,7 +149,7 @@ def greeting(fleet: LocalFleet) -> str:
         f"logs:      {fleet.run_dir}",
         *[f"record:    {fleet.run_dir / region}.record" for region in fleet.proxies if fleet.options.record],
         "",
-        "In a shell (`warmroute up --env` prints this line again):",
+        f"In a shell (`{called_as()} up --env` prints this line again):",
         f"  {exports(first.url, fleet.api_key)}",
         "",
         f"For OpenCode, the file opencode.json of a project (a copy is {fleet.state_dir / OPENCODE}):",
@@ -158,7 +159,7 @@ def greeting(fleet: LocalFleet) -> str:
         f"  curl -s {first.base_url}/chat/completions -H 'authorization: Bearer {fleet.api_key}' \\",
         "    -H 'content-type: application/json' -H 'x-session-affinity: my-session' \\",
         f"""    -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"hello"}}]}}'""",
-        "  warmroute usage --session my-session",
+        f"  {called_as()} usage --session my-session",
         "",
         "Ctrl-C stops everything.",
     ]

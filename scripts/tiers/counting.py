@@ -1,13 +1,11 @@
 """What pytest tells a run while it goes on: a plugin that writes one line for each test, and who reads it.
 
-The plugin is `-p scripts.tiers.counting`. It does nothing unless `WARMROUTE_TEST_COUNTS` names a file. The file is also
-the lock by which workers take turns to compile.
+The plugin is `-p scripts.tiers.counting`. It does nothing unless `WARMROUTE_TEST_COUNTS` names a file.
 """
 
-import fcntl
 import json
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
@@ -54,7 +52,7 @@ class Counter:
             if what == "time_s":
                 count.time_s += value
             else:
-                setattr(count, what, value if what == "planned" else getattr(count, what) + value)
+                setattr(count, what, getattr(count, what) + value)
 
     def total(self) -> Count:
         """Over all folders."""
@@ -73,13 +71,16 @@ class _Writer:
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
+        self._planned = False
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._plan([item.nodeid for item in session.items])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        self._plan(ids)
+        if not self._planned:  # each worker has collected the same
+            self._planned = True
+            self._plan(ids)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         folder = folder_of(report.nodeid)
@@ -103,23 +104,12 @@ class _Writer:
 
 def folder_of(nodeid: str) -> str:
     """`unit` of `tests/unit/core/test_x.py::test_y`, `chaos` of `tests/field/chaos/test_x.py::test_y`."""
-    parts = nodeid.split("/")
-    return parts[2] if parts[1] == "field" else parts[1]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """One of xdist's workers collects first: on a fresh clone it compiles what the others then read."""
-    path, worker = os.environ.get(FILE_SETTING), os.environ.get("PYTEST_XDIST_WORKER")
-    if not path or worker is None:
-        return (yield)
-    with Path(path).open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if worker == "gw0" else fcntl.LOCK_SH)
-        return (yield)
+    return nodeid.removeprefix("tests/").removeprefix("field/").partition("/")[0]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Write, where somebody reads."""
-    path = os.environ.get(FILE_SETTING)
+    """Write, if somebody reads. A pytest that a test starts does not."""
+    path = os.environ.pop(FILE_SETTING, None)
+    os.environ.pop("PYTEST_ADDOPTS", None)
     if path and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Writer(Path(path).open("a")))  # noqa: SIM115 (as long as the process)

@@ -12,7 +12,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from scripts.tiers.counting import FILE_SETTING, Counter
+from scripts.tiers import counting
+from scripts.tiers.counting import Counter
 from scripts.tiers.steps import COMPILED, Step
 
 from warmroute_backend.sglang.installation import CHECKOUT_VARIABLE
@@ -62,11 +63,12 @@ class Run:
         steps: Iterable[Step],
         folder: Path,
         on_end: Callable[[Running], None],
+        limit_s: float = RUN_LIMIT_S,
     ) -> None:
         self.steps = {step.name: self._made(step, folder) for step in steps}
         self._folder = folder
         self._on_end = on_end
-        self._until_s = time.monotonic() + RUN_LIMIT_S
+        self._until_s = time.monotonic() + limit_s
         self._children: set[int] = set()
         self._stopped = False
         self._lock = threading.Lock()
@@ -115,7 +117,11 @@ class Run:
     def _result(self, running: Running, limit_s: float) -> Result:
         with running.log.open("wb") as log, tempfile.TemporaryDirectory(dir=self._folder, prefix="t") as own:
             # Its own folder of temporary files, since a pytest that ends deletes the older ones of others.
-            settings = {"PYTEST_DEBUG_TEMPROOT": own, FILE_SETTING: str(running.counter.path)}
+            settings = {
+                "PYTEST_DEBUG_TEMPROOT": own,
+                "PYTEST_ADDOPTS": f"-p {counting.__name__}",
+                counting.FILE_SETTING: str(running.counter.path),
+            }
             if running.step.compiled:
                 # Packages outside the checkout do not find the SGLang that is installed in it.
                 settings |= {"PYTHONPATH": str(Path(COMPILED).resolve()), CHECKOUT_VARIABLE: str(Path.cwd())}

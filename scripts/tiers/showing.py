@@ -9,6 +9,7 @@ from typing import Final
 from scripts.tiers.counting import Count
 from scripts.tiers.running import Result, Run, Running
 from scripts.tiers.steps import BY_FOLDER
+from scripts.tiers.workers import NOTE
 
 LOOK_S: Final = 0.5
 LINE_EVERY_S: Final = 20.0
@@ -47,10 +48,13 @@ class Screen:
 
     def ended(self, running: Running) -> None:
         """One step has ended: a line, and all that it said where it failed."""
+        said = running.log.read_text(errors="replace") if running.log.exists() else ""
         if running.result is not Result.OK:
             self.line(f"== {running.step.name}")
-            said = running.log.read_text(errors="replace") if running.log.exists() else ""
             self.line(said.rstrip() or "(it said nothing)")
+        else:
+            for note in (line for line in said.splitlines() if line.startswith(NOTE)):
+                self.line(note)
         count = running.counter.total()
         tests = f", {_outcomes(count)}" if count.ended else ""
         self.line(

@@ -1,45 +1,39 @@
-"""The steps of `scripts/test`: what each runs, and which steps end before it starts."""
+"""The steps of `scripts/test`: what each runs, and which steps end before it starts.
 
-import os
-from collections.abc import Sequence
+There are three lists: for `scripts/test`, `scripts/test full` and `scripts/test nightly`. What each covers, and what it
+leaves to the next, is said in docs/contribute/develop.md.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 PYTHON: Final = ".venv/bin/python"
 WAITING: Final = ("tests/integration", "tests/docs")
-"""Folders whose tests wait for processes half of the time: several run side by side."""
+"""Folders whose tests wait for processes half of the time."""
 
 COMPUTING: Final = ("tests/unit", "tests/property", "tests/simulation", "tests/field/fuzz")
-"""Folders whose tests compute: one process, since each more would import and collect everything once more."""
+"""Folders whose tests compute."""
 
 SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
-FULL_FOLDERS: Final = ("bench", "tests/stores")
-"""Folders whose tests are all for `scripts/test full`, beside the marked ones of others."""
-
 ON_OPENAI_2: Final = "tests/integration/sdk/test_docs.py"
 """Run by scripts/openai2; on the newest openai, tests/docs runs the same examples against a fleet."""
 
 HOSTILE: Final = "tests/hostile"
-RELEASE: Final = "tests/release"
 COMPILED: Final = "build/compiled"
-PAGE: Final = "tests/page"
-GATEWAY: Final = "tests/gateway"
-REGIONS: Final = "tests/field/regions"
-APART: Final = (
-    *SGLANG_FOLDERS,
-    PAGE,
-    GATEWAY,
-    REGIONS,
-    "tests/field/chaos",
-    "tests/compiled",
-    "tests/field/agents",
-    "tests/field/programs",
-)
-"""Folders whose tests need a set-up of their own: a step of `scripts/test full` runs each."""
 
 BY_FOLDER: Final = "by folder"
 """The tier of a step that runs the tests of many folders: each folder is a tier."""
+
+MAX_CPU_S: Final = 2.0
+"""What a file of tests may use in `scripts/test`; a run names those that used more, since they belong into `full`."""
+
+MAIN: Final = ("-m", "not full and not nightly", *(f"--ignore={folder}" for folder in SGLANG_FOLDERS))
+"""Selects the tests of `scripts/test`."""
+
+ONE_RUN_OF_SGLANG: Final = "tests/integration/sglang/test_conversation.py"
+ONE_RUN_OF_ENVOY: Final = "tests/gateway/test_turns.py"
 
 
 @dataclass(frozen=True)
@@ -64,15 +58,11 @@ class Step:
         return self.tier or self.name
 
 
-def pytest(*arguments: str, processes: int = 0) -> tuple[str, ...]:
-    """A command line of pytest; a module's tests stay in one process, which shares the servers of its fixtures."""
-    side_by_side = ("-n", str(processes), "--dist", "loadscope", "--no-loadscope-reorder") if processes else ()
-    return (PYTHON, "-m", "pytest", *side_by_side, *arguments)
-
-
-def ignored(folders: Sequence[str]) -> tuple[str, ...]:
-    """Options that leave folders out."""
-    return tuple(f"--ignore={folder}" for folder in folders)
+def pytest(*paths: str, options: Sequence[str] = (), processes: int = 1) -> tuple[str, ...]:
+    """A command line of pytest; several processes share the files (`scripts.tiers.workers`)."""
+    if processes == 1:
+        return (PYTHON, "-m", "pytest", *options, *paths)
+    return (PYTHON, "-m", "scripts.tiers.workers", f"--count={processes}", *options, "--", *paths)
 
 
 def containing(word: str, *folders: str) -> tuple[str, ...]:
@@ -81,87 +71,143 @@ def containing(word: str, *folders: str) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
-MAIN_ONLY: Final = ("-m", "not full", *ignored(APART))
-"""Options that leave out what is no test of the main tier."""
-
-
-def main_tests(arguments: Sequence[str] = (), *, searched: bool = True) -> tuple[Step, ...]:
-    """The tests of the main tier. Where arguments name paths, all tests of those. `searched`: properties are, too."""
-    side_by_side = max(4, os.cpu_count() or 1)
-    if any(Path(each.partition("::")[0]).exists() for each in arguments):
-        return (Step("tests", pytest(*arguments, processes=side_by_side), tier=BY_FOLDER),)
-    main = (*MAIN_ONLY, *arguments)
-    computing = COMPUTING if searched else (*COMPUTING, "-m", "not full and not hypothesis")
-    return (
-        Step("tests that wait", pytest(*main, *WAITING, processes=side_by_side), tier=BY_FOLDER),
-        Step("tests that compute", pytest(*main, *computing), tier=BY_FOLDER),
-    )
+def main_tests(options: Sequence[str] = (), paths: Sequence[str] = (), processes: int = 5) -> Step:
+    """The tests of `scripts/test`, or all tests of some paths."""
+    chosen = options if paths else (f"--cpu-limit={MAX_CPU_S}", *MAIN, *options)
+    command = pytest(*(paths or (*WAITING, *COMPUTING)), options=chosen, processes=processes)
+    return Step("tests", command, tier=BY_FOLDER)
 
 
 def checks() -> tuple[Step, ...]:
     """What reads the sources and runs nothing of them."""
     commands: dict[str, tuple[str, ...]] = {
+        "mypy": ("scripts/types",),
         "ruff check": (".venv/bin/ruff", "check"),
         "ruff format": (".venv/bin/ruff", "format", "--check"),
         "import-linter": (".venv/bin/lint-imports",),
         "structure": (PYTHON, "scripts/check_structure.py"),
         "vocabulary": (PYTHON, "scripts/vocabulary.py"),
         "state diagrams": (PYTHON, "scripts/state_diagrams.py", "--check"),
-        "mypy": (".venv/bin/mypy",),
     }
-    steps: list[Step] = []
-    for name, command in commands.items():
-        steps.append(Step(name, command, after=(steps[-1].name,) if steps else (), tier="checks"))
-    return tuple(steps)
+    return tuple(Step(name, command, tier="checks") for name, command in commands.items())
 
 
-def main_steps(arguments: Sequence[str] = ()) -> tuple[Step, ...]:
+def main_steps(options: Sequence[str] = (), paths: Sequence[str] = ()) -> tuple[Step, ...]:
     """`scripts/test`: what a contributor runs before a commit."""
-    return (*checks(), *main_tests(arguments))
+    return (*checks(), main_tests(options, paths))
+
+
+def in_line(*steps: Step) -> tuple[Step, ...]:
+    """The same steps, each after the one before it."""
+    line: list[Step] = []
+    for step in steps:
+        before = (line[-1].name,) if line else ()
+        line.append(Step(step.name, step.command, (*step.after, *before), step.tier, step.compiled, step.limit_s))
+    return tuple(line)
 
 
 def full_steps() -> tuple[Step, ...]:
-    """`scripts/test full`: set-ups beside the main tier, then three lines, since each leaves cores idle at times."""
-    main = (*checks(), *main_tests(searched=False))
+    """`scripts/test full`: set-ups beside the main tier, then two lines and one real run of each part."""
+    main = main_steps()
     done = tuple(step.name for step in main)
+    sglang = Step("set-up of SGLang", ("scripts/sglang", "install"))
+    set_ups = in_line(
+        Step("set-up of stores", ("scripts/stores", "install")),
+        Step("set-up of the page", ("scripts/page", "install")),
+        Step("set-up of docs", ("scripts/docs", "install")),
+        Step("set-up of OpenCode", ("scripts/integrations", "opencode", "install")),
+        Step("set-up of a gateway", ("scripts/gateway", "install")),
+        Step("compiled wheel", ("scripts/compiled-tests", "install")),
+        Step("set-up of deploy", ("scripts/deploy", "install")),
+    )
+    ready = (*done, set_ups[-1].name)
+    marked = containing("mark.full", *WAITING, *COMPUTING)
+    of_the_proxy = in_line(
+        Step("marked full", pytest(*marked, options=("-m", "full"), processes=3), after=ready),
+        Step("stores", pytest("tests/stores", "tests/bench", options=FULL, processes=3), tier=BY_FOLDER),
+        Step("hostile", pytest(HOSTILE, options=FULL, processes=3)),
+        Step("costs of requests", ("scripts/costs",)),
+    )
+    of_others = in_line(
+        Step("SGLang", pytest(ONE_RUN_OF_SGLANG), after=(*ready, sglang.name)),
+        Step("OpenCode", ("scripts/integrations", "opencode")),
+        Step("page", ("scripts/page",)),
+        Step("docs", ("scripts/docs",)),
+        Step("gateway", ("scripts/gateway", ONE_RUN_OF_ENVOY)),
+        Step("wheel", pytest("tests/compiled/test_wheel.py", options=FULL), compiled=True),
+        Step("deploy", ("scripts/deploy", *FULL)),
+        Step("vulnerabilities", (PYTHON, "scripts/audit.py")),
+    )
+    return (sglang, *set_ups, *main, *of_the_proxy, *of_others)
+
+
+FULL: Final = ("-m", "not nightly")
+"""Selects what `scripts/test full` runs of a folder whose tests are all for it."""
+
+
+def nightly_steps(names: Iterable[str] = ()) -> tuple[Step, ...]:
+    """`scripts/test nightly`: what `full` leaves out; of some names, those steps alone and what they come after."""
     wheel, stores, programs = "compiled wheel", "set-up of stores", "set-up of programs"
-    gateway = "set-up of a gateway"
     set_ups = (
         Step("set-up of SGLang", ("scripts/sglang", "install")),
-        Step(stores, ("scripts/stores", "install")),
-        Step(programs, ("scripts/integrations", "install"), after=(stores,)),
-        Step("set-up of the page", ("scripts/page", "install"), after=(programs,)),
-        Step("set-up of docs", ("scripts/docs", "install"), after=(programs,)),
-        Step(gateway, ("scripts/gateway", "install"), after=("set-up of docs",)),
-        Step(wheel, ("scripts/compiled-tests", "install")),
-        Step("set-up of deploy", ("scripts/deploy", "install"), after=(stores, wheel)),
+        *in_line(
+            Step(wheel, ("scripts/compiled-tests", "install")),
+            Step(stores, ("scripts/stores", "install")),
+            Step("set-up of deploy", ("scripts/deploy", "install")),
+            Step("set-up of a gateway", ("scripts/gateway", "install")),
+            Step(programs, ("scripts/integrations", "install")),
+        ),
     )
-    marked = containing("mark.full", *WAITING, *COMPUTING)
-    more = pytest("-m", "full", *FULL_FOLDERS, *marked, *ignored((*SGLANG_FOLDERS, ON_OPENAI_2)), processes=3)
-    properties = containing("hypothesis", *COMPUTING)
-    search = pytest("-m", "hypothesis", "--hypothesis-profile", "full", *properties, processes=2)
-    of_the_proxy = (
+    marked = containing("mark.nightly", *WAITING, *COMPUTING, "tests/bench", "tests/stores", "tests/deploy")
+    marked = tuple(each for each in marked if each != ON_OPENAI_2)
+    searched = containing("hypothesis", *COMPUTING)
+    wide = ("-m", "hypothesis", "--hypothesis-profile", "full")
+    steps = (
+        *set_ups,
+        # One process, so that each SGLang is started once.
+        Step("SGLang", pytest(*SGLANG_FOLDERS), after=("set-up of SGLang", wheel), compiled=True),
         # Memory that grows is seen in minutes of steady requests. They need half a core, so the rest goes on beside.
-        Step("soak", (PYTHON, "-m", "bench", "soak", "--minutes", "6"), after=(*done, wheel), compiled=True),
-        Step("full tests", more, after=(*done, stores)),
-        Step("hostile", pytest(HOSTILE, processes=3), after=("full tests", wheel), compiled=True),
-        Step("compiled", ("scripts/compiled-tests",), after=("hostile",), compiled=True),
-        Step("chaos", pytest("tests/field/chaos"), after=("compiled",), compiled=True),
-        Step("regions", pytest(REGIONS), after=("chaos", stores)),
-        Step("release", pytest(RELEASE), after=("regions", wheel)),
-        Step("deploy", ("scripts/deploy",), after=("release", "set-up of deploy")),
-        Step("vulnerabilities", (PYTHON, "scripts/audit.py"), after=("deploy",)),
-        Step("costs of requests", ("scripts/costs",), after=("vulnerabilities",)),
+        Step("soak", (PYTHON, "-m", "bench", "soak", "--minutes", "6"), after=(wheel,), compiled=True),
+        *in_line(
+            Step("marked tests", pytest(*marked, options=("-m", "nightly"), processes=2), after=(stores,)),
+            Step("hostile, compiled", pytest(HOSTILE, processes=3), after=(wheel,), compiled=True),
+            Step("compiled", ("scripts/compiled-tests",), compiled=True),
+            Step("chaos", pytest("tests/field/chaos"), compiled=True),
+            Step("regions", pytest("tests/field/regions")),
+            Step("release", pytest("tests/release")),
+            Step("deploy", ("scripts/deploy",), after=("set-up of deploy",)),
+        ),
+        *in_line(
+            Step("search of properties", pytest(*searched, options=wide, processes=2), after=(programs,)),
+            Step("SDK on openai 2", ("scripts/openai2",)),
+            Step("programs", ("scripts/integrations",)),
+            Step("agents", ("scripts/integrations", "harness")),
+            Step("gateway", ("scripts/gateway",)),
+        ),
     )
-    of_others = (
-        Step("search of properties", search, after=done),
-        Step("SDK on openai 2", ("scripts/openai2",), after=("search of properties",)),
-        Step("programs and frameworks", ("scripts/integrations",), after=("SDK on openai 2", programs)),
-        Step("coding agents", ("scripts/integrations", "harness"), after=("programs and frameworks",)),
-        Step("page", ("scripts/page",), after=("coding agents", "set-up of the page", "set-up of docs")),
-        Step("docs", ("scripts/docs",), after=("page",)),
-        Step("gateway", ("scripts/gateway",), after=("docs", gateway)),
+    return chosen(steps, tuple(names))
+
+
+def chosen(steps: Sequence[Step], names: Sequence[str]) -> tuple[Step, ...]:
+    """The named steps and the set-ups before them; all, without names. Raises: KeyError, of an unknown name."""
+    if not names:
+        return tuple(steps)
+    by_name = {step.name: step for step in steps}
+    kept: set[str] = set()
+    for name in names:
+        kept |= {name, *set_ups_before(by_name[name], by_name)}
+    return tuple(
+        Step(step.name, step.command, tuple(each for each in step.after if each in kept), step.tier, step.compiled)
+        for step in steps
+        if step.name in kept
     )
-    # One process, so that each SGLang is started once.
-    sglang = Step("SGLang", pytest(*SGLANG_FOLDERS), after=(*done, "set-up of SGLang", wheel), compiled=True)
-    return (*set_ups, *main, sglang, *of_the_proxy, *of_others)
+
+
+def set_ups_before(step: Step, by_name: dict[str, Step]) -> set[str]:
+    """The names of all set-ups that a step comes after, also by way of other steps."""
+    found: set[str] = set()
+    for name in step.after:
+        if name.startswith("set-up") or name == "compiled wheel":
+            found.add(name)
+        found |= set_ups_before(by_name[name], by_name)
+    return found

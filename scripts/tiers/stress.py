@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from scripts.tiers.freezing import freezer
-from scripts.tiers.steps import COMPUTING, MAIN_ONLY, PYTHON, WAITING, pytest
+from scripts.tiers.steps import PYTHON, main_tests
 
 BUSY: Final = "beside busy loops"
 ONE_CORE: Final = "on one core"
@@ -45,17 +45,10 @@ def main(arguments: Sequence[str]) -> int:
 def _run(seed: int, paths: Sequence[str], kind: str, loops: int) -> bool:
     """One run; whether it passed."""
     print(f"== seed {seed}: {kind}", flush=True)
-    chance = (
-        "-p",
-        "randomly",
-        f"--randomly-seed={seed}",
-        f"--hypothesis-seed={seed}",
-        "--hypothesis-profile",
-        "stress",
-    )
-    asked = paths or (*MAIN_ONLY, *WAITING, *COMPUTING)
+    chance = (f"--seed={seed}", "--hypothesis-profile", "stress")
     # with fewer processes, the loops take most of the machine
-    command = pytest(*asked, *chance, processes=loops if kind == BUSY else 4)
+    processes = loops if kind == BUSY else 4
+    command = main_tests(chance, paths, processes).command
     with tempfile.TemporaryDirectory(prefix="wr.") as folder, ExitStack() as stack:
         log = Path(folder) / "log"
         with log.open("wb") as file:

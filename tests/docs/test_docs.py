@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.subjects.copies import CopiedFleet
 from tests.subjects.processes import until
 
 from warmroute.contract.receipt import LOSS_CLASSES, check
+from warmroute.contract.version import VERSION
 from warmroute_cli.fleet import FleetOptions
 from warmroute_proxy.server.base.config_file import load_config
 
@@ -112,9 +114,27 @@ def test_the_receipt_of_the_readme_is_sound() -> None:
     assert "key" in usage["warmroute"]
 
 
-def test_the_readme_is_short_and_its_links_work_on_a_package_index() -> None:
-    assert len(README.splitlines()) < 90
-    assert [target for target in re.findall(r"\]\(([^)]*)\)", README) if not target.startswith("https://")] == []
+def test_the_readme_is_short_and_its_links_lead_to_files_of_the_clone() -> None:
+    assert len(README.splitlines()) < 100
+    targets = [target for target in re.findall(r"\]\(([^)]*)\)", README) if not target.startswith("https://")]
+    assert len(targets) > 10
+    assert [target for target in targets if not (ROOT / target).is_file()] == []
+
+
+def test_links_of_the_readme_lead_to_the_release_on_an_index() -> None:
+    """The rules are those of pyproject.toml; `scripts/release_check.py` looks at what a build made of them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    shown = README
+    for each in project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        shown = re.sub(each["pattern"], each["replacement"].replace("$HFPR_VERSION", VERSION), shown)
+    targets = re.findall(r"\]\(([^)]*)\)", shown)
+    pages = [target for target in targets if target.startswith("https://github.com/warmroute/warmroute/")]
+    assert len(pages) > 10
+    assert all(target.startswith(f"https://github.com/warmroute/warmroute/blob/v{VERSION}/") for target in pages)
+    pictures = [target for target in targets if target.endswith(".svg")]
+    assert pictures
+    raw = f"https://raw.githubusercontent.com/warmroute/warmroute/v{VERSION}/"
+    assert all(target.startswith(raw) for target in pictures)
 
 
 def test_the_readme_starts_the_fleet_that_its_example_asks() -> None:

@@ -16,6 +16,8 @@ from tests.machine import seconds
 from tests.subjects import patient
 from tests.subjects.ports import free_ports
 
+pytestmark = pytest.mark.full
+
 PAGE = (Path(__file__).parents[2] / "docs/how-to/eight-gpus.md").read_text()
 PORT_KEYS = ("http", "bootstrap", "distributed", "kv_events", "kv_replay")
 

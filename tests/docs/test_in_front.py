@@ -16,6 +16,8 @@ from tests.subjects.processes import EngineProcess
 from warmroute.contract.receipt import check
 from warmroute_cli.processes import stop_all
 
+pytestmark = pytest.mark.full
+
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 PORTS = {"sglang": (30000, 30001, 30002), "vllm": (8100, 8101, 8102)}
 

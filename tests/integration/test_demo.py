@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-m", "warmroute_cli.main"]
 HARNESSES = ("aider", "codex", "mini-swe-agent")
 TURNS = 6 + 12 + 9
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]
 
 
 def processes_of(state_dir: Path) -> list[str]:

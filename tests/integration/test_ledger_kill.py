@@ -20,6 +20,8 @@ import pytest
 from warmroute.contract import receipt as contract
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE, Ledger, read_rows
 
+pytestmark = pytest.mark.full
+
 CHILD = """
 import asyncio, os, random, sys
 from pathlib import Path

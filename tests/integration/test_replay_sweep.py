@@ -12,6 +12,8 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import until
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_a_sweep_that_is_ended_leaves_no_process(tmp_path: Path, ending: signal.Signals) -> None:

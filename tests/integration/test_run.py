@@ -10,8 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.machine import seconds
 from tests.subjects.copies import ran
+
+pytestmark = pytest.mark.full
 
 COMMAND = (sys.executable, "-m", "warmroute_cli.main", "run")
 STATUS = 3

@@ -21,6 +21,7 @@ from warmroute_cli.demo.drive import Target, drive
 from warmroute_cli.demo.ideal import Ideal, ideals, prompt_of
 from warmroute_cli.demo.results import Pass
 from warmroute_cli.fleet import PAGE_SIZE, FleetOptions, LocalFleet, Policy, Proxy
+from warmroute_cli.installed import called_as
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.recordings import RecordedSession, load_recordings
 from warmroute_cli.state import locked_state
@@ -51,7 +52,7 @@ def run(arguments: Namespace) -> int:
     for name, _ in PASSES:
         folder = f"{arguments.state_dir}/demo-{name}"
         out.print(
-            f"Where tokens were lost with affinity {name}: warmroute ladder {folder}", markup=False, soft_wrap=True
+            f"Where tokens were lost with affinity {name}: {called_as()} ladder {folder}", markup=False, soft_wrap=True
         )
     failures = results.failures(summary)
     report.show_problems(out, failures + errors_of([off, on]), [*off.violations, *on.violations])

@@ -2,12 +2,12 @@
 
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from tests.machine import seconds
+from tests.subjects.checkout import copy_of_the_checkout
 
 from .pages import NODE, QUIET, ROOT
 
@@ -15,21 +15,6 @@ PAGE = ROOT / "docs" / "tutorial" / "first-hour.md"
 TIMEOUT_S = 240.0
 WIDTH = 80
 """Of the terminal of somebody who follows the page."""
-
-
-def copy_of_the_checkout(folder: Path) -> Path:
-    """What git would have of it, and nothing that was built but uv."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
-    if (ROOT / ".venv-uv").exists():  # each clean clone that runs tests has shown that it is made
-        (folder / ".venv-uv").symlink_to(ROOT / ".venv-uv")
-    return folder
 
 
 def run(script: str, folder: Path) -> str:

@@ -10,7 +10,7 @@ from tests.machine import seconds
 
 from .pages import FRAMEWORKS, LITELLM, QUIET, ROOT
 
-SCRIPT = ROOT / "tests" / "integrations_real" / "vendors.py"
+SCRIPT = ROOT / "tests" / "field" / "programs" / "vendors.py"
 
 
 CASES = [

@@ -10,6 +10,8 @@ import httpx
 import pytest
 from tests.machine import seconds
 
+pytestmark = pytest.mark.full
+
 LONG = "x" * 200_000  # 50,000 tokens: 2.5 virtual seconds of prefill
 
 

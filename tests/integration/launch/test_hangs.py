@@ -22,7 +22,7 @@ from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.states import Backoff
 from warmroute_cli.launch.drains import NoDrains
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]
 ENGINE = """
 import http.server, pathlib, sys
 

@@ -19,7 +19,7 @@ from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
 from warmroute_backend.plan.deployment import Ports
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(scope="module")

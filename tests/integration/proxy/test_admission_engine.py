@@ -15,6 +15,8 @@ from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, answer, chat, until
 from warmroute_cli.processes import stop_all
 
+pytestmark = pytest.mark.full
+
 POOL = "4096"  # about eight prompts
 FLOOD = 40
 ROLES = {"pair": ("prefill", "decode"), "aggregated": ("aggregated",)}

@@ -15,7 +15,7 @@ from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.core.load.conditions import Condition
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 WAIT_S = 60.0
 PAIR = (Condition.TRANSFERS, Condition.RETRACTIONS, Condition.STARVING_SIDE)
 SINGLE = (Condition.ACCEPT_LENGTH, Condition.MISSING_HITS)

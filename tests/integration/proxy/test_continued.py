@@ -21,6 +21,8 @@ from warmroute.contract import receipt as contract_receipt
 from .test_faults import PAIRS, Fleet, Stream
 from .test_idempotency import Asker, complete, rows_of
 
+pytestmark = pytest.mark.full
+
 ON = "continue_broken = true"
 USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 

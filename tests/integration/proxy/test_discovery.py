@@ -11,6 +11,8 @@ from tests.subjects.processes import until
 
 from .reload_scene import Scene
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def dns_server() -> Iterator[DnsServer]:

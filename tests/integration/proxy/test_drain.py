@@ -16,6 +16,8 @@ from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.engines import drain_orders
 
+pytestmark = pytest.mark.full
+
 LONG = {"stream": True, "max_tokens": 400, "ignore_eos": True}  # some 4 s
 
 

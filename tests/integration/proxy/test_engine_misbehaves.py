@@ -17,6 +17,8 @@ from tests.subjects.scripted import ROLE, Handler, Script, ScriptedEngine, delta
 from warmroute.contract import receipt as contract_receipt
 from warmroute.contract.identity import SESSION_HEADERS
 
+pytestmark = pytest.mark.full
+
 USAGE = {
     "prompt_tokens": 400,
     "completion_tokens": 2,

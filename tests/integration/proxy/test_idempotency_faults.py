@@ -22,6 +22,8 @@ from warmroute_proxy.server.base.secrets import new_api_key
 
 from .test_idempotency import FAR_S, Asker, Fleet, complete, long, rows_of
 
+pytestmark = pytest.mark.full
+
 USAGE = {
     "prompt_tokens": 700,
     "completion_tokens": 2,

@@ -17,6 +17,8 @@ from warmroute_cli.main import main
 from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import key_sha256, new_api_key
 
+pytestmark = pytest.mark.full
+
 SLOW = 4.0
 """Virtual seconds a second: a prompt takes long enough to be told from a cached one."""
 

@@ -9,6 +9,7 @@ from secrets import token_hex
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.machine import seconds
 from tests.subjects.ports import free_ports
@@ -19,6 +20,8 @@ from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forw
 
 from .test_admission import Gate
 from .test_working_set import POOL, long_text, pool_of
+
+pytestmark = pytest.mark.full
 
 
 class Pair:

@@ -20,6 +20,8 @@ from warmroute_cli.processes import stop_all
 from warmroute_proxy.replay.record import verify
 from warmroute_proxy.server.ledger.ledger import read_rows
 
+pytestmark = pytest.mark.full
+
 COUNT = 3
 SAYS = {"script": json.dumps([{"text": "I have looked at it."}])}
 REQUESTS = 'warmroute_requests_total{route="/v1/chat/completions",status="200"}'

@@ -15,6 +15,8 @@ from warmroute.contract import receipt
 from warmroute.contract.providers import PROVIDERS
 from warmroute_proxy.server.base.secrets import new_api_key
 
+pytestmark = pytest.mark.full
+
 SESSION = {"x-session-affinity": "a session of mine"}
 
 # The usage object that each documents, for a prompt of 2,000 tokens of which 1,500 were cached, and 7 of answer.

@@ -28,6 +28,8 @@ from warmroute_proxy.server.base.secrets import Secrets, new_api_key
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES
 from warmroute_proxy.server.regions.forward_claim import Forwards
 
+pytestmark = pytest.mark.full
+
 GRACE = "shutdown_grace_s = 0.2"
 WARNS = '\n[[budget]]\nname = "many"\ntenants = ["second"]\nrequests_per_minute = 1000\nwarn_share = 0.0'
 

@@ -23,7 +23,10 @@ from tests.subjects.websockets import LAST, MODEL, PATH, Socket
 from warmroute.contract import receipt as contract_receipt
 
 # The official client connects as `websockets` no longer recommends.
-pytestmark = pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning"),
+]
 
 READ: Any = {
     "type": "function",

@@ -32,7 +32,7 @@ FULL = pytest.mark.full
 ALLOWED_GAP = 0.01
 ANNOUNCED = "warmroute_announcements_total{"
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

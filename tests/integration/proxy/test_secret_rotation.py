@@ -21,6 +21,8 @@ from warmroute_proxy.server.base.secrets import Secrets
 
 from .test_engine_misbehaves import sound
 
+pytestmark = pytest.mark.full
+
 PAGE = Path(__file__).parents[3] / "docs/how-to/change.md"
 READ = "the fleet secret was read again"
 

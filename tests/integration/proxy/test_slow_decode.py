@@ -13,6 +13,8 @@ from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, until
 from warmroute_cli.processes import stop_all
 
+pytestmark = pytest.mark.full
+
 TOKENS = 40
 DELAY_S = 0.06
 TOGETHER = 6

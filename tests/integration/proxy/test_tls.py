@@ -23,6 +23,8 @@ from warmroute_proxy.server.main import serve
 
 from .test_engine_misbehaves import sound
 
+pytestmark = pytest.mark.full
+
 
 class SecureProxy(ProxyProcess):
     """A proxy with a certificate that its clients trust."""

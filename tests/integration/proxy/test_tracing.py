@@ -23,6 +23,8 @@ from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import new_api_key
 from warmroute_proxy.server.tracing import names
 
+pytestmark = pytest.mark.full
+
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"

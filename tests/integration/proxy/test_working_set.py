@@ -12,6 +12,8 @@ from tests.subjects.websockets import Socket
 
 from .test_admission import USAGE, Gate, Scene, scene, worker
 
+pytestmark = pytest.mark.full
+
 KEPT = "warmroute_body_memory_bytes"
 POOL = 30_000
 """Tokens; an unknown prompt counts as a token for 4 bytes or so."""

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.integration.sdk.conftest import MockServer
 
-pytestmark = pytest.mark.full  # tests/docs runs them on the newest openai
+pytestmark = pytest.mark.nightly  # by scripts/openai2; tests/docs runs them on the newest openai
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "sdk.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

@@ -18,6 +18,8 @@ from tests.machine import seconds
 
 from .server import CACHED_TOKENS, COMPLETION_TOKENS, PROMPT_TOKENS, Vendor, serving
 
+pytestmark = pytest.mark.full
+
 TOOLS = [{"name": name, "description": "looks", "input_schema": {"type": "object"}} for name in ("look", "move")]
 FUNCTIONS = [{"type": "function", "name": tool["name"], "parameters": tool["input_schema"]} for tool in TOOLS]
 CHAT_TOOLS = [{"type": "function", "function": {"name": tool["name"], "parameters": {}}} for tool in TOOLS]

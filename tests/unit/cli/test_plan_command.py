@@ -15,6 +15,8 @@ from warmroute_cli.main import main
 from warmroute_cli.plan.sizing import Sizing, simulate
 from warmroute_cli.plan.traffic import average_of, average_trace
 
+pytestmark = pytest.mark.full
+
 TRAFFIC = Traffic(20_000, 400, 1.0, 0.9)
 
 

@@ -18,6 +18,8 @@ from warmroute_cli.plan.sizing import simulate
 from warmroute_cli.plan.targets import Targets
 from warmroute_cli.plan.traffic import average_trace
 
+pytestmark = pytest.mark.full
+
 TRAFFIC = Traffic(20_000, 200, 4.0, 0.9)
 ASKED = PlanRequest(known_model("gpt-oss-120b"), parse_cluster("2xH100"), split=(0, 0))
 TARGETS = Targets(ttft_p90_s=1.0, token_p90_s=0.02)
@@ -65,7 +67,6 @@ def test_a_trace_is_played_faster_by_its_sessions_alone() -> None:
     assert [each.at_s for each in faster(own, TRAFFIC, 2.0).requests] == [5.0, 7.0]
 
 
-@pytest.mark.full
 def test_the_command_takes_that_plan(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["plan", "--model", "gpt-oss-120b", "--gpus", "2xH100", "--input", "20000", "--output", "200"]
     assert main([*options, "--goodput", "--ttft-p90", "1s", "--json"]) == 0

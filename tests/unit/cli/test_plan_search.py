@@ -25,6 +25,8 @@ from warmroute_cli.plan.traffic import average_of, average_trace
 from warmroute_proxy.replay.loaders import load
 from warmroute_proxy.replay.trace import Trace
 
+pytestmark = pytest.mark.full
+
 TRAFFIC = Traffic(20_000, 200, 4.0, 0.9)
 TRACE = average_trace(TRAFFIC)
 
@@ -69,7 +71,6 @@ def test_a_bound_is_not_above_what_was_played() -> None:
         assert least.answer_s <= sizing.answer_p90_s
 
 
-@pytest.mark.full
 def test_memory_is_found_where_the_first_choice_has_too_little() -> None:
     """60,000 tokens a second on one node: KV of 16 bits answers after a minute, of 8 bits after seconds."""
     traffic = Traffic(60_000, 400, 1.0, 0.9)

@@ -21,6 +21,8 @@ from warmroute_backend.plan.files import deployment_files
 from warmroute_backend.plan.page import page
 from warmroute_proxy.server.base.config_file import load_config
 
+pytestmark = pytest.mark.full
+
 VERSIONS = ("1.33", "1.36")
 
 

@@ -13,6 +13,8 @@ from warmroute_proxy.replay.simulation import Ingress, Simulation, WorkerChange,
 from warmroute_proxy.replay.split import SplitSimulation
 from warmroute_proxy.replay.trace import Request, Trace, TraceError
 
+pytestmark = pytest.mark.full
+
 BLOCK = 512
 PREFILL_S = 1 / 20_000
 STEP_S = 0.005

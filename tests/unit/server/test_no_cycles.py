@@ -32,6 +32,8 @@ from warmroute_proxy.server.http.websocket import WebSocket
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.inference_request import InferenceRequest
 
+pytestmark = pytest.mark.full
+
 TURNS = 5
 OURS = (InferenceRequest, Attempt, Leg, Exchange, Request, Connection, WebSocket, ResponsesSocket, ServerProtocol)
 LAST = b'"param":"input"'

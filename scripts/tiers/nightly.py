@@ -1,0 +1,42 @@
+"""Writes a row about a whole run of `scripts/test nightly` into docs/contribute/nightly.md, the newest first."""
+
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from scripts.tiers.counting import Count
+from scripts.tiers.running import Run
+
+PAGE: Final = Path("docs/contribute/nightly.md")
+HEAD: Final = "|---|---|---|---|---|\n"
+MAX_ROWS: Final = 30
+
+
+def record(ran: Run, took_s: float) -> None:
+    """Add the row of this run; the oldest rows go."""
+    commit = subprocess.run(
+        ("git", "rev-parse", "--short=8", "HEAD"), capture_output=True, text=True, check=True
+    ).stdout.strip()
+    page = PAGE.read_text()
+    PAGE.write_text(with_row(page, row(datetime.now(UTC).date().isoformat(), commit, ran, took_s)))
+
+
+def row(date: str, commit: str, ran: Run, took_s: float) -> str:
+    """Date, commit, tests that passed, failed and were skipped, minutes, and the steps that failed."""
+    count = Count()
+    for each in ran.steps.values():
+        total = each.counter.total()
+        count.passed += total.passed
+        count.failed += total.failed
+        count.skipped += total.skipped
+    failed = ", ".join(each.step.name for each in ran.failed) or "nothing"
+    counts = f"{count.passed:,} passed, {count.failed} failed, {count.skipped} skipped"
+    return f"| {date} | `{commit}` | {counts} | {took_s / 60:.0f} | {failed} |\n"
+
+
+def with_row(page: str, new: str) -> str:
+    """A page with a row more at the head of its table."""
+    before, head, rows = page.partition(HEAD)
+    kept = rows.splitlines(keepends=True)[: MAX_ROWS - 1]
+    return f"{before}{head}{new}{''.join(kept)}"

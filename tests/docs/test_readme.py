@@ -1,0 +1,55 @@
+"""The commands of the README run as they stand in a copy of the checkout, and so do those that the demo names."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.machine import seconds
+from tests.subjects.checkout import ROOT, copy_of_the_checkout
+
+CLONE, BY_PIP = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+DEMO, TEST = CLONE.splitlines()
+TIMEOUT_S: Final = 300.0
+
+pytestmark = pytest.mark.timeout(seconds(TIMEOUT_S + 20))
+
+
+def run(script: str, folder: Path) -> str:
+    """What a script prints in a copy of the checkout, with a home of its own, as somebody would see it."""
+    checkout, home = copy_of_the_checkout(folder / "warmroute"), folder / "home"
+    home.mkdir()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "PYT", "WARMROUTE"))}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=checkout, env={**kept, "HOME": str(home)},
+        capture_output=True, text=True, check=False, timeout=seconds(TIMEOUT_S),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.full
+def test_the_demo_runs_in_a_clone_and_so_do_the_commands_that_it_names(tmp_path: Path) -> None:
+    assert DEMO.startswith("scripts/demo ")
+    named = "grep -o '[^ ]*warmroute ladder [^ ]*' | while read -r line; do echo \"$ $line\"; $line; done"
+    printed = run(f"{DEMO.partition('#')[0]} | tee shown\n{named} <shown", tmp_path)
+    shown, *ladders = printed.split("\n$ ")
+    assert "Affinity off" in shown
+    assert [each.splitlines()[0].rpartition("-")[2] for each in ladders] == ["off", "on"]
+    assert all("tokens" in each for each in ladders)
+
+
+@pytest.mark.full
+def test_pip_installs_it_in_an_environment(tmp_path: Path) -> None:
+    assert "Affinity off" in run(BY_PIP, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(seconds(1300))
+def test_the_tests_pass_in_a_clone(tmp_path: Path) -> None:
+    assert TEST.startswith("scripts/test ")
+    commit = "git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -q -m all"
+    assert re.search(r"^\d,\d+ passed in \d+ s$", run(f"{commit}\n{TEST}", tmp_path), re.MULTILINE)
