@@ -106,7 +106,7 @@ class ConversationReader:
             reading = _Message(Texts(self._texts.on), self._key, self._work, self._calls, is_late=is_late)
             found = reading.read(raw, f"messages.{at}")
             if reading.stands_alone:
-                _KNOWN.keep(scope, raw, found, len(found.messages))
+                _KNOWN.keep(scope, raw, found, len(found.messages) + sum(map(len, found.added)))
         if found.calls:
             self._calls.update(found.calls)
         if found.dropped:
