@@ -85,8 +85,13 @@ class ConversationReader:
             raise BadRequest("messages", "at least one message is required")
         self._work.take(len(raws) // KNOWN_PER_STEP)
         role = ""
+        may_be_late, is_late = LATE_SYSTEM in self._texts.on, False
+        scope = self._key, self._texts.on, is_late
         for at, each in enumerate(raws):
-            found = self._in_chat(each, at)
+            if may_be_late and not is_late and self._out:
+                is_late = True
+                scope = self._key, self._texts.on, is_late
+            found = self._in_chat(each, at, scope)
             if found.messages:
                 self._out.append(found.messages)
                 role = found.role
@@ -96,14 +101,12 @@ class ConversationReader:
             raise BadRequest(f"messages.{len(raws) - 1}.role", "the last message must not be the assistant's")
         return self._out
 
-    def _in_chat(self, raw: Raw, at: int) -> InChat:
-        """One message, and what it says of others."""
-        is_late = bool(self._out) and LATE_SYSTEM in self._texts.on
-        scope = self._key, self._texts.on, is_late
+    def _in_chat(self, raw: Raw, at: int, scope: tuple[bytes, frozenset[str], bool]) -> InChat:
+        """One message, and what it says of others. `scope`: what its translation depends on besides."""
         found = _KNOWN.get(scope, raw)
         if found is None or not self._calls.issuperset(found.results):
             self._work.take(1)
-            reading = _Message(Texts(self._texts.on), self._key, self._work, self._calls, is_late=is_late)
+            reading = _Message(Texts(self._texts.on), self._key, self._work, self._calls, is_late=scope[-1])
             found = reading.read(raw, f"messages.{at}")
             if reading.stands_alone:
                 _KNOWN.keep(scope, raw, found, len(found.messages) + sum(map(len, found.added)))

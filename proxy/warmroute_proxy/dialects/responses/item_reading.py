@@ -118,8 +118,7 @@ class Kind(Enum):
 
 
 class InChat(NamedTuple):
-    """One item in chat. `json`: a whole message, or what the model's message gets: reasoning, content or a call; of a
-    result its content.
+    """One item in chat. `json`: a whole message, or what the model's message gets: reasoning, content or a call.
 
     `call_id`: of a call or of its result. `dropped`: types of the item and of parts that are not as they came.
     `images`: of a result, as parts. `tools`: definitions that stand in it. `applied` and `off`: what rules did to its
@@ -273,8 +272,9 @@ class ItemReading:
             parts = self._output(item.output, f"{path}.output")
         texts = [piece for piece in parts if piece["type"] == "text"]
         images = [piece for piece in parts if piece["type"] != "text"]
-        content = encode(content_of(texts) if texts else "")
-        return self._made(Kind.RESULT, content, item.call_id or item.id or "", in_list(images), tools)
+        call_id = item.call_id or item.id or ""
+        json = b"%b%b}" % (result_begins(call_id), encode(content_of(texts) if texts else ""))
+        return self._made(Kind.RESULT, json, call_id, in_list(images), tools)
 
     def _output(self, raw: Raw, path: str) -> list[ChatPart]:
         """What a tool has given: a text, parts, a picture, or any JSON."""
@@ -368,6 +368,11 @@ class ItemReading:
         if memoryview(raw)[0] == ord("{"):
             raw = object_at(raw, path).get("url", Raw(b'""'))
         return given_image(_decode_text(_text(raw, path)), path)
+
+
+def result_begins(call_id: str) -> bytes:
+    """The message of a result, up to its content."""
+    return b'{"role":"tool","tool_call_id":%b,"content":' % encode(call_id)
 
 
 def _names(tools: tuple[bytes, ...]) -> list[str]:

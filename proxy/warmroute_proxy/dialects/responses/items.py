@@ -15,7 +15,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.foreign import count
 from warmroute_proxy.dialects.known import Known
 from warmroute_proxy.dialects.raw_json import encode
-from warmroute_proxy.dialects.responses.item_reading import InChat, ItemReading, Kind, Opens
+from warmroute_proxy.dialects.responses.item_reading import InChat, ItemReading, Kind, Opens, result_begins
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.rules import LATE_SYSTEM
 from warmroute_proxy.normalising.texts import Texts
@@ -114,10 +114,13 @@ class ItemReader:
     def take(self, raws: list[Raw]) -> None:
         """Take some items; what the model says in the last of them may go on. Raises: BadRequest."""
         self._work.take(len(raws) // KNOWN_PER_STEP)
-        may_be_late = LATE_SYSTEM in self._texts.on
+        may_be_late, is_late = LATE_SYSTEM in self._texts.on, False
+        scope = *self._scope, is_late
+        found: InChat | None = None
         for at, raw in enumerate(raws):
-            is_late = may_be_late and self._has_begun()
-            scope = *self._scope, is_late
+            if may_be_late and not is_late and self._has_begun():
+                is_late = True
+                scope = *self._scope, is_late
             found = _KNOWN.get(scope, raw)
             if found is None:
                 self._work.take(1)
@@ -126,24 +129,26 @@ class ItemReader:
                 _KNOWN.keep(scope, raw, found, found.size_bytes)
             if found.applied or found.off:
                 self._texts.add(found.applied, found.off)
-            for kind in found.dropped:
-                count(self.dropped, kind)
-            self.tools += found.tools
-            self.compacts = found.kind is Kind.TRIGGER
+            if found.dropped:
+                self._count(found.dropped)
             self._take(found)
+        self.compacts = found is not None and found.kind is Kind.TRIGGER
         self._end_results()
 
     def _has_begun(self) -> bool:
         return bool(self._is_led or self.messages or self._content or self._called or self._reasoning)
+
+    def _count(self, kinds: tuple[str, ...]) -> None:
+        for kind in kinds:
+            count(self.dropped, kind)
 
     def _take(self, item: InChat) -> None:
         kind = item.kind
         if kind is Kind.RESULT:
             self._answer(item)
             return
-        if kind is Kind.NOTHING or kind is Kind.TRIGGER:
-            return
-        self._end_results()
+        if self._images and kind is not Kind.NOTHING:
+            self._end_results()
         if kind is Kind.CALL:
             self._calls.add(item.call_id)
             self._called.append(item.json)
@@ -152,20 +157,24 @@ class ItemReader:
             self.messages.append(item.json)
         elif kind is Kind.TEXT:
             self._content.append(item.json)
-        else:
+        elif kind is Kind.REASONING:
             self._reasoning.append(item.json)
+        else:
+            self.tools += item.tools
 
     def _answer(self, item: InChat) -> None:
         """The result of a call; one whose call is not there is what the user says."""
         self._end_message()
         if item.call_id in self._calls or item.call_id in self._before.calls:
-            call_id = encode(item.call_id)
-            self.messages.append(b'{"role":"tool","tool_call_id":%b,"content":%b}' % (call_id, item.json))
+            self.messages.append(item.json)
         else:
             count(self.dropped, "function_call_output")
-            self.messages.append(b'{"role":"user","content":%b}' % item.json)
+            content = item.json[len(result_begins(item.call_id)) :]
+            self.messages.append(b'{"role":"user","content":%b' % content)
         if item.images:
             self._images.append(item.images)
+        if item.tools:
+            self.tools += item.tools
 
     def _end_results(self) -> None:
         """Nothing is between results and what follows them but their images."""
