@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from warmroute_cli import running
 from warmroute_cli.api import Api, ApiError
-from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config import Config, authority
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets, load_secret
@@ -66,7 +66,7 @@ def _admin_url(config: Config) -> str:
     if not config.proxy.admin_port:
         raise ApiError("the config has no admin_port: give --admin-url, which the proxy prints when it starts")
     host = config.proxy.admin_host
-    return f"http://{f'[{host}]' if ':' in host else host}:{config.proxy.admin_port}"
+    return f"http://{authority(host, config.proxy.admin_port)}"
 
 
 def _admin_key(config: Config) -> str:
@@ -79,9 +79,10 @@ def _admin_key(config: Config) -> str:
 
 
 def since_parameter(text: str, now: datetime) -> str:
-    """The query of the proxy for `--since`. Days begin at midnight of the local time; `now` has a time zone.
+    """The query of the proxy for `--since`. Days begin at midnight of the local time, of which `now` is.
 
-    The proxy reads what is no word for a day. Raises: ApiError, where it would refuse that.
+    On the day the clocks change, that midnight has another offset than `now`. The proxy reads what is no word for a
+    day. Raises: ApiError, where it would refuse that.
     """
     days = _days_ago(text.strip().lower(), now.weekday())
     if days is None:
@@ -91,7 +92,7 @@ def since_parameter(text: str, now: datetime) -> str:
             raise ApiError(f"{error.message}; or today, yesterday, or a day of the week like monday") from None
         return text
     day = (now - timedelta(days=days)).date()
-    return f"{datetime(day.year, day.month, day.day, tzinfo=now.tzinfo).timestamp():.0f}"
+    return f"{datetime(day.year, day.month, day.day).timestamp():.0f}"  # noqa: DTZ001 - of the local time
 
 
 def _days_ago(word: str, today: int) -> int | None:

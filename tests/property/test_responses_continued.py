@@ -176,15 +176,12 @@ def test_a_conversation_that_would_be_no_light_body_is_not_light() -> None:
     """Each turn is a body of its size and shape, so what would be too much as one is too much to keep."""
     small: Any = [{"role": "user", "content": "x"}] * 200
     parts: Any = [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 200}]
-    ids: Any = [{"type": "web_search_call", "call_id": f"{n:0255}"} for n in range(200)]
+    tools: Any = [{"type": "additional_tools", "tools": [{"type": "function", "name": "x" * 100_000}]}]
     large: Any = [{"role": "user", "content": "x" * 300_000}]
-    for items, least, most in ((small, 4, 8), (parts, 4, 8), (ids, 20, 40), (large, 6, 7)):
+    for items, least, most in ((small, 4, 8), (parts, 4, 8), (tools, 20, 21), (large, 6, 7)):
         conversation, turns = ResponsesConversation(), 0
         while conversation.is_light and conversation.size_bytes <= MAX_KEPT_BYTES and turns < 50:
-            numbered = [
-                {**item, "call_id": f"{turns}{item['call_id'][3:]}"} if "call_id" in item else item for item in items
-            ]
-            conversation = ask(numbered, {}, conversation, asks=False)[1].prepared()
+            conversation = ask(items, {}, conversation, asks=False)[1].prepared()
             turns += 1
         assert least < turns <= most, (turns, conversation.size_bytes)
 

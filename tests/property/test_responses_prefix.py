@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from tests.recordings import recorded
 
 from warmroute_proxy.dialects.responses.request import ChatRequest, chat_request
+from warmroute_proxy.dialects.tool_arguments import object_text
 from warmroute_proxy.normalising.texts import Texts
 
+ARGUMENTS = st.sampled_from(["{}", '{"a": 1}', "", "[1]", '{"cut'])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw=="}
 PIECES = TEXTS.map(lambda text: {"type": "input_text", "text": text})
@@ -65,7 +67,7 @@ def turns(draw: st.DrawFn) -> list[dict[str, Any]]:
     calls = [
         {
             "type": kind, "call_id": f"c{start + at}", "name": "read",
-            "input" if kind == "custom_tool_call" else "arguments": draw(TEXTS),
+            "input" if kind == "custom_tool_call" else "arguments": draw(TEXTS | ARGUMENTS),
         }
         for at, kind in enumerate(kinds)
     ]  # fmt: skip
@@ -101,7 +103,9 @@ def test_it_is_a_chat_body(items: list[dict[str, Any]]) -> None:
         assert message["content"] == (said[0]["content"][0]["text"] if said else None if calls else "")
         sent = [call["function"]["arguments"] for call in message.get("tool_calls", ())]
         assert sent == [
-            call["arguments"] if "arguments" in call else msgspec.json.encode({"input": call["input"]}).decode()
+            object_text(call["arguments"])
+            if "arguments" in call
+            else msgspec.json.encode({"input": call["input"]}).decode()
             for call in calls
         ]
     results = [message["tool_call_id"] for message in found if message["role"] == "tool"]

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from tests.subjects.http_server import QuietServer
+from warmroute_proxy.server.engines import templates
 
 Script = Callable[["Handler"], None]
 
@@ -29,6 +30,7 @@ class ScriptedEngine:
         self.was_probed = threading.Event()  # once `/ready` was answered
         self.may_inform.set()
         self.dead = False  # then it answers no probe
+        self.takes_late_system = True
         self.health = 200
         self.healths = 0
         self.connections = 0
@@ -94,6 +96,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/abort_request":
             self.engine.aborted.append(json.loads(body)["rid"])
             self.reply(200, b"")
+            return
+        if self.path == templates.PATH and body in (templates.PLAIN, templates.WITH_LATE):
+            refuses = body == templates.WITH_LATE and not self.engine.takes_late_system
+            self.reply(400 if refuses else 200, b"{}")
             return
         self.engine.heads.append({name.lower(): value for name, value in self.headers.items()})
         self.engine.bodies.append(body)

@@ -67,13 +67,17 @@ class Program:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port('http')}"
+        return f"http://{self._url_host}:{self.port('http')}"
 
     @property
     def bootstrap_url(self) -> str | None:
         """Of prefill: where its ranks register."""
         port = self.port("bootstrap")
-        return None if port is None else f"http://{self.host}:{port}"
+        return None if port is None else f"http://{self._url_host}:{port}"
+
+    @property
+    def _url_host(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
     def digest(self) -> str:

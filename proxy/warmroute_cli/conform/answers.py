@@ -27,7 +27,7 @@ COST_HEADERS: Final = ("x-litellm-response-cost",)
 def several(trial: Trial) -> Cell:
     """Whether two answers of one request are counted soundly."""
     check = "n > 1"
-    if trial.api == "anthropic":
+    if trial.api in ("anthropic", "responses"):
         return not_tried(check, "this API has one answer a request")
     found = trial.send(Asked(trial.prompt(), ["Say something."], answers=2))
     if 400 <= found.status < 500:

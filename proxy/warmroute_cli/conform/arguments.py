@@ -6,7 +6,7 @@ from typing import Final
 
 from warmroute_cli.arguments import above_zero, count
 
-APIS: Final = ("openai", "anthropic", "gemini")
+APIS: Final = ("openai", "anthropic", "gemini", "responses")
 
 
 def add(parser: argparse.ArgumentParser) -> None:

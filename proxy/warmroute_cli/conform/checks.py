@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from warmroute.contract.money import Rates, nano_from_pico
-from warmroute_cli.conform import answers, caching, fields
+from warmroute_cli.conform import answers, caching, codex, fields
 from warmroute_cli.conform.answers import LONG_ANSWER
 from warmroute_cli.conform.shapes import ANSWER_TOKENS, SIGNALS
 from warmroute_cli.conform.trial import Spent, Trial, TrialOptions
@@ -16,6 +16,9 @@ LEAST_BYTES_PER_TOKEN: Final = 1
 
 OVERHEAD_TOKENS: Final = 1_000
 """Of a request, beside its long prompt: the first question, tools, the template."""
+
+LONG_ANSWERS: Final = 4
+"""Of Codex's checks, with the one that is left."""
 
 TURN_TOKENS: Final = 100
 """Of each further turn: the last answer, a question, the template."""
@@ -64,9 +67,21 @@ def checks_of(api: str, options: TrialOptions) -> list[Check]:
         Check("keeps tool calls", fields.tool_calls, 2),
         Check("keeps the answer's limit", fields.answer_limit, 1),
         Check("keeps logprobs", fields.logprobs, 1),
+        *(_of_codex() if api == "responses" else ()),
         Check("counts add up", answers.sums, 0),
         Check("prices match", answers.prices, 0),
     ]
+
+
+def _of_codex() -> Iterator[Check]:
+    for name in codex.LENGTHENS:
+        yield Check(name, codex.lengthens(name), 2)
+    yield Check("takes foreign items", codex.history, 1)
+    yield Check("items have one id", codex.streamed_items, 1)
+    yield Check("a cut answer is incomplete", codex.cut, 1)
+    yield Check("reasoning comes sealed", codex.sealed, 1)
+    yield Check("an unknown model is refused", codex.unknown_model, 1)
+    yield Check("compacts", codex.compaction, 1)
 
 
 def _sticks(api: str, options: TrialOptions) -> Iterator[Check]:
@@ -79,7 +94,7 @@ def cost_of(api: str, checks: list[Check], options: TrialOptions) -> Cost:
     """What the checks of an API may send and be answered."""
     requests = sum(check.requests for check in checks)
     prompt = options.prompt_bytes // LEAST_BYTES_PER_TOKEN + OVERHEAD_TOKENS + options.turns * TURN_TOKENS
-    completion = requests * 2 * ANSWER_TOKENS + LONG_ANSWER
+    completion = requests * 2 * ANSWER_TOKENS + LONG_ANSWER * (LONG_ANSWERS if api == "responses" else 1)
     return Cost(requests, requests * prompt, completion, WRITE_SHARES.get(api, 0))
 
 

@@ -12,28 +12,29 @@ from warmroute_cli.conform.verdicts import Cell, failed, not_tried, passed
 from warmroute_cli.conform.wire import Exchange
 
 SYSTEM: Final = "You work on a project. Use the tools that you have."
-_BASE: Final = Asked(SYSTEM, ["What does the file say?"])
+BASE: Final = Asked(SYSTEM, ["What does the file say?"])
 
 
 def tools(trial: Trial) -> Cell:
     """Whether tools reach the prompt."""
-    return _longer(trial, "keeps tools", _BASE, _BASE._replace(tools=True))
+    return longer(trial, "keeps tools", BASE, BASE._replace(tools=True))
 
 
 def tool_calls(trial: Trial) -> Cell:
     """Whether calls and results of earlier turns reach the prompt."""
-    before = _BASE._replace(tools=True)
-    return _longer(trial, "keeps tool calls", before, before._replace(with_call=True))
+    before = BASE._replace(tools=True)
+    return longer(trial, "keeps tool calls", before, before._replace(with_call=True))
 
 
 def system(trial: Trial) -> Cell:
     """Whether the system prompt does."""
-    longer = _BASE._replace(system=f"{SYSTEM} Answer in short sentences, and name the lines that you mean.")
-    return _longer(trial, "keeps the system prompt", _BASE, longer)
+    more = BASE._replace(system=f"{SYSTEM} Answer in short sentences, and name the lines that you mean.")
+    return longer(trial, "keeps the system prompt", BASE, more)
 
 
-def _longer(trial: Trial, check: str, short: Asked, longer: Asked) -> Cell:
-    first, second = trial.send(short), trial.send(longer)
+def longer(trial: Trial, check: str, short: Asked, more: Asked) -> Cell:
+    """Whether a request has a longer prompt than another."""
+    first, second = trial.send(short), trial.send(more)
     if 400 <= second.status < 500:
         return not_tried(check, f"refused: {problem(second)}")
     for each in (first, second):
@@ -50,7 +51,7 @@ def _longer(trial: Trial, check: str, short: Asked, longer: Asked) -> Cell:
 def answer_limit(trial: Trial) -> Cell:
     """Whether the limit of the answer's length reaches the engine."""
     check = "keeps the answer's limit"
-    found = trial.send(_BASE._replace(answer_tokens=1))
+    found = trial.send(BASE._replace(answer_tokens=1))
     if not found.ok:
         return failed(check, problem(found), found)
     tokens = found.counts.completion
@@ -64,7 +65,7 @@ def logprobs(trial: Trial) -> Cell:
     check = "keeps logprobs"
     if trial.api != "openai":
         return not_tried(check, "only for chat completions")
-    found = trial.send(_BASE._replace(extra={"logprobs": True, "top_logprobs": 1}))
+    found = trial.send(BASE._replace(extra={"logprobs": True, "top_logprobs": 1}))
     if 400 <= found.status < 500:
         return not_tried(check, f"refused: {problem(found)}")
     if not found.ok:
@@ -81,7 +82,7 @@ def _has_logprobs(found: Exchange) -> bool:
 def identity(trial: Trial) -> Cell:
     """Whether an answer says what it is: id, model, and why it ended."""
     check = "answers name themselves"
-    found = trial.send(_BASE)
+    found = trial.send(BASE)
     if not found.ok:
         return failed(check, problem(found), found)
     missing = [name for name, there in _MEMBERS[trial.api] if not there(found)]
@@ -104,6 +105,11 @@ _MEMBERS: Final[dict[str, tuple[tuple[str, Callable[[Exchange], bool]], ...]]] =
         ("id", lambda found: bool(found.answer.get("id"))),
         ("model", lambda found: bool(found.answer.get("model"))),
         ("stop_reason", lambda found: bool(found.answer.get("stop_reason"))),
+    ),
+    "responses": (
+        ("id", lambda found: bool(found.answer.get("id"))),
+        ("model", lambda found: bool(found.answer.get("model"))),
+        ("status", lambda found: bool(found.answer.get("status"))),
     ),
     "gemini": (
         ("modelVersion", lambda found: bool(found.answer.get("modelVersion"))),

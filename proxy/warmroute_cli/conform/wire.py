@@ -56,7 +56,9 @@ class NotReached(Exception):
 
 
 class Exchange(NamedTuple):
-    """A request and its answer. `answer`: the body, or a stream's last event; `broken`: why it ended early."""
+    """A request and its answer. `answer`: the body, or a stream's last event, with the `items` that events of Responses
+    have shown; `broken`: why it ended early.
+    """
 
     api: str
     shape: Shape
@@ -203,6 +205,7 @@ def _streamed(
     """Usage, the last event, and why it is broken; of usages of several events, a later count replaces an earlier."""
     usage: dict[str, Any] = {}
     newest: dict[str, Any] = {}
+    items: list[Any] = []
     size, is_ended = 0, False
     while line := response.readline(MAX_ANSWER_BYTES):
         size += len(line)
@@ -221,11 +224,15 @@ def _streamed(
             sent = json.dumps(hide.value(event["error"]))[:MAX_ERROR_BYTES]
             return usage, event, f"the stream ends with an error: {sent}"
         usage |= usage_in(api, event)
+        if event.get("type") == "response.output_item.done":
+            items.append(event.get("item"))
         newest, is_ended = event, is_ended or ends(api, event)
         if cancel and begins(event):
             return usage, newest, LEFT
     if not newest:
         return usage, newest, "the stream has no event"
+    if items:
+        newest = {**newest, "items": items}
     return usage, newest, "" if is_ended else "the stream is cut: nothing in it says that it ends"
 
 

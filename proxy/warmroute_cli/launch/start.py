@@ -37,7 +37,7 @@ from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
 from warmroute_cli.launch.drains import NoDrains, ProxyDrains
 from warmroute_cli.plan.inputs import load_plan
-from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config import Config, authority
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.secrets import Secrets, key_sha256, load_secret
 from warmroute_proxy.server.check import problems_of
@@ -263,7 +263,7 @@ def _drains(config: Config | None) -> Drains:
     if config is None or config.proxy.admin_key_sha256 is not None or not config.proxy.admin_port:
         return NoDrains()
     return ProxyDrains(
-        f"http://{config.proxy.admin_host}:{config.proxy.admin_port}",
+        f"http://{authority(config.proxy.admin_host, config.proxy.admin_port)}",
         lambda: Secrets(load_secret(config.secret_file, os.environ)).admin_key(),
     )
 

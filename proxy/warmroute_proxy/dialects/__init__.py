@@ -9,6 +9,9 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - responses: OpenAI's Responses likewise
 - gemini: Gemini's `generateContent` likewise
 - content: what contents of several dialects have in common
+- foreign: what something says that has no place in chat
+- tool_arguments: the arguments of calls, which engines parse
+- chat_history: what is mended in chats
 - raw_json: reading the members of a request or of its body, with errors that say where they are
 - chat_answers: what translators read of chat's answers
 - chat_calls: the tool calls of a chat stream, told apart

@@ -1,16 +1,21 @@
 """What contents of several dialects have in common: one text is a plain text, and images are checked."""
 
+import base64
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart
+from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, encode
+from warmroute_proxy.normalising.rules import reminded
 from warmroute_proxy.normalising.texts import Texts
 
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_STANDARD: Final = {ord("-"): "+", ord("_"): "/", ord("\n"): None, ord("\r"): None, ord(" "): None}
+IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp", "image/jpg")  # the last one is often sent
 _NULL: Final = 0x6E
 _WINDOW_CHARS: Final = 1_048_576
+_decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 def content_of(pieces: list[ChatPart]) -> Any:
@@ -18,6 +23,12 @@ def content_of(pieces: list[ChatPart]) -> Any:
     if len(pieces) == 1 and pieces[0]["type"] == "text":
         return pieces[0]["text"]
     return pieces
+
+
+def reminder(parts: list[ChatPart]) -> str:
+    """A system message as a user's, for models whose template has system messages at the beginning alone."""
+    texts = "\n".join([_decode_text(piece["text"]) for piece in parts])
+    return reminded(texts)
 
 
 def assistant_message(texts: list[ChatPart], thought: str, calls: list[Any]) -> ChatPart:
@@ -61,20 +72,58 @@ def is_base64(data: str) -> bool:
     return True
 
 
+def as_base64(data: str) -> str | None:
+    """Base64 in either alphabet, broken into lines or not, with padding or without, as engines read it; else None."""
+    if is_base64(data):
+        return data  # as mostly
+    bare = data.translate(_STANDARD).rstrip("=")
+    whole = bare + "=" * (-len(bare) % 4)
+    return whole if len(bare) % 4 != 1 and is_base64(whole) else None
+
+
+def data_image(media_type: str, data: str) -> ChatPart | None:
+    """An image that is in the request; None where engines could not read it."""
+    found = as_base64(data) if media_type.lower() in IMAGE_TYPES else None
+    return None if found is None else image_at(f"data:{media_type};base64,{found}")
+
+
+def image_at(url: str | Raw) -> ChatPart:
+    """An image as a part."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def text_of(text: str) -> ChatPart:
+    """A text as a part, in JSON like those that are copied."""
+    return {"type": "text", "text": Raw(encode(text))}
+
+
 def is_address(url: str) -> bool:
     """Whether something may be fetched at it."""
     return url[:8].lower().startswith(("https://", "http://"))
 
 
-def check_image(url: str, path: str) -> None:
-    """Raises: BadRequest, where an image is neither at an address nor base64. Which addresses may be is decided for all
-    APIs by that of chat.
+def given_image(url: str, path: str) -> ChatPart | None:
+    """An image by what a client has for its address; None where it is one that engines could not read.
+
+    Raises: BadRequest, where it is no address. Which addresses may be is decided for all APIs by that of chat.
     """
     if is_address(url):
-        return
-    head, comma, data = url.partition(";base64,")
-    if not comma or not head.startswith("data:image/") or not is_base64(data):
+        return image_at(url)
+    if not url[:5].lower().startswith("data:"):
         raise BadRequest(path, "must be an address or data:image/...;base64,...")
+    head, comma, data = url[5:].partition(",")
+    media_type, _, encoding = head.partition(";")
+    return data_image(media_type, data) if comma and encoding.endswith("base64") else None
+
+
+def data_text(data: str) -> str | None:
+    """The text of a file that is in the request, in base64 or as an address with it; None where it is no text."""
+    found = as_base64(data.partition(",")[2] if data[:5].lower() == "data:" else data)
+    try:
+        text = "" if found is None else base64.b64decode(found).decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text and "\0" not in text and not text.startswith("%PDF-") else None
 
 
 def misread(error: Exception, path: str) -> BadRequest:

@@ -30,6 +30,7 @@ MAX_STOPS: Final = 32
 """SGLang's `MAX_STOP_COUNT`."""
 
 MAX_STOP_CHARS: Final = 1024
+MAX_SUFFIX_CHARS: Final = 262_144
 MAX_BIASES: Final = 1024
 MAX_STOP_TOKEN_IDS: Final = 128
 MAX_SCHEMA_BYTES: Final = 65_536
@@ -146,7 +147,7 @@ _SAMPLING: Final[Mapping[str, Field]] = {
     "repetition_penalty": Field(Annotated[float, Meta(ge=MIN_REPETITION_PENALTY, le=2)]),
     "seed": Field(Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]),
     "n": Field(Annotated[int, Meta(ge=1, le=MAX_CHOICES)]),
-    "max_tokens": Field(Annotated[int, Meta(ge=1, le=MAX_COUNT)]),
+    "max_tokens": Field(Annotated[int, Meta(ge=0, le=MAX_COUNT)]),
     "min_tokens": Field(Annotated[int, Meta(ge=0, le=MAX_COUNT)]),
     "stop": Field(_Stop | Annotated[list[_Stop], Meta(max_length=MAX_STOPS)]),
     "stop_token_ids": Field(_TokenIds, token_ids=list),
@@ -218,7 +219,7 @@ COMPLETION_FIELDS: Final[Mapping[str, Field]] = {
     **_REQUEST,
     "prompt": Field(str | list[str | int | list[int]], token_ids=_prompt_ids),
     "echo": _FLAG,
-    "suffix": Field(_Stop),
+    "suffix": Field(Annotated[str, Meta(max_length=MAX_SUFFIX_CHARS)]),
     "best_of": _SAMPLING["n"],
     "logprobs": Field(Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]),
 }

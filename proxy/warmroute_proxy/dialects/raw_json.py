@@ -44,11 +44,12 @@ def chat_pieces(before: dict[str, Any], messages: Sequence[Piece], behind: dict[
 
 
 class BadRequest(ValueError):
-    """What is wrong with a request, and where: `messages.0.content`."""
+    """What is wrong with a request, and where: `messages.0.content`. `code`: the error code that the client gets."""
 
-    def __init__(self, path: str, problem: str) -> None:
+    def __init__(self, path: str, problem: str, code: str = "invalid_value") -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
         self.path = path
+        self.code = code
 
 
 def object_at(raw: Raw | bytes, path: str) -> Members:
@@ -80,6 +81,15 @@ def text_at(members: Members, name: str, path: str) -> str:
         return _decode_text(raw)
     except _PROBLEMS:
         raise BadRequest(path, "must be a text") from None
+
+
+def text_in(members: Members, name: str) -> str:
+    """A text, if one is there; else an empty one."""
+    raw = members.get(name)
+    try:
+        return "" if raw is None else _decode_text(raw)
+    except _PROBLEMS:
+        return ""
 
 
 def kind_of(block: Members, path: str) -> str:

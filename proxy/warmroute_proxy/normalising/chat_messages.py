@@ -6,9 +6,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.normalising.rules import LATE_SYSTEM, reminded
 from warmroute_proxy.normalising.texts import Texts
 
 _QUOTE: Final = 0x22
+_SYSTEM: Final = frozenset({"system", "developer"})
+_USER: Final = Raw(b'"user"')
+_decode_text: Final = msgspec.json.Decoder(str).decode
 _PROBLEMS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_messages: Final = msgspec.json.Decoder(list[dict[str, Raw]]).decode
 _decode_parts: Final = msgspec.json.Decoder(list[dict[str, Raw]]).decode
@@ -31,6 +35,7 @@ def cleaned(raw: Raw, texts: Texts, take: Take = _take_any) -> bytes | None:
         return None  # whoever reads it next says what is wrong
     take(len(messages))
     found: list[dict[str, Raw]] = []
+    may_be_late = LATE_SYSTEM in texts.on
     for message in messages:
         role = bytes(message.get("role", b""))[1:-1].decode("utf-8", "replace")
         content = message.get("content")
@@ -40,8 +45,23 @@ def cleaned(raw: Raw, texts: Texts, take: Take = _take_any) -> bytes | None:
                 continue
             if left is not content:
                 message["content"] = left
-        found.append(message)
+        is_late = may_be_late and found and role in _SYSTEM
+        found.append(_reminder(message, texts) if is_late else message)
     return _encode(found) if texts.applied else None
+
+
+def _reminder(message: dict[str, Raw], texts: Texts) -> dict[str, Raw]:
+    """A system message as a user's, at its place."""
+    content = message.get("content", Raw(b'""'))
+    try:
+        if memoryview(content)[0] == _QUOTE:
+            text = _decode_text(content)
+        else:
+            text = "\n".join([_decode_text(piece["text"]) for piece in _decode_parts(content) if "text" in piece])
+    except _PROBLEMS:
+        return message  # whoever reads it next says what is wrong
+    texts.applied.add(LATE_SYSTEM)
+    return {**message, "role": _USER, "content": Raw(_encode(reminded(text)))}
 
 
 def _content(content: Raw, role: str, texts: Texts, take: Take) -> Raw | None:

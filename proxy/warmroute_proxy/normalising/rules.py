@@ -116,5 +116,16 @@ RULES: Final = (
     ),
 )
 
-NAMES: Final = tuple(rule.name for rule in RULES)
+LATE_SYSTEM: Final = "late_system"
+"""Changes whose message a text is: a system message that is not the first one becomes a user's at its place, for models
+whose template refuses it. To put it in front would change the prompt from there on.
+"""
+
+
+def reminded(text: str) -> str:
+    """A system message as a user's says it."""
+    return f"<system-reminder>\n{text}\n</system-reminder>"
+
+
+NAMES: Final = (*(rule.name for rule in RULES), LATE_SYSTEM)
 DEFAULT_NAMES: Final = frozenset(rule.name for rule in RULES if rule.is_default)

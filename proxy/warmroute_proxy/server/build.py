@@ -128,6 +128,10 @@ class Proxy:
             access.on_tenants.append(self._replace_tenants)
             self._replace_tenants(access.config)
 
+    def follow_templates(self) -> None:
+        """Let what translates know which models refuse a system message behind others."""
+        self.engines.follow_templates(lambda models: self.parser.refuse_late_system(models, self.config))
+
     def _replace_tenants(self, config: Config) -> None:
         self.live.replace(config)
         self.stores.replace(config)

@@ -17,7 +17,7 @@ from warmroute_proxy.core.cache.return_times import OVER
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.authentication import Authentication, KnownKey
 from warmroute_proxy.server.base.config import TenantConfig
-from warmroute_proxy.server.base.errors import Refusal, is_websocket, shutting_down, wrong_method
+from warmroute_proxy.server.base.errors import Refusal, check_plain, is_websocket, shutting_down, wrong_method
 from warmroute_proxy.server.base.metrics import Counter
 from warmroute_proxy.server.dialects.dialect import Dialect
 from warmroute_proxy.server.dialects.exchange import DialectExchange
@@ -38,6 +38,7 @@ from warmroute_proxy.server.dialects.translation import (
     translated_elsewhere,
 )
 from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.cross_origin import is_allowed_preflight
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.intake.caller import Caller
@@ -90,6 +91,8 @@ class PublicEndpoint:
     def on_head(self, request: Request) -> None:
         """Refuse by method, route and key."""
         path = request.path
+        if "origin" in request.headers and is_allowed_preflight(request, self._parser.cors_origins()):
+            return
         if path in ROUTES and not request.query:
             self._on_head(request, path)
             return
@@ -112,11 +115,11 @@ class PublicEndpoint:
             return
         if request.method != "POST":
             raise wrong_method(request.path, request.method, request.headers)
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise Refusal(415, "compressed bodies are not supported: send plain JSON", code="bad_request")
         self._on_head(request, CHAT)
 
     def _on_head(self, request: Request, path: str) -> None:
+        if "content-encoding" in request.headers:
+            check_plain(request.headers)
         if path in OPEN_PATHS:
             if request.length != 0:  # reject bodies from unauthenticated clients
                 raise Refusal(400, f"{path} takes no body", code="bad_request")
@@ -151,6 +154,9 @@ class PublicEndpoint:
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Answer a request that came whole."""
         try:
+            if request.method == "OPTIONS" and request.more_lines:
+                exchange.respond(200, (), b"")
+                return
             if request.path in ROUTES:
                 self._begin_request(request, exchange)
             elif request.method == "GET" and request.path == RESPONSES:

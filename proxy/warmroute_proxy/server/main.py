@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import uvloop
 
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.base.config import Config, Limits
+from warmroute_proxy.server.base.config import Config, Limits, authority
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS, raise_limit
@@ -174,6 +174,7 @@ async def _run(
     limits = replace(config.limits, connections=_connections(config))
     proxy = await build(config, slot)
     proxy.follow_directory()
+    proxy.follow_templates()
     conversations = _conversations(config, proxy, slot)
     orders = proxy.reload_orders(running, source)
     loop.add_signal_handler(signal.SIGHUP, _hung_up, tls, orders)
@@ -250,8 +251,8 @@ def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dic
     """Where a proxy listens, for the line that says so."""
     scheme = "grpc" if picker else "http"
     return {
-        "url": f"{scheme if config.proxy.tls_cert is None else f'{scheme}s'}://{config.proxy.host}:{port}",
-        "admin_url": f"http://{config.proxy.admin_host}:{admin_port}",
+        "url": f"{scheme if config.proxy.tls_cert is None else f'{scheme}s'}://{authority(config.proxy.host, port)}",
+        "admin_url": f"http://{authority(config.proxy.admin_host, admin_port)}",
         "region": config.proxy.region,
     }
 

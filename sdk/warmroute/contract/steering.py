@@ -65,3 +65,12 @@ def is_steering_header(name: str) -> bool:
 def well_formed_request_id(value: str) -> bool:
     """At most 128 characters of letters, digits and `-_.:`, so that it can stand in any log line."""
     return 0 < len(value) <= 128 and value.isascii() and all(c.isalnum() or c in "-_.:" for c in value)
+
+
+ENGINE_PARTS: Final = frozenset(
+    {
+        "text", "image_url", "video_url", "audio_url", "input_audio", "thinking", "tool_reference", "image_pil",
+        "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds",
+    }
+)  # fmt: skip
+"""Types of the parts of a message that SGLang or vLLM reads, each by its name there."""

@@ -199,7 +199,6 @@ def test_routes_that_only_engines_have_do_not_exist(client: httpx.Client, path: 
     [
         ("/v1/v1/messages", "ANTHROPIC_BASE_URL"),
         ("/v1/messages/batches", "/v1/messages"),
-        ("/v1/responses/compact", "/v1/responses"),
         ("/responses", "address and /v1"),
         ("/v1/v1beta/models/gemini-3:streamGenerateContent?alt=sse", "GOOGLE_GEMINI_BASE_URL"),
         ("/api/chat", "OpenAI-compatible"),

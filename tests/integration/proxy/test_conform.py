@@ -14,8 +14,13 @@ from tests.machine import seconds
 from tests.subjects.http_server import QuietServer
 from tests.subjects.processes import ProxyProcess
 from warmroute_cli.conform import answers
+from warmroute_cli.conform.codex import LENGTHENS
 from warmroute_cli.main import main
 
+CODEX = (
+    "takes foreign items", "items have one id", "a cut answer is incomplete", "reasoning comes sealed",
+    "an unknown model is refused", "compacts",
+)  # fmt: skip
 Capture = pytest.CaptureFixture[str]
 
 
@@ -45,18 +50,20 @@ def cells(found: dict[str, Any], api: str) -> dict[str, dict[str, Any]]:
     return {cell["check"]: cell for cell in found["apis"][api]["cells"]}
 
 
-def test_a_proxy_conforms_in_three_apis(proxy: ProxyProcess, keys: tuple[Path, Path], capsys: Capture) -> None:
+def test_a_proxy_conforms_in_four_apis(proxy: ProxyProcess, keys: tuple[Path, Path], capsys: Capture) -> None:
     code, found, printed = conform(
         capsys, proxy.url, "--model", "kimi-k2.5", "--key-file", keys[0], "--other-key-file", keys[1],
-        "--api", "openai", "anthropic", "gemini", "--price", "0.6:0.1:3",
+        "--api", "openai", "anthropic", "gemini", "responses", "--price", "0.6:0.1:3",
     )  # fmt: skip
     failures = [check for api in found["apis"] for check, cell in cells(found, api).items() if cell["state"] == "fail"]
     assert (code, failures) == (0, [])
-    for api in ("openai", "anthropic", "gemini"):
+    for api in ("openai", "anthropic", "gemini", "responses"):
         states = {check: cell["state"] for check, cell in cells(found, api).items()}
         for check in ("cached tokens, whole", "cached tokens, streamed", "sticks by x-session-affinity", "cancel",
                       "retry", "isolation of two keys", "counts add up", "prices match", "keeps tools"):  # fmt: skip
             assert states[check] == "pass", (api, check, cells(found, api)[check])
+    codex = {check: cells(found, "responses")[check]["state"] for check in (*LENGTHENS, *CODEX)}
+    assert codex == dict.fromkeys(codex, "pass")
     announced = re.search(r"at most (\d+) requests with ([\d,]+) prompt tokens in all, at most ([\d.]+) USD", printed)
     assert announced is not None
     assert sum(found["apis"][api]["requests"] for api in found["apis"]) <= int(announced[1])

@@ -219,27 +219,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": "many"}, "max_tokens"),
     ({"messages": []}, "messages: at least one"),
     ({"messages": "hi"}, "messages: must be a list"),
-    ({"messages": [{"role": "user", "content": []}]}, "messages.0.content: is empty"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages: no message holds anything"),
     ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content: must be a list"),
-    ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role: must be user"),
-    ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages.0.content.0.type: 'video'"),
-    (
-        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
-        "messages.0.content.0.tool_use_id: no tool_use",
-    ),
-    (
-        {
-            "messages": [
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "a!=="}}
-                    ],
-                }
-            ]
-        },
-        "messages.0.content.0.source.data: is not base64",
-    ),
     (
         {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
         "tools: only Anthropic runs web_search_20250305",

@@ -108,7 +108,7 @@ def test_tokens_are_counted(raw: httpx.Client, engine: ScriptedEngine) -> None:
     assert json.loads(engine.bodies[-1])["messages"][0]["content"] == LARGE
 
 
-VIDEO = [{"role": "user", "content": [block(LARGE), {"type": "video"}]}]
+UNTYPED = [{"role": "user", "content": [block(LARGE), 3]}]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ VIDEO = [{"role": "user", "content": [block(LARGE), {"type": "video"}]}]
         ({"max_tokens": None}, 400, "invalid_request_error", "max_tokens: is required"),
         ({"model": "gpt-9"}, 404, "not_found_error", "gpt-9"),
         ({"temperature": "hot"}, 400, "invalid_request_error", "temperature"),
-        ({"messages": VIDEO}, 400, "invalid_request_error", "video"),
+        ({"messages": UNTYPED}, 400, "invalid_request_error", "messages.0.content.1"),
     ],
     ids=["missing", "model", "type", "block"],
 )  # fmt: skip

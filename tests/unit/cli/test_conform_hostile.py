@@ -207,11 +207,13 @@ FIRST: dict[str, dict[str, Any]] = {
     "openai": {"choices": [{"delta": {"content": "x"}, "finish_reason": None}]},
     "anthropic": {"type": "content_block_start"},
     "gemini": {"candidates": [{"content": {}}]},
+    "responses": {"type": "response.output_item.added"},
 }
 LAST: dict[str, dict[str, Any]] = {
     "openai": {"choices": [{"delta": {}, "finish_reason": "stop"}]},
     "anthropic": {"type": "message_stop"},
     "gemini": {"candidates": [{"finishReason": "STOP"}]},
+    "responses": {"type": "response.completed"},
 }
 
 

@@ -3,7 +3,9 @@
 import io
 import re
 import threading
-from datetime import datetime, timedelta, timezone
+import time
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -65,7 +67,7 @@ def test_a_wide_terminal_has_all_columns() -> None:
     assert usage_table(USAGE, 170)[0].endswith("not cached")
 
 
-NOW = datetime(2026, 11, 25, 14, 30, tzinfo=timezone(timedelta(hours=2)))  # a Wednesday
+NOW = datetime(2026, 11, 25, 14, 30).astimezone()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,31 @@ NOW = datetime(2026, 11, 25, 14, 30, tzinfo=timezone(timedelta(hours=2)))  # a W
     [("today", 25), ("yesterday", 24), ("wednesday", 25), ("Monday", 23), ("mon", 23), ("thu", 19), ("sunday", 22)],
 )
 def test_days_begin_at_the_local_midnight(text: str, day: int) -> None:
-    assert since_parameter(text, NOW) == str(int(datetime(2026, 11, day, tzinfo=NOW.tzinfo).timestamp()))
+    assert since_parameter(text, NOW) == str(int(datetime(2026, 11, day).timestamp()))  # noqa: DTZ001
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("text", "now", "begins"),
+    [
+        ("today", "2026-10-25 15:00", "2026-10-25T00:00:00+02:00"),
+        ("today", "2026-03-29 15:00", "2026-03-29T00:00:00+01:00"),
+        ("monday", "2026-10-28 09:00", "2026-10-26T00:00:00+01:00"),
+        ("yesterday", "2026-10-26 09:00", "2026-10-25T00:00:00+02:00"),
+    ],
+)
+@pytest.mark.usefixtures("in_berlin")
+def test_a_day_begins_at_midnight_when_the_clocks_change(text: str, now: str, begins: str) -> None:
+    found = float(since_parameter(text, datetime.fromisoformat(now).astimezone()))
+    assert datetime.fromtimestamp(found).astimezone().isoformat() == begins
 
 
 @pytest.mark.parametrize("text", ["30m", "1h", "7d", "2026-11-23", "1763860000.5"])

@@ -69,7 +69,7 @@ def test_a_number_of_processes_is_refused_by_schema_and_reader(number: Any, said
 def test_what_changes_while_the_proxy_runs_is_said_by_the_fields() -> None:
     assert "body_bytes" in live_fields(Limits)
     assert "body_memory_bytes" not in live_fields(Limits)
-    assert live_fields(ProxyConfig) == {"watch_config", "media", "websockets"}
+    assert live_fields(ProxyConfig) == {"watch_config", "media", "websockets", "cors_origins"}
 
 
 def test_settings_of_tenants_are_those_of_the_config_but_name_and_keys() -> None:

@@ -127,7 +127,8 @@ def test_what_is_kept_is_bounded_and_counted(kind: str) -> None:
     previous = ""
     for turn in range(60):
         more = {"previous_response_id": previous} if previous else {}
-        items = [{"type": "web_search_call", "call_id": f"{turn}-{number}-" + "x" * 200} for number in range(150)]
+        call = {"type": "function_call", "name": "f", "arguments": "{}"}
+        items = [{**call, "call_id": f"{turn}-{number}-" + "x" * 200} for number in range(150)]
         text = json.dumps({"role": "user", "content": "x" * 200_000})
         scene.event(
             "response.create", model="m", generate=False, input=items if kind == "ids" else [json.loads(text)], **more

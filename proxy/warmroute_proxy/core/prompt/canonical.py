@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_128_digest
 
+from warmroute.contract.steering import ENGINE_PARTS
 from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.messages import ABSENT, Message, ToolCall
 
@@ -47,6 +48,9 @@ _FIELD: Final = b"\x1f"
 _T = TypeVar("_T")
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _STRING: Final = msgspec.json.Decoder(str)
+_RAW: Final = msgspec.json.Decoder(Raw)
+_SPACE: Final = b" \t\r\n"
+_PARTS: Final = frozenset(f'"{name}"'.encode() for name in ENGINE_PARTS)
 _DATA_URL: Final = b'"data:'
 _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Raw]])
 
@@ -61,7 +65,9 @@ class MalformedPrompt(ValueError):
 
 
 def message_part(message: Message, index: int, addresses: Addresses | None = None) -> bytes:
-    """The canonical bytes of a message. `addresses`: those that may stand in it; None: any."""
+    """The canonical bytes of a message. `addresses`: those that may stand in one that is to be served; None: it is
+    not, so any may stand in it, and parts and arguments that engines refuse.
+    """
     pieces: list[bytes | Raw] = [_MESSAGE, message.role.encode()]
     content = message.content
     if content is not ABSENT:
@@ -79,7 +85,7 @@ def message_part(message: Message, index: int, addresses: Addresses | None = Non
         pieces += (_REASONING, message.reasoning_content)
     if message.tool_calls:
         for call in message.tool_calls:
-            pieces += _call_pieces(call)
+            pieces += _call_pieces(call, None if addresses is None else index)
     if message.tool_call_id is not ABSENT and message.tool_call_id != NULL:
         pieces += (_TOOL_CALL_ID, message.tool_call_id)
     if message.name is not ABSENT and is_present(message.name):
@@ -87,25 +93,33 @@ def message_part(message: Message, index: int, addresses: Addresses | None = Non
     return b"".join(pieces)
 
 
-def _call_pieces(call: ToolCall) -> tuple[bytes | Raw, ...]:
+def _call_pieces(call: ToolCall, index: int | None) -> tuple[bytes | Raw, ...]:
     function, id_ = call.function, call.id if call.id != NULL else ABSENT
     if function is None:
         return _TOOL_CALL, id_, _FIELD, call.custom
-    return _TOOL_CALL, id_, _FIELD, function.name, _FIELD, _arguments(function.arguments)
+    return _TOOL_CALL, id_, _FIELD, function.name, _FIELD, _arguments(function.arguments, index)
 
 
-def _arguments(raw: Raw) -> bytes | Raw:
+def _arguments(raw: Raw, index: int | None) -> bytes | Raw:
     """The arguments of a call: the JSON that is written in a string, without space between its tokens. As they are
-    where they are longer than `MAX_COMPACTED_BYTES`, or no JSON.
+    where they are longer than `MAX_COMPACTED_BYTES`, or no JSON. `index`: of a message that is to be served. Engines
+    parse the arguments there, so those that are no object are refused.
     """
     view = memoryview(raw)
-    if not MIN_ARGUMENTS_BYTES < len(view) <= MAX_COMPACTED_BYTES:
-        return raw
+    is_written = bool(view) and view[0] == QUOTE
+    found: bytes | Raw = raw
     try:
-        written = _STRING.decode(raw).encode() if view[0] == QUOTE else bytes(raw)
-        return msgspec.json.format(written, indent=-1)  # which refuses control characters
+        written = _STRING.decode(raw).encode() if is_written else bytes(raw)
+        if MIN_ARGUMENTS_BYTES < len(view) <= MAX_COMPACTED_BYTES:
+            found = msgspec.json.format(written, indent=-1)  # which refuses control characters
+        elif is_written and index is not None:
+            _RAW.decode(written)
+        is_object = written.lstrip(_SPACE)[:1] == b"{"
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return raw
+        is_object = False
+    if is_written and not is_object and index is not None:
+        raise MalformedPrompt(f"messages[{index}].tool_calls", "has arguments that are not the JSON of an object")
+    return found
 
 
 def _compact(value: Raw) -> bytes | Raw:
@@ -147,6 +161,8 @@ def _content_part(part: dict[str, Raw], path: str, addresses: Addresses | None) 
         if memoryview(text)[0] != QUOTE:
             raise MalformedPrompt(f"{path}.text", "is not a string")
         return bytes(text)
+    if addresses is not None and kind is not ABSENT and bytes(kind) not in _PARTS:
+        raise MalformedPrompt(f"{path}.type", "is none that engines read")
     image = part.get("image_url")
     if image is not None:
         if memoryview(image)[0] == _BRACE:

@@ -2,10 +2,12 @@
 
 The translation of a content is kept by its bytes (`Known`), together with the number of calls before it, which calls
 without an id get theirs from. A result without an id is that of the first call of its name that waits, so a content
-with one is translated each time.
+with one is translated each time. A result whose call is not there is what the user says.
+
+What has no place in chat says what its texts say, and is counted by its kind.
 """
 
-from collections import Counter, deque
+from collections import deque
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -15,14 +17,21 @@ from warmroute_proxy.dialects.content import (
     assistant_message,
     cleaned,
     content_of,
+    data_image,
+    data_text,
+    image_at,
     is_address,
-    is_base64,
     is_given,
     misread,
+    reminder,
+    text_of,
 )
+from warmroute_proxy.dialects.foreign import UNTYPED, count, not_shown, texts_in
 from warmroute_proxy.dialects.known import Known
-from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, in_list, is_text
+from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, in_list, is_text, object_at
+from warmroute_proxy.dialects.tool_arguments import NO_OBJECT
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
+from warmroute_proxy.normalising.rules import LATE_SYSTEM
 from warmroute_proxy.normalising.texts import Texts
 
 
@@ -41,6 +50,10 @@ _PLACEHOLDERS: Final = frozenset({"skip_thought_signature_validator", "context_e
 """What Gemini CLI sends for a signature that it does not have: ai.google.dev/gemini-api/docs/thought-signatures."""
 
 _ROLES: Final = {"user": "user", "model": "model", "function": "user", "system": "system", "": "user"}
+_STORED: Final = ("gs://", "https://generativelanguage.googleapis.com/")
+"""Where files are that only Google can read."""
+
+EMPTY: Final = "empty_message"
 
 
 class _Blob(msgspec.Struct):
@@ -52,13 +65,13 @@ class _Blob(msgspec.Struct):
 
 
 class _FunctionCall(msgspec.Struct):
-    name: str
+    name: str = ""
     id: str | None = None
     args: Raw = Raw(b"{}")
 
 
 class _FunctionResponse(msgspec.Struct):
-    name: str
+    name: str = ""
     id: str | None = None
     response: Raw = Raw(b"{}")
     parts: list["_Piece"] | None = None
@@ -79,8 +92,6 @@ class _Piece(msgspec.Struct):
     inline_data: _Blob | None = None
     fileData: _Blob | None = None  # noqa: N815
     file_data: _Blob | None = None
-    executableCode: Raw = Raw()  # noqa: N815
-    codeExecutionResult: Raw = Raw()  # noqa: N815
 
 
 class _Content(msgspec.Struct):
@@ -88,6 +99,13 @@ class _Content(msgspec.Struct):
     role: str | None = None
 
 
+class _Bare(msgspec.Struct):
+    """A content whose parts have members that are not known here."""
+
+    parts: list[Raw]
+
+
+_decode_bare: Final = msgspec.json.Decoder(_Bare).decode
 _decode_content: Final = msgspec.json.Decoder(_Content).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
 
@@ -139,7 +157,7 @@ class Waiting:
         """Whether there is a call for each."""
         return all(result.call_id in self._ids for result in results)
 
-    def answer(self, call_id: str | None, name: str, path: str) -> str:
+    def answer(self, call_id: str | None, name: str) -> str | None:
         """The id of the call that a result is of: by its id, else the first call of its name that waits."""
         if call_id is not None and call_id in self._ids:
             self._answered.add(call_id)
@@ -149,16 +167,16 @@ class Waiting:
             found = waiting.popleft()
             if found not in self._answered:
                 return found
-        raise BadRequest(path, "no functionCall before it is the one that it answers")
+        return None
 
 
 class ContentReader:
-    """The messages of one request, as JSON. `dropped`: how many parts of a kind the model does not see."""
+    """The messages of one request, as JSON. `dropped`: how many parts of a kind the model does not see as they came."""
 
     def __init__(self, seal: Opens, texts: Texts, work: TranslationWork) -> None:
         """`work`: what may be made of them."""
         self.messages: list[bytes] = []
-        self.dropped: Counter[str] = Counter()
+        self.dropped: dict[str, int] = {}
         self._seal = seal
         self._texts = texts
         self._work = work
@@ -169,7 +187,7 @@ class ContentReader:
         scope = self._seal.key, self._texts.on, _INSTRUCTION
         found = _KNOWN.get(scope, raw)
         if found is None:
-            found = _ContentReading(self._seal, Texts(self._texts.on), self._waiting, self._work).instruction(raw)
+            found = self._reading(is_late=False).instruction(raw)
             _KNOWN.keep(scope, raw, found, len(found.messages))
         self._take(found)
 
@@ -178,14 +196,16 @@ class ContentReader:
         if not raws:
             raise BadRequest("contents", "is empty")
         self._work.take(len(raws) // KNOWN_PER_STEP)
+        may_be_late = LATE_SYSTEM in self._texts.on
         for at, raw in enumerate(raws):
-            scope = self._seal.key, self._texts.on, self._waiting.count
+            is_late = may_be_late and bool(self.messages)
+            scope = self._seal.key, self._texts.on, is_late, self._waiting.count
             found = _KNOWN.get(scope, raw)
             if found is not None and (not found.results or self._waiting.has_all(found.results)):
                 for result in found.results:
-                    self._waiting.answer(result.call_id, result.name, "")
+                    self._waiting.answer(result.call_id, result.name)
             else:
-                reading = _ContentReading(self._seal, Texts(self._texts.on), self._waiting, self._work)
+                reading = self._reading(is_late=is_late)
                 found = reading.read(raw, f"contents[{at}]")
                 if reading.stands_alone:
                     _KNOWN.keep(scope, raw, found, len(found.messages))
@@ -195,9 +215,12 @@ class ContentReader:
         if not self.messages:
             raise BadRequest("contents", "hold nothing that a model can be asked")
 
+    def _reading(self, *, is_late: bool) -> "_ContentReading":
+        return _ContentReading(self._seal, Texts(self._texts.on), self._waiting, self._work, is_late=is_late)
+
     def _take(self, found: _InChat) -> None:
-        if found.dropped:
-            self.dropped.update(found.dropped)
+        for kind in found.dropped:
+            count(self.dropped, kind)
         if found.applied or found.off:
             self._texts.add(found.applied, found.off)
         if found.messages:
@@ -207,50 +230,54 @@ class ContentReader:
 class _ContentReading:
     """Reads one content. `stands_alone`: its translation depends on nothing but the number of calls before it."""
 
-    def __init__(self, seal: Opens, texts: Texts, waiting: Waiting, work: TranslationWork) -> None:
+    def __init__(self, seal: Opens, texts: Texts, waiting: Waiting, work: TranslationWork, *, is_late: bool) -> None:
+        """`is_late`: it must not be a system message."""
         self.stands_alone = True
         self._seal = seal
         self._texts = texts
         self._waiting = waiting
         self._work = work
+        self._is_late = is_late
+        self._raw = Raw()
+        self._parts: list[Raw] | None = None  # of that, once they are looked at
         self._calls: list[tuple[str, str]] = []
         self._results: list[_Result] = []
         self._dropped: list[str] = []
 
     def read(self, raw: Raw, path: str) -> _InChat:
         """The content in chat."""
-        try:
-            content = _decode_content(raw)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise misread(error, path) from None
+        content, pieces = self._content(raw, path)
         role = _ROLES.get(content.role or "")
         if role is None:
-            raise BadRequest(f"{path}.role", "must be user or model")
-        if not content.parts:
-            raise BadRequest(f"{path}.parts", "is required" if content.parts is None else "is empty")
-        self._work.take(1 + len(content.parts))
-        pieces = [(piece, f"{path}.parts[{at}]") for at, piece in enumerate(content.parts)]
+            self._dropped.append(content.role or "")
+            role = "user"
         if role == "model":
-            messages = [self._of_model(pieces)]
+            messages = self._of_model(pieces)
         elif role == "system":
-            messages = self._message(role, [_text_piece(piece, where) for piece, where in pieces])
+            messages = self._of_system([text for piece, where in pieces for text in self._texts_of(piece, where)])
         else:
             messages = self._of_user(pieces)
+        if not messages and not self._dropped and not self._texts.applied:
+            self._dropped.append(EMPTY)
         return self._made(messages)
 
     def instruction(self, raw: Raw) -> _InChat:
         """`systemInstruction` in chat."""
-        path = "systemInstruction"
         if is_text(raw):
-            pieces: list[ChatPart] = [{"type": "text", "text": raw}]
-        else:
-            try:
-                parts = _decode_content(raw).parts or []
-            except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                raise misread(error, path) from None
-            self._work.take(len(parts))
-            pieces = [_text_piece(piece, f"{path}.parts[{at}]") for at, piece in enumerate(parts)]
-        return self._made(self._message("system", pieces))
+            return self._made(self._of_system([{"type": "text", "text": raw}]))
+        _, pieces = self._content(raw, "systemInstruction")
+        return self._made(self._of_system([text for piece, where in pieces for text in self._texts_of(piece, where)]))
+
+    def _content(self, raw: Raw, path: str) -> tuple[_Content, list[tuple[_Piece, str]]]:
+        """The content, and its parts, each with its place."""
+        try:
+            content = _decode_content(raw)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise misread(error, path) from None
+        self._raw = raw
+        parts = content.parts or []
+        self._work.take(1 + len(parts))
+        return content, [(piece, f"{path}.parts[{at}]") for at, piece in enumerate(parts)]
 
     def _made(self, messages: list[ChatPart]) -> _InChat:
         json, calls, results = in_list(messages), tuple(self._calls), tuple(self._results)
@@ -260,7 +287,16 @@ class _ContentReading:
         left = cleaned(pieces, role, self._texts)
         return [{"role": role, "content": content_of(left)}] if left else []
 
-    def _of_model(self, pieces: list[tuple[_Piece, str]]) -> ChatPart:
+    def _of_system(self, pieces: list[ChatPart]) -> list[ChatPart]:
+        if not self._is_late:
+            return self._message("system", pieces)
+        left = cleaned(pieces, "system", self._texts)
+        if not left:
+            return []
+        self._texts.applied.add(LATE_SYSTEM)
+        return [{"role": "user", "content": reminder(left)}]
+
+    def _of_model(self, pieces: list[tuple[_Piece, str]]) -> list[ChatPart]:
         thoughts: list[str] = []
         sealed: str | None = None
         texts: list[ChatPart] = []
@@ -271,16 +307,13 @@ class _ContentReading:
                 sealed = (sealed or "") + opened
             call = piece.functionCall or piece.function_call
             if call is not None:
-                calls.append(self._call(call, path))
-            elif piece.thought:
+                calls += self._call(call)
+            elif piece.thought and is_given(piece.text):
                 thoughts.append(_decode_text(_text(piece, path)))
-            elif piece.executableCode or piece.codeExecutionResult:
-                self._dropped.append("executableCode")
-            else:
-                text = _text(piece, path)
-                if len(memoryview(text)) > len(b'""'):
-                    texts.append({"type": "text", "text": text})
-        return assistant_message(texts, sealed if sealed is not None else "".join(thoughts), calls)
+            elif piece.thoughtSignature is None or is_given(piece.text):
+                texts += self._texts_of(piece, path)
+        thought = sealed if sealed is not None else "".join(thoughts)
+        return [assistant_message(texts, thought, calls)] if texts or calls or thought else []
 
     def _opened(self, signature: str | None) -> str | None:
         if signature is None or signature in _PLACEHOLDERS:
@@ -290,11 +323,17 @@ class _ContentReading:
             self._dropped.append("thoughtSignature")
         return found
 
-    def _call(self, call: _FunctionCall, path: str) -> ChatPart:
+    def _call(self, call: _FunctionCall) -> list[ChatPart]:
+        if not call.name:
+            self._dropped.append("functionCall")
+            return []
         call_id = call.id or f"call_{self._waiting.count + len(self._calls) + 1}"
         self._calls.append((call_id, call.name))
-        arguments = _json_text(call.args, f"{path}.functionCall.args")
-        return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+        arguments = _json_text(call.args)
+        if arguments[:1] != "{":
+            self._dropped.append(NO_OBJECT)
+            arguments = encode({"arguments": call.args}).decode()
+        return [{"id": call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}}]
 
     def _of_user(self, pieces: list[tuple[_Piece, str]]) -> list[ChatPart]:
         """Results of calls first, then what the user says."""
@@ -303,66 +342,85 @@ class _ContentReading:
         for piece, path in pieces:
             result = piece.functionResponse or piece.function_response
             if result is None:
-                spoken.append(_chat_part(piece, path))
+                spoken += self._shown(piece, path)
                 continue
-            inside = f"{path}.functionResponse"
             self._work.take(len(result.parts or ()))
-            content = _json_text(result.response, f"{inside}.response")
-            call_id = self._answered(result, inside)
-            messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
-            spoken += [_chat_part(inner, f"{inside}.parts[{at}]") for at, inner in enumerate(result.parts or ())]
+            content, call_id = _json_text(result.response), self._answered(result)
+            if call_id is None:
+                self._dropped.append("functionResponse")
+                spoken.append(text_of(content))
+            else:
+                messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+            for at, inner in enumerate(result.parts or ()):
+                spoken += self._shown(inner, f"{path}.functionResponse.parts[{at}]")
         return messages + self._message("user", spoken)
 
-    def _answered(self, result: _FunctionResponse, path: str) -> str:
+    def _answered(self, result: _FunctionResponse) -> str | None:
         """The id of the call that a result is of."""
-        call_id = self._waiting.answer(result.id, result.name, path)
-        if call_id == result.id:
+        call_id = self._waiting.answer(result.id, result.name)
+        if call_id is not None and call_id == result.id:
             self._results.append(_Result(call_id, result.name))
         else:
             self.stands_alone = False
         return call_id
 
-
-def _chat_part(piece: _Piece, path: str) -> ChatPart:
-    """A part of what the user says: a text or an image."""
-    blob = piece.inlineData or piece.inline_data
-    if blob is not None:
-        path = f"{path}.inlineData"
-        if not (blob.mimeType or blob.mime_type or "").startswith("image/"):
-            raise BadRequest(f"{path}.mimeType", "must be an image's: nothing else is served here")
-        data = blob.data or ""
-        if not is_base64(data):
-            raise BadRequest(f"{path}.data", "is not base64")
-        url = f"data:{blob.mimeType or blob.mime_type};base64,{data}"
-        return {"type": "image_url", "image_url": {"url": url}}
-    blob = piece.fileData or piece.file_data
-    if blob is not None:
+    def _shown(self, piece: _Piece, path: str) -> list[ChatPart]:
+        """A part of what the user says: a text, an image, or the text of a file."""
+        blob = piece.inlineData or piece.inline_data
+        if blob is not None:
+            image = data_image(blob.mimeType or blob.mime_type or "", blob.data or "")
+            text = None if image is not None else data_text(blob.data or "")
+            return [image] if image is not None else self._file("inlineData", text)
+        blob = piece.fileData or piece.file_data
+        if blob is None:
+            return self._texts_of(piece, path)
         url = blob.fileUri or blob.file_uri or ""
-        if not is_address(url) or not (blob.mimeType or blob.mime_type or "image/").startswith("image/"):
+        if not (blob.mimeType or blob.mime_type or "image/").startswith("image/") or url.startswith(_STORED):
+            return self._file("fileData", None)
+        if not is_address(url):
             raise BadRequest(f"{path}.fileData", "must be the address of an image: nothing is stored here")
-        return {"type": "image_url", "image_url": {"url": url}}
-    return _text_piece(piece, path)
+        return [image_at(url)]
 
+    def _file(self, kind: str, text: str | None) -> list[ChatPart]:
+        """A file by its text; a note in the place of one that has none."""
+        if text is None:
+            self._dropped.append(kind)
+        return [text_of(not_shown(kind) if text is None else text)]
 
-def _text_piece(piece: _Piece, path: str) -> ChatPart:
-    return {"type": "text", "text": _text(piece, path)}
+    def _texts_of(self, piece: _Piece, path: str) -> list[ChatPart]:
+        """The text of a part; of one that has no place in chat, what it says."""
+        if is_given(piece.text):
+            text = _text(piece, path)
+            return [{"type": "text", "text": text}] if len(memoryview(text)) > len(b'""') else []
+        for kind in ("inlineData", "fileData"):
+            if getattr(piece, kind) is not None:
+                return self._file(kind, None)
+        members = self._members(path)
+        names = [name for name in members if name not in ("thought", "thoughtSignature", "thought_signature")]
+        self._dropped.append(names[0] if names else UNTYPED)
+        found = texts_in({"content": Raw(encode({"content": list(members.values())}))}, self._work)
+        return [text_of(found)] if found else []
+
+    def _members(self, path: str) -> Members:
+        """The members of the part at `path`, also those that are not known here; none of one in a result."""
+        if self._parts is None:
+            try:
+                self._parts = _decode_bare(self._raw).parts
+            except (msgspec.DecodeError, ValueError):
+                self._parts = []
+        *_, content, at_piece = path.split(".")
+        if content.startswith("functionResponse"):
+            return {}
+        at = int(at_piece[len("parts[") : -1])
+        return object_at(self._parts[at], path) if at < len(self._parts) else {}
 
 
 def _text(piece: _Piece, path: str) -> Raw:
-    if not is_given(piece.text):
-        raise BadRequest(path, "is no part that is served here: text, inlineData, functionCall, functionResponse")
     if not is_text(piece.text):
         raise BadRequest(f"{path}.text", "must be a text")
     return piece.text
 
 
-def _json_text(raw: Raw, path: str) -> str:
-    """An object as it came, as a text."""
-    if memoryview(raw)[0] != 0x7B:
-        if is_given(raw):
-            raise BadRequest(path, "must be an object")
-        return "{}"
-    try:
-        return str(raw, "utf-8")
-    except UnicodeDecodeError:
-        raise BadRequest(path, "is not UTF-8") from None
+def _json_text(raw: Raw) -> str:
+    """JSON as it came, as a text; an empty object in the place of nothing."""
+    return str(raw, "utf-8", "replace") if is_given(raw) else "{}"

@@ -8,6 +8,7 @@ text. `cache_control` is left behind. What an API of chat has no place for is dr
 - signatures: of the reasoning that a client sends back
 - conversation: the system prompt and the messages of a request
 - tools: its tools
+- state: what it says of a conversation that a server keeps
 - request: its body
 - answer: a whole answer, and the usage and stop reason of any
 - events: the events of a stream

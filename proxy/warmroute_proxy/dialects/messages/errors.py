@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from warmroute_proxy.dialects.messages.state import THREAD_UNSUPPORTED
 from warmroute_proxy.dialects.raw_json import encode
 
 OVERLOADED: Final = 529
@@ -23,9 +24,14 @@ def status_of(status: int) -> int:
 
 
 def error(status: int, message: str, code: object) -> bytes:
-    """The error object of a status of chat. Agents compact their context where a message says `prompt is too long`."""
+    """The error object of a status of chat. Agents compact their context where a message says `prompt is too long`, and
+    Anthropic's clients read the code of a refused thread among the `details`.
+    """
     status = status_of(status)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     if code == "context_length_exceeded":
         message = f"prompt is too long: {message}"
-    return encode({"type": "error", "error": {"type": kind, "message": message, "code": code}})
+    found: dict[str, object] = {"type": kind, "message": message, "code": code}
+    if code == THREAD_UNSUPPORTED:
+        found["details"] = {"error_code": code}
+    return encode({"type": "error", "error": found})

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.messages.conversation import ConversationReader
+from warmroute_proxy.dialects.messages.state import STATE, refuse_state
 from warmroute_proxy.dialects.messages.tools import read_tools
 from warmroute_proxy.dialects.raw_json import (
     BadRequest,
@@ -29,11 +30,12 @@ from warmroute_proxy.normalising.texts import Texts
 
 _COPIED: Final = ("max_tokens", "temperature", "top_p", "top_k", "stream", "metadata", "service_tier")
 _READ: Final = frozenset(
-    {*_COPIED, "model", "messages", "system", "tools", "tool_choice", "stop_sequences", "thinking", "cache_control"}
-)
-_UNSERVED: Final = (
-    "betas", "container", "context_management", "mcp_servers", "output_config", "output_format", "speed"
+    {
+        *_COPIED, "model", "messages", "system", "tools", "tool_choice", "stop_sequences", "thinking", "cache_control",
+        *STATE, "output_config", "output_format",
+    }
 )  # fmt: skip
+_UNSERVED: Final = ("betas", "diagnostics", "fallbacks", "inference_geo", "speed", "user_profile_id")
 """What Anthropic's clients send besides; it is dropped like other members."""
 
 _BODIES: Final = BodyReader("messages", _READ.union(_UNSERVED))
@@ -77,6 +79,8 @@ def chat_request(
     work = work or TranslationWork()
     members, messages = _read(raw)
     model = text_at(members, "model", "")
+    dropped: set[str] = set()
+    refuse_state(members, dropped)
     if not counts_only and "max_tokens" not in members:
         raise BadRequest("max_tokens", "is required")
     texts = texts_of(model)
@@ -93,12 +97,15 @@ def chat_request(
     if "thinking" in members:
         thinks = _thinks(members["thinking"])
         chat["chat_template_kwargs"] = {"thinking": thinks, "enable_thinking": thinks}
-    found = [*reader.system(members), *reader.messages(messages, counts_only=counts_only)]
-    tools = read_tools(members, key, work)
-    dropped = frozenset(name for name in members if name not in _READ) | tools.dropped
+    chat |= _output(members, dropped)
+    if "system" in members:
+        reader.system(members["system"])
+    found = reader.messages(messages, counts_only=counts_only)
+    tools = read_tools(members, reader.added, key, work)
+    dropped.update(tools.dropped, (name for name in members if name not in _READ))
     marks = reader.marks + tools.marks + ("cache_control" in members)
     pieces = chat_pieces(chat, found, tools.chat)
-    return ChatRequest(pieces, model, tuple(stops), dropped, dict(reader.dropped), marks, texts)
+    return ChatRequest(pieces, model, tuple(stops), frozenset(dropped), reader.dropped, marks, texts)
 
 
 def _read(raw: bytes) -> tuple[Members, list[Raw]]:
@@ -127,3 +134,24 @@ def _thinks(raw: Raw) -> bool:
     if kind not in _THINKS:
         raise BadRequest("thinking.type", f"must be one of {', '.join(_THINKS)}")
     return _THINKS[kind]
+
+
+def _output(members: Members, dropped: set[str]) -> dict[str, Any]:
+    """`output_config`, and the format in the place that it had before."""
+    chat: dict[str, Any] = {}
+    config = object_at(members["output_config"], "output_config") if "output_config" in members else {}
+    dropped.update(f"output_config.{name}" for name in config if name not in ("effort", "format"))
+    if "effort" in config:
+        text_at(config, "effort", "output_config")
+        chat["reasoning_effort"] = config["effort"]
+    for raw, path in ((config.get("format"), "output_config.format"), (members.get("output_format"), "output_format")):
+        if raw is not None and "response_format" not in chat:
+            form = object_at(raw, path)
+            if text_at(form, "type", path) != "json_schema":
+                raise BadRequest(f"{path}.type", "must be json_schema")
+            if "schema" not in form:
+                raise BadRequest(f"{path}.schema", "is required")
+            object_at(form["schema"], f"{path}.schema")
+            schema = {"name": "answer", "schema": form["schema"], "strict": True}
+            chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return chat

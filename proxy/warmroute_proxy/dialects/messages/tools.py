@@ -1,5 +1,9 @@
 """Tools and how they are chosen.
 
+All are offered, also those with `defer_loading`, which stand behind the others: Claude Code adds one to the list once
+the model has searched for it, and tools are the head of a prompt (decision 051). Tools that stand in messages
+(`tool_addition`) come last, in the order in which they were added.
+
 Tools that Anthropic runs itself have a type and no schema (`web_search_20250305`). No engine runs them. Beside tools of
 the client's own they are dropped and named, so that an agent that offers one more goes on; a request that offers
 nothing else is for that tool alone, as Claude Code's web search is, and gets a 400: an answer would be made up.
@@ -17,8 +21,10 @@ from warmroute_proxy.dialects.raw_json import (
     Members,
     encode,
     kind_of,
+    list_at,
     object_at,
     text_at,
+    text_in,
 )
 from warmroute_proxy.dialects.work import TranslationWork
 
@@ -45,19 +51,41 @@ class _ListedTools(NamedTuple):
     marks: int
 
 
+_EMPTY: Final = Raw(b"[]")
 _NO_TOOLS: Final = _ListedTools(b"", frozenset(), 0)
 _KNOWN: Final[Known[_ListedTools]] = Known()
 
 
-def read_tools(members: Members, key: bytes, work: TranslationWork) -> ChatTools:
-    """The tools of a request, and how they are chosen. What is kept is kept for one `key`, that of signatures."""
-    listed = _listed(members["tools"], key, work) if "tools" in members else _NO_TOOLS
+def read_tools(members: Members, added: list[bytes], key: bytes, work: TranslationWork) -> ChatTools:
+    """The tools of a request, and how they are chosen. What is kept is kept for one `key`, that of signatures.
+
+    `added`: the definitions of those in messages.
+    """
+    given = members.get("tools", _EMPTY)
+    if added:
+        given = _with(given, added, work)
+    listed = _NO_TOOLS if given is _EMPTY else _listed(given, key, work)
     chat: dict[str, Any] = {}
     if listed.chat:
         chat["tools"] = Raw(listed.chat)
     if "tool_choice" in members:
-        chat |= _choice(object_at(members["tool_choice"], "tool_choice"))
+        chosen = _choice(object_at(members["tool_choice"], "tool_choice"))
+        if listed.chat:
+            chat |= chosen
     return ChatTools(chat, listed.dropped, listed.marks)
+
+
+def _with(given: Raw, added: list[bytes], work: TranslationWork) -> Raw:
+    """A list of tools, and those behind it that it has no tool with the same name of."""
+    listed = list_at(given, "tools")
+    work.take(len(listed))
+    names = {text_in(object_at(each, f"tools.{at}"), "name") for at, each in enumerate(listed)}
+    for each in added:
+        name = text_in(object_at(each, "tools"), "name")
+        if name not in names:
+            names.add(name)
+            listed.append(Raw(each))
+    return Raw(b"[%b]" % b",".join(map(bytes, listed)))
 
 
 def _listed(given: Raw, key: bytes, work: TranslationWork) -> _ListedTools:
@@ -70,6 +98,7 @@ def _listed(given: Raw, key: bytes, work: TranslationWork) -> _ListedTools:
 
 def _read(raw: Raw, work: TranslationWork) -> _ListedTools:
     tools: list[ChatPart] = []
+    deferred: list[ChatPart] = []
     dropped: set[str] = set()
     marks = 0
     for at, each in enumerate(work.take_tools(raw)):
@@ -78,10 +107,10 @@ def _read(raw: Raw, work: TranslationWork) -> _ListedTools:
         marks += "cache_control" in tool
         kind = kind_of(tool, path) if "type" in tool else _OURS
         if kind == _OURS:
-            tools.append(_tool(tool, path))
+            (deferred if bytes(tool.get("defer_loading", b"")) == b"true" else tools).append(_tool(tool, path))
         else:
-            text_at(tool, "name", path)
             dropped.add(kind[:MAX_SHOWN_CHARS])
+    tools += deferred
     if dropped and not tools:
         shown = ", ".join(sorted(dropped))
         raise BadRequest(
@@ -117,4 +146,9 @@ def _tool(tool: Members, path: str) -> ChatPart:
         text_at(tool, "description", path)
         function["description"] = tool["description"]
     function["parameters"] = tool["input_schema"]
+    strict = bytes(tool.get("strict", b"false"))
+    if strict not in (b"true", b"false"):
+        raise BadRequest(f"{path}.strict", "must be true or false")
+    if strict == b"true":
+        function["strict"] = True
     return {"type": "function", "function": function}

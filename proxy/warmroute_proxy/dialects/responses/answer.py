@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from warmroute_proxy.dialects.chat_answers import Function, Output, ToolCall, Usage, read_answer
+from warmroute_proxy.dialects.chat_calls import arguments_object
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.request import ChatRequest
 from warmroute_proxy.dialects.responses.tools import INPUT, called
@@ -77,6 +78,11 @@ def call_item(response: Response, number: int, call_id: str | None, name: str, a
     """A call, of a function or of a custom tool."""
     tool = called(response.found.tools, name)
     call_id = call_id or response.named("call", number)
+    if tool.searches:
+        return {
+            "id": response.named("tsc", number), "type": "tool_search_call", "status": "completed",
+            "call_id": call_id, "execution": "client", "arguments": arguments_object(arguments),
+        }  # fmt: skip
     item: Json = {"id": response.named("ctc" if tool.custom else "fc", number)}
     item["type"] = "custom_tool_call" if tool.custom else "function_call"
     item |= {"status": "completed", "call_id": call_id, "name": tool.name}

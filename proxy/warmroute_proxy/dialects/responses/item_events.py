@@ -51,6 +51,7 @@ _SUMMARY: Final = _Kind(
 )  # fmt: skip
 _FUNCTION: Final = _Kind("response.function_call_arguments.delta", "response.function_call_arguments.done", "arguments")
 _CUSTOM: Final = _Kind("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done", INPUT)
+_SEARCH: Final = _Kind("", "", "")  # has no events of its own
 
 
 MANY_DELTAS: Final = 1024
@@ -93,7 +94,7 @@ class OpenItem:
         `text`: as JSON, without its quotes.
         """
         self.texts.append(text)
-        return b"" if self._kind is _CUSTOM else self.delta_begins + text + delta_end(number)
+        return b"" if self._kind in (_CUSTOM, _SEARCH) else self.delta_begins + text + delta_end(number)
 
     def end(self, emit: Emit) -> Json:
         """Write the events at its end, and return the whole item."""
@@ -107,7 +108,8 @@ class OpenItem:
             done["logprobs"] = []
         elif kind is _FUNCTION:
             done["name"] = item["name"]
-        emit(kind.done, done)
+        if kind is not _SEARCH:
+            emit(kind.done, done)
         if kind.piece is not None and self._piece is not None:
             emit(f"{kind.piece[0]}.done", {**position, "part": self._piece(text)})
         emit("response.output_item.done", {"output_index": self._index, "item": item})
@@ -135,6 +137,7 @@ def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
 
 def open_call(emit: Emit, index: int, response: Response, number: int, call_id: str | None, name: str) -> OpenItem:
     """A call begins; its name is known."""
-    kind = _CUSTOM if called(response.found.tools, name).custom else _FUNCTION
+    tool = called(response.found.tools, name)
+    kind = _SEARCH if tool.searches else _CUSTOM if tool.custom else _FUNCTION
     whole = partial(call_item, response, number, call_id, name)
     return OpenItem(emit, index, kind, {**whole(""), "status": "in_progress"}, None, whole)

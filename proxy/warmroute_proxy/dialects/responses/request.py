@@ -7,6 +7,7 @@ intake knows bodies of one client again.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.raw_json import (
@@ -20,8 +21,10 @@ from warmroute_proxy.dialects.raw_json import (
     list_at,
     text_at,
 )
-from warmroute_proxy.dialects.responses.items import ItemReader, Opens, ReadItems
+from warmroute_proxy.dialects.responses.item_reading import Opens
+from warmroute_proxy.dialects.responses.items import ItemReader, ReadItems
 from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
+from warmroute_proxy.dialects.responses.summaries import PROMPT
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
@@ -30,6 +33,21 @@ _ECHOED: Final = (
     "max_output_tokens", "metadata", "parallel_tool_calls", "prompt_cache_key", "reasoning", "safety_identifier",
     "temperature", "text", "tool_choice", "top_p", "user",
 )  # fmt: skip
+
+_NOT_OF_SUMMARIES: Final = frozenset({"tool_choice", "response_format", "verbosity"})
+
+MAX_KEPT_BYTES: Final = 262_144
+
+
+class _Message(msgspec.Struct):
+    """An item: whether it is a message, whose, and what it says."""
+
+    type: str = "message"
+    role: str | None = None
+    content: Raw = Raw()
+
+
+_decode_message: Final = msgspec.json.Decoder(_Message).decode
 
 
 class OtherScope(Exception):
@@ -44,7 +62,8 @@ class ChatRequest(NamedTuple):
 
     `tools`: by their names in chat. `echoed`: settings that an answer repeats. `summarised`: whether it shows reasoning
     as a summary. `dropped`: members, and tools by their type, that chat has no place for; `dropped_blocks`: how many
-    items of a type the model does not see; `texts`: what cleaned its texts.
+    items of a type the model does not see; `texts`: what cleaned its texts. `compacts`: the answer is a summary of the
+    conversation, to go on from; `kept_items`: those that `/v1/responses/compact` puts in front of it, None elsewhere.
     """
 
     pieces: list[Piece]
@@ -56,6 +75,8 @@ class ChatRequest(NamedTuple):
     unlisted: frozenset[str]
     dropped_blocks: dict[str, int]
     texts: Texts
+    compacts: bool
+    kept_items: list[dict[str, Any]] | None
 
     @property
     def body(self) -> bytes:
@@ -72,26 +93,28 @@ class RequestReading:
         texts_of: Callable[[str], Texts],
         work: TranslationWork,
         before: ReadItems | None = None,
+        *,
+        compacts: bool = False,
     ) -> None:
-        """`before`: what was read of the items in front of the input. Raises: BadRequest, OtherScope."""
+        """`before`: what was read of the items in front of the input. `compacts`: it is to be summed up, and the answer
+        repeats what users have said. Raises: BadRequest, OtherScope.
+        """
+        self._kept_items: list[dict[str, Any]] | None = [] if compacts else None
         self._members = members
         self._model = text_at(members, "model", "")
+        self._key = seal.key
+        self._work = work
         self._dropped: set[str] = set()
         self._chat: dict[str, Any] = {"model": self._model, **settings(members, self._dropped)}
-        self._tools = read_tools(members, seal.key, work)
-        if "tool_choice" in members:
-            chosen = tool_choice(members["tool_choice"], self._tools, self._dropped)
-            if chosen is not None:
-                self._chat["tool_choice"] = chosen
         self._texts = texts_of(self._model)
         if before is not None and before.scope != (seal.key, self._texts.on):
             raise OtherScope
-        self._items = ItemReader(seal, self._texts, work, before)
         self.lead: list[bytes] = []
         if "instructions" in members and text_at(members, "instructions", ""):
             first = ItemReader(seal, self._texts, work)
             first.add_text(members["instructions"], "system")
             self.lead = first.messages
+        self._items = ItemReader(seal, self._texts, work, before, is_led=bool(self.lead))
 
     def read_input(self, items: list[Raw] | None, *, may_be_empty: bool = False) -> ItemReader:
         """Read the input: its items where they were found, else what it is. Raises: BadRequest."""
@@ -113,31 +136,77 @@ class RequestReading:
                 items = list_at(raw, "input")
         if not items and not is_one_text and not may_be_empty:
             raise BadRequest("input", "is empty")
+        if self._kept_items is not None:
+            self._kept_items += _users_last(items)
         reader.read(items)
         return reader
 
     def request(self, messages: Sequence[Piece]) -> ChatRequest:
         """The request, whose messages these are behind `lead`."""
-        members, tools = self._members, self._tools
-        pieces = chat_pieces(self._chat, [*self.lead, *messages], {"tools": Raw(tools.chat)} if tools.chat else {})
+        members, chat = self._members, self._chat
+        tools = read_tools(members, self._items.tools, self._key, self._work)
+        if "tool_choice" in members:
+            chosen = tool_choice(members["tool_choice"], tools, self._dropped)
+            if chosen is not None:
+                chat["tool_choice"] = chosen
+        if not tools.chat:
+            chat.pop("parallel_tool_calls", None)  # engines refuse it without tools
+        compacts = self._items.compacts or self._kept_items is not None
+        if compacts:  # the tools stay: they are the head of a prompt that is in the cache
+            chat = {name: value for name, value in chat.items() if name not in _NOT_OF_SUMMARIES}
+            messages = [*messages, PROMPT]
+        pieces = chat_pieces(chat, [*self.lead, *messages], {"tools": Raw(tools.chat)} if tools.chat else {})
         unknown = unlisted(members)
         copies = ((name, members[name].copy()) for name in _ECHOED if name in members)  # without the whole body
         dropped = tools.dropped.union(self._dropped, unknown)
         return ChatRequest(
             pieces, self._model, tools.by_name, dict(copies), asks_summary(members), dropped, unknown,
-            dict(self._items.dropped), self._texts,
+            dict(self._items.dropped), self._texts, compacts, self._kept_items,
         )  # fmt: skip
 
 
+def _users_last(items: list[Raw]) -> list[dict[str, Any]]:
+    """The users' messages of an input: the last ones, of `MAX_KEPT_BYTES` in all."""
+    found: list[dict[str, Any]] = []
+    size = 0
+    for raw in reversed(items):
+        content = _users_content(raw)
+        if content is None:
+            continue
+        size += len(memoryview(content))
+        if size > MAX_KEPT_BYTES:
+            break
+        shown = [{"type": "input_text", "text": content.copy()}] if is_text(content) else content.copy()
+        found.append({"type": "message", "role": "user", "content": shown})
+    return found[::-1]
+
+
+def _users_content(raw: Raw) -> Raw | None:
+    """Of a user's message; None of any other item. Whoever reads it next says what is wrong."""
+    try:
+        item = _decode_message(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return item.content if (item.type, item.role) == ("message", "user") and bytes(item.content) else None
+
+
 def chat_request(
-    raw: bytes, seal: Opens, texts_of: Callable[[str], Texts], *, work: TranslationWork | None = None
+    raw: bytes,
+    seal: Opens,
+    texts_of: Callable[[str], Texts],
+    *,
+    work: TranslationWork | None = None,
+    compacts: bool = False,
 ) -> ChatRequest:
     """Translate a body. Raises: BadRequest.
 
-    `texts_of`: what cleans the texts of a prompt for a model. `work`: what may be made of it.
+    `texts_of`: what cleans the texts of a prompt for a model. `work`: what may be made of it. `compacts`: the
+    conversation is to be summed up.
     """
     members, items = _BODY.read(raw)
-    reading = RequestReading(members, seal, texts_of, work or TranslationWork())
+    if compacts:
+        members.pop("stream", None)
+    reading = RequestReading(members, seal, texts_of, work or TranslationWork(), compacts=compacts)
     messages = reading.read_input(items).messages
     if not reading.lead and not messages:
         raise BadRequest("input", "holds nothing that a model can be asked")

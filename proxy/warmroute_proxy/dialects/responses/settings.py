@@ -14,7 +14,7 @@ READ: Final = frozenset(
     {
         *COPIED, "model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "max_output_tokens",
         "text", "reasoning", "store", "include", "truncation", "stream_options", "background",
-        "previous_response_id", "conversation", "prompt",
+        "previous_response_id", "conversation", "prompt", "context_management",
         "client_metadata",  # Codex's: who sends it, which its headers say too
         "max_tool_calls",  # of tools that OpenAI runs
         "prompt_cache_options",  # how long OpenAI keeps a cache
@@ -25,6 +25,9 @@ _STORED: Final = {
     "conversation": "nothing is stored here: send the whole conversation as input",
     "prompt": "nothing is stored here: send the prompt itself as instructions and input",
 }
+_CODES: Final = {"previous_response_id": "previous_response_not_found"}
+"""By which clients know that they are to send all of it."""
+
 MAX_INCLUDED: Final = 64  # OpenAI has eight
 _decode_count: Final = msgspec.json.Decoder(int).decode
 _TRUNCATION: Final = "truncation"
@@ -56,7 +59,11 @@ def settings(members: Members, dropped: set[str]) -> dict[str, Any]:
 def _refuse_state(members: Members) -> None:
     for name, instead in _STORED.items():
         if name in members:
-            raise BadRequest(name, instead)
+            raise BadRequest(name, instead, _CODES.get(name, "invalid_value"))
+    if "context_management" in members and list_at(members["context_management"], "context_management"):
+        raise BadRequest(
+            "context_management", "a conversation is summed up on request: end the input with a compaction_trigger"
+        )
     if _flag(members, "background"):
         raise BadRequest("background", "answers are not computed in the background: leave it out")
     _flag(members, "store")  # whatever it says, nothing is stored

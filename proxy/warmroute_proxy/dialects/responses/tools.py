@@ -1,8 +1,11 @@
 """Tools: functions as they are, custom tools as functions with one text, namespaces as prefixes of names.
 
 A custom tool takes any text, and may say by a grammar which. Chat has only functions, so it becomes one with the
-argument `input`; the grammar stands in its description, and nothing enforces it. A tool that OpenAI runs itself is
-dropped by its type.
+argument `input`; the grammar stands in its description, and nothing enforces it. A search for tools that the client
+runs is a function, too. A tool that OpenAI runs itself is dropped by its type.
+
+Tools that stand in items (`additional_tools`, the output of a search) come behind the others, in the order in which
+they came; a tool that is defined again stays at its place.
 """
 
 from collections.abc import Mapping
@@ -18,12 +21,16 @@ from warmroute_proxy.dialects.raw_json import (
     Members,
     encode,
     is_text,
+    list_at,
     object_at,
     text_at,
+    text_in,
 )
 from warmroute_proxy.dialects.work import TranslationWork
 
 INPUT: Final = "input"  # the argument of a custom tool
+SEARCH: Final = "tool_search"
+_SEARCH_SCHEMA: Final = Raw(b'{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}')
 _INPUT_SCHEMA: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 _SEPARATOR: Final = "__"
@@ -39,6 +46,7 @@ class Tool(NamedTuple):
     name: str
     namespace: str | None
     custom: bool
+    searches: bool = False
 
 
 def chat_name(name: str, namespace: str | None) -> str:
@@ -66,11 +74,17 @@ MAX_KNOWN_BYTES: Final = 4_194_304
 _KNOWN: Final[Known[ListedTools]] = Known(MAX_KNOWN_BYTES)
 
 
-def read_tools(members: Members, key: bytes, work: TranslationWork) -> ListedTools:
-    """The tools of a request. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest."""
-    if "tools" not in members:
+def read_tools(members: Members, added: list[bytes], key: bytes, work: TranslationWork) -> ListedTools:
+    """The tools of a request. What is kept is kept for one `key`, that of the tenant. Raises: BadRequest.
+
+    `added`: the definitions of those in items.
+    """
+    raw = members.get("tools")
+    if added:
+        given = [] if raw is None else list_at(raw, "tools")
+        raw = Raw(b"[%b]" % b",".join([*map(bytes, given), *added]))
+    if raw is None:
         return _NO_TOOLS
-    raw = members["tools"]
     found = _KNOWN.get(key, raw)
     if found is None:
         found = _Tools(work).read(raw)
@@ -83,24 +97,31 @@ class _Tools:
 
     def __init__(self, work: TranslationWork) -> None:
         self._work = work
-        self._chat: list[ChatPart] = []
+        self._chat: dict[str, ChatPart] = {}  # by name in chat
+        self._deferred: dict[str, ChatPart] = {}  # likewise: behind the others, since more of them come later
         self._by_name: dict[str, Tool] = {}
         self._dropped: set[str] = set()
 
     def read(self, raw: Raw) -> ListedTools:
         for at, each in enumerate(self._work.take_tools(raw)):
             self._add(each, f"tools[{at}]", None)
-        return ListedTools(encode(self._chat) if self._chat else b"", self._by_name, frozenset(self._dropped))
+        listed = [*self._chat.values(), *self._deferred.values()]
+        chat = encode(listed) if listed else b""
+        return ListedTools(chat, self._by_name, frozenset(self._dropped))
 
     def _add(self, raw: Raw, path: str, namespace: str | None) -> None:
         tool = object_at(raw, path)
         kind = text_at(tool, "type", path)
         if kind == "function":
-            self._name(tool, path, namespace, custom=False)
-            self._chat.append(_function(tool, path, chat_name(text_at(tool, "name", path), namespace)))
+            name = self._name(tool, path, namespace, custom=False)
+            is_deferred = bytes(tool.get("defer_loading", b"")) == b"true" and name not in self._chat
+            (self._deferred if is_deferred else self._chat)[name] = _function(tool, path, name)
         elif kind == "custom":
-            self._name(tool, path, namespace, custom=True)
-            self._chat.append(self._custom(tool, path, chat_name(text_at(tool, "name", path), namespace)))
+            name = self._name(tool, path, namespace, custom=True)
+            self._chat[name] = self._custom(tool, path, name)
+        elif kind == SEARCH and text_in(tool, "execution") == "client":
+            self._by_name[SEARCH] = Tool(SEARCH, None, custom=False, searches=True)
+            self._chat[SEARCH] = _function({"parameters": _SEARCH_SCHEMA, **tool}, path, SEARCH)
         elif kind == "namespace" and namespace is None:
             name = text_at(tool, "name", path)
             if "tools" not in tool:
@@ -110,11 +131,13 @@ class _Tools:
         else:
             self._dropped.add(kind)
 
-    def _name(self, tool: Members, path: str, namespace: str | None, *, custom: bool) -> None:
+    def _name(self, tool: Members, path: str, namespace: str | None, *, custom: bool) -> str:
         name = text_at(tool, "name", path)
         if not name:
             raise BadRequest(f"{path}.name", "is empty")
-        self._by_name[chat_name(name, namespace)] = Tool(name, namespace, custom)
+        in_chat = chat_name(name, namespace)
+        self._by_name[in_chat] = Tool(name, namespace, custom)
+        return in_chat
 
     def _custom(self, tool: Members, path: str, name: str) -> ChatPart:
         texts = [text_at(tool, "description", path)] if "description" in tool else []

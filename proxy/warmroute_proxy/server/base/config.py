@@ -4,7 +4,7 @@ The core never gets these objects: the server gives it plain values.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -25,6 +25,11 @@ DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_STATE_DIR: Final = ".warmroute/proxy"
 ANY: Final = "*"
 MAX_PROCESSES: Final = 64
+
+
+def authority(host: str, port: int | str) -> str:
+    """A host and a port as they stand in an address: one of IPv6 is in brackets there."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,9 @@ class ProxyConfig:
 
     websockets: Annotated[bool, LIVE] = True
     """Whether `/v1/responses` is served over WebSockets, too."""
+
+    cors_origins: Annotated[tuple[str, ...], LIVE] = ()
+    """The origins whose pages may read answers in a browser; `*`: all."""
 
     watch_config: Annotated[bool, LIVE] = False
     """Whether the proxy applies a changed config file without a request to do so."""
@@ -225,6 +233,9 @@ class ModelConfig:
     normalise: frozenset[str] = DEFAULT_NAMES
     """The rules that take texts out of its prompts which would spoil their prefixes."""
 
+    has_own_rules: bool = False
+    """Whether the config says so: then its engines' template adds none."""
+
 
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
@@ -358,6 +369,17 @@ class Config:
             return found
         patterns = [(alias, model) for model in self.models for alias in model.aliases if ANY in alias]
         return next((model for alias, model in patterns if fnmatchcase(asked, alias)), None)
+
+    def with_rule(self, rule: str, names: frozenset[str]) -> "Config":
+        """The config with one more rule for models of these names (`*`: all) that have no rules of their own."""
+
+        def changed(model: ModelConfig) -> ModelConfig:
+            has_it = not model.has_own_rules and names & {model.name, ANY}
+            return replace(model, normalise=model.normalise | {rule}) if has_it else model
+
+        models = {model.name: changed(model) for model in self.models}
+        by_name = {name: models[model.name] for name, model in self.model_by_name.items()}
+        return replace(self, models=tuple(models.values()), model_by_name=by_name)
 
     def models_of(self, tenant: TenantConfig) -> list[ModelConfig]:
         """The models that a tenant may use."""

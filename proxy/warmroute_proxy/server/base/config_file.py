@@ -8,6 +8,7 @@ are relative to the folder of the config file, so that a proxy can be started fr
 """
 
 import os
+import re
 import tomllib
 from ipaddress import ip_network
 from pathlib import Path
@@ -45,6 +46,7 @@ from warmroute_proxy.server.base.config_stores import (
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
 MAX_FILE_BYTES: Final = 16_777_216
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*+://[!-.0-~]{1,512}")
 _TABLES: Final = ("proxy", "secret", "ledger", "limits", "prices")
 _LISTS: Final = ("region", "engine", "model", "tenant")
 
@@ -185,6 +187,14 @@ def _media(table: Table) -> Addresses:
     return Addresses(tuple(sorted(schemes, reverse=True)), tuple(networks))
 
 
+def _origins(table: Table) -> tuple[str, ...]:
+    found = table.names("cors_origins", ())
+    for origin in found:
+        if origin != "*" and _ORIGIN.fullmatch(origin) is None:
+            table.problem("cors_origins", f'{shown(origin)} is no origin, written like "https://app.example.com"')
+    return found
+
+
 def _proxy(table: Table, folder: Path) -> ProxyConfig:
     table.of(ProxyConfig)
     policy = table.choice("policy", ("cost", "round_robin"), "cost")
@@ -205,6 +215,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         tls_client_ca=table.file("tls_client_ca", folder),
         watch_config=table.flag("watch_config"),
         websockets=table.flag("websockets", default=True),
+        cors_origins=_origins(table),
         media=_media(table),
     )
     if (proxy.tls_cert is None) != (proxy.tls_key is None):
@@ -247,6 +258,7 @@ def _model(table: Table, needs_price: bool) -> ModelConfig:
         table.flag("continue_broken"),
         table.integer("vocabulary_tokens"),
         table.names_among("normalise", NAMES, DEFAULT_NAMES),
+        table.has("normalise"),
     )
     table.close()
     return model

@@ -57,6 +57,7 @@ _WRITTEN: Final[Mapping[str, Schema]] = {
     "provider": {"provider": {"enum": sorted(PROVIDERS)}},
     "model_names": {"model_names": {"type": "object", "additionalProperties": _TEXT}},
     "keys_within": {},
+    "has_own_rules": {},
     "normalise": {"normalise": _some_of(*NAMES)},
     "books": {
         **_RATES,

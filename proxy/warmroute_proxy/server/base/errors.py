@@ -78,6 +78,14 @@ def is_websocket(headers: Mapping[str, str]) -> bool:
     return headers.get("upgrade", "").strip().lower() == "websocket"
 
 
+def check_plain(headers: Mapping[str, str]) -> None:
+    """Raises: Refusal, where a body is compressed: none is read, since a short one may become a long one."""
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        problem = f"compressed bodies ({quoted(encoding)}) are not read: send plain JSON, without content-encoding"
+        raise Refusal(415, problem, code="bad_request", headers=(("accept-encoding", "identity"),))
+
+
 def wrong_method(path: str, method: str, headers: Mapping[str, str]) -> Refusal:
     """The refusal of another method than POST; 426 of a WebSocket, after which its clients go on with POST at once."""
     if is_websocket(headers):

@@ -40,6 +40,7 @@ from warmroute_proxy.server.control.usage_routes import (
 )
 from warmroute_proxy.server.control.view_routes import Views, add_views, decision_body
 from warmroute_proxy.server.dialects.other_apis import no_route
+from warmroute_proxy.server.dialects.routes import shape_of
 from warmroute_proxy.server.regions.versions import HERE
 from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.admission import Admission
@@ -181,9 +182,16 @@ def _app(title: str, no_route_text: Callable[[str], str]) -> FastAPI:
 
     @app.exception_handler(StarletteHTTPException)
     async def in_dialect(request: Request, error: HTTPException) -> Response:
-        if error.status_code == 404:
-            return error_answer(404, no_route_text(request.url.path), "not_found")
-        return error_answer(error.status_code, str(error.detail), None)
+        path, status = request.url.path, error.status_code
+        message, code = str(error.detail), None
+        if status == 404:
+            message, code = no_route_text(path), "not_found"
+        elif status == 405:
+            message, code = f"{path[:200]} does not take {request.method}", "method_not_allowed"
+        dialect = shape_of(path)
+        if dialect is None:
+            return error_answer(status, message, code)
+        return Response(dialect.error(status, message, code, None), status, media_type="application/json")
 
     @app.exception_handler(RequestValidationError)
     async def in_dialect_too(request: Request, error: RequestValidationError) -> Response:  # noqa: ARG001

@@ -24,11 +24,21 @@ _STREAMS: Final = ":streamGenerateContent"
 _COUNTS: Final = ":countTokens"
 _AS_EVENTS: Final = b"alt=sse"
 _METHODS: Final = (":generateContent", _STREAMS, _COUNTS)
+GOOGLES_OTHERS: Final = (
+    ":batchGenerateContent", ":embedContent", ":batchEmbedContents", ":asyncBatchEmbedContent", ":predict",
+    ":predictLongRunning", ":generateAnswer",
+)  # fmt: skip
+"""Methods of Google's models that are not served here."""
 
 
 def is_gemini(path: str) -> bool:
     """Whether a path asks a model by Gemini's API."""
     return path.endswith(_METHODS) and path.startswith(_MODELS)
+
+
+def has_its_shape(path: str) -> bool:
+    """Whether the clients of a path read Google's errors."""
+    return path.startswith(GEMINI) or (path.startswith(_MODELS) and path.endswith(GOOGLES_OTHERS))
 
 
 def cut_key(request: Request) -> None:

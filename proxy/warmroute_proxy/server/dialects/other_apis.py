@@ -7,6 +7,7 @@ times. The text of a 400 they show at once. Routes that only engines have (`/gen
 from typing import Final
 
 from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.dialects.gemini import GEMINI, GOOGLES_OTHERS
 from warmroute_proxy.server.dialects.messages import Messages
 from warmroute_proxy.server.dialects.translation import DialectRefusal
 
@@ -29,8 +30,8 @@ _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("/api/chat", "/api/generate"), _OLLAMA),
     (("/chat/completions", "/completions"), _BASE),
     (("/embeddings", "/moderations", "/files", "/batches", "/generations", "/edits"), _CHAT_ALONE),
-    ((":embedContent", ":batchEmbedContents", ":predict"), _CHAT_ALONE),
     (("/speech", "/transcriptions", "/translations"), _CHAT_ALONE),
+    (GOOGLES_OTHERS, _CHAT_ALONE),
 )
 """How the paths of an API end, and what its clients are told; `{}` is the path."""
 
@@ -41,6 +42,8 @@ def refuse_other_api(path: str) -> None:
         if path.endswith(ends):
             refusal = Refusal(400, text.format(quoted(path)), code="api_not_served")
             raise DialectRefusal(Messages(), refusal) if text in (_MESSAGES, _BATCHES) else refusal
+    if path.startswith(GEMINI):
+        raise Refusal(400, _CHAT_ALONE.format(quoted(path)), code="api_not_served")
 
 
 def no_route(path: str) -> str:

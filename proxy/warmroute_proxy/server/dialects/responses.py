@@ -8,6 +8,7 @@ import msgspec
 from warmroute.contract.changes import Changes
 from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.responses.answer import Response, whole
+from warmroute_proxy.dialects.responses.compaction import CompactionTranslator, whole_compaction
 from warmroute_proxy.dialects.responses.events import EventTranslator
 from warmroute_proxy.dialects.responses.request import ChatRequest, chat_request
 from warmroute_proxy.dialects.work import TranslationWork
@@ -18,6 +19,7 @@ from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
 
 RESPONSES: Final = "/v1/responses"
 INPUT_TOKENS: Final = "/v1/responses/input_tokens"
+COMPACT: Final = "/v1/responses/compact"
 _NAMES: Final = {"max_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format"}
 """Parameters of chat by what they are here."""
 
@@ -37,10 +39,12 @@ class TranslatedResponse:
         self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
-        return whole(raw, self._response(receipt_id))
+        response = self._response(receipt_id)
+        return whole_compaction(raw, response) if self._found.compacts else whole(raw, response)
 
     def events(self, receipt_id: str) -> EventTranslator:
-        return EventTranslator(self._response(receipt_id))
+        response = self._response(receipt_id)
+        return CompactionTranslator(response) if self._found.compacts else EventTranslator(response)
 
     def _response(self, receipt_id: str) -> Response:
         return Response(receipt_id, self._created_s, self._found, self._seal.seal)
@@ -57,7 +61,7 @@ class Responses:
 
     def translate(
         self,
-        path: str,  # noqa: ARG002
+        path: str,
         query: bytes,  # noqa: ARG002
         body: bytes,
         terms: Terms,
@@ -65,7 +69,7 @@ class Responses:
     ) -> TranslatedResponse:
         """A body in chat's terms."""
         seal = Seal(terms.reasoning_key("seal"))
-        return TranslatedResponse(chat_request(body, seal, terms.texts, work=work), seal)
+        return TranslatedResponse(chat_request(body, seal, terms.texts, work=work, compacts=path == COMPACT), seal)
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:
         """Counted tokens, and whether they are estimated."""

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from websockets.frames import CloseCode
 
 from warmroute.contract import headers as names
+from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.responses.client_events import (
     CANCEL,
@@ -141,6 +142,8 @@ class ResponsesSocket:
     def message(self, raw: bytes, began_s: float, reservation: BodyReservation) -> None:
         """An event of the client."""
         stream = None
+        if has_surrogate(raw):
+            raw = whole_pairs(raw)
         try:
             event = client_event(raw)
             stream = event.stream_id

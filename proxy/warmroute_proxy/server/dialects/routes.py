@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from warmroute_proxy.server.dialects.dialect import Dialect
-from warmroute_proxy.server.dialects.gemini import GEMINI, Gemini, is_gemini
+from warmroute_proxy.server.dialects.gemini import Gemini, has_its_shape, is_gemini
 from warmroute_proxy.server.dialects.messages import COUNT_TOKENS, MESSAGES, Messages
-from warmroute_proxy.server.dialects.responses import INPUT_TOKENS, RESPONSES, Responses
+from warmroute_proxy.server.dialects.responses import COMPACT, INPUT_TOKENS, RESPONSES, Responses
 
 _GEMINI: Final = Gemini()
 _MESSAGES: Final = Messages()
@@ -17,6 +17,7 @@ DIALECT_OF_PATH: Final[Mapping[str, Dialect]] = {
     COUNT_TOKENS: _MESSAGES,
     RESPONSES: _RESPONSES,
     INPUT_TOKENS: _RESPONSES,
+    COMPACT: _RESPONSES,
 }
 
 
@@ -29,4 +30,4 @@ def dialect_of(path: str) -> Dialect | None:
 def shape_of(path: str) -> Dialect | None:
     """The dialect whose errors the clients of a path read; None for chat's."""
     found = dialect_of(path)
-    return _GEMINI if found is None and path.startswith(GEMINI) else found
+    return _GEMINI if found is None and has_its_shape(path) else found

@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import Refusal
@@ -47,15 +48,27 @@ def _translated(
     by: Callable[[bytes, Terms, TranslationWork], Translated], raw: bytes, terms: Terms, work: TranslationWork
 ) -> Translated:
     try:
-        found = by(raw, terms, work)
+        found = _made(by, raw, terms, work)
     except BadRequest as error:
-        raise Refusal(400, str(error), code="invalid_value", param=error.path) from None
+        raise Refusal(400, str(error), code=error.code, param=error.path) from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         raise Refusal(400, "the request body is not valid JSON", code="invalid_json") from None
     if found.unlisted and terms.tenant.unlisted_fields.value == "refuse":
         unknown = min(found.unlisted)
         raise Refusal(400, f"{unknown}: is not a field that the proxy knows; remove it", code="unknown_field")
     return found
+
+
+def _made(
+    by: Callable[[bytes, Terms, TranslationWork], Translated], raw: bytes, terms: Terms, work: TranslationWork
+) -> Translated:
+    """Translate; where half a surrogate pair stands in the way, with U+FFFD in its place."""
+    try:
+        return by(raw, terms, work)
+    except (BadRequest, msgspec.DecodeError):
+        if not has_surrogate(raw) or (mended := whole_pairs(raw)) == raw:
+            raise
+        return by(mended, terms, work)
 
 
 def whole_turn(raw: bytes, terms: Terms) -> Translated:

@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import httptools
 
+from warmroute_proxy.server.base.config import authority
 from warmroute_proxy.server.base.regular_files import read_regular
 from warmroute_proxy.server.discovery.source import SourceError
 
@@ -174,4 +175,4 @@ def _of_cluster() -> str:
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
         raise SourceError("KUBERNETES_SERVICE_HOST is not set: this is no pod; name the API server by `api`")
-    return f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"https://{authority(host, port)}"

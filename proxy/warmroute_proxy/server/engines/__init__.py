@@ -6,6 +6,7 @@ neither requests nor tenants: whoever sends a request gives it a `Leg`.
     engines         the registry: which engines there are, and what all of them share
     engine          one engine: its connections, its last reports, whether it answers
     probing         the rounds of probes that keep an engine's state up to date
+    templates       whether its template takes system messages behind others
     server_info     what an engine reports of itself at `/server_info`
     drains          which engines get no new work, by whose order
     drain_orders    operators' drain orders on disk

@@ -50,6 +50,10 @@ class Engine:
 
         self._logged_unknown = False
         self.informed_at_s = 0.0
+        self.rendered_at: object = self  # nothing that an engine reports as its start
+        self.refuses_late_system = False
+        """Whether its template takes a system message at the beginning alone, as asked at its start."""
+
         self.moves: dict[int, MoveTotals] = {}
         """Tokens moved between cache tiers, by rank, as last read."""
 

@@ -62,6 +62,9 @@ class Engines:
         self.reading: dict[str, asyncio.Task[None]] = {}
         """By engine: the question for its metrics that is under way."""
 
+        self._strict_models: frozenset[str] = frozenset()
+        self._on_strict_models: Callable[[frozenset[str]], None] | None = None
+
         self._counters = counters
         self.peer_updates = peer_updates
         self._unix_clock = unix_clock
@@ -85,6 +88,23 @@ class Engines:
         if served_by is None:
             served_by = self._served_by[worker.id] = (ServedBy(worker.id, worker.dp_rank, worker.role),)
         return served_by
+
+    def templates_asked(self) -> None:
+        """Tell who translates which models refuse a system message behind others, if that is known anew."""
+        strict = [engine.config.models for engine in self.by_id.values() if engine.refuses_late_system]
+        models = frozenset[str]().union(*strict)
+        if models != self._strict_models:
+            self._strict_models = models
+            if self._on_strict_models is not None:
+                self._on_strict_models(models)
+
+    def follow_templates(self, on_models: Callable[[frozenset[str]], None]) -> None:
+        """Call `on_models` with the names of models whose templates take a system message at the beginning alone, now
+        and whenever there are others.
+        """
+        self._on_strict_models = on_models
+        if self._strict_models:
+            on_models(self._strict_models)
 
     def workers_changed(self) -> None:
         """Engines have other ranks or roles than before."""

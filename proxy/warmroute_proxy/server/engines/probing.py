@@ -27,6 +27,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_move_costs import totals_by_rank
 from warmroute_proxy.server.engines.server_info import count, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
+from warmroute_proxy.server.engines.templates import refuses_late_system
 
 log = logging.getLogger(__name__)
 
@@ -166,6 +167,8 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
         return
     workers_before, info_before = engine.workers(), engine.info
     engine.answered_as_engine(info, engines.clock())
+    if engine.rendered_at != info.started_at:
+        await _ask_template(engines, engine, info.started_at)
     restarted = info_before.started_at is not None and info.started_at != info_before.started_at
     if router is None:
         return
@@ -177,6 +180,13 @@ async def fetch_server_info(engines: Engines, engine: Engine, router: Router | N
             router.set_draining(worker.id, draining=True)
     for worker_id in {worker.id for worker in workers_before} - {worker.id for worker in engine.workers()}:
         engines.kv_events.leave(worker_id)
+
+
+async def _ask_template(engines: Engines, engine: Engine, started_at: object) -> None:
+    """Ask once for each start of an engine whether its template takes system messages behind others."""
+    engine.rendered_at = started_at
+    engine.refuses_late_system = await refuses_late_system(engine.upstream, engine.bearer)
+    engines.templates_asked()
 
 
 def _update_router(router: Router, before: list[Worker], now: list[Worker], restarted: bool) -> None:

@@ -6,6 +6,7 @@ never parses HTTP on its own: httptools does, for each byte.
 - answer_reader: one client of a recorded answer, at its own pace
 - arrival: accepts connections, and shakes hands over TLS
 - asgi: runs the control plane's ASGI application on the same connections
+- cross_origin: which pages in browsers may read answers
 - authorities: trusted authorities of outgoing TLS connections
 - body_memory: the budget of all bodies, and what a request has reserved of it
 - exchange: one request, its answer, and the `Endpoint` that handles them

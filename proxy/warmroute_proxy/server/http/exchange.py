@@ -45,6 +45,9 @@ class Request:
     dialect: object | None = None
     """What translates it, where its path does not say so. It belongs to the endpoint, as `caller` does."""
 
+    more_lines = b""
+    """Headers of its answer, whatever that is, each with its line end."""
+
     carrier: object | None = None
     """What takes it to an engine (`engines.carrier`); None: the proxy's own connections do."""
 
@@ -152,6 +155,8 @@ class Exchange:
         connection.on_status(request, 200)
         if not request.keep_alive:
             lines += b"connection: close\r\n"
+        if "origin" in request.headers:
+            lines += request.more_lines
         connection.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body))
         connection.exchange_ended(self)
 
@@ -232,7 +237,7 @@ class Exchange:
         lines = "\r\n".join(
             [head, *map(": ".join, headers), "" if self.request.keep_alive else "connection: close\r\n"]
         )
-        return lines.encode("latin-1", "replace")
+        return lines.encode("latin-1", "replace") + self.request.more_lines
 
 
 class Endpoint(Protocol):

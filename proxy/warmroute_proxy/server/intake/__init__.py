@@ -6,6 +6,7 @@ Whatever is wrong with a request is raised as a `Refusal` here, before anything 
 - body: the top-level members of a request body
 - body_fields: the fields of a body that are decoded, with types and bounds
 - body_template: the bytes around the messages, which many bodies of a caller share
+- mending: chats that can be served nearly as they came
 - cleaning: chat bodies whose texts would spoil a prefix
 - caller: who sends a request, by its head, kept for the next ones
 - conversation_file: conversations without a session key, kept over a restart

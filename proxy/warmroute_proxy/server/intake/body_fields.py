@@ -16,6 +16,11 @@ from warmroute_proxy.server.intake.body import Body
 MAX_PLANS: Final = 512  # kept; all are dropped when it is full
 MAX_PLAN_NAMES: Final = 64
 MAX_PLAN_CHARS: Final = 1024
+_OF_TOOLS: Final = frozenset({"tools", "tool_choice", "parallel_tool_calls"})
+"""What engines refuse where a list of tools is empty."""
+
+_EMPTY: Final = b"[] \t\r\n"
+_EMPTY_BYTES: Final = 64  # of a list that is looked at
 KEPT_DECODED: Final = frozenset({"metadata", "stream_options"})  # by the intake
 
 
@@ -55,7 +60,10 @@ def read_members(body: Body, plan: ReadPlan, allowed: Permissions) -> Members:
     """Check and decode a body's members. Raises: Refusal, where one may not reach an engine."""
     try:
         read = plan.reader.read(body.members, allowed)
-        if "tools" in body.members:
+        tools = body.members.get("tools")
+        if tools is not None and bytes(memoryview(tools)[:_EMPTY_BYTES]).strip(_EMPTY) == b"":
+            return read._replace(dropped=read.dropped.union(_OF_TOOLS.intersection(body.names)))
+        if tools is not None:
             _check_tools(body)
     except FieldError as error:
         raise _refused(error) from None

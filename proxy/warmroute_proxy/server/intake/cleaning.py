@@ -2,7 +2,8 @@
 
 Translators clean what they translate. In chat only Claude Code's prompts have such a text by default, where a gateway
 has translated them, so only those are looked into: by their head, or by the first bytes of the body, where a system
-prompt begins. Where a model has other rules on, all are.
+prompt begins. Where a model has other rules on, all are, and those with several system messages where its template
+takes one.
 """
 
 from typing import Final
@@ -13,7 +14,7 @@ from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute_proxy.dialects.raw_json import BadRequest
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising import chat_messages
-from warmroute_proxy.normalising.rules import BILLING_MARK, DEFAULT_NAMES
+from warmroute_proxy.normalising.rules import BILLING_MARK, DEFAULT_NAMES, LATE_SYSTEM
 from warmroute_proxy.normalising.texts import Texts
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal
@@ -26,12 +27,23 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 
 def cleans_all(config: Config) -> bool:
     """Whether a model has more rules on than are by default."""
-    return any(model.normalise - DEFAULT_NAMES for model in config.models)
+    return any(model.normalise - DEFAULT_NAMES - {LATE_SYSTEM} for model in config.models)
 
 
-def may_need_cleaning(raw: bytes, caller: Caller) -> bool:
-    """Whether it looks like a prompt of Claude Code's. What another proxy forwards, it has cleaned."""
-    return caller.region is None and (caller.is_claude_code or raw.find(BILLING_MARK, 0, _LOOKED_AT_BYTES) >= 0)
+def has_strict(config: Config) -> bool:
+    """Whether the template of a model takes one system message."""
+    return any(LATE_SYSTEM in model.normalise for model in config.models)
+
+
+def may_need_cleaning(raw: bytes, caller: Caller, *, is_strict: bool) -> bool:
+    """Whether it looks like a prompt of Claude Code's, or may have several system messages where a model takes one.
+    What another proxy forwards, it has cleaned.
+    """
+    if caller.region is not None:
+        return False
+    if caller.is_claude_code or raw.find(BILLING_MARK, 0, _LOOKED_AT_BYTES) >= 0:
+        return True
+    return is_strict and raw.count(b'"system"') + raw.count(b'"developer"') > 1
 
 
 def cleaned(raw: bytes, config: Config, work: TranslationWork) -> tuple[bytes, Changes]:

@@ -160,7 +160,8 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
     prompt = _fingerprint(caller.path, body, seed, config.proxy.media)
     session = caller.session or _session(body, plan.session_fields)
     session_hex, session_key = _keys(session, caller, secrets)
-    limit = value("max_tokens") or value("max_completion_tokens") or DEFAULT_OUTPUT_TOKENS
+    limits = (value("max_tokens"), value("max_completion_tokens"), DEFAULT_OUTPUT_TOKENS)
+    limit = next(each for each in limits if each is not None)
     identity = f"{model.name}\0{caller.agent}\0".encode()
     routing = RoutingRequest(
         model=model.name,

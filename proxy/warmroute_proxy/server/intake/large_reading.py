@@ -25,9 +25,10 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.intake.caller import Caller
-from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need_cleaning
+from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, has_strict, may_need_cleaning
 from warmroute_proxy.server.intake.intake import CHAT, ReadBody, read_body
 from warmroute_proxy.server.intake.large_body import NamedSpan
+from warmroute_proxy.server.intake.mending import mended, with_dropped
 
 PR_SET_PDEATHSIG: Final = 1
 NICENESS: Final = 10  # where processors are scarce, the event loop goes first, and has nine tenths of one
@@ -105,6 +106,7 @@ class _Reading:
         self._config = config
         self._secrets = secrets
         self._cleans_all = cleans_all(config)
+        self._is_strict = has_strict(config)
 
     def read(self, asked: LargeRequest, before_write: Callable[[], None]) -> LargeAnswer | Refused:
         """Read a body. `before_write` is called before another one is put in its place."""
@@ -127,7 +129,18 @@ class _Reading:
                 size = _put(asked.where, pieces)
                 pieces.clear()
                 raw = _content(asked.where, size)
-            found = read_body(raw, caller, self._secrets, self._config)
+            try:
+                found = read_body(raw, caller, self._secrets, self._config)
+            except Refusal as refusal:
+                if asked.translate is not None:
+                    raise
+                raw, dropped = mended(refusal, raw, TranslationWork())
+                found = read_body(raw, caller, self._secrets, self._config)
+                changes = with_dropped(changes, dropped)
+                if not is_other:
+                    before_write()
+                is_other = True
+                _put(asked.where, [raw])
         except Refusal as refusal:
             return Refused(refusal.status, refusal.message, refusal.code, refusal.param)
         spans = [NamedSpan(name, span.start, span.end) for name, span in found.body.spans.items()]
@@ -140,7 +153,7 @@ class _Reading:
         return LargeAnswer(without_body, spans, hashlib.sha256(raw).hexdigest(), size_now, translated)
 
     def _is_to_be_cleaned(self, raw: bytes, caller: Caller) -> bool:
-        return (self._cleans_all or may_need_cleaning(raw, caller)) and caller.region is None
+        return (self._cleans_all or may_need_cleaning(raw, caller, is_strict=self._is_strict)) and caller.region is None
 
 
 def _content(where: str, size: int) -> bytes:

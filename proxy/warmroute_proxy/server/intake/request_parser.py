@@ -6,15 +6,18 @@ from msgspec.structs import replace
 
 from warmroute.contract.changes import NO_CHANGES
 from warmroute_proxy.dialects.work import TooMuch, TranslationWork
+from warmroute_proxy.normalising.rules import LATE_SYSTEM
 from warmroute_proxy.server.base.config import Config, TenantConfig
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Caller, Callers
-from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, may_need_cleaning
+from warmroute_proxy.server.intake.cleaning import cleaned, cleans_all, has_strict, may_need_cleaning
 from warmroute_proxy.server.intake.intake import CHAT, check_light, model_for, read, read_body
 from warmroute_proxy.server.intake.known_body import no_check
 from warmroute_proxy.server.intake.large_bodies import LargeBodies
+from warmroute_proxy.server.intake.mending import mended, with_dropped
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 
 
@@ -23,20 +26,32 @@ class RequestParser:
 
     def __init__(self, config: Config, callers: Callers, loop: AbstractEventLoop, metrics: Metrics) -> None:
         self._config = config
+        self._strict: frozenset[str] = frozenset()  # models whose template takes one system message
         self.callers = callers
         self.large_bodies = LargeBodies(config, callers, loop, metrics)
         self._cleans_all = cleans_all(config)
+        self._is_strict = has_strict(config)
 
     def replace(self, config: Config) -> None:
         """Read requests by another config from now on."""
-        self._config = config
+        config = self._config = config.with_rule(LATE_SYSTEM, self._strict) if self._strict else config
         self._cleans_all = cleans_all(config)
+        self._is_strict = has_strict(config)
         self.callers.forget()
         self.large_bodies.replace(config)
+
+    def refuse_late_system(self, models: frozenset[str], config: Config) -> None:
+        """Have the templates of these models no system message behind others. `config`: the one in force."""
+        self._strict = models
+        self.replace(config)
 
     def counted_tokens_per_minute(self) -> int:
         """How many tokens a tenant may have counted by engines."""
         return self._config.limits.counted_tokens_per_minute
+
+    def cors_origins(self) -> tuple[str, ...]:
+        """The origins whose pages may read answers."""
+        return self._config.proxy.cors_origins
 
     def serves_websockets(self) -> bool:
         """Whether `/v1/responses` is served over WebSockets, too."""
@@ -50,7 +65,20 @@ class RequestParser:
         """Read a request in the event loop. Raises: Refusal, or TooMuch where that would take too long."""
         raw = request.body
         assert isinstance(raw, bytes)
-        if caller.path == CHAT and (self._cleans_all or may_need_cleaning(raw, caller)):
+        try:
+            return self._read(request, raw, caller)
+        except Refusal as refusal:
+            check_light(raw)
+            request.body, dropped = mended(refusal, raw, TranslationWork.in_loop(len(raw)))
+        try:
+            found = self._read(request, request.body, caller)
+        except TooMuch:
+            request.body = raw  # it is mended where it is read
+            raise
+        return found._replace(parsed=replace(found.parsed, changes=with_dropped(found.parsed.changes, dropped)))
+
+    def _read(self, request: Request, raw: bytes, caller: Caller) -> ReadRequest:
+        if caller.path == CHAT and (self._cleans_all or may_need_cleaning(raw, caller, is_strict=self._is_strict)):
             return self._read_cleaned(request, raw, caller)
         return read(request, caller, self.callers, self._config)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import grpc
 
 from warmroute_proxy.core.queue.fair_budget import FairBudget
-from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.config import Limits, authority
 from warmroute_proxy.server.build import Proxy
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.http.exchange import Exchange
@@ -86,7 +86,7 @@ class PickerListener:
                 ),
             )
         )
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = authority(host, port)
         try:
             if tls is None:
                 found = server.add_insecure_port(address)

@@ -1,0 +1,69 @@
+"""The answer to a request that sums up its conversation: one item, whose summary is sealed as reasoning is.
+
+Where the item comes back, its summary is a user's message (`item_reading`). So Codex compacts as it does at OpenAI, and
+nothing is stored. A model that only thinks has thought of a summary; one that calls a tool has given none. The request
+is the conversation and one message more, so most of its prompt is in the cache.
+"""
+
+from warmroute_proxy.dialects.chat_answers import Output, read_answer
+from warmroute_proxy.dialects.chat_stream import Kind
+from warmroute_proxy.dialects.raw_json import encode
+from warmroute_proxy.dialects.responses.answer import Json, Response, ended, usage_of
+from warmroute_proxy.dialects.responses.events import EventTranslator
+
+_NO_SUMMARY = "it has no summary"
+
+
+def _item(response: Response, summary: str) -> Json:
+    if not summary:
+        raise ValueError(_NO_SUMMARY)
+    return {"id": response.named("cmp"), "type": "compaction", "encrypted_content": response.seal(summary)}
+
+
+def whole_compaction(raw: bytes, response: Response) -> bytes:
+    """A whole answer, as a response or as what `/v1/responses/compact` gives. Raises: ValueError, without a summary."""
+    choice, usage = read_answer(raw)
+    item = _item(response, choice.message.text() or choice.message.reasoning_content or "")
+    kept_items = response.found.kept_items
+    if kept_items is None:
+        return encode(ended(response, [item], choice.finish_reason, usage))
+    users = [{"id": response.named("msg", at), "status": "completed", **user} for at, user in enumerate(kept_items)]
+    return encode(
+        {"id": response.named("resp"), "object": "response.compaction", "created_at": response.created_s,
+         "output": [*users, item], "usage": usage_of(usage)}
+    )  # fmt: skip
+
+
+class CompactionTranslator(EventTranslator):
+    """A streamed answer: its item is added and done at the end. It cannot be continued by its id."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response)
+        self._summary: list[str] = []
+        self._thoughts: list[str] = []
+
+    def added(self, output: Output, out: list[bytes]) -> None:  # noqa: ARG002
+        """Some of the summary."""
+        self._summary.append(output.text())
+        self._thoughts.append(output.reasoning_content or "")
+
+    def grew(self, kind: Kind, text: bytes) -> bytes | None:  # noqa: ARG002
+        """It is gathered, and not shown."""
+        return None
+
+    def check(self) -> None:
+        """Raises: ValueError, where there is no summary."""
+        super().check()
+        self._whole_item()
+
+    def completed(self, out: list[bytes]) -> None:
+        """The item, and the response with its usage."""
+        self._out = out
+        item = self._whole_item()
+        for event in ("response.output_item.added", "response.output_item.done"):
+            self._emit(event, {"output_index": 0, "item": item})
+        response = ended(self._response, [item], self.finish_reason, self.usage)
+        self._emit(f"response.{response['status']}", {"response": response})
+
+    def _whole_item(self) -> Json:
+        return _item(self._response, "".join(self._summary) or "".join(self._thoughts))

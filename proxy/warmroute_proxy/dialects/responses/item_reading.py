@@ -1,0 +1,406 @@
+"""One item of a request's input, read by itself: a message of chat, or a piece of one.
+
+What has no place in chat says what its texts say, and is counted by its type. Only an item that stands for another one
+(`item_reference`) is refused: nothing is stored, so the conversation would lack it.
+"""
+
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from warmroute_proxy.dialects.content import (
+    cleaned,
+    content_of,
+    data_text,
+    given_image,
+    is_given,
+    misread,
+    reminder,
+    text_of,
+)
+from warmroute_proxy.dialects.foreign import not_shown, texts_in
+from warmroute_proxy.dialects.raw_json import (
+    BadRequest,
+    ChatPart,
+    encode,
+    in_list,
+    is_list,
+    is_text,
+    object_at,
+    text_in,
+)
+from warmroute_proxy.dialects.responses.summaries import SUMMED_UP, TRIGGER
+from warmroute_proxy.dialects.responses.tools import INPUT, SEARCH, chat_name
+from warmroute_proxy.dialects.tool_arguments import NO_OBJECT, object_text
+from warmroute_proxy.dialects.work import TranslationWork
+from warmroute_proxy.normalising.rules import LATE_SYSTEM
+from warmroute_proxy.normalising.texts import Texts
+
+
+class Opens(Protocol):
+    """Opens sealed reasoning, with a key."""
+
+    @property
+    def key(self) -> bytes:
+        """The key."""
+
+    def open(self, sealed: str) -> str | None:
+        """The reasoning; None for what was not sealed with this key."""
+
+
+_ROLES: Final = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
+_COMPACTED: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})
+EMPTY: Final = "empty_message"
+_EMPTY_BYTES: Final = len(b'""')
+
+_CIPHER: Final = "gAAAA"
+"""How what OpenAI has encrypted begins. Codex keeps what a model tells another agent as such; that of a model here is
+plain.
+"""
+
+MAX_CALL_ID_CHARS: Final = 256  # OpenAI takes 64
+
+
+class _Item(msgspec.Struct):
+    """Any item: what is read of it."""
+
+    type: str = "message"
+    id: str | None = None
+    role: str | None = None
+    content: Raw = Raw()
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: Raw = Raw()
+    input: Raw = Raw()
+    action: Raw = Raw()
+    operation: Raw = Raw()
+    output: Raw = Raw()
+    tools: Raw = Raw()
+    encrypted_content: str | None = None
+
+
+class _Piece(msgspec.Struct):
+    """A part of content."""
+
+    type: str = ""
+    text: Raw = Raw()
+    refusal: Raw = Raw()
+    image_url: Raw = Raw()
+    encrypted_content: Raw = Raw()
+    file_data: Raw = Raw()
+    filename: Raw = Raw()
+
+
+_decode_item: Final = msgspec.json.Decoder(_Item).decode
+_decode_piece: Final = msgspec.json.Decoder(_Piece).decode
+_decode_parts: Final = msgspec.json.Decoder(list[_Piece]).decode
+_decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
+_decode_text: Final = msgspec.json.Decoder(str).decode
+_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
+_TEXTS: Final = frozenset({"input_text", "output_text", "text", "reasoning_text", "summary_text"})
+_IMAGES: Final = frozenset({"input_image", "image_url", "computer_screenshot"})
+_FILES: Final = frozenset({"input_file", "input_audio", "input_video", "file"})
+
+
+class Kind(Enum):
+    """What an item is to the message of the model that is being joined."""
+
+    MESSAGE = 1  # of somebody else: it ends that message
+    RESULT = 2  # so does the result of a call
+    REASONING = 3
+    TEXT = 4
+    CALL = 5
+    NOTHING = 6  # nothing of it is in chat
+    TRIGGER = 7  # the conversation is to be summed up
+
+
+class InChat(NamedTuple):
+    """One item in chat. `json`: a whole message, or what the model's message gets: reasoning, content or a call.
+
+    `call_id`: of a call or of its result. `dropped`: types of the item and of parts that are not as they came.
+    `images`: of a result, as parts. `tools`: definitions that stand in it. `applied` and `off`: what rules did to its
+    texts.
+    """
+
+    kind: Kind
+    json: bytes
+    call_id: str
+    dropped: tuple[str, ...]
+    images: bytes
+    tools: tuple[bytes, ...]
+    applied: frozenset[str]
+    off: frozenset[str]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of what it holds."""
+        return len(self.json) + len(self.images) + sum(map(len, self.tools))
+
+
+class ItemReading:
+    """Reads one item."""
+
+    def __init__(self, seal: Opens, texts: Texts, work: TranslationWork, *, is_late: bool) -> None:
+        """`is_late`: it must not be a system message."""
+        self._seal = seal
+        self._texts = texts
+        self._work = work
+        self._is_late = is_late
+        self._dropped: list[str] = []
+
+    def read(self, raw: Raw, path: str) -> InChat:
+        """The item in chat."""
+        try:
+            item = _decode_item(raw)
+        except _PROBLEMS as error:
+            raise misread(error, path) from None
+        if item.call_id is not None and len(item.call_id) > MAX_CALL_ID_CHARS:
+            raise BadRequest(f"{path}.call_id", f"has more than {MAX_CALL_ID_CHARS} characters")
+        kind = item.type
+        if kind == "message":
+            return self._message(item, path)
+        if kind.endswith("_output"):
+            return self._result(item, path)
+        if kind.endswith("_call"):
+            return self._call(item, raw, path)
+        if kind == "reasoning":
+            return self._reason(item, path)
+        if kind == "agent_message":
+            return self._of("user", self._pieces(item.content, f"{path}.content", "user"))
+        if kind in _COMPACTED:
+            return self._compacted(item)
+        if kind == "additional_tools":
+            return self._made(Kind.NOTHING, tools=self._defined(item.tools))
+        if kind == TRIGGER:
+            return self._made(Kind.TRIGGER)
+        if kind == "item_reference":
+            raise BadRequest(path, "refers to an item, and nothing is stored here: send the item itself")
+        return self._foreign(item, raw, path)
+
+    def _made(
+        self, kind: Kind, json: bytes = b"", call_id: str = "", images: bytes = b"", tools: tuple[bytes, ...] = ()
+    ) -> InChat:
+        return InChat(kind, json, call_id, tuple(self._dropped), images, tools, *self._texts.scope())
+
+    def _message(self, item: _Item, path: str) -> InChat:
+        role = _ROLES.get(item.role or "")
+        if role is None:
+            if item.role is None:
+                raise BadRequest(f"{path}.role", "is required")
+            self._dropped.append(item.role)
+            role = "user"
+        return self._of(role, self._pieces(item.content, f"{path}.content", role))
+
+    def _of(self, role: str, parts: list[ChatPart]) -> InChat:
+        """A message of somebody, or what the model says."""
+        parts = [piece for piece in parts if piece["type"] != "text" or len(memoryview(piece["text"])) > _EMPTY_BYTES]
+        left = cleaned(parts, role, self._texts) if role != "assistant" else parts
+        if not left:
+            if not self._texts.applied:
+                self._dropped.append(EMPTY)
+            return self._made(Kind.NOTHING)
+        if role == "assistant":
+            return self._made(Kind.TEXT, encode(content_of(left)))
+        if role == "system" and self._is_late:
+            self._texts.applied.add(LATE_SYSTEM)
+            return self._made(Kind.MESSAGE, encode({"role": "user", "content": reminder(left)}))
+        return self._made(Kind.MESSAGE, encode({"role": role, "content": content_of(left)}))
+
+    def _reason(self, item: _Item, path: str) -> InChat:
+        """Reasoning that was sealed here; without a seal, the text that the client has."""
+        text: str | None = None
+        if item.encrypted_content:
+            text = self._seal.open(item.encrypted_content)
+        elif is_given(item.content):
+            parts = self._pieces(item.content, f"{path}.content", "assistant")
+            text = "".join([_plain(piece["text"]) for piece in parts if piece["type"] == "text"])
+        if not text:
+            self._dropped.append("reasoning")
+            return self._made(Kind.NOTHING)
+        return self._made(Kind.REASONING, encode(text)[1:-1])
+
+    def _compacted(self, item: _Item) -> InChat:
+        """A summary that was sealed here; nobody can read that of another provider."""
+        text = self._seal.open(item.encrypted_content) if item.encrypted_content else None
+        if not text:
+            self._dropped.append(item.type)
+            return self._made(Kind.NOTHING)
+        return self._made(Kind.MESSAGE, encode({"role": "user", "content": f"{SUMMED_UP}{text}"}))
+
+    def _call(self, item: _Item, raw: Raw, path: str) -> InChat:
+        """A call. That of a tool which the client runs, but only OpenAI describes, is one of its type's name."""
+        name, call_id, given = item.name, item.call_id, item.arguments
+        if item.type == "custom_tool_call":
+            arguments = encode({INPUT: _text_or_json(item.input)}).decode()
+        elif item.type in ("function_call", "tool_search_call"):
+            name = SEARCH if item.type == "tool_search_call" else name
+            call_id = call_id or (item.id if item.type == "function_call" else None)
+            arguments = self._arguments(given)
+        else:
+            action = next((each for each in (item.action, item.operation) if is_given(each)), None)
+            if not call_id or action is None:
+                return self._foreign(item, raw, path)
+            self._dropped.append(item.type)
+            name, arguments = item.type.removesuffix("_call"), self._arguments(action)
+        if not call_id or not name:
+            self._dropped.append(item.type)
+            return self._made(Kind.NOTHING)
+        function = {"name": chat_name(name, item.namespace), "arguments": arguments}
+        return self._made(Kind.CALL, encode({"id": call_id, "type": "function", "function": function}), call_id)
+
+    def _arguments(self, given: Raw) -> str:
+        """Arguments as a text; those that are no object, as one that holds them."""
+        text = _decode_text(given) if is_given(given) and is_text(given) else bytes(given).decode("utf-8", "replace")
+        found = object_text(text)
+        if found is not text and text.strip():
+            self._dropped.append(NO_OBJECT)
+        return found
+
+    def _result(self, item: _Item, path: str) -> InChat:
+        """The result of a call. Its images stand behind the last result: a message of a tool has no place for them."""
+        kind = item.type
+        tools: tuple[bytes, ...] = ()
+        if kind == "tool_search_output":
+            tools = self._defined(item.tools)
+            parts = [text_of(f"Tools available: {', '.join(_names(tools)) or 'none'}")]
+        else:
+            if kind not in ("function_call_output", "custom_tool_call_output"):
+                self._dropped.append(kind)
+            parts = self._output(item.output, f"{path}.output")
+        texts = [piece for piece in parts if piece["type"] == "text"]
+        images = [piece for piece in parts if piece["type"] != "text"]
+        call_id = item.call_id or item.id or ""
+        json = b"%b%b}" % (result_begins(call_id), encode(content_of(texts) if texts else ""))
+        return self._made(Kind.RESULT, json, call_id, in_list(images), tools)
+
+    def _output(self, raw: Raw, path: str) -> list[ChatPart]:
+        """What a tool has given: a text, parts, a picture, or any JSON."""
+        if not is_given(raw):
+            return []
+        if is_text(raw) or is_list(raw):
+            return self._pieces(raw, path, "tool")
+        if memoryview(raw)[0] == ord("{") and text_in(object_at(raw, path), "type") in _IMAGES:
+            return self._pieces(Raw(b"[%b]" % bytes(raw)), path, "tool")
+        return [text_of(bytes(raw).decode("utf-8", "replace"))]
+
+    def _defined(self, raw: Raw) -> tuple[bytes, ...]:
+        """The definitions of tools in an item."""
+        try:
+            found = _decode_list(raw) if is_given(raw) else []
+        except _PROBLEMS:
+            return ()
+        self._work.take(len(found))
+        return tuple(bytes(each) for each in found)
+
+    def _foreign(self, item: _Item, raw: Raw, path: str) -> InChat:
+        """An item that is not known here, or of something that only OpenAI runs: what it says."""
+        self._dropped.append(item.type)
+        text = texts_in(object_at(raw, path), self._work)
+        if not text:
+            return self._made(Kind.NOTHING)
+        role = _ROLES.get(item.role or "") or ("assistant" if item.type.endswith("_call") else "user")
+        return self._of(role, [text_of(text)])
+
+    def _pieces(self, raw: Raw, path: str, role: str) -> list[ChatPart]:
+        """Content that is a text or a list of parts. Only users and tools show images."""
+        if not is_given(raw):
+            return []
+        if is_text(raw):
+            return [{"type": "text", "text": raw}]
+        if not is_list(raw):
+            raise BadRequest(path, "must be a text or a list of parts")
+        try:
+            pieces = _decode_parts(raw)
+        except _PROBLEMS as error:
+            pieces = self._each_piece(raw, error, path)
+        self._work.take(len(pieces))
+        found: list[ChatPart] = []
+        raws: list[Raw] = []
+        for at, piece in enumerate(pieces):
+            where = f"{path}[{at}]"
+            known = self._piece(piece, where, shows=role in ("user", "tool"))
+            if known is None:
+                raws = raws or _decode_list(raw)
+                text = texts_in(object_at(raws[at], where), self._work)
+                known = [text_of(text)] if text else []
+            found += known
+        return found
+
+    def _each_piece(self, raw: Raw, error: Exception, path: str) -> list[_Piece]:
+        """The parts of a content that has texts among them, as they are."""
+        try:
+            return [_Piece(text=each) if is_text(each) else _decode_piece(each) for each in _decode_list(raw)]
+        except _PROBLEMS:
+            raise misread(error, path) from None
+
+    def _piece(self, piece: _Piece, path: str, *, shows: bool) -> list[ChatPart] | None:
+        """A part in chat; None of one that is not known here, which is counted."""
+        kind = piece.type
+        if kind in _TEXTS or (not kind and is_given(piece.text)):
+            return [{"type": "text", "text": _text(piece.text, f"{path}.text")}]
+        if kind == "refusal":
+            return [{"type": "text", "text": _text(piece.refusal, f"{path}.refusal")}]
+        if kind == "encrypted_content":
+            opened = _plain(piece.encrypted_content)
+            if opened and not opened.startswith(_CIPHER):
+                return [text_of(opened)]
+        elif kind in _IMAGES:
+            image = self._image(piece.image_url, f"{path}.image_url")
+            if image is not None and shows:
+                return [image]
+        elif kind == "input_file" and is_given(piece.file_data):
+            text = data_text(_plain(piece.file_data))
+            name = _plain(piece.filename)
+            if text is not None:
+                return [text_of(f"{name}\n{text}" if name else text)]
+        self._dropped.append(kind)
+        if kind in _IMAGES or kind in _FILES:
+            return [text_of(not_shown(kind.removeprefix("input_")))]
+        return None
+
+    def _image(self, raw: Raw, path: str) -> ChatPart | None:
+        """An image; None where nothing here could show it, as of a file that only OpenAI has."""
+        if not is_given(raw):
+            return None
+        if memoryview(raw)[0] == ord("{"):
+            raw = object_at(raw, path).get("url", Raw(b'""'))
+        return given_image(_decode_text(_text(raw, path)), path)
+
+
+def result_begins(call_id: str) -> bytes:
+    """The message of a result, up to its content."""
+    return b'{"role":"tool","tool_call_id":%b,"content":' % encode(call_id)
+
+
+def _names(tools: tuple[bytes, ...]) -> list[str]:
+    """The names of tools as the model calls them."""
+    found: list[str] = []
+    for raw in tools:
+        tool = object_at(raw, "tools")
+        name = text_in(tool, "name")
+        inner = tool.get("tools")
+        if text_in(tool, "type") == "namespace" and inner is not None and is_list(inner):
+            found += [chat_name(text_in(object_at(each, "tools"), "name"), name) for each in _decode_list(inner)]
+        else:
+            found.append(name)
+    return found
+
+
+def _plain(text: Raw) -> str:
+    """A text, decoded; an empty one in the place of anything else."""
+    return _decode_text(text) if is_given(text) and is_text(text) else ""
+
+
+def _text_or_json(raw: Raw) -> str:
+    return _plain(raw) or (bytes(raw).decode("utf-8", "replace") if is_given(raw) and not is_text(raw) else "")
+
+
+def _text(raw: Raw, path: str) -> Raw:
+    if not is_given(raw):
+        raise BadRequest(path, "is required")
+    if not is_text(raw):
+        raise BadRequest(path, "must be a text")
+    return raw

@@ -1,0 +1,28 @@
+"""The arguments of a call in a history: engines parse them, and a call that was cut off stays there for ever."""
+
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from warmroute_proxy.dialects.raw_json import encode
+
+NO_OBJECT: Final = "arguments"
+"""What arguments that are no object are counted as, in the receipt."""
+
+_check: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+_PROBLEMS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
+
+
+def object_text(arguments: str) -> str:
+    """The arguments of a call, as they are where they are an object; else an object that holds them.
+
+    A proxy's own answers show arguments that are none in the same way (`chat_calls.arguments_object`).
+    """
+    if not arguments.strip():
+        return "{}"
+    try:
+        _check(arguments)
+    except _PROBLEMS:
+        return encode({"arguments": arguments}).decode()
+    return arguments

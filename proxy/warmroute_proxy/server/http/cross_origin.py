@@ -1,0 +1,35 @@
+"""Requests of pages in browsers, which may read an answer only if it names their origin (fetch.spec.whatwg.org).
+
+A browser asks first (`OPTIONS`, a preflight), without the key. Origins are those of the config; by default there are
+none. Keys are sent by pages themselves, so no cookies and no credentials of a browser are allowed.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from warmroute_proxy.server.http.exchange import Request
+
+ANY_ORIGIN: Final = "*"
+_ASKED_METHOD: Final = "access-control-request-method"
+_ASKED_HEADERS: Final = "access-control-request-headers"
+_MAX_AGE_S: Final = 86_400
+
+
+def is_allowed_preflight(request: Request, origins: Collection[str]) -> bool:
+    """Have answers to pages of these origins say that they may be read. Whether the request is the question ahead."""
+    origin = request.headers["origin"]
+    if ANY_ORIGIN in origins:
+        lines = ["access-control-allow-origin: *"]
+    elif origin in origins:
+        lines = [f"access-control-allow-origin: {origin}", "vary: origin"]
+    else:
+        return False
+    lines.append("access-control-expose-headers: *")
+    asks = request.method == "OPTIONS" and _ASKED_METHOD in request.headers
+    if asks:
+        lines.append("access-control-allow-methods: GET, POST")
+        lines.append(f"access-control-max-age: {_MAX_AGE_S}")
+        if _ASKED_HEADERS in request.headers:
+            lines.append(f"access-control-allow-headers: {request.headers[_ASKED_HEADERS]}")
+    request.more_lines = "".join([f"{line}\r\n" for line in lines]).encode("latin-1", "replace")
+    return asks

@@ -1,0 +1,44 @@
+"""Chats and completions that are refused as they came, and can be served nearly so: halves of surrogate pairs, and what
+`dialects/chat_history.py` knows. Most requests are not refused, so it costs them nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from warmroute.contract.changes import Changes
+from warmroute_proxy.dialects import chat_history
+from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
+from warmroute_proxy.dialects.raw_json import BadRequest
+from warmroute_proxy.dialects.work import TranslationWork
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.intake.body import Body
+
+_CODES: Final = ("invalid_json", "invalid_value")
+
+
+def mended(refusal: Refusal, raw: bytes, work: TranslationWork) -> tuple[bytes, Mapping[str, int]]:
+    """A refused body as it may be served, and what was dropped or changed of its messages, by type.
+
+    Raises: the refusal, where nothing can be done; TooMuch, as `TranslationWork` says.
+    """
+    if refusal.code not in _CODES:
+        raise refusal
+    whole = whole_pairs(raw) if has_surrogate(raw) else raw
+    body = Body(whole)
+    messages = body.members.get("messages")
+    try:
+        found = None if messages is None else chat_history.mended(messages, work)
+    except BadRequest:
+        found = None
+    if messages is None or found is None:
+        if whole == raw:
+            raise refusal
+        return whole, {}
+    left, dropped = found
+    end = body.spans["messages"].end
+    return b"%b%b%b" % (whole[: end - len(memoryview(messages))], left, whole[end:]), dropped
+
+
+def with_dropped(changes: Changes, dropped: Mapping[str, int]) -> Changes:
+    """Changes, and what was dropped before."""
+    return changes._replace(dropped_blocks={**changes.dropped_blocks, **dropped}) if dropped else changes
