@@ -13,7 +13,7 @@ PYTHON: Final = ".venv/bin/python"
 WAITING: Final = ("tests/integration", "tests/docs")
 """Folders whose tests wait for processes half of the time."""
 
-COMPUTING: Final = ("tests/unit", "tests/property", "tests/simulation", "tests/field/fuzz")
+COMPUTING: Final = ("tests/unit", "tests/apis", "tests/property", "tests/simulation", "tests/field/fuzz")
 """Folders whose tests compute."""
 
 SGLANG_FOLDERS: Final = ("tests/contract", "tests/integration/sglang")
