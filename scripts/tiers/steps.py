@@ -122,11 +122,9 @@ def full_steps() -> tuple[Step, ...]:
     )
     ready = (*done, set_ups[-1].name)
     marked = containing("mark.full", *WAITING, *COMPUTING)
-    of_the_proxy = in_line(
-        Step("marked full", pytest(*marked, options=("-m", "full"), processes=3), after=ready),
+    of_tests = in_line(
+        Step("marked full", pytest(*marked, options=("-m", "full"), processes=4), after=ready),
         Step("stores", pytest("tests/stores", "tests/bench", options=FULL, processes=3), tier=BY_FOLDER),
-        Step("hostile", pytest(HOSTILE, options=FULL, processes=3)),
-        Step("costs of requests", ("scripts/costs",)),
     )
     of_others = in_line(
         Step("SGLang", pytest(ONE_RUN_OF_SGLANG), after=(*ready, sglang.name)),
@@ -137,8 +135,10 @@ def full_steps() -> tuple[Step, ...]:
         Step("wheel", pytest("tests/compiled/test_wheel.py", options=FULL), compiled=True),
         Step("deploy", ("scripts/deploy", *FULL)),
         Step("vulnerabilities", (PYTHON, "scripts/audit.py")),
+        Step("hostile", pytest(HOSTILE, options=FULL, processes=3)),
+        Step("costs of requests", ("scripts/costs",)),
     )
-    return (sglang, *set_ups, *main, *of_the_proxy, *of_others)
+    return (sglang, *set_ups, *main, *of_tests, *of_others)
 
 
 FULL: Final = ("-m", "not nightly")
