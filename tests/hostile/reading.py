@@ -38,11 +38,17 @@ class Reading(NamedTuple):
     became: Became
 
 
-def read(path: str, raw: bytes, headers: dict[str, str] | None = None) -> Reading:
-    """Read a body as the endpoint does."""
+def request_parser() -> RequestParser:
+    """What an endpoint reads with."""
     loop = asyncio.new_event_loop()
     parser = RequestParser(CONFIG, Callers(SECRETS, Conversations("x")), loop, Metrics())
     loop.close()  # only a process that reads large bodies would use it
+    return parser
+
+
+def read(path: str, raw: bytes, headers: dict[str, str] | None = None) -> Reading:
+    """Read a body as the endpoint does."""
+    parser = request_parser()
     caller = parser.callers.of(CHAT, TENANT, headers or {})
     request = Request(0.0, "POST", path)
     request.body = raw

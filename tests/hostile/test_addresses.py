@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.field.fuzz.body_template import CONFIG, SECRETS, TENANT
-from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES
+from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES, request_parser
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.addresses import PUBLIC, Addresses
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.translation import translated_body
+from warmroute_proxy.server.dialects.translation import translate
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intake import CHAT, read
@@ -88,7 +87,7 @@ def bodies(url: str) -> dict[str, list[dict[str, Any]]]:
         {"type": "video_url", "video_url": {"url": url}},
         {"type": "audio_url", "audio_url": {"url": url, "format": "wav"}},
         {"type": "text", "text": "a", "image_url": {"url": url}},
-        {"type": "file", "file_url": url},
+        {"type": "text", "text": "a", "file_url": url},
     ]
     image = {"type": "image", "source": {"type": "url", "url": url}}
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
@@ -113,14 +112,15 @@ def bodies(url: str) -> dict[str, list[dict[str, Any]]]:
 
 def status(path: str, body: dict[str, Any]) -> int:
     """400 where it is refused."""
-    raw = json.dumps(body).encode()
-    callers = Callers(SECRETS, Conversations("x"))
-    request = Request(0.0, "POST", CHAT)
+    parser = request_parser()
+    caller = parser.callers.of(CHAT, TENANT, {})
+    request = Request(0.0, "POST", path)
+    request.body = json.dumps(body).encode()
     try:
-        request.body = (
-            raw if path == CHAT else b"".join(translated_body(path, b"", raw, Terms(TENANT, SECRETS, CONFIG)).pieces)
-        )
-        read(request, callers.of(CHAT, TENANT, {}), callers, CONFIG)
+        if path == CHAT:
+            parser.read(request, caller)
+        else:
+            parser.read_translated(translate(request, parser.terms(TENANT))[0], caller)
     except Refusal as refusal:
         assert "url" in refusal.message or "Uri" in refusal.message or "fileData" in refusal.message
         return refusal.status
@@ -139,6 +139,16 @@ def test_others_pass_in_each_api(url: str) -> None:
         if path == GEMINI and url == PIXEL:
             continue  # it has a part of its own for data
         assert [status(path, body) for body in asked] == [200] * len(asked), path
+
+
+@pytest.mark.parametrize("url", LEADS_INSIDE[:3])
+def test_a_part_that_no_engine_reads_is_left_out_with_its_address(url: str) -> None:
+    parser = request_parser()
+    request = Request(0.0, "POST", CHAT)
+    part = {"type": "file", "file_url": url, "image_url": {"url": url}}
+    request.body = json.dumps({"model": "m", "messages": [{"role": "user", "content": [part]}]}).encode()
+    parser.read(request, parser.callers.of(CHAT, TENANT, {}))
+    assert url not in json.dumps(json.loads(request.body))
 
 
 def test_a_known_conversation_is_no_way_around() -> None:

@@ -40,6 +40,7 @@ def bodies(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {
         CHAT: {"model": "m", "messages": said, "response_format": chat_form},
         RESPONSES: {"model": "m", "input": "x", "text": {"format": form}},
+        MESSAGES: {"model": "m", "max_tokens": 1, "messages": said, "output_config": {"format": form}},
         GEMINI: {"contents": contents, "generationConfig": {"responseJsonSchema": schema}},
     }
 
@@ -124,8 +125,3 @@ def test_many_values_are_not_looked_through() -> None:
     properties_of_all = {f"p{number}": STRING for number in range(6000)} | {"p": STRING | {"maxLength": 1}}
     for path, body in tool_bodies({"type": "object", "properties": properties_of_all}, required=True).items():
         assert read(path, body).became in {Became.REFUSED, Became.HANDED_OVER}, path
-
-
-def test_messages_have_no_schema_for_answers() -> None:
-    body = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "output_format": SLOW}
-    assert read(MESSAGES, json.dumps(body).encode()).became is Became.READ  # it is dropped
