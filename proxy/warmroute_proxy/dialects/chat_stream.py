@@ -1,4 +1,4 @@
-"""A chat stream read for translation: its bytes are cut into events, and each event is handed to the dialect's own.
+"""A chat stream read for translation: each of its events (`event_reader`) is handed to the dialect's own.
 
 The events of one stream differ only in a short text. So an event that begins and ends like one that was parsed, and
 whose text is plain, is not parsed: the dialect gets the text as it stands in the JSON. Without this, a chunk takes
@@ -20,15 +20,17 @@ from warmroute_proxy.dialects.chat_answers import (
     read_text,
     read_usage,
 )
-
-MAX_EVENT_BYTES: Final = 16_777_216
+from warmroute_proxy.dialects.event_reader import EventReader
 
 _QUOTE: Final = 0x22
 _LINE_FEED: Final = 0x0A
 _BACKSLASH: Final = 0x5C
 _NULL: Final = 0x6E
 Kind = Literal["text", "thinking"]
-_NAMES: Final[Mapping[Kind, bytes]] = {"text": b'"content":"', "thinking": b'"reasoning_content":"'}
+_NAMES: Final[Mapping[Kind, tuple[bytes, ...]]] = {
+    "text": (b'"content":"', b'"content": "'),
+    "thinking": (b'"reasoning_content":"', b'"reasoning":"', b'"reasoning_content": "', b'"reasoning": "'),
+}
 
 
 def whole_text(texts: list[bytes]) -> str:
@@ -66,7 +68,7 @@ class ChatStream:
     """
 
     def __init__(self) -> None:
-        self._carry = b""
+        self._reader = EventReader()
         self._begun = False
         self._shape = _Shape("text", b"\n", b"\n")  # no event begins like it
         self.ended = False
@@ -77,11 +79,12 @@ class ChatStream:
 
         self.finish_reason: str | None = None
         self.matched_stop: object = None
+        """What it stopped at, a text of the client's or a token."""
 
     def feed(self, data: bytes) -> bytes:
         """Translate some bytes. Raises: ValueError, where they are no chat stream."""
         shape = self._shape
-        if data.endswith(shape.end) and data.startswith(shape.head) and not self._carry and not self.ended:
+        if data.endswith(shape.end) and data.startswith(shape.head) and not self._reader.held and not self.ended:
             text = data[shape.text_at : shape.text_end]
             # As in `_is_plain`, whose call would be a tenth of a chunk.
             if (
@@ -94,22 +97,19 @@ class ChatStream:
                 grown = self.grew(shape.kind, text)
                 if grown is not None:
                     return grown
-        *whole, self._carry = (self._carry + data).replace(b"\r\n", b"\n").split(b"\n\n")
-        if len(self._carry) > MAX_EVENT_BYTES:
-            raise ValueError(f"an event exceeds {MAX_EVENT_BYTES} bytes")
         out: list[bytes] = []
-        for each in whole:
+        for each in self._reader.feed(data):
             shape = self._shape
-            if each.endswith(shape.tail) and each.startswith(shape.head) and len(each) + 2 >= shape.least:
-                grown = self._grown(each[shape.text_at : -len(shape.tail)], shape.kind)
+            if each.endswith(shape.end) and each.startswith(shape.head) and len(each) >= shape.least:
+                grown = self._grown(each[shape.text_at : shape.text_end], shape.kind)
                 if grown is not None:
                     out.append(grown)
                     continue
-            if each.startswith(b"data:"):
-                self._event(each, out)
-            elif each.startswith(b":"):
+            if each.startswith(b":"):
                 self._begin(out)
                 self.waits(out)
+            else:
+                self._event(each, out)
         return b"".join(out)
 
     def check(self) -> None:
@@ -162,7 +162,7 @@ class ChatStream:
     def _event(self, event: bytes, out: list[bytes]) -> None:
         if self.ended:
             return
-        payload = event[5:].strip()
+        payload = event[event.index(b"data:") + 5 :].strip()
         if payload == b"[DONE]":
             self.ended = True
             self._begin(out)
@@ -186,7 +186,7 @@ class ChatStream:
                 self.refused = self.refused or bool(choice.delta.refusal)
                 self.added(choice.delta, out)
             if choice.finish_reason is not None:
-                self.finish_reason, self.matched_stop = choice.finish_reason, choice.matched_stop
+                self.finish_reason, self.matched_stop = choice.finish_reason, choice.stopped_at()
 
     def _learn(self, event: bytes, chunk: Chunk) -> None:
         """Note what stands around the text of an event that has one text and nothing else, where that is to be seen."""
@@ -200,9 +200,9 @@ class ChatStream:
         if bool(thought) == bool(content):
             return
         kind: Kind = "thinking" if thought else "text"
-        name, text = _NAMES[kind], (thought or content or "").encode("utf-8", "replace")
-        at = event.find(name) + len(name)
-        tail = event[at + len(text) :]
-        if event.count(name) != 1 or event[at : at + len(text)] != text or tail[:1] != b'"':
+        text = (thought or content or "").encode("utf-8", "replace")
+        names = [name for name in _NAMES[kind] if event.count(name + text + b'"') == 1]
+        if len(names) != 1 or event.count(names[0]) != 1:
             return
-        self._shape = _Shape(kind, event[:at], tail)
+        at = event.find(names[0]) + len(names[0])
+        self._shape = _Shape(kind, event[:at], event[at + len(text) : -2])

@@ -5,6 +5,7 @@ from typing import Final
 from warmroute_proxy.dialects.raw_json import encode
 
 OVERLOADED: Final = 529
+_TOO_LONG: Final = "prompt is too long"
 _TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -26,6 +27,6 @@ def error(status: int, message: str, code: object) -> bytes:
     """The error object of a status of chat. Agents compact their context where a message says `prompt is too long`."""
     status = status_of(status)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    if code == "context_length_exceeded":
-        message = f"prompt is too long: {message}"
+    if code == "context_length_exceeded" and not message.startswith(_TOO_LONG):
+        message = f"{_TOO_LONG}: {message}"
     return encode({"type": "error", "error": {"type": kind, "message": message, "code": code}})

@@ -133,7 +133,7 @@ def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
     return OpenItem(emit, index, kind, begun, piece, partial(reasoning_item, response, index))
 
 
-def open_call(emit: Emit, index: int, response: Response, number: int, call_id: str | None, name: str) -> OpenItem:
+def open_call(emit: Emit, index: int, response: Response, number: int, call_id: str, name: str) -> OpenItem:
     """A call begins; its name is known."""
     kind = _CUSTOM if called(response.found.tools, name).custom else _FUNCTION
     whole = partial(call_item, response, number, call_id, name)

@@ -184,6 +184,7 @@ class _Asked(NamedTuple):
     stream_options: Mapping[str, Any] = MappingProxyType({})
     metadata: dict[str, Any] | None = None
     prompts: int = 1
+    choices: int = 1
     dropped: frozenset[str] = frozenset()
 
 
