@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
+from xxhash import xxh3_64_hexdigest
 
 from warmroute_proxy.dialects.chat_answers import ToolCall
 from warmroute_proxy.dialects.chat_calls import CallPieces
@@ -18,6 +19,11 @@ _calls: Final = msgspec.json.Decoder(list[ToolCall]).decode
 _any: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 _UNREADABLE: Final = (msgspec.DecodeError, RecursionError, ValueError)
+
+
+def made_ids(rid: str) -> str:
+    """How the ids of calls begin that an engine has given none: other ones for each answer."""
+    return f"call_{xxh3_64_hexdigest(rid.encode())}"
 
 
 class CallNumbers:
@@ -78,8 +84,9 @@ def renumbered(payload: bytes, at: int, pieces: list[dict[str, Any]]) -> bytes:
     return b"data: %b\n\n" % _encode(chunk)
 
 
-def with_ids(choices: bytes, made: str) -> bytes | None:
+def with_ids(choices: bytes, rid: str) -> bytes | None:
     """The choices of a whole answer in which each call has an id of its own; None where each has."""
+    made = made_ids(rid)
     try:
         found = _any(choices)
         missing = [each for each in found if _give_ids(each, made)]

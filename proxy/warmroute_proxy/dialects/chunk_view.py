@@ -7,7 +7,6 @@ Never compiled: mypyc keeps no annotations of more than a name, by which msgspec
 """
 
 import json
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -18,12 +17,13 @@ BYTES_PER_TOKEN: Final = 8
 """A text of up to `ONE_TOKEN_BYTES` counts as one token, a longer one by its bytes. Most tokens are shorter, so such a
 count is a lower bound."""
 
-_NOTHING: Final = frozenset({b"", b"null", b'""', b"[]", b"{}", b"false"})
-_SPACES: Final = b" \t\r\n"
-_FEW_BYTES: Final = 16
+_NOTHING: Final = frozenset({b"null", b'""', b"[]", b"{}", b"[ ]", b"{ }", b"false"})
+_NOTHING_BYTES: Final = 5  # of the longest one
+_NULL: Final = 0x6E
 _QUOTES: Final = 2
 _UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _TEXTS: Final = ("content", "text", "refusal")
+_CALLS: Final = ("tool_calls", "function_call")
 _THOUGHTS: Final = ("reasoning_content", "reasoning")  # SGLang's name, and vLLM's
 
 
@@ -37,16 +37,19 @@ class _Call(msgspec.Struct, gc=False):
     function: _Function | None = None
 
 
+ABSENT: Final = Raw(b"")
+
+
 class ChoiceView(msgspec.Struct, gc=False):
     """A choice: in a chunk of a chat it has a `delta`, in a whole chat a `message`, in a completion a `text`."""
 
-    index: Raw = Raw()
+    index: Raw = ABSENT
     delta: dict[str, Raw] | None = None
     message: dict[str, Raw] | None = None
-    text: Raw = Raw()
-    finish_reason: Raw = Raw()
-    usage: Raw = Raw()
-    error: Raw = Raw()
+    text: Raw = ABSENT
+    finish_reason: str | None = None
+    usage: Raw = ABSENT
+    error: Raw = ABSENT
 
     def outputs(self) -> dict[str, Raw]:
         """What the model has output with it, by the names of the members."""
@@ -55,41 +58,45 @@ class ChoiceView(msgspec.Struct, gc=False):
             return {"text": self.text} if is_filled(self.text) else {}
         return {name: raw for name, raw in given.items() if name != "role" and is_filled(raw)}
 
-    def ends(self) -> bytes:
-        """Why it ends, as JSON; empty where it goes on."""
-        return bytes(self.finish_reason) if is_filled(self.finish_reason) else b""
+    def fault(self) -> Any:
+        """The error that it has ended with; None where there is none."""
+        if self.error is not ABSENT and is_filled(self.error):
+            return decoded(self.error)
+        return "the engine ended its answer with an error" if self.finish_reason == "error" else None
 
 
 class _Groq(msgspec.Struct, gc=False):
-    usage: Raw = Raw()
+    usage: Raw = ABSENT
 
 
 class AnswerView(msgspec.Struct, gc=False):
     """A chunk, or a whole answer."""
 
     choices: list[ChoiceView] | None = None
-    usage: Raw = Raw()
-    sglext: Raw = Raw()
-    error: Raw = Raw()
-    object: Raw = Raw()
+    usage: Raw = ABSENT
+    sglext: Raw = ABSENT
+    error: Raw = ABSENT
+    object: str | None = None
     x_groq: _Groq | None = None
 
     def reported(self) -> dict[str, Any] | None:
         """The usage: most servers write it at the top, Moonshot in its choice, Groq under a name of its own."""
-        found = as_object(self.usage)
-        if found is None and self.choices:
-            found = as_object(self.choices[0].usage)
-        if found is None and self.x_groq is not None:
-            found = as_object(self.x_groq.usage)
-        return found
+        if self.usage is not ABSENT and memoryview(self.usage)[0] != _NULL:
+            return as_object(self.usage)
+        if self.choices and self.choices[0].usage is not ABSENT:
+            return as_object(self.choices[0].usage)
+        return None if self.x_groq is None else as_object(self.x_groq.usage)
 
     def fault(self) -> Any:
         """The error that stands in it, True where it is one; None: it is none."""
-        if bytes(self.object) == b'"error"':
+        if self.object == "error":
             return True
-        if is_filled(self.error):
+        if self.error is not ABSENT and is_filled(self.error):
             return decoded(self.error)
-        return fault_of(self.choices or ())
+        for choice in self.choices or ():
+            if choice.error is not ABSENT or choice.finish_reason == "error":
+                return choice.fault()
+        return None
 
 
 _view: Final = msgspec.json.Decoder(AnswerView).decode
@@ -100,20 +107,10 @@ _any: Final = msgspec.json.Decoder().decode
 _object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def fault_of(choices: Iterable[ChoiceView]) -> Any:
-    """The error that one of them has ended with; None where there is none."""
-    for choice in choices:
-        if is_filled(choice.error):
-            return decoded(choice.error)
-        if choice.ends() == b'"error"':
-            return "the engine ended its answer with an error"
-    return None
-
-
 def is_filled(raw: Raw) -> bool:
     """Whether a member has something in it."""
-    given = bytes(raw)
-    return given not in _NOTHING and (len(given) > _FEW_BYTES or given.translate(None, _SPACES) not in _NOTHING)
+    size = len(memoryview(raw))
+    return size > _NOTHING_BYTES or (size > 0 and bytes(raw) not in _NOTHING)
 
 
 def decoded(raw: Raw | bytes) -> Any:
@@ -126,7 +123,7 @@ def decoded(raw: Raw | bytes) -> Any:
 
 def as_object(raw: Raw) -> dict[str, Any] | None:
     """The object; None where it is another value."""
-    if not is_filled(raw):
+    if raw is ABSENT or memoryview(raw)[0] == _NULL:
         return None
     try:
         return _object(raw)
@@ -152,6 +149,8 @@ def read_view(raw: bytes) -> AnswerView | None:
     sound = [_sound(choice) for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
     if not isinstance(found.get("x_groq"), dict):
         found.pop("x_groq", None)
+    if not isinstance(found.get("object"), str):
+        found.pop("object", None)
     return _view(json.dumps({**found, "choices": sound}))
 
 
@@ -170,6 +169,9 @@ def _no_number(_name: str) -> None:
 
 def _sound(choice: dict[str, Any]) -> dict[str, Any]:
     """A choice whose parts have the types that they should have, with odd ones as its content."""
+    reason = choice.get("finish_reason")
+    if reason is not None and not isinstance(reason, str):
+        choice = {**choice, "finish_reason": str(reason)}
     odd = {
         name: {"content": choice[name]} for name in ("delta", "message") if not isinstance(choice.get(name, {}), dict)
     }
@@ -180,10 +182,15 @@ def tokens_at_least(output: dict[str, Raw]) -> int:
     """How many tokens the model has generated for that, as a lower bound."""
     if not output:
         return 0
-    size = max([len(memoryview(output[name])) for name in _THOUGHTS if name in output], default=0)
-    size += sum([len(memoryview(output[name])) for name in _TEXTS if name in output])
-    if "tool_calls" in output or "function_call" in output:
-        size += _argument_bytes(output)
+    size = thoughts = 0
+    for name, raw in output.items():
+        if name in _TEXTS:
+            size += len(memoryview(raw))
+        elif name in _THOUGHTS:
+            thoughts = max(thoughts, len(memoryview(raw)))
+        elif name in _CALLS:
+            size += _argument_bytes(output)
+    size += thoughts
     return 1 if size <= ONE_TOKEN_BYTES + _QUOTES else size // BYTES_PER_TOKEN
 
 

@@ -23,7 +23,8 @@ _MARKUP: Final = re.compile(r"\s{0,8}<(?:!doctype|html|head|body|\?xml)\b", re.I
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _SECRET: Final = re.compile(
     r"\b(?:sk|pk|rk|hf|gsk|xai|nvapi|key|ghp|wr|org|proj|req|AIza)[-_][\w-]{6,}|\bAIza[\w-]{20,}|\beyJ[\w.-]{20,}"
-    r"|\bBearer\s{1,4}\S{1,512}|(?<=api_key=)\S{1,512}|(?<=api-key: )\S{1,512}|(?<=://)[^\s/@:]{1,256}:[^\s/@]{1,256}@",
+    r"|\bBearer {1,4}[^ ]{1,512}|(?<=api_key=)[^ ]{1,512}|(?<=api-key: )[^ ]{1,512}"
+    r"|(?<=://)[^ /@:]{1,256}:[^ /@]{1,256}@",
     re.IGNORECASE,
 )
 _PATH: Final = re.compile(

@@ -74,6 +74,7 @@ class Passthrough:
     __slots__ = (
         "_learned",
         "_rest",
+        "_scanner",
         "_shape",
         "_shapes",
         "_source",
@@ -88,6 +89,7 @@ class Passthrough:
     def __init__(self, source: EngineConnection, stream: Stream) -> None:
         self._source = source
         self._stream = stream
+        self._scanner = stream.scanner
         self._target: Write | None = None
         self._write: Write | None = None  # the target, unless a chunk waits for its rest or no shape is known
         self._rest = b""
@@ -105,8 +107,8 @@ class Passthrough:
             end = len(data) - self._tail_bytes
             if data.startswith(self._shape[end]):  # type: ignore[index]  # there is a shape where there is a target
                 text = data[self._text_at : end]
-                if _QUOTE not in text and _NEWLINE not in text and (_BACKSLASH not in text or not has_surrogate(text)):
-                    self._stream.scanner.tokens_seen += 1
+                if _QUOTE not in text and (_BACKSLASH not in text or not has_surrogate(text)):
+                    self._scanner.tokens_seen += 1
                     write(data)
                     return
         self._take(data)
@@ -136,15 +138,15 @@ class Passthrough:
         if self._rest:
             data = self._rest + data
             self._rest = b""
-        if self._target is not None:
+        if self._target is not None and not (len(data) < SMALL_BYTES and data.endswith(_LAST_CHUNK)):
             data = self._pass(data, self._target)
-        if data.endswith(_LAST_CHUNK) and (len(data) < SMALL_BYTES or self._stream.scanner.started):
+        if data.endswith(_LAST_CHUNK) and (len(data) < SMALL_BYTES or self._scanner.started):
             self._source.feed(data)
             if self._source.reads(self):  # the end was text inside a chunk, and the border is unknown
                 self._source.go_on(b"")
             return
         while data:
-            begins_long = not self._stream.scanner.started and len(data) >= SMALL_BYTES
+            begins_long = not self._scanner.started and len(data) >= SMALL_BYTES
             whole = _whole_bytes(data, only_first=begins_long)
             if whole < 0 or (not whole and not _may_wait(data)):
                 self._source.go_on(data)
@@ -165,7 +167,7 @@ class Passthrough:
         if not self._source.reads(self):
             return False
         self._target = None
-        if self._stream.scanner.passes:
+        if self._scanner.passes:
             self._target = self._stream.passthrough_target()
             if self._target is None:
                 self._source.go_on(data)
@@ -203,7 +205,7 @@ class Passthrough:
                 if not _is_plain(piece[at:]):
                     del pieces[number:]
                     break
-        self._stream.scanner.tokens_seen += len(pieces)
+        self._scanner.tokens_seen += len(pieces)
         return sum(map(len, pieces)) + shape.tail_bytes * len(pieces)
 
     def _clear(self, chunk: bytes) -> bool:
@@ -214,7 +216,7 @@ class Passthrough:
         digits = chunk.find(b"\r\n")
         if chunk[:digits] != b"%x" % (len(chunk) - digits - 4):
             return False
-        scanner = self._stream.scanner
+        scanner = self._scanner
         if not scanner.passes_whole(chunk[digits + 2 : -2]):
             return False
         learned = scanner.shape

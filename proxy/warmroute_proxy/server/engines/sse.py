@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from warmroute_proxy.dialects.call_numbers import MAX_CHOICES, CallNumbers, renumbered
+from warmroute_proxy.dialects.call_numbers import MAX_CHOICES, CallNumbers, made_ids, renumbered
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
 from warmroute_proxy.dialects.chunk_view import (
+    ABSENT,
     ONE_TOKEN_BYTES,
     AnswerView,
     ChoiceView,
@@ -31,9 +32,9 @@ from warmroute_proxy.dialects.event_reader import ERROR_EVENT, EventReader
 MAX_TEXT_BYTES: Final = ONE_TOKEN_BYTES  # of an event that passes unread
 
 _DONE: Final = b"[DONE]"
-ABORT: Final = b'"abort"'
-ENDS_IN_TOOLS: Final = frozenset({b'"tool_calls"', b'"function_call"'})
-"""Of `finish_reason`, as JSON."""
+ABORT: Final = "abort"
+ENDS_IN_TOOLS: Final = frozenset({"tool_calls", "function_call"})
+"""Of `finish_reason`."""
 
 _QUOTE: Final = 0x22
 _BACKSLASH: Final = 0x5C
@@ -65,9 +66,9 @@ class UsageTracker:
     __slots__ = (
         "_calls",
         "_keep_sglext",
-        "_made_ids",
         "_reader",
         "_renumbers",
+        "_rid",
         "aborted",
         "called_tools",
         "details",
@@ -81,11 +82,9 @@ class UsageTracker:
         "usage_event",
     )
 
-    def __init__(self, *, keep_sglext: bool, made_ids: str = "call") -> None:
-        """`keep_sglext`: the client has requested the details, too; `made_ids`: how ids begin of calls that have
-        none.
-        """
-        self._made_ids = made_ids
+    def __init__(self, *, keep_sglext: bool, rid: str = "") -> None:
+        """`keep_sglext`: the client has requested the details, too; `rid`: by which ids of calls are made."""
+        self._rid = rid
         self._calls: dict[bytes, CallNumbers] = {}  # by the index of the choice
         self._renumbers = False  # once a call had another number than it should have
         self._reader = EventReader()
@@ -142,13 +141,12 @@ class UsageTracker:
             view = read_view(event[5:]) if event.startswith(b"data:") and b"\n" not in event else None
             if view is None or not _has_only_content(view):
                 return False
-            choices = view.choices or []
-            output = [choice.outputs() for choice in choices]
-            if not all(map(self._calls_pass, choices, output)):
-                return False
-            tokens += sum([tokens_at_least(each) for each in output])
-            if len(output) == 1:
-                shape = shape_of(event + b"\n\n", output[0]) or shape
+            for choice in view.choices or ():
+                output = choice.outputs()
+                if "tool_calls" in output and not self._calls_pass(choice, output):
+                    return False
+                tokens += tokens_at_least(output)
+                shape = shape_of(event + b"\n\n", output) or shape
         if not tokens:
             return False
         self.tokens_seen += tokens
@@ -185,11 +183,12 @@ class UsageTracker:
             self.started = self.started or self.error is None
             self.tokens_seen += self.error is None
             return event if self.error is None else b""
-        fault = view.fault()
-        if fault is True or (fault is None and event.startswith(ERROR_EVENT)):
-            fault = decoded(payload)
-        if fault is not None:
-            self._failed(fault)
+        if view.error is not ABSENT or view.object == "error" or event.startswith(ERROR_EVENT):
+            fault = view.fault()
+            if fault is True or (fault is None and event.startswith(ERROR_EVENT)):
+                fault = decoded(payload)
+            if fault is not None:
+                self._failed(fault)
         if not self._takes_view(view, event, payload) or self.error is not None:
             return b""
         return self._with_own_numbers(view, event, payload) if b'"tool_calls"' in event else event
@@ -209,8 +208,6 @@ class UsageTracker:
 
     def _calls_pass(self, choice: ChoiceView, output: dict[str, Raw]) -> bool:
         """Whether what a choice adds to its calls may pass as it is, and so may all like it."""
-        if "tool_calls" not in output:
-            return True
         calls = self._calls_of(choice)
         return calls is not None and calls.passes(output["tool_calls"])
 
@@ -219,7 +216,7 @@ class UsageTracker:
         index = bytes(choice.index)
         calls = self._calls.get(index)
         if calls is None and len(self._calls) < MAX_CHOICES:
-            calls = self._calls[index] = CallNumbers(self._made_ids)
+            calls = self._calls[index] = CallNumbers(made_ids(self._rid))
         return calls
 
     def _failed(self, error: object) -> None:
@@ -243,19 +240,26 @@ class UsageTracker:
 
     def _takes_choices(self, choices: list[ChoiceView], event: bytes, *, learns: bool) -> bool:
         for choice in choices:
-            ends = choice.ends()
-            if ends == ABORT:
+            if choice.finish_reason == ABORT:
                 self.aborted = True
                 return False
+            if choice.error is not ABSENT or choice.finish_reason == "error":
+                fault = choice.fault()
+                if fault is not None:
+                    self._failed(fault)
+                    return False
         if self.aborted:
             return True
         for choice in choices:
-            output, ends = choice.outputs(), choice.ends()
-            self.tokens_seen += tokens_at_least(output)
-            self.called_tools = self.called_tools or ends in ENDS_IN_TOOLS
-            self.ended_choices += bool(ends)
-            self.started = self.started or bool(output) or bool(ends)
-            if learns and len(choices) == 1 and not ends and not self._renumbers:
+            output, ends = choice.outputs(), choice.finish_reason
+            if output:
+                self.tokens_seen += tokens_at_least(output)
+                self.started = True
+            if ends:
+                self.started = True
+                self.ended_choices += 1
+                self.called_tools = self.called_tools or ends in ENDS_IN_TOOLS
+            elif output and learns and len(choices) == 1 and not self._renumbers:
                 self.shape = shape_of(event, output) or self.shape
         return True
 
@@ -273,9 +277,14 @@ def shape_of(event: bytes, output: dict[str, Raw]) -> EventShape | None:
 
 
 def _has_only_content(view: AnswerView) -> bool:
-    if view.fault() is not None or is_filled(view.usage) or is_filled(view.sglext) or view.x_groq is not None:
+    if view.usage is not ABSENT and view.reported() is not None:
         return False
-    return all(not choice.ends() and not is_filled(choice.usage) for choice in view.choices or ())
+    if view.error is not ABSENT or view.object == "error" or view.sglext is not ABSENT or view.x_groq is not None:
+        return False
+    for choice in view.choices or ():
+        if choice.finish_reason or choice.usage is not ABSENT or choice.error is not ABSENT:
+            return False
+    return True
 
 
 def _payload(event: bytes) -> bytes:

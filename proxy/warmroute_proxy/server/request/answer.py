@@ -15,7 +15,7 @@ from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.dialects.call_numbers import with_ids
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs, with_null
-from warmroute_proxy.dialects.chunk_view import fault_of, generated_bytes, is_filled, read_choices
+from warmroute_proxy.dialects.chunk_view import ABSENT, generated_bytes, read_choices
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.server_info import json_object
@@ -27,6 +27,7 @@ from warmroute_proxy.server.request.prefill_leg import PrefillLeg
 _OWN: Final = ("usage",)
 _OWN_ACCOUNTS: Final = ("usage", "sglext")
 _EMPTY: Final = msgspec.Raw(b"")
+_BRACKET: Final = 0x5B
 
 
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -56,9 +57,9 @@ class Answer:
 
     __slots__ = ("_choices", "_members", "sglext", "usage")
 
-    def __init__(self, raw: bytes, made_ids: str = "call") -> None:
-        """Read an answer. `made_ids`: how the ids of calls begin that the engine has given none. Raises: Refusal, if it
-        is not one JSON object with distinct names.
+    def __init__(self, raw: bytes, rid: str = "") -> None:
+        """Read an answer. `rid`: by which ids of calls are made. Raises: Refusal, if it is not one JSON object with
+        distinct names.
         """
         try:
             members, sound = _members(raw)
@@ -69,29 +70,35 @@ class Answer:
             Body(sound)
         choices = self._choices = read_choices(members.get("choices", _EMPTY))
         usage = members.get("usage", _EMPTY)
-        if not is_filled(usage) and choices:
+        if usage is _EMPTY and choices:
             usage = choices[0].usage  # Moonshot's
         self.usage = bytes(usage)
-        if any("tool_calls" in choice.outputs() for choice in choices):
-            found = with_ids(bytes(members["choices"]), made_ids)
-            if found is not None:
-                members["choices"] = msgspec.Raw(found)
+        for choice in choices:
+            calls = None if choice.message is None else choice.message.get("tool_calls")
+            if calls is not None and memoryview(calls)[0] == _BRACKET:
+                found = with_ids(bytes(members["choices"]), rid)
+                if found is not None:
+                    members["choices"] = msgspec.Raw(found)
+                break
         self.sglext = bytes(members.get("sglext", _EMPTY))
 
     @property
     def is_one(self) -> bool:
         """Whether it is an answer: it has choices, and none of them is an error."""
-        return bool(self._choices) and fault_of(self._choices) is None
+        for choice in self._choices:
+            if choice.error is not ABSENT and choice.fault() is not None:
+                return False
+        return bool(self._choices) and self._choices[0].finish_reason != "error"
 
     @property
     def aborted(self) -> bool:
         """Whether a choice was aborted."""
-        return any(choice.ends() == ABORT for choice in self._choices)
+        return ABORT in [choice.finish_reason for choice in self._choices]
 
     @property
     def called_tools(self) -> bool:
         """Whether the model has called tools."""
-        return any(choice.ends() in ENDS_IN_TOOLS for choice in self._choices)
+        return self._choices[0].finish_reason in ENDS_IN_TOOLS if self._choices else False
 
     @property
     def empty(self) -> bool:

@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from xxhash import xxh3_64_hexdigest
-
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
@@ -60,11 +58,6 @@ _EVENTS: Final = "text/event-stream"
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
 _SEND, _FINISH = AttemptEvent.SEND, AttemptEvent.FINISH
 _NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # of all attempts that are answered whole: it is fed nothing
-
-
-def made_ids(rid: str) -> str:
-    """How the ids of calls begin that an engine has given none: other ones for each answer."""
-    return f"call_{xxh3_64_hexdigest(rid.encode())}"
 
 
 class AttemptOwner(Protocol):
@@ -118,7 +111,7 @@ class Attempt:
         self._gathered: list[bytes] = []  # of a stream what comes before content, else the answer
         if asked.stream:
             self._answers = asked.choices * asked.prompts
-            self.scanner = UsageTracker(keep_sglext=asked.keep_sglext, made_ids=made_ids(rid))
+            self.scanner = UsageTracker(keep_sglext=asked.keep_sglext, rid=rid)
 
     def _advance(self, event: AttemptEvent) -> None:
         self.state = next_state(ATTEMPT, self.state, event)
@@ -342,7 +335,7 @@ class Attempt:
     def _answered(self, data: bytes, now_s: float) -> None:
         """All of a 200 that is not streamed."""
         try:
-            self.answer = Answer(data, made_ids(self.rid))
+            self.answer = Answer(data, self.rid)
         except Refusal:
             self._fail_by_answer(data, "the engine's answer is not a JSON object")
             return
