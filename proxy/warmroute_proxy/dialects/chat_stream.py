@@ -26,6 +26,7 @@ _QUOTE: Final = 0x22
 _LINE_FEED: Final = 0x0A
 _BACKSLASH: Final = 0x5C
 _NULL: Final = 0x6E
+_DIGITS: Final = b"0123456789"
 Kind = Literal["text", "thinking"]
 _NAMES: Final[Mapping[Kind, tuple[bytes, ...]]] = {
     "text": (b'"content":"', b'"content": "'),
@@ -46,15 +47,30 @@ def _is_plain(text: bytes) -> bool:
     return _BACKSLASH not in text or not has_surrogate(text)
 
 
+def _has_only_roles(chunk: Chunk) -> bool:
+    """Whether a chunk says nothing yet."""
+    for choice in chunk.choices or ():
+        output = choice.delta
+        if choice.finish_reason is not None:
+            return False
+        if output is not None and (output.content or output.reasoning_content or output.tool_calls or output.refusal):
+            return False
+    return True
+
+
 class _Shape:
-    """What stands around the text of an event; `end`: the tail with the blank line, `least`: the bytes of all that."""
+    """What stands around the text of an event; `end`: the tail with the blank line, `least`: the bytes of all that.
 
-    __slots__ = ("end", "head", "kind", "least", "tail", "text_at", "text_end")
+    `counted`: where the event counts tokens, the end without its digits.
+    """
 
-    def __init__(self, kind: Kind, head: bytes, tail: bytes) -> None:
+    __slots__ = ("counted", "end", "head", "kind", "least", "tail", "text_at", "text_end")
+
+    def __init__(self, kind: Kind, head: bytes, tail: bytes, *, counts: bool = False) -> None:
         self.kind: Kind = kind
         self.head = head
         self.tail = tail
+        self.counted = (tail + b"\n\n").translate(None, _DIGITS) if counts else b""
         self.end = tail + b"\n\n"
         self.text_at = len(head)
         self.text_end = -len(self.end)
@@ -97,6 +113,10 @@ class ChatStream:
                 grown = self.grew(shape.kind, text)
                 if grown is not None:
                     return grown
+        if shape.counted and not self._reader.held and data.startswith(shape.head):
+            grown = self._counted(data, shape)
+            if grown is not None:
+                return grown
         out: list[bytes] = []
         for each in self._reader.feed(data):
             shape = self._shape
@@ -119,7 +139,7 @@ class ChatStream:
 
     @property
     def usage(self) -> Usage:
-        """The settled usage, once it has come."""
+        """The settled usage, once it has come; before, what the engine has counted so far, if it says that."""
         return read_usage(self._usage)
 
     def error(self, status: int, message: str, code: object) -> bytes:
@@ -159,6 +179,13 @@ class ChatStream:
     def _grown(self, text: bytes, kind: Kind) -> bytes | None:
         return None if self.ended or not _is_plain(text) else self.grew(kind, text)
 
+    def _counted(self, event: bytes, shape: _Shape) -> bytes | None:
+        """One that differs from another one by its text and by what it counts."""
+        end = event.find(b'"', shape.text_at)
+        if event[end:].translate(None, _DIGITS) != shape.counted:
+            return None
+        return self._grown(event[shape.text_at : end], shape.kind)
+
     def _event(self, event: bytes, out: list[bytes]) -> None:
         if self.ended:
             return
@@ -173,13 +200,16 @@ class ChatStream:
             text, code = str(chunk.error.get("message")), chunk.error.get("code")
             out.append(self.error(error_status(chunk.error), text, code))
             return
+        if chunk.usage and memoryview(chunk.usage)[0] != _NULL:
+            self._usage = Raw(bytes(chunk.usage))
+        elif not self._begun and _has_only_roles(chunk):
+            self._has_choice = self._has_choice or bool(chunk.choices)
+            return  # the next one may say what the prompt has
         self._begin(out)
         self._take(chunk, out)
         self._learn(event, chunk)
 
     def _take(self, chunk: Chunk, out: list[bytes]) -> None:
-        if chunk.usage and memoryview(chunk.usage)[0] != _NULL:
-            self._usage = Raw(bytes(chunk.usage))
         for choice in chunk.choices or ():
             self._has_choice = True
             if choice.delta is not None:
@@ -190,8 +220,9 @@ class ChatStream:
 
     def _learn(self, event: bytes, chunk: Chunk) -> None:
         """Note what stands around the text of an event that has one text and nothing else, where that is to be seen."""
-        if chunk.choices is None or len(chunk.choices) != 1 or (chunk.usage and memoryview(chunk.usage)[0] != _NULL):
+        if chunk.choices is None or len(chunk.choices) != 1:
             return
+        counts = bool(chunk.usage) and memoryview(chunk.usage)[0] != _NULL
         choice = chunk.choices[0]
         output = choice.delta
         if output is None or choice.finish_reason is not None or output.tool_calls or output.refusal:
@@ -205,4 +236,4 @@ class ChatStream:
         if len(names) != 1 or event.count(names[0]) != 1:
             return
         at = event.find(names[0]) + len(names[0])
-        self._shape = _Shape(kind, event[:at], event[at + len(text) : -2])
+        self._shape = _Shape(kind, event[:at], event[at + len(text) : -2], counts=counts)

@@ -52,9 +52,11 @@ class EventTranslator(ChatStream):
         self._waiting: list[tuple[str, str]] = []  # kinds and texts that came between pieces of a call
 
     def began(self, out: list[bytes]) -> None:
-        """The message starts; nothing of its usage is settled."""
+        """The message starts, with the tokens of its prompt if the engine says them with its first chunk."""
         start = {**message_start(self._id, self._model), "stop_reason": None, "stop_sequence": None}
-        out.append(_event("message_start", {"message": {**start, "usage": _NO_USAGE}}))
+        counted = self.usage
+        usage = usage_of(counted) if counted.prompt_tokens else _NO_USAGE
+        out.append(_event("message_start", {"message": {**start, "usage": usage}}))
 
     def waits(self, out: list[bytes]) -> None:
         """Anthropic's sign of life."""

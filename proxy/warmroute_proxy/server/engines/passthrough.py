@@ -138,6 +138,8 @@ class Passthrough:
         if self._rest:
             data = self._rest + data
             self._rest = b""
+        elif self._target is not None and self._passes_counted(data, self._target):
+            return
         if self._target is not None and not (len(data) < SMALL_BYTES and data.endswith(_LAST_CHUNK)):
             data = self._pass(data, self._target)
         if data.endswith(_LAST_CHUNK) and (len(data) < SMALL_BYTES or self._scanner.started):
@@ -161,6 +163,17 @@ class Passthrough:
                 data = self._pass(data, self._target)
         self._rest = data
         self._write = self._target if not data and self._shape is not None else None
+
+    def _passes_counted(self, data: bytes, target: Write) -> bool:
+        """Relay a read that is one chunk, like one before but for what it counts. Whether it was."""
+        shape = self._scanner.shape
+        if shape is None or not shape.counts or not data.endswith(_END):
+            return False
+        at = data.find(b"\r\n")
+        if data[:at] != b"%x" % (len(data) - at - 4) or not self._scanner.passes_alike(data[at + 2 : -2]):
+            return False
+        target(data)
+        return True
 
     def _goes_on(self, data: bytes) -> bool:
         """Whether the passthrough goes on after a chunk was parsed. `data` has arrived behind it."""
@@ -220,7 +233,7 @@ class Passthrough:
         if not scanner.passes_whole(chunk[digits + 2 : -2]):
             return False
         learned = scanner.shape
-        if learned is not None and learned is not self._learned and self._shapes < MAX_SHAPES:
+        if learned is not None and not learned.counts and learned is not self._learned and self._shapes < MAX_SHAPES:
             self._shapes += 1
             self._learned = learned
             shape = self._shape = ChunkShape(digits, learned.head, learned.tail + b"\r\n")

@@ -31,6 +31,7 @@ from warmroute_proxy.dialects.event_reader import ERROR_EVENT, EventReader
 
 MAX_TEXT_BYTES: Final = ONE_TOKEN_BYTES  # of an event that passes unread
 
+DIGITS: Final = b"0123456789"
 _DONE: Final = b"[DONE]"
 ABORT: Final = "abort"
 ENDS_IN_TOOLS: Final = frozenset({"tool_calls", "function_call"})
@@ -41,20 +42,30 @@ _BACKSLASH: Final = 0x5C
 
 
 class EventShape:
-    """What stands around the text of an event."""
+    """What stands around the text of an event. Where an event counts tokens, only the digits behind its text differ."""
 
-    __slots__ = ("head", "tail")
+    __slots__ = ("counts", "head", "tail")
 
-    def __init__(self, head: bytes, tail: bytes) -> None:
-        """`tail`: with the blank line."""
+    def __init__(self, head: bytes, tail: bytes, *, counts: bool) -> None:
+        """`tail`: with the blank line, and without digits where it `counts`."""
         self.head = head
         self.tail = tail
+        self.counts = counts
 
     def has(self, event: bytes) -> bool:
         """Whether an event is of this shape, and its text plain and short."""
-        if not event.endswith(self.tail) or not event.startswith(self.head):
+        if not event.startswith(self.head):
             return False
-        text = event[len(self.head) : -len(self.tail)]
+        at = len(self.head)
+        if self.counts:
+            end = event.find(b'"', at)
+            if event[end:].translate(None, DIGITS) != self.tail:
+                return False
+        else:
+            end = len(event) - len(self.tail)
+            if not event.endswith(self.tail):
+                return False
+        text = event[at:end]
         if not 0 < len(text) <= MAX_TEXT_BYTES or _QUOTE in text:
             return False
         return _BACKSLASH not in text or (text[-1] != _BACKSLASH and not has_surrogate(text))
@@ -65,10 +76,12 @@ class UsageTracker:
 
     __slots__ = (
         "_calls",
+        "_counted",
         "_keep_sglext",
         "_reader",
         "_renumbers",
         "_rid",
+        "_usage",
         "aborted",
         "called_tools",
         "details",
@@ -78,7 +91,6 @@ class UsageTracker:
         "shape",
         "started",
         "tokens_seen",
-        "usage",
         "usage_event",
     )
 
@@ -98,7 +110,8 @@ class UsageTracker:
         self.tokens_seen = 0
         """How many tokens were generated for what was streamed: a lower bound."""
 
-        self.usage: dict[str, Any] | None = None
+        self._usage: dict[str, Any] | None = None
+        self._counted = b""  # the newest event that passed unread and has a usage
         self.usage_event: dict[str, Any] | None = None
         self.details: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
@@ -110,6 +123,14 @@ class UsageTracker:
         """How many choices have given a reason for their end."""
 
         self.done = False
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """The newest that was reported."""
+        if self._counted:
+            view, self._counted = read_view(_payload(self._counted)), b""
+            self._usage = self._usage if view is None else view.reported()
+        return self._usage
 
     @property
     def passes(self) -> bool:
@@ -141,24 +162,35 @@ class UsageTracker:
             view = read_view(event[5:]) if event.startswith(b"data:") and b"\n" not in event else None
             if view is None or not _has_only_content(view):
                 return False
-            for choice in view.choices or ():
+            choices = view.choices or []
+            for choice in choices:
                 output = choice.outputs()
                 if "tool_calls" in output and not self._calls_pass(choice, output):
                     return False
                 tokens += tokens_at_least(output)
-                shape = shape_of(event + b"\n\n", output) or shape
+                if len(choices) == 1:
+                    shape = shape_of(event + b"\n\n", output, counts=False) or shape
         if not tokens:
             return False
         self.tokens_seen += tokens
         self.shape = shape
         return True
 
+    def passes_alike(self, event: bytes) -> bool:
+        """Whether an event is like one that was read before, which counts it."""
+        shape = self.shape
+        if shape is None or not shape.has(event):
+            return False
+        self.tokens_seen += 1
+        if shape.counts:
+            self._counted = event
+        return True
+
     def _passed(self, events: list[bytes]) -> bytes:
         """What the client gets of them."""
         out = []
         for each in events:
-            if self.shape is not None and self.shape.has(each) and self.error is None and not self.done:
-                self.tokens_seen += 1
+            if self.shape is not None and self.error is None and not self.done and self.passes_alike(each):
                 out.append(each)
                 continue
             event = self._taken(whole_pairs(each) if has_surrogate(each) else each)
@@ -226,19 +258,19 @@ class UsageTracker:
         """Note what a chunk reports of the account, and of the answer unless it has failed."""
         usage, extension = view.reported(), as_object(view.sglext)
         if usage is not None:
-            self.usage = usage
+            self._usage, self._counted = usage, b""
         if extension is not None and isinstance(extension.get("cached_tokens_details"), dict):
             self.details = extension["cached_tokens_details"]
         choices = view.choices
         if choices:
-            return self.error is None and self._takes_choices(choices, event, learns=usage is None)
+            return self.error is None and self._takes_choices(choices, event, counts=usage is not None)
         if usage is not None and is_filled(view.usage):
             found = decoded(payload)
             self.usage_event = found if isinstance(found, dict) else None
             return False
         return extension is None or self._keep_sglext
 
-    def _takes_choices(self, choices: list[ChoiceView], event: bytes, *, learns: bool) -> bool:
+    def _takes_choices(self, choices: list[ChoiceView], event: bytes, *, counts: bool) -> bool:
         for choice in choices:
             if choice.finish_reason == ABORT:
                 self.aborted = True
@@ -259,12 +291,12 @@ class UsageTracker:
                 self.started = True
                 self.ended_choices += 1
                 self.called_tools = self.called_tools or ends in ENDS_IN_TOOLS
-            elif output and learns and len(choices) == 1 and not self._renumbers:
-                self.shape = shape_of(event, output) or self.shape
+            elif output and len(choices) == 1 and not self._renumbers:
+                self.shape = shape_of(event, output, counts=counts) or self.shape
         return True
 
 
-def shape_of(event: bytes, output: dict[str, Raw]) -> EventShape | None:
+def shape_of(event: bytes, output: dict[str, Raw], *, counts: bool) -> EventShape | None:
     """The shape of an event with one choice that goes on; None where it has not one text alone."""
     if len(output) != 1:
         return None
@@ -273,7 +305,8 @@ def shape_of(event: bytes, output: dict[str, Raw]) -> EventShape | None:
     if len(text) < 3 or text[0] != _QUOTE or b"\\" in text or event.count(text) != 1:
         return None
     at = event.find(text) + 1
-    return EventShape(event[:at], event[at + len(text) - 2 :])
+    tail = event[at + len(text) - 2 :]
+    return EventShape(event[:at], tail.translate(None, DIGITS) if counts else tail, counts=counts)
 
 
 def _has_only_content(view: AnswerView) -> bool:

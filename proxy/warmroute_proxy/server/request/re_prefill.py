@@ -185,6 +185,7 @@ class _Asked(NamedTuple):
     metadata: dict[str, Any] | None = None
     prompts: int = 1
     choices: int = 1
+    route: str = ""
     dropped: frozenset[str] = frozenset()
 
 
