@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -71,7 +71,9 @@ class Answered:
     whole: bool
     """Whether the answer ended as its framing says."""
 
-    log: str = ""
+    @property
+    def receipt_id(self) -> str:
+        return self.headers.get("x-warmroute-receipt", "")
 
 
 class Client:
@@ -181,13 +183,22 @@ class Scene:
     """A proxy with its engines: `says` has what each of the next requests gets, whichever engine it reaches."""
 
     def __init__(
-        self, folder: Path, says: list[Said], *, engines: str = "", kind: str = "openai", extra: str = ""
+        self,
+        folder: Path,
+        says: list[Said],
+        *,
+        engines: str = "",
+        kind: str = "openai",
+        extra: str = "",
+        engine_count: int = 0,
     ) -> None:
-        """`engines`: more lines of each; `extra`: more of the configuration's model."""
+        """`engines`: more lines of each; `extra`: more of the configuration's model; `engine_count`: 0: one for each
+        answer.
+        """
         tables = [
             f'[[engine]]\nid = "e{number}"\nurl = "http://127.0.0.1:{_FIRST_PORT + number}"\nregion = "east"\n'
             f'kind = "{kind}"\n{engines}'
-            for number in range(len(says))
+            for number in range(engine_count or len(says))
         ]
         self._process = ProxyProcess(folder, tables, keys=(KEY, OTHER_KEY), model=extra)
         self._says = list(says)
@@ -201,30 +212,51 @@ class Scene:
 
     def play(self, path: str, body: bytes, *, leaves_at: bytes = b"") -> Answered:
         """Ask once, and read all of the answer, or leave once the answer has `leaves_at`."""
+        return self.play_turns(path, [lambda _: body], leaves_at)[0]
+
+    def play_turns(
+        self, path: str, turns: list[Callable[[list[Answered]], bytes]], leaves_at: bytes = b""
+    ) -> list[Answered]:
+        """Ask several times, of one proxy. `turns`: make a body of the answers before."""
         with asyncio.Runner(loop_factory=Loop) as runner:
             cast("Loop", runner.get_loop()).scene = self
-            return runner.run(self._play(path, body, leaves_at))
+            return runner.run(self._play(path, turns, leaves_at))
 
-    async def _play(self, path: str, body: bytes, leaves_at: bytes) -> Answered:
+    async def _play(
+        self, path: str, turns: list[Callable[[list[Answered]], bytes]], leaves_at: bytes
+    ) -> list[Answered]:
         proxy = await build(load_config(self._process.write_config()), None)
-        client = Client()
+        found: list[Answered] = []
         try:
-            connection = _connected(proxy, client)
-            head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n"
-            connection.data_received(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-            async with asyncio.timeout(seconds(WAIT_S)):
-                while not client.closed:
-                    if leaves_at and leaves_at in client.written:
-                        client.closed = True
-                        connection.connection_lost(None)
-                    await asyncio.sleep(0)
-                while proxy.open_requests.live or proxy.ledger._under_way:
-                    await asyncio.sleep(0.001)
-            await asyncio.gather(*self.tasks)
+            for turn in turns:
+                wire = await self._ask(proxy, path, turn(found), leaves_at)
+                found.append(_read(wire, None, self.sent))
         finally:
             proxy.close()
-        rows = read_rows(proxy.config.proxy.state_dir / "ledger.sqlite")
-        return _read(bytes(client.written), rows[-1] if rows else None, self.sent)
+        rows = {row["id"]: row for row in read_rows(proxy.config.proxy.state_dir / "ledger.sqlite")}
+        return [
+            replace(each, row=rows.get(each.headers.get("x-warmroute-receipt", "")) or _last(rows)) for each in found
+        ]
+
+    async def _ask(self, proxy: Proxy, path: str, body: bytes, leaves_at: bytes) -> bytes:
+        client = Client()
+        connection = _connected(proxy, client)
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n"
+        connection.data_received(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        async with asyncio.timeout(seconds(WAIT_S)):
+            while not client.closed:
+                if leaves_at and leaves_at in client.written:
+                    client.closed = True
+                    connection.connection_lost(None)
+                await asyncio.sleep(0)
+            while proxy.open_requests.live or proxy.ledger._under_way:
+                await asyncio.sleep(0.001)
+        await asyncio.gather(*self.tasks)
+        return bytes(client.written)
+
+
+def _last(rows: dict[str, Any]) -> Any:
+    return next(reversed(rows.values()), None)
 
 
 def _connected(proxy: Proxy, client: Client) -> Connection:

@@ -194,6 +194,14 @@ def tokens_at_least(output: dict[str, Raw]) -> int:
     return 1 if size <= ONE_TOKEN_BYTES + _QUOTES else size // BYTES_PER_TOKEN
 
 
+def thoughts_in(output: dict[str, Raw]) -> str:
+    """The member that holds what the model thinks; empty where it says nothing of that."""
+    for name in _THOUGHTS:
+        if name in output:
+            return name
+    return ""
+
+
 def arguments_of(raw: Raw) -> Raw:
     """The arguments of the one call that there is, where the piece has nothing else."""
     try:

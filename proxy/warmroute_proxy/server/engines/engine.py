@@ -57,6 +57,9 @@ class Engine:
         self._key_refused = False
         self.read_keys()
         self.refusals = RefusalLog()
+        self.thoughts = ""
+        """The member in which a server that is no SGLang writes and reads thoughts of the model; empty: not known."""
+
         self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
         self.informed = False
         """Whether `info` was reported since the engine came up."""

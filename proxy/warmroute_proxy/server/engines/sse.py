@@ -25,6 +25,7 @@ from warmroute_proxy.dialects.chunk_view import (
     decoded,
     is_filled,
     read_view,
+    thoughts_in,
     tokens_at_least,
 )
 from warmroute_proxy.dialects.event_reader import ERROR_EVENT, EventReader
@@ -90,6 +91,7 @@ class UsageTracker:
         "error",
         "shape",
         "started",
+        "thoughts",
         "tokens_seen",
         "usage_event",
     )
@@ -118,6 +120,9 @@ class UsageTracker:
         self.aborted = False
         self.called_tools = False
         """Whether the model has called tools."""
+
+        self.thoughts = ""
+        """The member in which the server writes what the model thinks."""
 
         self.ended_choices = 0
         """How many choices have given a reason for their end."""
@@ -287,6 +292,7 @@ class UsageTracker:
             if output:
                 self.tokens_seen += tokens_at_least(output)
                 self.started = True
+                self.thoughts = self.thoughts or thoughts_in(output)
             if ends:
                 self.started = True
                 self.ended_choices += 1

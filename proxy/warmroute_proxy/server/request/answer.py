@@ -15,7 +15,7 @@ from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.dialects.call_numbers import with_ids
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs, with_null
-from warmroute_proxy.dialects.chunk_view import ABSENT, generated_bytes, read_choices
+from warmroute_proxy.dialects.chunk_view import ABSENT, generated_bytes, read_choices, thoughts_in
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.server_info import json_object
@@ -104,6 +104,11 @@ class Answer:
     def empty(self) -> bool:
         """Whether the model has said nothing."""
         return not any(choice.outputs() for choice in self._choices)
+
+    @property
+    def thoughts(self) -> str:
+        """The member in which the server writes what the model thinks; empty where it has written nothing of that."""
+        return thoughts_in(self._choices[0].outputs()) if self._choices else ""
 
     def text_bytes(self) -> int:
         """How long the generated texts are together: what there is to go by where the engine has counted no tokens."""

@@ -41,6 +41,7 @@ from warmroute_proxy.server.request.dispatch import (
     own_fields,
     prefill_body,
     provider_body,
+    with_thoughts,
 )
 from warmroute_proxy.server.request.failure import Failure, not_connected, refused_by
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
@@ -144,7 +145,7 @@ class Attempt:
             parts = (
                 answering_body(asked, body, own, rank, None)
                 if engine.is_sglang
-                else provider_body(asked, body, engine.config)
+                else with_thoughts(provider_body(asked, body, engine.config), engine.thoughts)
             )
             self._send(engine.head(path, headers, asked.session), parts, carrier)
             return
@@ -175,6 +176,11 @@ class Attempt:
         self.decision = decision
         self._answering = answering
         self.engine = self._engines.of(answering)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the model has answered with neither text nor calls."""
+        return not self.scanner.tokens_seen if self.answer is None else self.answer.empty
 
     @property
     def usage(self) -> dict[str, Any] | None:
@@ -277,6 +283,11 @@ class Attempt:
         elif scanner.error is not None:
             self._close_later()
 
+    def _note_thoughts(self, name: str) -> None:
+        """Remember how the server names thoughts, for those that are sent back to it."""
+        if name:
+            self.engine.thoughts = name
+
     def _stream_done(self) -> None:
         if self.scanner.error is not None:
             self._fail_by_event()
@@ -285,6 +296,8 @@ class Attempt:
         elif not self.ended:
             if self._gathered:
                 self._pass(b"".join(self._gathered))  # an answer without content is still an answer
+            if not self.engine.is_sglang:
+                self._note_thoughts(self.scanner.thoughts)
             self._advance(_FINISH)
             self._close_later()
             self._owner.finished(self._engines.clock())
@@ -346,6 +359,8 @@ class Attempt:
             self.answer = None
             self._fail_by_answer(data, "the engine's answer has no choices")
             return
+        if not self.engine.is_sglang:
+            self._note_thoughts(self.answer.thoughts)
         self._advance(_FINISH)
         if self._prefill is not None or not self.leg.done:
             self._close_later()

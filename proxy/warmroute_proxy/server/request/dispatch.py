@@ -20,6 +20,8 @@ _REMOVED: Final = REMOVED_FIELDS
 _REMOVED_STREAMED: Final = REMOVED_FIELDS | {"stream_options"}
 _REMOVED_PREFILL: Final = REMOVED_FIELDS | {"stream", "stream_options"}
 _MESSAGES: Final = "/v1/messages"
+_TO_REASONING: Final = ((b'"reasoning_content":', b'"reasoning":'),)
+_TO_CONTENT: Final = ((b'"reasoning":"', b'"reasoning_content":"'), (b'"reasoning": "', b'"reasoning_content": "'))
 _STREAM_OPTIONS: Final = frozenset({"stream_options"})
 _MODEL: Final = frozenset({"model"})
 _encode: Final = msgspec.json.Encoder().encode
@@ -100,6 +102,24 @@ def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:
     if counts and asked.route == _MESSAGES:
         options["continuous_usage_stats"] = True
     return options
+
+
+def with_thoughts(parts: Parts, name: str) -> Parts:
+    """A body whose messages have thoughts under the name by which a server reads them. Others hold them under another
+    one: translations of other APIs, and conversations that another server has answered before.
+
+    A name with bare quotes and a colon stands in no JSON text. At the top of a body `reasoning` is an object.
+    """
+    if name == "reasoning":
+        return [_renamed(piece, _TO_REASONING) for piece in parts]
+    return [_renamed(piece, _TO_CONTENT) for piece in parts] if name else parts
+
+
+def _renamed(piece: bytes | memoryview, names: tuple[tuple[bytes, bytes], ...]) -> bytes | memoryview:
+    found = bytes(piece)
+    for before, after in names:
+        found = found.replace(before, after)
+    return found if len(found) != len(piece) else piece
 
 
 def prefill_body(
