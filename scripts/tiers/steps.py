@@ -124,7 +124,7 @@ def full_steps() -> tuple[Step, ...]:
     marked = containing("mark.full", *WAITING, *COMPUTING)
     of_tests = in_line(
         Step("marked full", pytest(*marked, options=("-m", "full"), processes=4), after=ready),
-        Step("stores", pytest("tests/stores", "tests/bench", options=FULL, processes=3), tier=BY_FOLDER),
+        Step("stores", pytest("tests/stores", "tests/bench", processes=3), tier=BY_FOLDER),
     )
     of_others = in_line(
         Step("SGLang", pytest(ONE_RUN_OF_SGLANG), after=(*ready, sglang.name)),
@@ -132,17 +132,13 @@ def full_steps() -> tuple[Step, ...]:
         Step("page", ("scripts/page",)),
         Step("docs", ("scripts/docs",)),
         Step("gateway", ("scripts/gateway", ONE_RUN_OF_ENVOY)),
-        Step("wheel", pytest("tests/compiled/test_wheel.py", options=FULL), compiled=True),
-        Step("deploy", ("scripts/deploy", *FULL)),
+        Step("wheel", pytest("tests/compiled/test_wheel.py"), compiled=True),
+        Step("deploy", ("scripts/deploy",)),
         Step("vulnerabilities", (PYTHON, "scripts/audit.py")),
-        Step("hostile", pytest(HOSTILE, options=FULL, processes=3)),
+        Step("hostile", pytest(HOSTILE, processes=3)),
         Step("costs of requests", ("scripts/costs",)),
     )
     return (sglang, *set_ups, *main, *of_tests, *of_others)
-
-
-FULL: Final = ("-m", "not nightly")
-"""Selects what `scripts/test full` runs of a folder whose tests are all for it."""
 
 
 def nightly_steps(names: Iterable[str] = ()) -> tuple[Step, ...]:
@@ -158,7 +154,7 @@ def nightly_steps(names: Iterable[str] = ()) -> tuple[Step, ...]:
             Step(programs, ("scripts/integrations", "install")),
         ),
     )
-    marked = containing("mark.nightly", *WAITING, *COMPUTING, "tests/bench", "tests/stores", "tests/deploy")
+    marked = containing("mark.nightly", *WAITING, *COMPUTING, "tests/bench", "tests/stores")
     marked = tuple(each for each in marked if each != ON_OPENAI_2)
     searched = containing("hypothesis", *COMPUTING)
     wide = ("-m", "hypothesis", "--hypothesis-profile", "full")
@@ -175,7 +171,7 @@ def nightly_steps(names: Iterable[str] = ()) -> tuple[Step, ...]:
             Step("chaos", pytest("tests/field/chaos"), compiled=True),
             Step("regions", pytest("tests/field/regions")),
             Step("release", pytest("tests/release")),
-            Step("deploy", ("scripts/deploy",), after=("set-up of deploy",)),
+            Step("deploy", ("scripts/deploy", "-m", "nightly"), after=("set-up of deploy",)),
         ),
         *in_line(
             Step("search of properties", pytest(*searched, options=wide, processes=2), after=(programs,)),

@@ -61,7 +61,14 @@ class Came(NamedTuple):
 
 
 def folders() -> list[Path]:
-    return sorted(each.parent for each in CASES.glob("*/*/why.txt") if any(each.parent.glob("request*.json")))
+    """The cases of a request; those of an answer are run by `test_answers.py`."""
+    return sorted(each.parent for each in CASES.glob("*/*/why.txt") if is_of_request(each.parent))
+
+
+def is_of_request(folder: Path) -> bool:
+    of_answer = any((folder / name).exists() for name in ("chunks.txt", "answer.json"))
+    written = any(any(folder.glob(f"{name}*.json")) for name in ("chat", "refusal"))
+    return any(folder.glob("request*.json")) and (written or not of_answer)
 
 
 def config_for(folder: Path) -> Config:

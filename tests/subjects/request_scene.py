@@ -26,6 +26,7 @@ from warmroute_proxy.core.queue.retry_budget import RetryBudget
 from warmroute_proxy.server.base.config import Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.engines.engine import RefusalLog
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.body import Body
@@ -108,6 +109,7 @@ class Engine:
     """An engine that does what the test does with its legs."""
 
     is_sglang = True
+    refusals = RefusalLog()
     info = SimpleNamespace(dp_size=1, page_tokens=1, bootstrap_port=1)
 
     def __init__(self, worker: Worker) -> None:
@@ -128,6 +130,7 @@ class Engines:
     """One engine that does all, or a pair."""
 
     lost: frozenset[str] = frozenset()
+    watching = SimpleNamespace(answered=lambda *_, **__: None)
 
     def __init__(self, scene: "Scene", roles: Iterable[Any]) -> None:
         self.by_id = {role: Engine(Worker(role, role, 0, role)) for role in roles}
@@ -276,7 +279,11 @@ class Scene:
     def complete(self) -> None:
         leg = self.leg()
         if not leg.streamed:
-            leg.whole([], b'{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":1}}', self.now)
+            leg.whole(
+                [],
+                b'{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":10,"completion_tokens":1}}',
+                self.now,
+            )
             return
         if not leg.head_seen:
             leg.head(200, EVENTS)

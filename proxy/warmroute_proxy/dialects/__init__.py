@@ -14,9 +14,11 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - chat_history: what is mended in chats
 - raw_json: reading the members of a request or of its body, with errors that say where they are
 - chat_answers: what translators read of chat's answers
-- chat_calls: the tool calls of a chat stream, told apart
+- call_numbers: the calls of a chat stream as chat's own clients tell them apart
+- chat_calls: the tool calls of a chat answer, told apart
 - chat_stream: a chat stream, handed to a dialect event by event
-- generated_texts: how long the texts of a whole answer are
+- chunk_view: what a relay has to know of an answer
+- event_reader: the events of an event stream
 - known: what was translated before, by its bytes
 - work: how much may be made of a body, where it is read; depth of JSON that an engine compiles, such as schemas
 - tool_grammars: schemas of tools that an engine compiles

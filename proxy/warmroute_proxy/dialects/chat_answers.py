@@ -4,6 +4,7 @@ Engines write some of it in other shapes than OpenAI: a content as a list of par
 half of a surrogate pair. What such a shape says is plain, so it is read. Anything else is an error of the engine.
 """
 
+import json
 import re
 from typing import Any, Final, TypeVar
 
@@ -49,11 +50,20 @@ class Output(msgspec.Struct):
 
     content: str | list[_Piece] | None = None
     reasoning_content: str | None = None
+    reasoning: Any = None
+    """vLLM's name for it, and OpenRouter's."""
+
     refusal: str | None = None
     tool_calls: list[ToolCall] | None = None
+    function_call: Function | None = None
+    """OpenAI's form before there were several calls."""
 
     def __post_init__(self) -> None:
-        """Take the parts of a list apart."""
+        """Give each thing its one name, and take the parts of a list apart."""
+        if self.reasoning_content is None and isinstance(self.reasoning, str):
+            self.reasoning_content = self.reasoning
+        if self.function_call is not None and not self.tool_calls:
+            self.tool_calls = [ToolCall(0, None, self.function_call)]
         parts = self.content
         if not isinstance(parts, list):
             return
@@ -93,15 +103,15 @@ class Usage(msgspec.Struct):
     cost: Raw = Raw()
     warmroute: Raw = Raw()
 
-    def cached(self) -> int:
-        """How many tokens of the prompt were cached."""
-        return (self.prompt_tokens_details.cached_tokens or 0) if self.prompt_tokens_details is not None else 0
+    def cached(self) -> int | None:
+        """How many tokens of the prompt were cached; None where nobody has counted them."""
+        return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details is not None else None
 
     def written(self) -> int:
         """How many of the others a server wrote to its cache, by the name that OpenRouter or LiteLLM has for that."""
         details = self.prompt_tokens_details
         stated = 0 if details is None else details.cache_write_tokens or details.cache_creation_tokens or 0
-        return min(max(stated, 0), max(self.prompt_tokens - self.cached(), 0))
+        return min(max(stated, 0), max(self.prompt_tokens - (self.cached() or 0), 0))
 
     def reasoning(self) -> int:
         """How many tokens of the answer are reasoning. SGLang has the number in either place."""
@@ -125,6 +135,11 @@ class ChunkChoice(msgspec.Struct):
     delta: Output | None = None
     finish_reason: str | None = None
     matched_stop: Any = None
+    stop_reason: Any = None
+
+    def stopped_at(self) -> object:
+        """As of `Choice`."""
+        return self.stop_reason if self.matched_stop is None else self.matched_stop
 
 
 class Chunk(msgspec.Struct):
@@ -141,6 +156,27 @@ class Choice(msgspec.Struct):
     message: Output
     finish_reason: str | None = None
     matched_stop: Any = None
+    stop_reason: Any = None
+
+    def stopped_at(self) -> object:
+        """What it stopped at, a text of the client's or a token: SGLang's `matched_stop`, vLLM's `stop_reason`."""
+        return self.stop_reason if self.matched_stop is None else self.matched_stop
+
+
+_CALLED: Final = frozenset({"tool_calls", "function_call"})
+
+
+def reason_of(stated: str | None, *, calls: bool, cut: bool) -> str | None:
+    """Why an answer has ended, by what it holds rather than by the word of its engine alone. Some say `stop` where the
+    model has called a tool that it had to call, `tool_calls` where there is no call or half of one.
+    """
+    if stated in {"length", "content_filter"}:
+        return stated
+    if cut:
+        return "length"
+    if calls:
+        return "tool_calls"
+    return "stop" if stated in _CALLED else stated
 
 
 class ChatAnswer(msgspec.Struct):
@@ -190,12 +226,19 @@ def _decoded(decoder: "msgspec.json.Decoder[_T]", raw: bytes, what: str) -> _T:
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError):
-        if not has_surrogate(raw):
-            raise ValueError(f"it is no {what}") from None
+        pass
     try:
-        return decoder.decode(whole_pairs(raw))
-    except (msgspec.DecodeError, RecursionError):
+        return decoder.decode(whole_pairs(raw) if has_surrogate(raw) else with_null(raw))
+    except (msgspec.DecodeError, RecursionError, ValueError):
         raise ValueError(f"it is no {what}") from None
+
+
+def with_null(raw: bytes) -> bytes:
+    """JSON with null in the place of NaN and infinities, which Python writes. Raises: ValueError, where it is none."""
+    return json.dumps(json.loads(raw, parse_constant=_no_number)).encode()
+
+
+def _no_number(_name: str) -> None: ...
 
 
 def read_answer(raw: bytes) -> tuple[Choice, Usage]:

@@ -1,10 +1,15 @@
-"""The tool calls of a chat stream, told apart: each piece of one belongs to the call that its index or its id says.
+"""The tool calls of a chat answer, told apart: each piece of one belongs to the call that its index, id and name say.
 
-Engines differ. Most number their calls and send an id with the first piece. Some send no index, or one index for all,
-with another id for each call; some send pieces of several calls by turns. A piece with a name and an id that is new
-begins a call; without a name it goes on with the newest call of its index.
+Servers differ. Most number their calls and send an id with the first piece. Some send no index, or one index for all.
+Some send no ids, or one id for all. Some cut names. Some send pieces of several calls by turns, or text between them.
+A piece begins a call if its index is new; or if it has a name and another id; or if it has a name, and the call before
+has all of its arguments.
+
+Ids are unique in a conversation: an id that is missing, that is only a number, or that another call of the answer has,
+is replaced by one that names the receipt.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -18,11 +23,13 @@ WENT_BACK: Final = "it continued a tool call that had ended"
 
 NO_ARGUMENTS: Final = Raw(b"{}")
 _decode_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+_NUMBERED: Final = re.compile(r"(?:[ct]|tc|fc|id|call|tool|toolu|tool_call|func|function|function_call)?[_-]?\d{1,4}")
+_STRUCTURE: Final = re.compile(r'["\\{}\[\]]')
 
 
 def arguments_object(arguments: str) -> Raw:
     """The arguments as an object. A model may write some that are none: they are shown as they are."""
-    if not arguments:
+    if not arguments.strip():
         return NO_ARGUMENTS
     try:
         _decode_object(arguments)
@@ -35,97 +42,233 @@ class Piece(msgspec.Struct):
     """Some of a call. `number`: of the call, in the order in which they began; `call_id` and `name`: of the call."""
 
     number: int
-    call_id: str | None
+    call_id: str
     name: str
     arguments: str
 
 
-def whole_calls(calls: Iterable[ToolCall]) -> list[Piece]:
+class CallIds:
+    """The ids of the calls of one answer. `made`: how those begin that the answer's engine has not given."""
+
+    def __init__(self, made: str) -> None:
+        self.made = made
+        self._taken: set[str] = set()
+
+    def of(self, number: int, given: str | None) -> str:
+        """The id of a call."""
+        if not given or given in self._taken or _NUMBERED.fullmatch(given):
+            given = f"{self.made}_{number}"
+        self._taken.add(given)
+        return given
+
+
+def whole_calls(calls: Iterable[ToolCall], made: str) -> list[Piece]:
     """The calls of a whole answer."""
-    found = []
+    found, ids = [], CallIds(made)
     for number, call in enumerate(calls):
         function = call.function or Function()
-        found.append(Piece(number, call.id, function.name or "", function.text()))
+        found.append(Piece(number, ids.of(number, call.id), function.name or "", function.text()))
     return found
 
 
+def is_cut(arguments: str) -> bool:
+    """Whether arguments end before the object that they begin."""
+    begun = _Begun("")
+    begun.add(arguments)
+    return begun.is_cut()
+
+
 class _Begun:
-    """A call that has begun."""
+    """A call that has begun. How far its arguments are is known by a look at each of their characters, once."""
 
-    __slots__ = ("arguments", "call_id", "name")
+    __slots__ = ("_depth", "_escapes", "_given", "_in_text", "_looked", "arguments", "call_id", "given_id", "name")
 
-    def __init__(self, call_id: str | None, name: str) -> None:
-        self.call_id = call_id
-        self.name = name
+    def __init__(self, given_id: str) -> None:
+        self.given_id = given_id
+        self.call_id = ""
+        self.name = ""
         self.arguments: list[str] = []
+        self._given = 0  # pieces
+        self._looked = 0  # pieces
+        self._depth = 0
+        self._in_text = self._escapes = False
+
+    def add(self, arguments: str) -> None:
+        """More arguments."""
+        if arguments:
+            self.arguments.append(arguments)
+
+    def has_more(self) -> bool:
+        """Whether there are arguments that were not given out."""
+        return self._given < len(self.arguments)
+
+    def take(self) -> str:
+        """The arguments that were not given out."""
+        given, self._given = self._given, len(self.arguments)
+        return "".join(self.arguments[given:])
+
+    def pass_unread(self) -> None:
+        """Forget its arguments: more of them come unseen, until another call begins."""
+        self.arguments = ["{}"]
+        self._given = self._looked = self._depth = 0
+        self._in_text = self._escapes = False
+
+    def is_whole(self) -> bool:
+        """Whether its arguments are an object that has ended."""
+        self._look()
+        return bool(self.arguments) and not self._depth and not self._in_text
+
+    def is_cut(self) -> bool:
+        """Whether its arguments are an object that has not ended."""
+        self._look()
+        return (self._depth > 0 or self._in_text) and self.arguments[0].lstrip().startswith("{")
+
+    def _look(self) -> None:
+        for piece in self.arguments[self._looked :]:
+            self._look_at(piece)
+        self._looked = len(self.arguments)
+
+    def _look_at(self, piece: str) -> None:
+        at = 1 if self._escapes else 0
+        self._escapes = False
+        while found := _STRUCTURE.search(piece, at):
+            sign, at = found[0], found.end()
+            if sign == "\\":
+                self._escapes = at == len(piece)
+                at += 1
+            elif sign == '"':
+                self._in_text = not self._in_text
+            elif not self._in_text:
+                self._depth += 1 if sign in "{[" else -1
 
 
 class CallPieces:
     """The calls of one stream, in order: the pieces of a call are given out together, whatever is between them.
 
-    The newest call is given out as it comes. Where pieces of a later one come while the arguments of the one before are
-    no whole object yet, they wait for the end of the stream.
+    A call is given out as it comes, from its first arguments on: before, more of its name may come. Pieces of a later
+    call wait until the one before is whole, or the stream has ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, made: str) -> None:
+        """`made`: how the ids of calls begin that have none."""
         self._calls: list[_Begun] = []
         self._by_index: dict[int, int] = {}
         self._by_id: dict[str, int] = {}
-        self._open = -1  # the call that is given out as it comes
-        self._waits = False  # the calls behind it wait
+        self._ids = CallIds(made)
+        self._open = 0  # the call that is given out as it comes
+        self._begun = -1  # the last that was given out
 
-    def take(self, call: ToolCall) -> Piece | None:
-        """A piece that came; None where it has to wait. Raises: ValueError, where it is of a call that has ended."""
+    def gather(self, call: ToolCall) -> int:
+        """Take a piece. Returns the number of its call."""
         function = call.function or Function()
-        number = self._number(call, function.name or "")
+        name, arguments = function.name or "", function.text()
+        number = self._number(call, name, arguments)
         begun = self._calls[number]
-        begun.name = begun.name or function.name or ""
-        begun.call_id = begun.call_id or call.id
-        text = function.text()
-        if number > self._open and not self._waits:
-            if self._open >= 0 and not self._is_whole(self._open):
-                self._waits = True
-            else:
-                self._open = number
-        begun.arguments.append(text)
+        if name and number > self._begun:
+            begun.name = _longer_name(begun.name, name)
+        begun.add(arguments)
+        return number
+
+    def gather_unread(self, call: ToolCall) -> int:
+        """Take a piece whose like may pass unread from now on: what its call has is not known any more."""
+        number = self.gather(call)
+        self._calls[number].pass_unread()
+        return number
+
+    def made_id(self, number: int) -> str:
+        """The id of a call that has none."""
+        return f"{self._ids.made}_{number}"
+
+    def take(self, call: ToolCall) -> Iterator[Piece]:
+        """What can be given out once a piece has come. Raises: ValueError, where it is of a call that has ended."""
+        number = self.gather(call)
         if number < self._open:
-            raise ValueError(WENT_BACK)
-        return Piece(number, begun.call_id, begun.name, text) if number == self._open else None
+            if self._calls[number].take().strip():
+                raise ValueError(WENT_BACK)
+            return
+        while True:
+            begun = self._calls[self._open]
+            if begun.has_more():
+                yield self._given_out(self._open)
+            if self._open == len(self._calls) - 1 or not begun.is_whole():
+                return
+            self._open += 1
 
     def rest(self) -> Iterator[Piece]:
         """The calls that wait, each whole. The stream has ended."""
-        for number in range(self._open + 1, len(self._calls)):
-            begun = self._calls[number]
-            yield Piece(number, begun.call_id, begun.name, "".join(begun.arguments))
-        self._open = len(self._calls) - 1
+        for number in range(self._open, len(self._calls)):
+            if number > self._begun:
+                yield self._given_out(number)
+        self._open = max(len(self._calls) - 1, 0)
 
     def whole(self) -> list[Piece]:
         """All calls, each whole."""
         return [
-            Piece(number, begun.call_id, begun.name, "".join(begun.arguments))
+            Piece(number, self._id_of(number), begun.name, "".join(begun.arguments))
             for number, begun in enumerate(self._calls)
         ]
 
-    def _number(self, call: ToolCall, name: str) -> int:
-        call_id, index = call.id, call.index
-        if call_id and call_id in self._by_id:
-            return self._by_id[call_id]
-        if index is None:
-            known = len(self._calls) - 1 if self._calls and not name else None
-        else:
-            known = self._by_index.get(index)
-        if known is None or (call_id and name and self._calls[known].call_id not in (None, call_id)):
+    @property
+    def has_some(self) -> bool:
+        """Whether there are calls."""
+        return bool(self._calls)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether what is no call would come between pieces of one."""
+        return self._begun >= 0 and self._begun == self._open and self._calls[self._open].is_cut()
+
+    def are_cut(self) -> bool:
+        """Whether the last call ends before its arguments do."""
+        return bool(self._calls) and self._calls[-1].is_cut()
+
+    def _given_out(self, number: int) -> Piece:
+        self._begun = number
+        begun = self._calls[number]
+        return Piece(number, self._id_of(number), begun.name, begun.take())
+
+    def _id_of(self, number: int) -> str:
+        begun = self._calls[number]
+        if not begun.call_id:
+            begun.call_id = self._ids.of(number, begun.given_id)
+        return begun.call_id
+
+    def _number(self, call: ToolCall, name: str, arguments: str) -> int:
+        """Which call a piece is of; it begins where it is new."""
+        call_id, index = call.id or "", call.index
+        newest = len(self._calls) - 1 if self._calls else None
+        known = newest if index is None else self._by_index.get(index)
+        other = self._by_id.get(call_id) if call_id else None
+        if other is not None and self._is_of(other, known, call_id, name, has_index=index is not None):
+            known = other
+        if known is None or (name and self._begins(self._calls[known], call_id, name, arguments)):
             known = len(self._calls)
-            self._calls.append(_Begun(call_id, name))
+            self._calls.append(_Begun(call_id))
+        begun = self._calls[known]
+        begun.given_id = begun.given_id or call_id
         if index is not None:
             self._by_index[index] = known
         if call_id:
             self._by_id[call_id] = known
         return known
 
-    def _is_whole(self, number: int) -> bool:
-        try:
-            _decode_object("".join(self._calls[number].arguments))
-        except (msgspec.DecodeError, RecursionError):
+    def _is_of(self, other: int, known: int | None, call_id: str, name: str, *, has_index: bool) -> bool:
+        """Whether a piece is of the call with its id, rather than of the one that is known by its index."""
+        if name:
+            return not has_index and name == self._calls[other].name
+        return known is None or self._calls[known].given_id != call_id
+
+    def _begins(self, before: _Begun, call_id: str, name: str, arguments: str) -> bool:
+        """Whether a piece with a name begins another call than the one before under its index."""
+        if call_id and before.given_id and call_id != before.given_id:
+            return True
+        if not before.arguments:
             return False
-        return True
+        if name != before.name:
+            return True
+        return arguments.lstrip().startswith("{") and before.is_whole()
+
+
+def _longer_name(name: str, more: str) -> str:
+    """A name with more of it. It may be all of it again."""
+    return more if more.startswith(name) else name + more

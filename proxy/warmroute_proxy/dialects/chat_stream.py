@@ -1,4 +1,4 @@
-"""A chat stream read for translation: its bytes are cut into events, and each event is handed to the dialect's own.
+"""A chat stream read for translation: each of its events (`event_reader`) is handed to the dialect's own.
 
 The events of one stream differ only in a short text. So an event that begins and ends like one that was parsed, and
 whose text is plain, is not parsed: the dialect gets the text as it stands in the JSON. Without this, a chunk takes
@@ -20,15 +20,18 @@ from warmroute_proxy.dialects.chat_answers import (
     read_text,
     read_usage,
 )
-
-MAX_EVENT_BYTES: Final = 16_777_216
+from warmroute_proxy.dialects.event_reader import EventReader
 
 _QUOTE: Final = 0x22
 _LINE_FEED: Final = 0x0A
 _BACKSLASH: Final = 0x5C
 _NULL: Final = 0x6E
+_DIGITS: Final = b"0123456789"
 Kind = Literal["text", "thinking"]
-_NAMES: Final[Mapping[Kind, bytes]] = {"text": b'"content":"', "thinking": b'"reasoning_content":"'}
+_NAMES: Final[Mapping[Kind, tuple[bytes, ...]]] = {
+    "text": (b'"content":"', b'"content": "'),
+    "thinking": (b'"reasoning_content":"', b'"reasoning":"', b'"reasoning_content": "', b'"reasoning": "'),
+}
 
 
 def whole_text(texts: list[bytes]) -> str:
@@ -44,15 +47,30 @@ def _is_plain(text: bytes) -> bool:
     return _BACKSLASH not in text or not has_surrogate(text)
 
 
+def _has_only_roles(chunk: Chunk) -> bool:
+    """Whether a chunk says nothing yet."""
+    for choice in chunk.choices or ():
+        output = choice.delta
+        if choice.finish_reason is not None:
+            return False
+        if output is not None and (output.content or output.reasoning_content or output.tool_calls or output.refusal):
+            return False
+    return True
+
+
 class _Shape:
-    """What stands around the text of an event; `end`: the tail with the blank line, `least`: the bytes of all that."""
+    """What stands around the text of an event; `end`: the tail with the blank line, `least`: the bytes of all that.
 
-    __slots__ = ("end", "head", "kind", "least", "tail", "text_at", "text_end")
+    `counted`: where the event counts tokens, the end without its digits.
+    """
 
-    def __init__(self, kind: Kind, head: bytes, tail: bytes) -> None:
+    __slots__ = ("counted", "end", "head", "kind", "least", "tail", "text_at", "text_end")
+
+    def __init__(self, kind: Kind, head: bytes, tail: bytes, *, counts: bool = False) -> None:
         self.kind: Kind = kind
         self.head = head
         self.tail = tail
+        self.counted = (tail + b"\n\n").translate(None, _DIGITS) if counts else b""
         self.end = tail + b"\n\n"
         self.text_at = len(head)
         self.text_end = -len(self.end)
@@ -66,7 +84,7 @@ class ChatStream:
     """
 
     def __init__(self) -> None:
-        self._carry = b""
+        self._reader = EventReader()
         self._begun = False
         self._shape = _Shape("text", b"\n", b"\n")  # no event begins like it
         self.ended = False
@@ -77,11 +95,12 @@ class ChatStream:
 
         self.finish_reason: str | None = None
         self.matched_stop: object = None
+        """What it stopped at, a text of the client's or a token."""
 
     def feed(self, data: bytes) -> bytes:
         """Translate some bytes. Raises: ValueError, where they are no chat stream."""
         shape = self._shape
-        if data.endswith(shape.end) and data.startswith(shape.head) and not self._carry and not self.ended:
+        if data.endswith(shape.end) and data.startswith(shape.head) and not self._reader.held and not self.ended:
             text = data[shape.text_at : shape.text_end]
             # As in `_is_plain`, whose call would be a tenth of a chunk.
             if (
@@ -94,22 +113,23 @@ class ChatStream:
                 grown = self.grew(shape.kind, text)
                 if grown is not None:
                     return grown
-        *whole, self._carry = (self._carry + data).replace(b"\r\n", b"\n").split(b"\n\n")
-        if len(self._carry) > MAX_EVENT_BYTES:
-            raise ValueError(f"an event exceeds {MAX_EVENT_BYTES} bytes")
+        if shape.counted and not self._reader.held and data.startswith(shape.head):
+            grown = self._counted(data, shape)
+            if grown is not None:
+                return grown
         out: list[bytes] = []
-        for each in whole:
+        for each in self._reader.feed(data):
             shape = self._shape
-            if each.endswith(shape.tail) and each.startswith(shape.head) and len(each) + 2 >= shape.least:
-                grown = self._grown(each[shape.text_at : -len(shape.tail)], shape.kind)
+            if each.endswith(shape.end) and each.startswith(shape.head) and len(each) >= shape.least:
+                grown = self._grown(each[shape.text_at : shape.text_end], shape.kind)
                 if grown is not None:
                     out.append(grown)
                     continue
-            if each.startswith(b"data:"):
-                self._event(each, out)
-            elif each.startswith(b":"):
+            if each.startswith(b":"):
                 self._begin(out)
                 self.waits(out)
+            else:
+                self._event(each, out)
         return b"".join(out)
 
     def check(self) -> None:
@@ -119,7 +139,7 @@ class ChatStream:
 
     @property
     def usage(self) -> Usage:
-        """The settled usage, once it has come."""
+        """The settled usage, once it has come; before, what the engine has counted so far, if it says that."""
         return read_usage(self._usage)
 
     def error(self, status: int, message: str, code: object) -> bytes:
@@ -159,10 +179,17 @@ class ChatStream:
     def _grown(self, text: bytes, kind: Kind) -> bytes | None:
         return None if self.ended or not _is_plain(text) else self.grew(kind, text)
 
+    def _counted(self, event: bytes, shape: _Shape) -> bytes | None:
+        """One that differs from another one by its text and by what it counts."""
+        end = event.find(b'"', shape.text_at)
+        if event[end:].translate(None, _DIGITS) != shape.counted:
+            return None
+        return self._grown(event[shape.text_at : end], shape.kind)
+
     def _event(self, event: bytes, out: list[bytes]) -> None:
         if self.ended:
             return
-        payload = event[5:].strip()
+        payload = event[event.index(b"data:") + 5 :].strip()
         if payload == b"[DONE]":
             self.ended = True
             self._begin(out)
@@ -173,25 +200,29 @@ class ChatStream:
             text, code = str(chunk.error.get("message")), chunk.error.get("code")
             out.append(self.error(error_status(chunk.error), text, code))
             return
+        if chunk.usage and memoryview(chunk.usage)[0] != _NULL:
+            self._usage = Raw(bytes(chunk.usage))
+        elif not self._begun and _has_only_roles(chunk):
+            self._has_choice = self._has_choice or bool(chunk.choices)
+            return  # the next one may say what the prompt has
         self._begin(out)
         self._take(chunk, out)
         self._learn(event, chunk)
 
     def _take(self, chunk: Chunk, out: list[bytes]) -> None:
-        if chunk.usage and memoryview(chunk.usage)[0] != _NULL:
-            self._usage = Raw(bytes(chunk.usage))
         for choice in chunk.choices or ():
             self._has_choice = True
             if choice.delta is not None:
                 self.refused = self.refused or bool(choice.delta.refusal)
                 self.added(choice.delta, out)
             if choice.finish_reason is not None:
-                self.finish_reason, self.matched_stop = choice.finish_reason, choice.matched_stop
+                self.finish_reason, self.matched_stop = choice.finish_reason, choice.stopped_at()
 
     def _learn(self, event: bytes, chunk: Chunk) -> None:
         """Note what stands around the text of an event that has one text and nothing else, where that is to be seen."""
-        if chunk.choices is None or len(chunk.choices) != 1 or (chunk.usage and memoryview(chunk.usage)[0] != _NULL):
+        if chunk.choices is None or len(chunk.choices) != 1:
             return
+        counts = bool(chunk.usage) and memoryview(chunk.usage)[0] != _NULL
         choice = chunk.choices[0]
         output = choice.delta
         if output is None or choice.finish_reason is not None or output.tool_calls or output.refusal:
@@ -200,9 +231,9 @@ class ChatStream:
         if bool(thought) == bool(content):
             return
         kind: Kind = "thinking" if thought else "text"
-        name, text = _NAMES[kind], (thought or content or "").encode("utf-8", "replace")
-        at = event.find(name) + len(name)
-        tail = event[at + len(text) :]
-        if event.count(name) != 1 or event[at : at + len(text)] != text or tail[:1] != b'"':
+        text = (thought or content or "").encode("utf-8", "replace")
+        names = [name for name in _NAMES[kind] if event.count(name + text + b'"') == 1]
+        if len(names) != 1 or event.count(names[0]) != 1:
             return
-        self._shape = _Shape(kind, event[:at], tail)
+        at = event.find(names[0]) + len(names[0])
+        self._shape = _Shape(kind, event[:at], event[at + len(text) : -2], counts=counts)

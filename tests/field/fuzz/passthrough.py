@@ -26,7 +26,7 @@ SIZES = (b"%x", b"%x", b"%X", b"%04x", b"%x;a=b")
 LAST = (b"0\r\n\r\n", b"0\r\n\r\n", b"0\r\n\r\n", b"000\r\n\r\n", b"0;a\r\n\r\n", b"0\r\ntrailer: x\r\n\r\n")
 NO_SIZES = (b"", b"g", b"-1", b" 5", b"1_0", b"0x5", b"f" * 17)
 BEHIND = (b"x", b"\r\n", b"0\r\n\r\n", b"data: x\n\n", b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nno")
-NOTED = ("started", "content_events", "usage", "usage_event", "details", "error", "aborted", "done")
+NOTED = ("started", "tokens_seen", "usage", "usage_event", "details", "error", "aborted", "done")
 
 
 class Transport:

@@ -52,7 +52,7 @@ def ending(reason: str) -> list[Any]:
 
 def call(number: int, name: str, arguments: str) -> dict[str, Any]:
     function = {"name": name, "arguments": arguments}
-    return {"index": number, "id": f"call_{number}", "type": "function", "function": function}
+    return {"index": number, "id": f"call_{'ab'[number]}", "type": "function", "function": function}
 
 
 class Agent:
@@ -134,7 +134,7 @@ def chat_usage(found: dict[str, Any]) -> dict[str, Any]:
         "prompt_tokens": found["input_tokens"],
         "completion_tokens": found["output_tokens"],
         "total_tokens": found["total_tokens"],
-        "prompt_tokens_details": {"cached_tokens": found["input_tokens_details"]["cached_tokens"]},
+        "prompt_tokens_details": found["input_tokens_details"],
         "cost": found["cost"],
         "warmroute": found["warmroute"],
     }
@@ -146,8 +146,8 @@ def test_a_turn_that_sends_what_is_new_reaches_the_engine_as_all_of_it_over_http
     more: Any = {"model": MODEL, "instructions": "Be short.", "tools": [READ, PATCH], "temperature": 0.5}
     whole: list[Any] = []
     previous: str | None = None
-    results = [{"type": "function_call_output", "call_id": "call_0", "output": "a"},
-               {"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}]  # fmt: skip
+    results = [{"type": "function_call_output", "call_id": "call_a", "output": "a"},
+               {"type": "custom_tool_call_output", "call_id": "call_b", "output": "done"}]  # fmt: skip
     part = {"type": "input_text", "text": "And read b.txt."}
     turns: list[list[Any]] = [
         [{"role": "user", "content": "Please read a.txt."}], results, [{"role": "user", "content": [part]}], results,

@@ -84,6 +84,12 @@ def test_empty_content_is_absent_content() -> None:
     assert len({tuple(hashes(ASK, form)) for form in forms}) == 1
 
 
+def test_thoughts_count_alike_under_either_name() -> None:
+    said = {"role": "assistant", "content": "Hello"}
+    found = [hashes(said | {name: "I think."}) for name in ("reasoning", "reasoning_content")]
+    assert found[0] == found[1] != hashes(said)
+
+
 def test_cache_control_in_tools_makes_no_difference() -> None:
     inside = {"type": "function", "function": {**READ["function"], "cache_control": {"type": "ephemeral"}}}  # type: ignore[dict-item]
     beside = {**READ, "cache_control": {"type": "ephemeral"}}

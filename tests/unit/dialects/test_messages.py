@@ -264,8 +264,9 @@ def test_an_error_in_a_stream_is_the_last_event() -> None:
 
 
 def test_a_call_that_had_ended_does_not_go_on() -> None:
+    more = {"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}
     with pytest.raises(ValueError, match="continued a tool call"):
-        translator().feed(stream_of(call(0, "{}", "a"), call(1, "", "b"), call(0, "{}")))
+        translator().feed(stream_of(call(0, "{}", "a"), call(1, "", "b"), more))
 
 
 @pytest.mark.parametrize(

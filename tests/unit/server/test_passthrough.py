@@ -104,7 +104,7 @@ def test_the_client_reads_the_same_whatever_the_framing_and_the_cuts(
     reader = Reader(sees_all=sees_all)
     reader.read(HEAD + b"".join(chunks) + b"0\r\n\r\n", cuts)
     assert reader.body == (through if expected.started else b"")
-    for name in ("started", "content_events", "usage", "error", "aborted", "done"):
+    for name in ("started", "tokens_seen", "usage", "error", "aborted", "done"):
         assert getattr(reader.scanner, name) == getattr(expected, name), name
     assert reader.told == ["end"]
     assert reader.transport.protocol is reader.wire
@@ -121,7 +121,7 @@ def test_reads_pass_as_they_are() -> None:
     assert [id(each) for each in reader.written[3:]] == [id(each) for each in framed[3:]]
     reader.read(b"".join(framed), [])
     assert reader.written[-1] == b"".join(framed)
-    assert reader.scanner.content_events == 80
+    assert reader.scanner.tokens_seen == 80
 
 
 @pytest.mark.parametrize("size", [1, 100])

@@ -12,7 +12,7 @@ import warmroute_proxy
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.server.ledger.journal import JournalError
-from warmroute_proxy.server.request.attempt import Attempt
+from warmroute_proxy.server.request.attempt import MAX_HELD_BYTES, Attempt
 from warmroute_proxy.server.request.failure import Failure
 from warmroute_proxy.server.request.states import (
     ATTEMPT,
@@ -299,16 +299,12 @@ class Tried:
         self.attempt.abort()
 
     def failing(self) -> None:
-        """The answering engine does not stream; the prefill engine may say why."""
+        """The answering engine says nothing; the prefill engine may say why."""
         self.start()
-        self.scene.leg().head(200, {"content-type": "application/json"})
+        self.event(b": %b\n\n" % (b"x" * MAX_HELD_BYTES))
 
     def finish(self) -> None:
-        if self.attempt.state is A.FAILING:
-            self.scene.leg().body(b"{}")
-            self.scene.leg().end()
-        else:
-            self.event(DONE)
+        self.event(DONE)
 
     def fail(self) -> None:
         if self.attempt.state is A.FAILING:

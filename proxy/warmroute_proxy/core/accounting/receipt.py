@@ -111,14 +111,16 @@ def _provider_cost(reported: object) -> int | None:
 
 
 def _merged(usage: Usage, reported: Mapping[str, Any] | bytes | None, cost: bytes, receipt: bytes) -> bytes:
-    """The engine's object with the settled counts instead of its own."""
+    """The engine's object with the settled counts instead of its own; no cached tokens if nobody has counted any."""
     merged: dict[str, Any] = dict(reported) if isinstance(reported, Mapping) else {}
-    details = merged.get("prompt_tokens_details")
-    cached = {"cached_tokens": usage.cached_tokens}
     merged["prompt_tokens"] = usage.prompt_tokens
     merged["completion_tokens"] = usage.completion_tokens
     merged["total_tokens"] = usage.prompt_tokens + usage.completion_tokens
-    merged["prompt_tokens_details"] = {**details, **cached} if isinstance(details, dict) else cached
+    details, cached = merged.get("prompt_tokens_details"), {"cached_tokens": usage.cached_tokens}
+    details = details if isinstance(details, dict) else {}
+    is_stated = details.get("cached_tokens") is not None
+    if is_stated or usage.cached_tokens or "cached_tokens" not in usage.estimated:
+        merged["prompt_tokens_details"] = {**details, **cached}
     merged["cost"] = msgspec.Raw(cost)
     merged["warmroute"] = msgspec.Raw(receipt)
     return _encode(merged)

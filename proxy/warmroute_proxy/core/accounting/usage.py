@@ -98,7 +98,7 @@ def merge_usage(
     `reported` is the usage object of the decode or aggregated leg, `details` its `sglext.cached_tokens_details`,
     `prefill` the usage object of the prefill leg, `completion_seen` a lower bound counted in the stream.
     """
-    counts: Mapping[str, Any] = reported if isinstance(reported, dict) else {}  # a dict test is a tenth of an ABC's
+    counts = _in_openai_terms(reported) if isinstance(reported, dict) else {}  # a dict test is a tenth of an ABC's
     helper: Mapping[str, Any] = prefill if isinstance(prefill, dict) else {}
     estimated = []
 
@@ -136,6 +136,21 @@ def merge_usage(
         None,
         *_written(counts, (prompt or 0) - (cached or 0)),
     )
+
+
+def _in_openai_terms(counts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A usage that may be in the terms of Anthropic, whose counts of the prompt exclude each other, or of Responses."""
+    if "input_tokens" not in counts or "prompt_tokens" in counts:
+        return counts
+    read, written = _count(counts.get("cache_read_input_tokens")), _count(counts.get("cache_creation_input_tokens"))
+    prompt, completion = _count(counts.get("input_tokens")), _count(counts.get("output_tokens"))
+    details = counts.get("input_tokens_details")
+    if read is not None or written is not None:
+        prompt = None if prompt is None else prompt + (read or 0) + (written or 0)
+        details = {} if read is None else {"cached_tokens": read}
+    thoughts = counts.get("output_tokens_details")
+    return {**counts, "prompt_tokens": prompt, "completion_tokens": completion, "prompt_tokens_details": details,
+            "completion_tokens_details": thoughts}  # fmt: skip
 
 
 def with_expected(usage: Usage, prompt_tokens: int, cached: tuple[int, int, int], completion_tokens: int) -> Usage:

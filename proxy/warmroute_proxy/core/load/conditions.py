@@ -19,6 +19,7 @@ class Condition(StrEnum):
     RETRACTIONS = "retraction_storm"
     STARVING_SIDE = "pd_side_starves"
     WORKING_SET = "working_set_does_not_fit"
+    EMPTY_ANSWERS = "answers_are_empty"
 
 
 class Phase(StrEnum):

@@ -61,6 +61,11 @@ IDLE_QUEUE: Final = 1.0
 IDLE_USAGE: Final = 0.5
 
 
+LEAST_ANSWERS: Final = 8
+EMPTY_SHARE: Final = 0.25
+"""Of the answers of a worker. A model that is well says nothing now and then; MoonshotAI/Kimi-K2#128 has 13 of 15."""
+
+
 class AcceptLengths:
     """The accept length of a rank without hits of lower tiers, learned, and its intervals with them against it."""
 
@@ -101,6 +106,13 @@ def retractions(before: EngineReport, now: EngineReport) -> Sign:
     retracted = now.retracted - before.retracted
     bad = retracted >= RETRACTED and retracted >= RETRACTED_SHARE * now.running
     return Sign(bad, f"{retracted:.0f} requests were retracted, {now.running:.0f} run, pool {now.token_usage:.0%} full")
+
+
+def empty_answers(answers: int, empty: int) -> Sign:
+    """Whether a worker answers with nothing. Too few answers say nothing of it."""
+    if answers < LEAST_ANSWERS:
+        return Sign(None)
+    return Sign(empty >= EMPTY_SHARE * answers, f"{empty} of {answers} answers have neither text nor calls")
 
 
 def missing_hits(evicted_tokens: int, reported_tokens: int, lost_events: int) -> Sign:

@@ -81,8 +81,9 @@ def message_part(message: Message, index: int, addresses: Addresses | None = Non
                 pieces += (_CONTENT, parts)
         elif content != NULL:
             raise MalformedPrompt(f"messages[{index}].content", "is neither a string nor a list of parts")
-    if message.reasoning_content is not ABSENT and is_present(message.reasoning_content):
-        pieces += (_REASONING, message.reasoning_content)
+    thoughts = message.reasoning if message.reasoning_content is ABSENT else message.reasoning_content
+    if thoughts is not ABSENT and is_present(thoughts):
+        pieces += (_REASONING, thoughts)
     if message.tool_calls:
         for call in message.tool_calls:
             pieces += _call_pieces(call, None if addresses is None else index)
@@ -136,6 +137,7 @@ def text_part(message: Message) -> bytes | None:
         message.tool_calls is None
         and message.tool_call_id is ABSENT
         and message.reasoning_content is ABSENT
+        and message.reasoning is ABSENT
         and message.name is ABSENT
     ):
         part = b"".join((_MESSAGE, message.role.encode(), _CONTENT, message.content))

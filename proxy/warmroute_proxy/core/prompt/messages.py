@@ -31,6 +31,9 @@ class Message(msgspec.Struct, gc=False):
     role: str
     content: Raw = ABSENT
     reasoning_content: Raw = ABSENT
+    reasoning: Raw = ABSENT
+    """vLLM's name for it."""
+
     tool_calls: list[ToolCall] | None = None
     tool_call_id: Raw = ABSENT
     name: Raw = ABSENT

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from warmroute_proxy.dialects.chat_answers import Usage, read_answer
-from warmroute_proxy.dialects.chat_calls import Piece, arguments_object, whole_calls
+from warmroute_proxy.dialects.chat_answers import Usage, read_answer, reason_of
+from warmroute_proxy.dialects.chat_calls import Piece, arguments_object, is_cut, whole_calls
 from warmroute_proxy.dialects.raw_json import encode
 
 Json = dict[str, Any]
@@ -20,6 +20,11 @@ class AnswerTerms(NamedTuple):
     shows_thoughts: bool
     seal: Callable[[str], str]
 
+    @property
+    def call_ids(self) -> str:
+        """How the ids of calls begin that the engine has given none."""
+        return f"call_{self.receipt_id}"
+
 
 def generated(asked: AnswerTerms, pieces: list[Json], **ending: Any) -> Json:
     """An answer, or some of one. `ending`: members of its candidate."""
@@ -33,13 +38,15 @@ def finish_reason(reason: str | None, *, refused: bool) -> str:
 
 
 def usage_of(usage: Usage) -> Json:
-    """Usage in Gemini's terms: tokens of thoughts are not among the candidate's. Cost and receipt stay beside them."""
-    thoughts = min(usage.reasoning(), usage.completion_tokens)
+    """Usage in Gemini's terms: tokens of thoughts are not among the candidate's. Cost and receipt stay beside them.
+    Without cached tokens if nobody has counted any.
+    """
+    thoughts, cached = min(usage.reasoning(), usage.completion_tokens), usage.cached()
     return {
         "promptTokenCount": usage.prompt_tokens,
         "candidatesTokenCount": usage.completion_tokens - thoughts,
         "totalTokenCount": usage.prompt_tokens + usage.completion_tokens,
-        "cachedContentTokenCount": usage.cached(),
+        **({} if cached is None else {"cachedContentTokenCount": cached}),
         "thoughtsTokenCount": thoughts,
         **usage.receipt(),
     }
@@ -54,8 +61,7 @@ def call_pieces(asked: AnswerTerms, calls: list[Piece], thoughts: str) -> list[J
 
 
 def _call(call: Piece) -> Json:
-    call_id = call.call_id or f"call_{call.number}"
-    return {"functionCall": {"id": call_id, "name": call.name, "args": arguments_object(call.arguments)}}
+    return {"functionCall": {"id": call.call_id, "name": call.name, "args": arguments_object(call.arguments)}}
 
 
 def whole(raw: bytes, asked: AnswerTerms) -> bytes:
@@ -67,7 +73,9 @@ def whole(raw: bytes, asked: AnswerTerms) -> bytes:
     if thoughts and asked.shows_thoughts:
         pieces.append({"text": thoughts, "thought": True})
     pieces += [{"text": text} for text in (output.text(), output.refusal) if text]
-    pieces += call_pieces(asked, whole_calls(output.tool_calls or ()), thoughts)
-    reason = finish_reason(choice.finish_reason, refused=bool(output.refusal))
+    calls = whole_calls(output.tool_calls or (), asked.call_ids)
+    pieces += call_pieces(asked, calls, thoughts)
+    reason = reason_of(choice.finish_reason, calls=bool(calls), cut=bool(calls) and is_cut(calls[-1].arguments))
+    reason = finish_reason(reason, refused=bool(output.refusal))
     answer = generated(asked, pieces or [{"text": ""}], finishReason=reason)
     return encode({**answer, "usageMetadata": usage_of(usage)})

@@ -6,7 +6,7 @@ so calls come whole, with the end.
 
 from typing import Final
 
-from warmroute_proxy.dialects.chat_answers import Output
+from warmroute_proxy.dialects.chat_answers import Output, reason_of
 from warmroute_proxy.dialects.chat_calls import CallPieces
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, whole_text
 from warmroute_proxy.dialects.gemini.answer import AnswerTerms, Json, call_pieces, finish_reason, generated, usage_of
@@ -25,7 +25,7 @@ class EventTranslator(ChatStream):
         self._array = array
         self._empty = True
         self._thoughts: list[bytes] = []  # as JSON, without quotes
-        self._calls = CallPieces()
+        self._calls = CallPieces(asked.call_ids)
         self._text = self._around({"text": ""})
         self._thought = self._around({"text": "", "thought": True})
 
@@ -39,7 +39,7 @@ class EventTranslator(ChatStream):
             out.append(self.grew("thinking", encode(output.reasoning_content)[1:-1]))
         out += [self.grew("text", encode(text)[1:-1]) for text in (output.text(), output.refusal) if text]
         for call in output.tool_calls or ():
-            self._calls.take(call)
+            self._calls.gather(call)
 
     def grew(self, kind: Kind, text: bytes) -> bytes:
         """An answer with one part: some text, or thoughts if they are to be shown."""
@@ -51,7 +51,8 @@ class EventTranslator(ChatStream):
     def completed(self, out: list[bytes]) -> None:
         """The calls, and how it ended."""
         pieces = call_pieces(self._asked, self._calls.whole(), whole_text(self._thoughts))
-        reason = finish_reason(self.finish_reason, refused=self.refused)
+        reason = reason_of(self.finish_reason, calls=self._calls.has_some, cut=self._calls.are_cut())
+        reason = finish_reason(reason, refused=self.refused)
         ending = generated(self._asked, pieces or [{"text": ""}], finishReason=reason)
         out.append(self._written(encode({**ending, "usageMetadata": usage_of(self.usage)})))
         if self._array:

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from warmroute_proxy.dialects.chat_answers import Function, Output, Usage, read_answer
-from warmroute_proxy.dialects.chat_calls import arguments_object
+from warmroute_proxy.dialects.chat_answers import Output, Usage, read_answer, reason_of
+from warmroute_proxy.dialects.chat_calls import Piece, arguments_object, is_cut, whole_calls
 from warmroute_proxy.dialects.messages.signatures import signature_of
 from warmroute_proxy.dialects.raw_json import encode
 
@@ -13,7 +13,9 @@ _REASONS: Final = {"length": "max_tokens", "tool_calls": "tool_use", "content_fi
 def stop_of(
     reason: str | None, matched: object, stop_sequences: tuple[str, ...], *, refused: bool
 ) -> dict[str, str | None]:
-    """`stop_reason` and `stop_sequence`. `refused`: the model would not answer, and its content says why."""
+    """`stop_reason` and `stop_sequence`. `reason`: by `reason_of`; `refused`: the model would not answer, and its
+    content says why.
+    """
     if refused:
         return {"stop_reason": "refusal", "stop_sequence": None}
     if reason == "stop" and isinstance(matched, str) and matched in stop_sequences:
@@ -23,11 +25,11 @@ def stop_of(
 
 def usage_of(usage: Usage) -> dict[str, Any]:
     """Usage in Anthropic's terms: `input_tokens` are those that were neither read from a cache nor written to one. Cost
-    and receipt stay beside them.
+    and receipt stay beside them. Tokens from a cache that nobody has counted are null.
     """
     cached, written = usage.cached(), usage.written()
     return {
-        "input_tokens": max(usage.prompt_tokens - cached - written, 0),
+        "input_tokens": max(usage.prompt_tokens - (cached or 0) - written, 0),
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
         "output_tokens": usage.completion_tokens,
@@ -43,23 +45,27 @@ def message_start(message_id: str, model: str) -> dict[str, Any]:
 def message(raw: bytes, message_id: str, model: str, stop_sequences: tuple[str, ...], key: bytes) -> bytes:
     """A whole answer; `key` signs its reasoning. Raises: ValueError, where it is none that can be read."""
     choice, usage = read_answer(raw)
+    output = choice.message
+    calls = whole_calls(output.tool_calls or (), ids_of(message_id))
     found = message_start(message_id, model)
-    found["content"] = list(_blocks(choice.message, key))
-    refused = bool(choice.message.refusal)
-    found |= stop_of(choice.finish_reason, choice.matched_stop, stop_sequences, refused=refused)
+    found["content"] = _blocks(output, calls, key)
+    reason = reason_of(choice.finish_reason, calls=bool(calls), cut=bool(calls) and is_cut(calls[-1].arguments))
+    found |= stop_of(reason, choice.stopped_at(), stop_sequences, refused=bool(output.refusal))
     return encode({**found, "usage": usage_of(usage)})
 
 
-def _blocks(output: Output, key: bytes) -> list[dict[str, Any]]:
+def ids_of(message_id: str) -> str:
+    """How the ids of calls begin that the engine has given none."""
+    return message_id.replace("msg_", "toolu_", 1)
+
+
+def _blocks(output: Output, calls: list[Piece], key: bytes) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if output.reasoning_content:
         thought = output.reasoning_content
         blocks.append({"type": "thinking", "thinking": thought, "signature": signature_of(key, thought)})
     blocks += [{"type": "text", "text": text} for text in (output.text(), output.refusal) if text]
-    for at, call in enumerate(output.tool_calls or ()):
-        function = call.function or Function()
-        blocks.append(
-            {"type": "tool_use", "id": call.id or f"toolu_{at}", "name": function.name or "",
-             "input": arguments_object(function.text())}
-        )  # fmt: skip
+    for call in calls:
+        called = arguments_object(call.arguments)
+        blocks.append({"type": "tool_use", "id": call.call_id, "name": call.name, "input": called})
     return blocks

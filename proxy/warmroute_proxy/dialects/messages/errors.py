@@ -6,6 +6,7 @@ from warmroute_proxy.dialects.messages.state import THREAD_UNSUPPORTED
 from warmroute_proxy.dialects.raw_json import encode
 
 OVERLOADED: Final = 529
+_TOO_LONG: Final = "prompt is too long"
 _TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -29,8 +30,8 @@ def error(status: int, message: str, code: object) -> bytes:
     """
     status = status_of(status)
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    if code == "context_length_exceeded":
-        message = f"prompt is too long: {message}"
+    if code == "context_length_exceeded" and not message.startswith(_TOO_LONG):
+        message = f"{_TOO_LONG}: {message}"
     found: dict[str, object] = {"type": kind, "message": message, "code": code}
     if code == THREAD_UNSUPPORTED:
         found["details"] = {"error_code": code}

@@ -2,17 +2,17 @@
 
 from typing import Any, Final
 
-from warmroute_proxy.dialects.chat_answers import Output
+from warmroute_proxy.dialects.chat_answers import Output, reason_of
 from warmroute_proxy.dialects.chat_calls import WENT_BACK, CallPieces, Piece
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind
-from warmroute_proxy.dialects.messages.answer import message_start, stop_of, usage_of
+from warmroute_proxy.dialects.messages.answer import ids_of, message_start, stop_of, usage_of
 from warmroute_proxy.dialects.messages.errors import error
 from warmroute_proxy.dialects.messages.signatures import Signing
 from warmroute_proxy.dialects.raw_json import encode
 
 _PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 _NO_USAGE: Final = {
-    "input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 0
+    "input_tokens": 0, "cache_creation_input_tokens": 0, "cache_read_input_tokens": None, "output_tokens": 0
 }  # fmt: skip
 _STARTS: Final[dict[str, dict[str, Any]]] = {
     "text": {"type": "text", "text": ""},
@@ -47,13 +47,16 @@ class EventTranslator(ChatStream):
         self._delta = b""  # how a delta of the block that is open begins
         self._open = ""  # the kind of the block that is open
         self._index = -1  # of the newest block
-        self._calls = CallPieces()
+        self._calls = CallPieces(ids_of(message_id))
         self._call = -1  # the number of the newest call
+        self._waiting: list[tuple[str, str]] = []  # kinds and texts that came between pieces of a call
 
     def began(self, out: list[bytes]) -> None:
-        """The message starts; nothing of its usage is settled."""
+        """The message starts, with the tokens of its prompt if the engine says them with its first chunk."""
         start = {**message_start(self._id, self._model), "stop_reason": None, "stop_sequence": None}
-        out.append(_event("message_start", {"message": {**start, "usage": _NO_USAGE}}))
+        counted = self.usage
+        usage = usage_of(counted) if counted.prompt_tokens else _NO_USAGE
+        out.append(_event("message_start", {"message": {**start, "usage": usage}}))
 
     def waits(self, out: list[bytes]) -> None:
         """Anthropic's sign of life."""
@@ -61,15 +64,18 @@ class EventTranslator(ChatStream):
 
     def added(self, output: Output, out: list[bytes]) -> None:
         """Some of a block."""
-        if output.reasoning_content:
-            self._think(output.reasoning_content, out)
-        for text in (output.text(), output.refusal):
-            if text:
-                self._grow("text", text, out)
+        for kind, text in (("thinking", output.reasoning_content), ("text", output.text()), ("text", output.refusal)):
+            if not text:
+                continue
+            if self._calls.interrupted:
+                self._waiting.append((kind, text))
+            else:
+                self._write(kind, text, out)
         for call in output.tool_calls or ():
-            piece = self._calls.take(call)
-            if piece is not None:
+            for piece in self._calls.take(call):
                 self._called(piece, out)
+        if self._waiting and not self._calls.interrupted:
+            self._write_waiting(out)
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:
         """A delta of the block that is open, its text as it came; reasoning is signed without escapes only."""
@@ -85,14 +91,28 @@ class EventTranslator(ChatStream):
         """The last block ends, then the message with its usage."""
         for piece in self._calls.rest():
             self._called(piece, out)
+        self._write_waiting(out)
         self._close(out)
-        stop = stop_of(self.finish_reason, self.matched_stop, self._stop_sequences, refused=self.refused)
+        reason = reason_of(self.finish_reason, calls=self._calls.has_some, cut=self._calls.are_cut())
+        stop = stop_of(reason, self.matched_stop, self._stop_sequences, refused=self.refused)
         out.append(_event("message_delta", {"delta": stop, "usage": usage_of(self.usage)}))
         out.append(_event("message_stop", {}))
 
     def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:
         """An error event."""
         out.append(b"event: error\ndata: %b\n\n" % error(status, message, code))
+
+    def _write(self, kind: str, text: str, out: list[bytes]) -> None:
+        if kind == "thinking":
+            self._think(text, out)
+        else:
+            self._grow(kind, text, out)
+
+    def _write_waiting(self, out: list[bytes]) -> None:
+        """What came between pieces of a call that is whole now."""
+        for kind, text in self._waiting:
+            self._write(kind, text, out)
+        self._waiting.clear()
 
     def _grow(self, kind: str, text: str, out: list[bytes]) -> None:
         if self._open != kind:
@@ -113,8 +133,7 @@ class EventTranslator(ChatStream):
             if piece.number <= self._call:
                 raise ValueError(WENT_BACK)
             self._call = piece.number
-            call_id = piece.call_id or f"toolu_{piece.number}"
-            self._start("tool", {"type": "tool_use", "id": call_id, "name": piece.name, "input": {}}, out)
+            self._start("tool", {"type": "tool_use", "id": piece.call_id, "name": piece.name, "input": {}}, out)
         if piece.arguments:
             self._grow("tool", piece.arguments, out)
 

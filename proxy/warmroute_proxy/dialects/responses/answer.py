@@ -5,8 +5,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from warmroute_proxy.dialects.chat_answers import Function, Output, ToolCall, Usage, read_answer
-from warmroute_proxy.dialects.chat_calls import arguments_object
+from warmroute_proxy.dialects.chat_answers import Output, Usage, read_answer, reason_of
+from warmroute_proxy.dialects.chat_calls import Piece, arguments_object, is_cut, whole_calls
 from warmroute_proxy.dialects.raw_json import encode
 from warmroute_proxy.dialects.responses.request import ChatRequest
 from warmroute_proxy.dialects.responses.tools import INPUT, called
@@ -74,10 +74,9 @@ def message_item(response: Response, index: int, piece: Json) -> Json:
     return {"id": item_id, "type": "message", "status": "completed", "role": "assistant", "content": content}
 
 
-def call_item(response: Response, number: int, call_id: str | None, name: str, arguments: str) -> Json:
+def call_item(response: Response, number: int, call_id: str, name: str, arguments: str) -> Json:
     """A call, of a function or of a custom tool."""
     tool = called(response.found.tools, name)
-    call_id = call_id or response.named("call", number)
     if tool.searches:
         return {
             "id": response.named("tsc", number), "type": "tool_search_call", "status": "completed",
@@ -101,10 +100,14 @@ def custom_input(arguments: str) -> str:
 
 
 def usage_of(usage: Usage) -> Json:
-    """Usage in the terms of Responses, with cost and receipt beside it."""
+    """Usage in the terms of Responses, with cost and receipt beside it. Without a count of cached tokens there are no
+    details of the input: Codex takes none, and no details without that count.
+    """
+    cached, written = usage.cached(), usage.written()
+    unknown = cached is None and not written
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached(), "cache_write_tokens": usage.written()},
+        "input_tokens_details": None if unknown else {"cached_tokens": cached or 0, "cache_write_tokens": written},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning()},
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
@@ -123,10 +126,12 @@ def ended(response: Response, output: list[Json], reason: str | None, usage: Usa
 def whole(raw: bytes, response: Response) -> bytes:
     """A whole answer. Raises: ValueError, where it is none that can be read."""
     choice, usage = read_answer(raw)
-    return encode(ended(response, _items(response, choice.message), choice.finish_reason, usage))
+    calls = whole_calls(choice.message.tool_calls or (), response.named("call"))
+    reason = reason_of(choice.finish_reason, calls=bool(calls), cut=bool(calls) and is_cut(calls[-1].arguments))
+    return encode(ended(response, _items(response, choice.message, calls), reason, usage))
 
 
-def _items(response: Response, output: Output) -> list[Json]:
+def _items(response: Response, output: Output, calls: list[Piece]) -> list[Json]:
     items: list[Json] = []
     if output.reasoning_content:
         items.append(reasoning_item(response, len(items), output.reasoning_content))
@@ -134,10 +139,5 @@ def _items(response: Response, output: Output) -> list[Json]:
         items.append(message_item(response, len(items), text_part(text)))
     if output.refusal:
         items.append(message_item(response, len(items), refusal_part(output.refusal)))
-    items += [_called(response, at, call) for at, call in enumerate(output.tool_calls or ())]
+    items += [call_item(response, call.number, call.call_id, call.name, call.arguments) for call in calls]
     return items
-
-
-def _called(response: Response, number: int, call: ToolCall) -> Json:
-    function = call.function or Function()
-    return call_item(response, number, call.id, function.name or "", function.text())

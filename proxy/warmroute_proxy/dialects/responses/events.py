@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Raw
 
-from warmroute_proxy.dialects.chat_answers import Output
+from warmroute_proxy.dialects.chat_answers import Output, reason_of
 from warmroute_proxy.dialects.chat_calls import WENT_BACK, CallPieces, Piece
 from warmroute_proxy.dialects.chat_stream import ChatStream, Kind, whole_text
 from warmroute_proxy.dialects.raw_json import encode
@@ -39,8 +39,9 @@ class EventTranslator(ChatStream):
         self._kind = ""  # of the open item
         self._texts: list[bytes] = []  # of the open item, if it has a text
         self._delta_begins = b""  # likewise
-        self._calls = CallPieces()
+        self._calls = CallPieces(response.named("call"))
         self._call = -1  # the number of the newest call
+        self._waiting: list[tuple[str, str]] = []  # kinds and texts that came between pieces of a call
         self._is_whole = False
 
     @property
@@ -66,16 +67,19 @@ class EventTranslator(ChatStream):
     def added(self, output: Output, out: list[bytes]) -> None:
         """Some of an item."""
         self._out = out
-        if output.reasoning_content:
-            self._grow("thinking", output.reasoning_content)
-        if text := output.text():
-            self._grow("text", text)
-        if output.refusal:
-            self._grow("refusal", output.refusal)
+        texts = (("thinking", output.reasoning_content), ("text", output.text()), ("refusal", output.refusal))
+        for kind, text in texts:
+            if not text:
+                continue
+            if self._calls.interrupted:
+                self._waiting.append((kind, text))
+            else:
+                self._grow(kind, text)
         for call in output.tool_calls or ():
-            piece = self._calls.take(call)
-            if piece is not None:
+            for piece in self._calls.take(call):
                 self._called(piece)
+        if self._waiting and not self._calls.interrupted:
+            self._write_waiting()
 
     def grew(self, kind: Kind, text: bytes) -> bytes | None:
         """A delta of the item that is open, its text as it came."""
@@ -92,8 +96,10 @@ class EventTranslator(ChatStream):
         self._out = out
         for piece in self._calls.rest():
             self._called(piece)
+        self._write_waiting()
         self._close()
-        response = ended(self._response, self._output, self.finish_reason, self.usage)
+        reason = reason_of(self.finish_reason, calls=self._calls.has_some, cut=self._calls.are_cut())
+        response = ended(self._response, self._output, reason, self.usage)
         self._emit(f"response.{response['status']}", {"response": response})
         self._is_whole = True
 
@@ -113,6 +119,12 @@ class EventTranslator(ChatStream):
         event = encode({"type": name, **members, "sequence_number": self._number})
         self._out.append(b"event: %b\ndata: %b\n\n" % (name.encode(), event))
         self._number += 1
+
+    def _write_waiting(self) -> None:
+        """What came between pieces of a call that is whole now."""
+        for kind, text in self._waiting:
+            self._grow(kind, text)
+        self._waiting.clear()
 
     def _grow(self, kind: str, text: str) -> None:
         if self._kind != kind:

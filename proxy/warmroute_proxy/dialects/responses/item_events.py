@@ -135,7 +135,7 @@ def open_reasoning(emit: Emit, index: int, response: Response) -> OpenItem:
     return OpenItem(emit, index, kind, begun, piece, partial(reasoning_item, response, index))
 
 
-def open_call(emit: Emit, index: int, response: Response, number: int, call_id: str | None, name: str) -> OpenItem:
+def open_call(emit: Emit, index: int, response: Response, number: int, call_id: str, name: str) -> OpenItem:
     """A call begins; its name is known."""
     tool = called(response.found.tools, name)
     kind = _SEARCH if tool.searches else _CUSTOM if tool.custom else _FUNCTION

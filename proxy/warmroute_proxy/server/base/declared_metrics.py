@@ -174,6 +174,9 @@ WORKER_KV_USAGE_RATIO: Final = Metric(
 WORKER_ENGINE_QUEUE_REQUESTS: Final = Metric(
     "warmroute_worker_engine_queue_requests", "Requests in a queue of a worker's engine, as it reports."
 )
+EMPTY_ANSWERS_TOTAL: Final = Metric(
+    "warmroute_empty_answers_total", "Answers with neither text nor calls, by worker and model."
+)
 WORKER_RETRACTED_REQUESTS: Final = Metric(
     "warmroute_worker_retracted_requests", "Requests that an engine has taken out of its pool since it started."
 )

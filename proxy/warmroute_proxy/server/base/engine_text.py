@@ -2,8 +2,8 @@
 
 Internals are ids of requests, bootstrap rooms, ranks and addresses. They are of no use to a client, which gets the
 meaning of such a text instead. Operators need the text, but engines quote requests in theirs, and nothing of a request
-may be logged. So the log keeps those words that SGLang uses by itself, and small numbers of ranks. The rest of the text
-is in the engine's own log, under the request id that stands beside them.
+may be logged. So the log keeps those words that engines use by themselves, and small numbers of ranks. The rest of the
+text is in the engine's own log, under the request id that stands beside them.
 """
 
 import re
@@ -38,11 +38,17 @@ _MEANINGS: Final = (
 )
 
 _WORDS: Final = frozenset({
-    "aborted", "abort", "allocated", "bootstrap", "cannot", "cancelled", "connect", "connection", "could", "decode",
-    "disconnected", "error", "exception", "failed", "failure", "fetch", "for", "found", "from", "full", "get",
-    "host", "info", "kvpoll", "kvtransfererror", "lost", "memory", "no", "not", "of", "out", "parallel", "pool",
-    "port", "prefill", "queue", "rank", "received", "refused", "register", "request", "reset", "room", "runtime",
-    "runtimeerror", "scheduler", "server", "status", "timed", "timeout", "to", "transfer", "unreachable", "waiting",
+    "abort", "aborted", "account", "allocated", "allowed", "api", "balance", "billing", "body", "bootstrap",
+    "cancelled", "cannot", "completion", "connect", "connection", "content", "context", "could", "credit", "credits",
+    "decode", "disconnected", "error", "exceed", "exceeded", "exceeds", "exception", "exist", "failed", "failure",
+    "fetch", "field", "for", "found", "from", "full", "get", "host", "image", "images", "info", "input",
+    "insufficient", "invalid", "key", "kvpoll", "kvtransfererror", "large", "length", "limit", "limits", "long",
+    "longer", "lost", "maximum", "memory", "message", "messages", "missing", "model", "moderation", "no", "not",
+    "number", "of", "out", "parallel", "parameter", "payment", "policy", "pool", "port", "prefill", "prompt",
+    "provider", "queue", "quota", "rank", "rate", "received", "refused", "register", "request", "requests",
+    "required", "reset", "room", "runtime", "runtimeerror", "scheduler", "schema", "server", "size", "status",
+    "stream", "support", "supported", "temperature", "template", "timed", "timeout", "to", "token", "tokens", "too",
+    "tool", "tools", "transfer", "type", "unknown", "unreachable", "unsupported", "validation", "value", "waiting",
     "when", "while", "with", "worker", "zmq",
 })  # fmt: skip
 _TOKEN: Final = re.compile(r"\w+(?:\s{0,2}=\s{0,2}\d{1,3}\b(?!\.))?")

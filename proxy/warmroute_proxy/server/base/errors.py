@@ -25,8 +25,6 @@ from typing import Any, Final
 
 import msgspec
 
-from warmroute_proxy.server.base.engine_text import loggable, meaning_of, names_internals
-
 MAX_MESSAGE_CHARS: Final = 4096  # some engines quote the whole request
 MAX_NAME_CHARS: Final = 256  # of a code or a parameter
 MAX_QUOTED_CHARS: Final = 128
@@ -42,7 +40,7 @@ class Refusal(Exception):
     """The error with which a request is answered. `message` says what is wrong, where, and what to do."""
 
     internals: str | None = None
-    """What the log may keep of an engine's text that named its internals."""
+    """What the log may keep of an engine's words."""
 
     def __init__(
         self,
@@ -120,72 +118,3 @@ def error_body(status: int, message: str, code: str | None, param: str | None = 
 def error_event(status: int, message: str, code: str | None) -> bytes:
     """An error as the last event of a stream."""
     return b"data: " + error_body(status, message, code) + b"\n\n"
-
-
-_CONTEXT_PHRASES: Final = (
-    "longer than the model's context length",
-    "Requested token count exceeds",
-    "exceeds the maximum allowed length",
-    "maximum context length",
-)
-
-_SOURCE_LINES: Final = "\n\n  File "
-"""Behind it, SGLang's errors name files of the engine's machine, and quote the body again."""
-
-
-def refusal_from_engine(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
-    """An engine's error, flat (SGLang) or nested, as a refusal.
-
-    A 400 keeps its message; if the prompt is too long its code is `context_length_exceeded`, on which clients compact
-    their context. An engine's 401 or 403 is the operator's fault, not the client's, and becomes a 502. A 429 or 503
-    keeps its `Retry-After` in whole seconds, or gets 1 s. A message that names the engine's internals is replaced by
-    its meaning; what the log may keep of it is `internals`.
-    """
-    found = _engine_error(body)
-    message = str(found.get("message") or f"the engine answered {status}").partition(_SOURCE_LINES)[0]
-    internals = loggable(message) if names_internals(status, message) else None
-    message = message[:MAX_MESSAGE_CHARS] if internals is None else meaning_of(status, message)
-    param = _short(found.get("param"))
-    if status < 400:
-        return Refusal(502, f"the engine answered {status}", code="engine_error")
-    if status in {401, 403}:
-        return Refusal(502, "the engine refused the proxy's credentials", code="engine_error")
-    if status == 400 and any(phrase in message for phrase in _CONTEXT_PHRASES):
-        return Refusal(400, message, code="context_length_exceeded", param="messages")
-    after_s = int(retry_after) if retry_after and retry_after.isdecimal() and len(retry_after) < 6 else 1
-    if status < 500:
-        code = _short(found.get("code"))
-        if status == 429:
-            return Refusal(429, message, code=code or "rate_limit_exceeded", param=param, retry_after_s=after_s)
-        refusal = Refusal(status, message, code=code, param=param)
-        refusal.internals = internals
-        return refusal
-    shed = after_s if status == 503 else None  # its queue is full, but not for long
-    status = status if status in {502, 503, 504} else 502
-    refusal = Refusal(status, message, code="engine_error", retry_after_s=shed)
-    refusal.internals = internals
-    return refusal
-
-
-def _short(value: object) -> str | None:
-    """A code or the name of a parameter, if it is a short string."""
-    return value if isinstance(value, str) and len(value) <= MAX_NAME_CHARS else None
-
-
-def status_of_engine_error(error: Mapping[str, Any]) -> int:
-    """The HTTP status of an error object inside a stream; SGLang gives it as `code`."""
-    code = error.get("code")
-    if isinstance(code, str) and code.isdigit():
-        code = int(code)
-    return code if isinstance(code, int) and not isinstance(code, bool) and 400 <= code <= 599 else 502
-
-
-def _engine_error(body: bytes) -> Mapping[str, Any]:
-    try:
-        found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return {}
-    if isinstance(found, dict):
-        inner = found.get("error")
-        return inner if isinstance(inner, dict) else found
-    return {}

@@ -22,6 +22,21 @@ log = logging.getLogger(__name__)
 
 ABORT_TIMEOUT_S: Final = 5.0
 MOVES_EVERY_S: Final = 15.0
+LOG_EVERY_S: Final = 10.0
+
+
+class RefusalLog:
+    """Which refusals are logged: of each status one in a while, since a client may cause any number of them."""
+
+    def __init__(self) -> None:
+        self._logged_s: dict[int, float] = {}  # by status: at most as many as there are
+
+    def is_logged(self, status: int, now_s: float) -> bool:
+        """Whether this one is."""
+        if now_s - self._logged_s.get(status, -LOG_EVERY_S) < LOG_EVERY_S:
+            return False
+        self._logged_s[status] = now_s
+        return True
 
 
 class Engine:
@@ -41,6 +56,10 @@ class Engine:
         self._heads: dict[str, bytes] = {}  # by path; the code has two
         self._key_refused = False
         self.read_keys()
+        self.refusals = RefusalLog()
+        self.thoughts = ""
+        """The member in which a server that is no SGLang writes and reads thoughts of the model; empty: not known."""
+
         self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
         self.informed = False
         """Whether `info` was reported since the engine came up."""

@@ -1,13 +1,13 @@
 """Relays the chunks of a stream as they came: the client gets the engine's framing, too.
 
-Engines write each event as one HTTP chunk, and a read brings one or several whole chunks. As long as they contain no
-marker (`sse`), the client gets the same bytes, chunk sizes included, with one write for each read. For that a
+Engines write each event as one HTTP chunk, and a read brings one or several whole chunks. As long as they hold content
+alone (`sse`), the client gets the same bytes, chunk sizes included, with one write for each read. For that a
 `Passthrough` replaces the connection as the protocol of its transport, from the end of a streamed answer's head on.
 
 Each chunk is checked twice before it passes. First its *framing*: by its size, it must end where it should, behind the
 blank line of an event. Then its content, by its *shape*: the events of one stream differ only in a short text. So an
-event that begins and ends like one without a marker, and whose text has neither a quote nor a line feed, has no marker
-either. Other events are searched for markers, and the next event is compared with them.
+event that begins and ends like one that was read, and whose text has neither a quote nor a line feed, says nothing more
+than that one. Other events are read (`sse`), and the next event is compared with them.
 
 All else goes through the parser and the scanner, whole chunks at a time, so that both are at the border of a chunk when
 the next one passes: the beginning of an answer, its end from the usage on, and an answer that the proxy has to read or
@@ -23,17 +23,19 @@ import re
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from warmroute_proxy.server.engines.chunk_shape import ChunkShape, shape_of
-from warmroute_proxy.server.engines.sse import UNFINISHED, UsageTracker, ended_in_tools, has_marker
+from warmroute_proxy.dialects.chat_answers import has_surrogate
+from warmroute_proxy.server.engines.chunk_shape import ChunkShape
+from warmroute_proxy.server.engines.sse import EventShape, UsageTracker
 
 MAX_REST_BYTES: Final = 65_536
 SMALL_BYTES: Final = 4096  # what is smaller and came at once, an answer or its begin, is parsed, to be one write
-MAX_SHAPES: Final = 16  # of one stream; then all its events are searched
+MAX_SHAPES: Final = 16  # of one stream; then all its events are read
 MAX_SIZE_DIGITS: Final = 8
 
 _END: Final = b"\n\n\r\n"  # of an event and of its chunk
 _QUOTE: Final = 34
 _NEWLINE: Final = 10
+_BACKSLASH: Final = 92
 """As numbers: CPython looks for a number in bytes seven times as fast as for bytes."""
 
 _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
@@ -70,7 +72,9 @@ class Passthrough:
     """The protocol of an engine's connection while a stream passes through the proxy."""
 
     __slots__ = (
+        "_learned",
         "_rest",
+        "_scanner",
         "_shape",
         "_shapes",
         "_source",
@@ -85,10 +89,12 @@ class Passthrough:
     def __init__(self, source: EngineConnection, stream: Stream) -> None:
         self._source = source
         self._stream = stream
+        self._scanner = stream.scanner
         self._target: Write | None = None
         self._write: Write | None = None  # the target, unless a chunk waits for its rest or no shape is known
         self._rest = b""
         self._shapes = 0
+        self._learned: EventShape | None = None  # what the shape was made of
         self._shape: ChunkShape | None = None
         self._tail = b""
         self._tail_bytes = 0
@@ -101,8 +107,8 @@ class Passthrough:
             end = len(data) - self._tail_bytes
             if data.startswith(self._shape[end]):  # type: ignore[index]  # there is a shape where there is a target
                 text = data[self._text_at : end]
-                if _QUOTE not in text and _NEWLINE not in text:
-                    self._stream.scanner.content_events += 1
+                if _QUOTE not in text and (_BACKSLASH not in text or not has_surrogate(text)):
+                    self._scanner.tokens_seen += 1
                     write(data)
                     return
         self._take(data)
@@ -132,15 +138,17 @@ class Passthrough:
         if self._rest:
             data = self._rest + data
             self._rest = b""
-        if self._target is not None:
+        elif self._target is not None and self._passes_counted(data, self._target):
+            return
+        if self._target is not None and not (len(data) < SMALL_BYTES and data.endswith(_LAST_CHUNK)):
             data = self._pass(data, self._target)
-        if data.endswith(_LAST_CHUNK) and (len(data) < SMALL_BYTES or self._stream.scanner.started):
+        if data.endswith(_LAST_CHUNK) and (len(data) < SMALL_BYTES or self._scanner.started):
             self._source.feed(data)
             if self._source.reads(self):  # the end was text inside a chunk, and the border is unknown
                 self._source.go_on(b"")
             return
         while data:
-            begins_long = not self._stream.scanner.started and len(data) >= SMALL_BYTES
+            begins_long = not self._scanner.started and len(data) >= SMALL_BYTES
             whole = _whole_bytes(data, only_first=begins_long)
             if whole < 0 or (not whole and not _may_wait(data)):
                 self._source.go_on(data)
@@ -156,12 +164,23 @@ class Passthrough:
         self._rest = data
         self._write = self._target if not data and self._shape is not None else None
 
+    def _passes_counted(self, data: bytes, target: Write) -> bool:
+        """Relay a read that is one chunk, like one before but for what it counts. Whether it was."""
+        shape = self._scanner.shape
+        if shape is None or not shape.counts or not data.endswith(_END):
+            return False
+        at = data.find(b"\r\n")
+        if data[:at] != b"%x" % (len(data) - at - 4) or not self._scanner.passes_alike(data[at + 2 : -2]):
+            return False
+        target(data)
+        return True
+
     def _goes_on(self, data: bytes) -> bool:
         """Whether the passthrough goes on after a chunk was parsed. `data` has arrived behind it."""
         if not self._source.reads(self):
             return False
         self._target = None
-        if self._stream.scanner.passes:
+        if self._scanner.passes:
             self._target = self._stream.passthrough_target()
             if self._target is None:
                 self._source.go_on(data)
@@ -176,7 +195,7 @@ class Passthrough:
                 compared = self._shape
                 at += self._alike(data[at:])
             end = data.find(_END, at) + 4
-            if end < 4 or not self._clear(data[at:end], counted=at > 0):
+            if end < 4 or not self._clear(data[at:end]):
                 break
             at = end
         if at:
@@ -194,43 +213,39 @@ class Passthrough:
             del pieces[alike.index(False) :]
         at = shape.text_at
         texts = b"".join([piece[at:] for piece in pieces])
-        if _QUOTE in texts or _NEWLINE in texts:
+        if not _is_plain(texts):
             for number, piece in enumerate(pieces):
                 if not _is_plain(piece[at:]):
                     del pieces[number:]
                     break
-        self._stream.scanner.content_events += len(pieces)
+        self._scanner.tokens_seen += len(pieces)
         return sum(map(len, pieces)) + shape.tail_bytes * len(pieces)
 
-    def _clear(self, chunk: bytes, *, counted: bool) -> bool:
+    def _clear(self, chunk: bytes) -> bool:
         """Whether these bytes, up to the end of an event, are one chunk that passes as it is; its shape is learned.
 
         Chunks without content, such as a comment, pass only together with content.
         """
         digits = chunk.find(b"\r\n")
-        events = chunk.count(UNFINISHED)
-        if not (events or counted) or chunk[:digits] != b"%x" % (len(chunk) - digits - 4) or has_marker(chunk):
+        if chunk[:digits] != b"%x" % (len(chunk) - digits - 4):
             return False
-        scanner = self._stream.scanner
-        scanner.content_events += events
-        if not events and not scanner.called_tools:  # a finish, behind content that came with it
-            scanner.called_tools = ended_in_tools(chunk)
-        if events == 1 and self._shapes < MAX_SHAPES:
-            shape = shape_of(chunk, digits)
-            if shape is not None:
-                self._shapes += 1
-                self._shape = shape
-                self._tail = shape.tail
-                self._tail_bytes = shape.tail_bytes
-                self._text_at = shape.text_at
+        scanner = self._scanner
+        if not scanner.passes_whole(chunk[digits + 2 : -2]):
+            return False
+        learned = scanner.shape
+        if learned is not None and not learned.counts and learned is not self._learned and self._shapes < MAX_SHAPES:
+            self._shapes += 1
+            self._learned = learned
+            shape = self._shape = ChunkShape(digits, learned.head, learned.tail + b"\r\n")
+            self._tail = shape.tail
+            self._tail_bytes = shape.tail_bytes
+            self._text_at = shape.text_at
         return True
 
 
 def _is_plain(text: bytes) -> bool:
-    """Whether a text contains no marker, also at its edges. Escaped quotes are text."""
-    return _NEWLINE not in text and (
-        _QUOTE not in text or not (UNFINISHED in text or has_marker(b'"%b"' % text))  # its edges are quotes
-    )
+    """Whether a text has nothing that ends it, and no half of a surrogate pair."""
+    return _QUOTE not in text and _NEWLINE not in text and (_BACKSLASH not in text or not has_surrogate(text))
 
 
 def _whole_bytes(data: bytes, *, only_first: bool) -> int:

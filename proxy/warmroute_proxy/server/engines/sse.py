@@ -1,8 +1,8 @@
-"""Scans a stream for usage, end and errors. All other bytes go to the client as they came.
+"""Reads a stream for usage, end and errors. All other events go to the client as they came. Only calls that clients
+could not tell apart get other numbers (`call_numbers`).
 
-A read from the engine usually contains whole events without a marker. A few substring searches find that, and the read
-is relayed unchanged. Only a read that contains a marker, or ends inside an event, is split into events. Markers are
-JSON with bare quotes, which cannot occur inside a JSON string, so generated text never looks like a marker.
+The events of one stream differ only in a short text. An event that begins and ends like one that was read before, and
+whose text is plain, passes unread. All others are read as JSON, so the style of a server's JSON makes no difference.
 
 Withheld from the client: the usage chunk and `[DONE]` (the relay sends its own once the request is settled), the
 `sglext` chunk that only the proxy requested, the chunk that ends an aborted choice, and an engine's error with whatever
@@ -11,242 +11,321 @@ follows it.
 
 from typing import Any, Final
 
-import msgspec
+from msgspec import Raw
 
-MAX_EVENT_BYTES: Final = 16_777_216
+from warmroute_proxy.dialects.call_numbers import MAX_CHOICES, CallNumbers, made_ids, renumbered
+from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
+from warmroute_proxy.dialects.chunk_view import (
+    ABSENT,
+    ONE_TOKEN_BYTES,
+    AnswerView,
+    ChoiceView,
+    arguments_of,
+    as_object,
+    decoded,
+    is_filled,
+    read_view,
+    thoughts_in,
+    tokens_at_least,
+)
+from warmroute_proxy.dialects.event_reader import ERROR_EVENT, EventReader
 
-_ABORT: Final = b'"abort"'
-_MARKERS: Final = (b"[DONE]", b'"usage":{', b'"usage": {', b'"sglext"', b'"error"', _ABORT)
-CALLED_TOOLS: Final = (b'"finish_reason":"tool_calls"', b'"finish_reason": "tool_calls"')
-UNFINISHED: Final = b'"finish_reason":null'  # once for each choice with content in an event
-_ROLE: Final = b'"role":"assistant"'
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+MAX_TEXT_BYTES: Final = ONE_TOKEN_BYTES  # of an event that passes unread
+
+DIGITS: Final = b"0123456789"
+_DONE: Final = b"[DONE]"
+ABORT: Final = "abort"
+ENDS_IN_TOOLS: Final = frozenset({"tool_calls", "function_call"})
+"""Of `finish_reason`."""
+
+_QUOTE: Final = 0x22
+_BACKSLASH: Final = 0x5C
+
+
+class EventShape:
+    """What stands around the text of an event. Where an event counts tokens, only the digits behind its text differ."""
+
+    __slots__ = ("counts", "head", "tail")
+
+    def __init__(self, head: bytes, tail: bytes, *, counts: bool) -> None:
+        """`tail`: with the blank line, and without digits where it `counts`."""
+        self.head = head
+        self.tail = tail
+        self.counts = counts
+
+    def has(self, event: bytes) -> bool:
+        """Whether an event is of this shape, and its text plain and short."""
+        if not event.startswith(self.head):
+            return False
+        at = len(self.head)
+        if self.counts:
+            end = event.find(b'"', at)
+            if event[end:].translate(None, DIGITS) != self.tail:
+                return False
+        else:
+            end = len(event) - len(self.tail)
+            if not event.endswith(self.tail):
+                return False
+        text = event[at:end]
+        if not 0 < len(text) <= MAX_TEXT_BYTES or _QUOTE in text:
+            return False
+        return _BACKSLASH not in text or (text[-1] != _BACKSLASH and not has_surrogate(text))
 
 
 class UsageTracker:
     """Reads one stream of chat or text completion chunks."""
 
     __slots__ = (
-        "_carry",
+        "_calls",
+        "_counted",
         "_keep_sglext",
-        "_last_read",
+        "_reader",
+        "_renumbers",
+        "_rid",
+        "_usage",
         "aborted",
         "called_tools",
-        "content_events",
         "details",
         "done",
+        "ended_choices",
         "error",
+        "shape",
         "started",
-        "usage",
+        "thoughts",
+        "tokens_seen",
         "usage_event",
     )
 
-    def __init__(self, *, keep_sglext: bool) -> None:
-        """`keep_sglext`: the client has requested the details, too."""
-        self._carry = b""
-        self._last_read = b""
+    def __init__(self, *, keep_sglext: bool, rid: str = "") -> None:
+        """`keep_sglext`: the client has requested the details, too; `rid`: by which ids of calls are made."""
+        self._rid = rid
+        self._calls: dict[bytes, CallNumbers] = {}  # by the index of the choice
+        self._renumbers = False  # once a call had another number than it should have
+        self._reader = EventReader()
         self._keep_sglext = keep_sglext
+        self.shape: EventShape | None = None
+        """Of the events of this stream, as far as they have one."""
+
         self.started = False
         """Whether an event with content was relayed. After that the answer cannot be replaced by another one."""
-        self.content_events = 0
-        """How many choices had content, over all events: a lower bound of the generated tokens."""
-        self.usage: dict[str, Any] | None = None
+
+        self.tokens_seen = 0
+        """How many tokens were generated for what was streamed: a lower bound."""
+
+        self._usage: dict[str, Any] | None = None
+        self._counted = b""  # the newest event that passed unread and has a usage
         self.usage_event: dict[str, Any] | None = None
         self.details: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
         self.aborted = False
         self.called_tools = False
-        """Whether it ended in calls of tools, as far as the reads of its usage and the one before show."""
+        """Whether the model has called tools."""
+
+        self.thoughts = ""
+        """The member in which the server writes what the model thinks."""
+
+        self.ended_choices = 0
+        """How many choices have given a reason for their end."""
+
         self.done = False
 
     @property
-    def passes(self) -> bool:
-        """Whether the next whole events without a marker are relayed, whatever their content is."""
-        return self.started and not self._carry and not self.done and self.error is None
+    def usage(self) -> dict[str, Any] | None:
+        """The newest that was reported."""
+        if self._counted:
+            view, self._counted = read_view(_payload(self._counted)), b""
+            self._usage = self._usage if view is None else view.reported()
+        return self._usage
 
     @property
-    def lacks_its_end(self) -> bool:
-        """Whether the unfinished event lacks only its blank line."""
-        if not self._carry:
-            return False
-        payload = _payload(self._carry)
-        try:
-            return payload == b"[DONE]" or bool(_decode(payload))
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            return False
+    def passes(self) -> bool:
+        """Whether whole events may pass by `passes_whole`."""
+        is_under_way = self.started and not self.done and self.error is None
+        return is_under_way and not self._reader.held and not self._renumbers
 
     def feed(self, data: bytes) -> bytes:
-        """Scan one read. Returns what the client gets. Raises: ValueError if an event is too long."""
-        if self.done or self.error is not None:
-            if self.error is not None:
-                self._events(self._carry + data)  # usage may follow an error: it counts, but is not relayed
-            return b""
-        if self._carry:
-            data = self._carry + data
-        elif self.started and data.endswith(b"\n\n") and not has_marker(data):
-            self._last_read = data
-            self.content_events += data.count(UNFINISHED)  # whole events without a marker: almost every read
-            return data
-        if not self.called_tools:
-            self.called_tools = ended_in_tools(self._last_read) or ended_in_tools(data)
-            self._last_read = b""
-        return self._flow(data) if self.started else self._begin(data)
-
-    def _begin(self, data: bytes) -> bytes:
-        """Scan event by event up to the first content, then as usual."""
-        first = self._events(data, until_started=True)
-        if self.started and self._carry and self.error is None:
-            return first + self._flow(self._carry)
-        return first
-
-    def _flow(self, data: bytes) -> bytes:
-        """Relay the whole events in front of the first marker unchanged, and scan the others one by one."""
-        clean = _clean_bytes(data)
-        self.content_events += data.count(UNFINISHED, 0, clean)
-        self._carry = b""
-        return data if clean == len(data) else data[:clean] + self._events(data[clean:])
-
-    def _events(self, data: bytes, *, until_started: bool = False) -> bytes:
-        """Scan event by event. An unfinished event is kept for the next read."""
-        out: list[bytes] = []
-        at = 0
-        while (end := _event_end(data, at)) > 0:
-            event = data[at:end]
-            at = end
-            if self._take(event):
-                out.append(event)
-            if until_started and self.started:
-                break
-        self._keep(data[at:])
-        return b"".join(out)
-
-    def _keep(self, rest: bytes) -> None:
-        if len(rest) > MAX_EVENT_BYTES:
-            raise ValueError(f"an event exceeds {MAX_EVENT_BYTES} bytes")
-        self._carry = rest
-
-    def _take(self, event: bytes) -> bool:
-        """Scan one event. Returns whether the client gets it."""
+        """Read some bytes. Returns what the client gets. Raises: ValueError, where an event is too long."""
         if self.done:
+            return b""
+        return self._passed(self._reader.feed(data))
+
+    def end(self) -> bytes:
+        """The stream has ended: its last event may lack its blank line. Returns what the client gets of it."""
+        events = self._reader.end()
+        return self._passed(
+            [each for each in events if _payload(each) == _DONE or read_view(_payload(each)) is not None]
+        )
+
+    def passes_whole(self, events: bytes) -> bool:
+        """Whether whole events go to the client as they are, which counts them: there are only contents."""
+        if b"\r" in events or has_surrogate(events):
             return False
-        if has_marker(event):
-            payload = _payload(event)
-            if payload == b"[DONE]":
-                self.done = True
+        tokens, shape = 0, self.shape
+        for event in events[:-2].split(b"\n\n"):
+            if event.startswith(b":") and b"\n" not in event:
+                continue
+            view = read_view(event[5:]) if event.startswith(b"data:") and b"\n" not in event else None
+            if view is None or not _has_only_content(view):
                 return False
-            return self._take_marked(payload) and self.error is None
-        if self.error is not None:
+            choices = view.choices or []
+            for choice in choices:
+                output = choice.outputs()
+                if "tool_calls" in output and not self._calls_pass(choice, output):
+                    return False
+                tokens += tokens_at_least(output)
+                if len(choices) == 1:
+                    shape = shape_of(event + b"\n\n", output, counts=False) or shape
+        if not tokens:
             return False
-        if UNFINISHED in event:
-            if _ROLE in event and not self.started and _is_role_only(event):
-                return True
-            self.content_events += event.count(UNFINISHED)
-        if event.startswith(b"data:"):
-            self.started = True
+        self.tokens_seen += tokens
+        self.shape = shape
         return True
 
-    def _take_marked(self, payload: bytes) -> bool:
-        try:
-            chunk = _decode(payload)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            # Relayed as it is: the client has to handle it.
-            self.started = self.started or self.error is None
-            return True
-        error = chunk if chunk.get("object") == "error" else chunk.get("error")
-        if error:
-            self.error = self.error or (error if isinstance(error, dict) else {"message": str(error)})
+    def passes_alike(self, event: bytes) -> bool:
+        """Whether an event is like one that was read before, which counts it."""
+        shape = self.shape
+        if shape is None or not shape.has(event):
             return False
-        return self._take_accounts(chunk)
+        self.tokens_seen += 1
+        if shape.counts:
+            self._counted = event
+        return True
 
-    def _take_accounts(self, chunk: dict[str, Any]) -> bool:
-        usage, extension = chunk.get("usage"), chunk.get("sglext")
-        if isinstance(usage, dict):
-            self.usage = usage
-        if isinstance(extension, dict) and isinstance(extension.get("cached_tokens_details"), dict):
+    def _passed(self, events: list[bytes]) -> bytes:
+        """What the client gets of them."""
+        out = []
+        for each in events:
+            if self.shape is not None and self.error is None and not self.done and self.passes_alike(each):
+                out.append(each)
+                continue
+            event = self._taken(whole_pairs(each) if has_surrogate(each) else each)
+            if event:
+                out.append(event)
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _taken(self, event: bytes) -> bytes:
+        """Read one event. Returns what the client gets of it."""
+        if self.done:
+            return b""
+        if event.startswith(b":"):
+            return event if self.error is None else b""
+        payload = _payload(event)
+        if payload == _DONE:
+            self.done = True
+            return b""
+        view = read_view(payload)
+        if view is None:  # the client has to handle it
+            if event.startswith(ERROR_EVENT):
+                self._failed(str(payload, "utf-8", "replace"))
+            self.started = self.started or self.error is None
+            self.tokens_seen += self.error is None
+            return event if self.error is None else b""
+        if view.error is not ABSENT or view.object == "error" or event.startswith(ERROR_EVENT):
+            fault = view.fault()
+            if fault is True or (fault is None and event.startswith(ERROR_EVENT)):
+                fault = decoded(payload)
+            if fault is not None:
+                self._failed(fault)
+        if not self._takes_view(view, event, payload) or self.error is not None:
+            return b""
+        return self._with_own_numbers(view, event, payload) if b'"tool_calls"' in event else event
+
+    def _with_own_numbers(self, view: AnswerView, event: bytes, payload: bytes) -> bytes:
+        """A chunk with the numbers and ids of calls by which clients tell them apart."""
+        for at, choice in enumerate(view.choices or ()):
+            raw = choice.outputs().get("tool_calls") if choice.delta is not None else None
+            calls = None if raw is None else self._calls_of(choice)
+            pieces = None if raw is None or calls is None else calls.put_right(raw)
+            if pieces is not None:
+                self._renumbers = True
+                self.shape = None
+                event = renumbered(payload, at, pieces)
+                payload = _payload(event)
+        return event
+
+    def _calls_pass(self, choice: ChoiceView, output: dict[str, Raw]) -> bool:
+        """Whether what a choice adds to its calls may pass as it is, and so may all like it."""
+        calls = self._calls_of(choice)
+        return calls is not None and calls.passes(output["tool_calls"])
+
+    def _calls_of(self, choice: ChoiceView) -> CallNumbers | None:
+        """The calls of a choice; None where there are more choices than any client may ask for."""
+        index = bytes(choice.index)
+        calls = self._calls.get(index)
+        if calls is None and len(self._calls) < MAX_CHOICES:
+            calls = self._calls[index] = CallNumbers(made_ids(self._rid))
+        return calls
+
+    def _failed(self, error: object) -> None:
+        self.error = self.error or (error if isinstance(error, dict) else {"message": str(error)})
+
+    def _takes_view(self, view: AnswerView, event: bytes, payload: bytes) -> bool:
+        """Note what a chunk reports of the account, and of the answer unless it has failed."""
+        usage, extension = view.reported(), as_object(view.sglext)
+        if usage is not None:
+            self._usage, self._counted = usage, b""
+        if extension is not None and isinstance(extension.get("cached_tokens_details"), dict):
             self.details = extension["cached_tokens_details"]
-        if chunk.get("choices"):
-            if _any_aborted(chunk["choices"]):
-                self.aborted = True
-                return False
-            if not self.aborted and self.error is None:
-                self.started = True
-                self.content_events += 1
-            return True
-        if isinstance(usage, dict):
-            self.usage_event = chunk
+        choices = view.choices
+        if choices:
+            return self.error is None and self._takes_choices(choices, event, counts=usage is not None)
+        if usage is not None and is_filled(view.usage):
+            found = decoded(payload)
+            self.usage_event = found if isinstance(found, dict) else None
             return False
         return extension is None or self._keep_sglext
 
+    def _takes_choices(self, choices: list[ChoiceView], event: bytes, *, counts: bool) -> bool:
+        for choice in choices:
+            if choice.finish_reason == ABORT:
+                self.aborted = True
+                return False
+            if choice.error is not ABSENT or choice.finish_reason == "error":
+                fault = choice.fault()
+                if fault is not None:
+                    self._failed(fault)
+                    return False
+        if self.aborted:
+            return True
+        for choice in choices:
+            output, ends = choice.outputs(), choice.finish_reason
+            if output:
+                self.tokens_seen += tokens_at_least(output)
+                self.started = True
+                self.thoughts = self.thoughts or thoughts_in(output)
+            if ends:
+                self.started = True
+                self.ended_choices += 1
+                self.called_tools = self.called_tools or ends in ENDS_IN_TOOLS
+            elif output and len(choices) == 1 and not self._renumbers:
+                self.shape = shape_of(event, output, counts=counts) or self.shape
+        return True
 
-def has_marker(data: bytes) -> bool:
-    """Whether `data` contains a marker. It is searched from the right: without a hit, CPython's search is twice
-    as fast for one chunk, and four times for a burst.
-    """
-    rfind = data.rfind
-    return (
-        rfind(b'"usage":{') >= 0
-        or rfind(b"[DONE]") >= 0
-        or rfind(b'"sglext"') >= 0
-        or rfind(b'"error"') >= 0
-        or rfind(b'"abort"') >= 0
-        or rfind(b'"usage": {') >= 0
-    )
+
+def shape_of(event: bytes, output: dict[str, Raw], *, counts: bool) -> EventShape | None:
+    """The shape of an event with one choice that goes on; None where it has not one text alone."""
+    if len(output) != 1:
+        return None
+    name, raw = next(iter(output.items()))
+    text = bytes(arguments_of(raw) if name == "tool_calls" else raw)
+    if len(text) < 3 or text[0] != _QUOTE or b"\\" in text or event.count(text) != 1:
+        return None
+    at = event.find(text) + 1
+    tail = event[at + len(text) - 2 :]
+    return EventShape(event[:at], tail.translate(None, DIGITS) if counts else tail, counts=counts)
 
 
-def ended_in_tools(data: bytes) -> bool:
-    """Whether a chat completion or a chunk of one says that the model has called tools."""
-    return data.rfind(CALLED_TOOLS[0]) >= 0 or data.rfind(CALLED_TOOLS[1]) >= 0
-
-
-def was_aborted(answer: bytes) -> bool:
-    """Whether a choice of a chat or text completion was aborted."""
-    if answer.rfind(_ABORT) < 0:  # see `has_marker`
+def _has_only_content(view: AnswerView) -> bool:
+    if view.usage is not ABSENT and view.reported() is not None:
         return False
-    try:
-        choices = _decode(answer).get("choices")
-    except (msgspec.DecodeError, ValueError, RecursionError):
+    if view.error is not ABSENT or view.object == "error" or view.sglext is not ABSENT or view.x_groq is not None:
         return False
-    return _any_aborted(choices)
-
-
-def _any_aborted(choices: object) -> bool:
-    return isinstance(choices, list) and any(
-        isinstance(choice, dict) and choice.get("finish_reason") == "abort" for choice in choices
-    )
-
-
-def _clean_bytes(data: bytes) -> int:
-    """How many bytes of `data` are whole events in front of the first event with a marker."""
-    first = len(data)
-    for marker in _MARKERS:
-        if data.rfind(marker, 0, first) >= 0:  # see `has_marker`
-            first = data.find(marker, 0, first)
-    last_end = data.rfind(b"\n\n", 0, first)
-    return last_end + 2 if last_end >= 0 else 0
-
-
-def _event_end(data: bytes, at: int) -> int:
-    """Where the event that starts at `at` ends, its blank line included; 0 if it has not arrived whole."""
-    plain = data.find(b"\n\n", at)
-    with_cr = data.find(b"\r\n\r\n", at, plain) if plain >= 0 else data.find(b"\r\n\r\n", at)
-    if with_cr >= 0:
-        return with_cr + 4
-    return plain + 2 if plain >= 0 else 0
+    for choice in view.choices or ():
+        if choice.finish_reason or choice.usage is not ABSENT or choice.error is not ABSENT:
+            return False
+    return True
 
 
 def _payload(event: bytes) -> bytes:
-    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
-    return b"\n".join(lines)
-
-
-def _is_role_only(event: bytes) -> bool:
-    """Whether it is SGLang's first chunk, which has the role and no content."""
-    try:
-        choices = _decode(_payload(event)).get("choices")
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return False
-    for choice in choices if isinstance(choices, list) else []:
-        delta = choice.get("delta") if isinstance(choice, dict) else None
-        if not isinstance(delta, dict) or any(value for name, value in delta.items() if name != "role"):
-            return False
-    return True
+    """The data of an event in the form of `EventReader`."""
+    return event[len(ERROR_EVENT) if event.startswith(ERROR_EVENT) else 5 :].strip()

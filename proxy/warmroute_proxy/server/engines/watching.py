@@ -1,6 +1,6 @@
 """Watches what engines report: the newest report of each worker, and named conditions of workers and of the region.
 
-Bounds: a report for each worker, and for each of them and the region one state for each condition.
+Bounds: a report and two counts for each worker, and for each of them and the region one state for each condition.
 """
 
 import logging
@@ -12,6 +12,7 @@ from warmroute_proxy.core.load.signs import (
     AcceptLengths,
     EngineReport,
     Sign,
+    empty_answers,
     missing_hits,
     retractions,
     starving_side,
@@ -46,6 +47,7 @@ class Watching:
         self._reported: dict[str, Reported] = {}
         self._accept_lengths: dict[str, AcceptLengths] = {}
         self._watched: dict[tuple[Condition, str], Watched] = {}
+        self._answers: dict[str, list[int]] = {}  # by worker: how many there were, and how many were empty
         self._hits = (0, 0, 0)
         self._read_at_s: dict[str, float] = {}
         self._unix_clock = unix_clock
@@ -71,6 +73,18 @@ class Watching:
             if known is not None:
                 self._observe_worker(reported, now_s)
 
+    def answered(self, workers: tuple[Worker, ...], model: str, *, empty: bool) -> None:
+        """Workers have answered a request; `empty`: with neither text nor calls."""
+        for worker in workers:
+            counts = self._answers.get(worker.id)
+            if counts is None:
+                counts = self._answers[worker.id] = [0, 0]
+            counts[0] += 1
+            if empty:
+                counts[1] += 1
+                labels = (("worker", worker.id), ("model", model))
+                self._metrics.add(declared.EMPTY_ANSWERS_TOTAL, labels=labels)
+
     def observe_region(self, workers: list[Worker], now_s: float) -> None:
         """Judge what concerns more than one worker. `workers`: those that there are now."""
         ids = {worker.id for worker in workers}
@@ -79,6 +93,7 @@ class Watching:
             self._accept_lengths.pop(gone, None)
         for key in [key for key in self._watched if key[1] not in ids and key[1] != self._region]:
             del self._watched[key]
+        self._observe_answers(ids, now_s)
         sides: dict[str, dict[str, EngineReport]] = {"prefill": {}, "decode": {}, "aggregated": {}}
         for worker_id, reported in self._reported.items():
             sides[reported.worker.role][worker_id] = reported.now
@@ -135,6 +150,15 @@ class Watching:
         self._sign(Condition.RETRACTIONS, worker_id, retractions(before, now), now_s)
         if reported.worker.role != "aggregated":
             self._sign(Condition.TRANSFERS, worker_id, transfers(before, now), now_s)
+
+    def _observe_answers(self, ids: set[str], now_s: float) -> None:
+        """Judge the workers that have answered enough since they were judged last."""
+        for worker_id, (answers, empty) in list(self._answers.items()):
+            sign = empty_answers(answers, empty)
+            if sign.bad is not None and worker_id in ids:
+                self._sign(Condition.EMPTY_ANSWERS, worker_id, sign, now_s)
+            if sign.bad is not None or worker_id not in ids:
+                del self._answers[worker_id]
 
     def _sign(self, condition: Condition, subject: str, sign: Sign, now_s: float) -> None:
         key = condition, subject

@@ -13,12 +13,13 @@ import msgspec
 
 from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
 from warmroute_proxy.core.accounting.usage_fields import Usage
-from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
-from warmroute_proxy.dialects.generated_texts import generated_bytes
+from warmroute_proxy.dialects.call_numbers import with_ids
+from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs, with_null
+from warmroute_proxy.dialects.chunk_view import ABSENT, generated_bytes, read_choices, thoughts_in
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.server_info import json_object
-from warmroute_proxy.server.engines.sse import UsageTracker, ended_in_tools
+from warmroute_proxy.server.engines.sse import ABORT, ENDS_IN_TOOLS, UsageTracker
 from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
@@ -26,6 +27,7 @@ from warmroute_proxy.server.request.prefill_leg import PrefillLeg
 _OWN: Final = ("usage",)
 _OWN_ACCOUNTS: Final = ("usage", "sglext")
 _EMPTY: Final = msgspec.Raw(b"")
+_BRACKET: Final = 0x5B
 
 
 _decode: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -39,41 +41,78 @@ class AnswerBound(NamedTuple):
     memory: BodyReservation | None
 
 
-def _members(raw: bytes) -> dict[str, Any]:
-    """The members of an answer. Half of a surrogate pair, which some models write, is no fault of all the rest."""
+def _members(raw: bytes) -> tuple[dict[str, Any], bytes]:
+    """The members of an answer, and itself. Half of a surrogate pair or NaN, which some servers write, spoils nothing
+    else. Raises: ValueError, where it is no JSON object.
+    """
     try:
-        return _decode(raw)
+        return _decode(raw), raw
     except msgspec.DecodeError:
-        if not has_surrogate(raw):
-            raise
-    return _decode(whole_pairs(raw))
+        sound = whole_pairs(raw) if has_surrogate(raw) else with_null(raw)
+        return _decode(sound), sound
 
 
 class Answer:
     """One answer. `usage` and `sglext` are JSON, empty where the engine wrote none."""
 
-    __slots__ = ("_members", "sglext", "usage")
+    __slots__ = ("_choices", "_members", "sglext", "usage")
 
-    def __init__(self, raw: bytes) -> None:
-        """Read an answer. Raises: Refusal, if it is not one JSON object with distinct names."""
+    def __init__(self, raw: bytes, rid: str = "") -> None:
+        """Read an answer. `rid`: by which ids of calls are made. Raises: Refusal, if it is not one JSON object with
+        distinct names.
+        """
         try:
-            members = _members(raw)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            members, sound = _members(raw)
+        except (msgspec.DecodeError, RecursionError, ValueError):
             raise Refusal(400, "the answer is not a JSON object", code="invalid_json") from None
         self._members = members
-        if len(_encode(members)) != len(raw):
-            Body(raw if not has_surrogate(raw) else whole_pairs(raw))
-        self.usage = bytes(members.get("usage", _EMPTY))
+        if len(_encode(members)) != len(sound):
+            Body(sound)
+        choices = self._choices = read_choices(members.get("choices", _EMPTY))
+        usage = members.get("usage", _EMPTY)
+        if usage is _EMPTY and choices:
+            usage = choices[0].usage  # Moonshot's
+        self.usage = bytes(usage)
+        for choice in choices:
+            calls = None if choice.message is None else choice.message.get("tool_calls")
+            if calls is not None and memoryview(calls)[0] == _BRACKET:
+                found = with_ids(bytes(members["choices"]), rid)
+                if found is not None:
+                    members["choices"] = msgspec.Raw(found)
+                break
         self.sglext = bytes(members.get("sglext", _EMPTY))
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is an answer: it has choices, and none of them is an error."""
+        for choice in self._choices:
+            if choice.error is not ABSENT and choice.fault() is not None:
+                return False
+        return bool(self._choices) and self._choices[0].finish_reason != "error"
+
+    @property
+    def aborted(self) -> bool:
+        """Whether a choice was aborted."""
+        return ABORT in [choice.finish_reason for choice in self._choices]
 
     @property
     def called_tools(self) -> bool:
         """Whether the model has called tools."""
-        return ended_in_tools(bytes(self._members.get("choices", b"")))
+        return self._choices[0].finish_reason in ENDS_IN_TOOLS if self._choices else False
+
+    @property
+    def empty(self) -> bool:
+        """Whether the model has said nothing."""
+        return not any(choice.outputs() for choice in self._choices)
+
+    @property
+    def thoughts(self) -> str:
+        """The member in which the server writes what the model thinks; empty where it has written nothing of that."""
+        return thoughts_in(self._choices[0].outputs()) if self._choices else ""
 
     def text_bytes(self) -> int:
         """How long the generated texts are together: what there is to go by where the engine has counted no tokens."""
-        return generated_bytes(self._members.get("choices", b"[]"))
+        return generated_bytes(self._choices)
 
     def choices(self) -> bytes:
         """The answer with its choices alone."""
@@ -99,7 +138,7 @@ def usage_of(
         if plain is not None:
             return plain, answer.usage
     own = own_usage(answer, scanner)
-    return merge_usage(own, _details(answer, scanner), prefill_usage(prefill), scanner.content_events), own
+    return merge_usage(own, _details(answer, scanner), prefill_usage(prefill), scanner.tokens_seen), own
 
 
 def own_usage(answer: Answer | None, scanner: UsageTracker) -> dict[str, Any] | None:

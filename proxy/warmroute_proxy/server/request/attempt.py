@@ -14,21 +14,22 @@ before or after the prefill connection breaks, so a decode failure waits that mo
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
-
-import msgspec
 
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
-from warmroute_proxy.server.base.errors import Refusal, refusal_from_engine, status_of_engine_error
+from warmroute_proxy.dialects.chunk_view import decoded, read_view
+from warmroute_proxy.server.base.engine_refusals import NO_WAITS, Waits, refusal_from_engine, status_of_engine_error
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.carrier import Carrier
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.engines.passthrough import Stream, Write
-from warmroute_proxy.server.engines.sse import UsageTracker, was_aborted
+from warmroute_proxy.server.engines.sse import UsageTracker
 from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.intake.body import AnyBody
@@ -40,6 +41,7 @@ from warmroute_proxy.server.request.dispatch import (
     own_fields,
     prefill_body,
     provider_body,
+    with_thoughts,
 )
 from warmroute_proxy.server.request.failure import Failure, not_connected, refused_by
 from warmroute_proxy.server.request.prefill_leg import PrefillLeg
@@ -52,6 +54,7 @@ TRAILER_S: float = 2.0  # after an error or `[DONE]`, how long an engine may tak
 ABORTED: Final = "the engine aborted the request"  # its queue was full, a transfer failed, or by an operator
 UNCOUNTED_BYTES: Final = 16_384  # a whole answer that is no larger takes no memory worth counting
 MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comments
+_EVENTS: Final = "text/event-stream"
 # Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
 _SEND, _FINISH = AttemptEvent.SEND, AttemptEvent.FINISH
@@ -75,8 +78,9 @@ class Attempt:
     # What most attempts neither change nor read: a default is cheap to begin with, and dear to read.
     answer: Answer | None = None
     _status = 0
-    _retry_after: str | None = None
+    _waits = NO_WAITS
     _is_stream = False
+    _answers = 1  # to all prompts
     _size = 0
     _pending: Failure | None = None  # while the state is FAILING
 
@@ -107,7 +111,8 @@ class Attempt:
         self._trailer: asyncio.TimerHandle | None = None
         self._gathered: list[bytes] = []  # of a stream what comes before content, else the answer
         if asked.stream:
-            self.scanner = UsageTracker(keep_sglext=asked.keep_sglext)
+            self._answers = asked.choices * asked.prompts
+            self.scanner = UsageTracker(keep_sglext=asked.keep_sglext, rid=rid)
 
     def _advance(self, event: AttemptEvent) -> None:
         self.state = next_state(ATTEMPT, self.state, event)
@@ -140,7 +145,7 @@ class Attempt:
             parts = (
                 answering_body(asked, body, own, rank, None)
                 if engine.is_sglang
-                else provider_body(asked, body, engine.config)
+                else with_thoughts(provider_body(asked, body, engine.config), engine.thoughts)
             )
             self._send(engine.head(path, headers, asked.session), parts, carrier)
             return
@@ -171,6 +176,11 @@ class Attempt:
         self.decision = decision
         self._answering = answering
         self.engine = self._engines.of(answering)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the model has answered with neither text nor calls."""
+        return not self.scanner.tokens_seen if self.answer is None else self.answer.empty
 
     @property
     def usage(self) -> dict[str, Any] | None:
@@ -224,11 +234,9 @@ class Attempt:
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self._status = status
         if status != 200:
-            self._retry_after = headers.get("retry-after")
-        is_events = headers.get("content-type", "").startswith("text/event-stream")
-        self._is_stream = self.leg.streamed and status == 200 and is_events
-        if status == 200 and self.leg.streamed and not is_events:
-            self._fail(502, "the engine did not answer with an event stream", self._answering, retryable=True)
+            self._waits = Waits.of(headers)
+        elif self.leg.streamed:  # what is no stream is read whole: it may say what is wrong
+            self._is_stream = headers.get("content-type", _EVENTS).lower().startswith(_EVENTS)
 
     def on_body(self, data: bytes) -> None:
         if self.ended:
@@ -253,14 +261,17 @@ class Attempt:
         except ValueError as error:
             self._fail(502, f"the engine's stream is broken: {error}", self._answering, retryable=False)
             return
+        self._take_passed(out)
+
+    def _take_passed(self, out: bytes) -> None:
+        """Give on what the client gets, and end where the stream has ended."""
+        scanner = self.scanner
         if scanner.started:
             if self._gathered:
                 out = b"".join(self._gathered) + out
                 self._gathered.clear()
             if out:
                 self._pass(out)
-            if out is data:
-                return  # all of it passed, so nothing ended
         elif out:
             self._gathered.append(out)
             self._size += len(out)
@@ -272,6 +283,11 @@ class Attempt:
         elif scanner.error is not None:
             self._close_later()
 
+    def _note_thoughts(self, name: str) -> None:
+        """Remember how the server names thoughts, for those that are sent back to it."""
+        if name:
+            self.engine.thoughts = name
+
     def _stream_done(self) -> None:
         if self.scanner.error is not None:
             self._fail_by_event()
@@ -280,6 +296,8 @@ class Attempt:
         elif not self.ended:
             if self._gathered:
                 self._pass(b"".join(self._gathered))  # an answer without content is still an answer
+            if not self.engine.is_sglang:
+                self._note_thoughts(self.scanner.thoughts)
             self._advance(_FINISH)
             self._close_later()
             self._owner.finished(self._engines.clock())
@@ -297,12 +315,15 @@ class Attempt:
             self._whole_end()
 
     def _stream_end(self) -> None:
-        if not self.ended and self.scanner.lacks_its_end:
-            self._take_events(b"\n\n")
+        scanner = self.scanner
+        if not self.ended:
+            self._take_passed(scanner.end())
         if self.ended:
             return
-        if self.scanner.error is not None:
+        if scanner.error is not None:
             self._fail_by_event()
+        elif scanner.ended_choices >= self._answers:
+            self._stream_done()  # as a [DONE] would have said
         else:
             self._fail(502, "the engine ended its stream early", self._answering, retryable=True)
 
@@ -318,20 +339,28 @@ class Attempt:
     def _whole_end(self) -> None:
         data = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
         if self._status != 200:
-            self._fail_by(self._refused(self._answering, refusal_from_engine(self._status, data, self._retry_after)))
-            return
-        self._answered(data, self._engines.clock())
+            self._fail_by(self._refused(self._answering, self._status, data))
+        elif self.leg.streamed:
+            self._fail_by_answer(data, "the engine did not answer with an event stream")
+        else:
+            self._answered(data, self._engines.clock())
 
     def _answered(self, data: bytes, now_s: float) -> None:
         """All of a 200 that is not streamed."""
         try:
-            self.answer = Answer(data)
+            self.answer = Answer(data, self.rid)
         except Refusal:
-            self._fail(502, "the engine's answer is not a JSON object", self._answering, retryable=True)
+            self._fail_by_answer(data, "the engine's answer is not a JSON object")
             return
-        if self.state is not _STOPPING and was_aborted(data):
+        if self.answer.aborted and self.state is not _STOPPING:
             self._fail(503, ABORTED, self._answering, retryable=True)
             return
+        if not self.answer.is_one:
+            self.answer = None
+            self._fail_by_answer(data, "the engine's answer has no choices")
+            return
+        if not self.engine.is_sglang:
+            self._note_thoughts(self.answer.thoughts)
         self._advance(_FINISH)
         if self._prefill is not None or not self.leg.done:
             self._close_later()
@@ -350,12 +379,22 @@ class Attempt:
 
     def _fail_by_event(self) -> None:
         error = self.scanner.error or {}
-        refusal = refusal_from_engine(status_of_engine_error(error), msgspec.json.encode(error))
-        self._fail_by(self._refused(self._answering, refusal))
+        self._fail_by(self._refused(self._answering, status_of_engine_error(error), error))
+
+    def _fail_by_answer(self, data: bytes, problem: str) -> None:
+        """A 200 that is no answer: it may be an error, which says more."""
+        view = read_view(data)
+        fault = None if view is None else view.fault()
+        if fault is None:
+            self._fail(502, problem, self._answering, retryable=True)
+            return
+        found = decoded(data) if fault is True else fault
+        error = found if isinstance(found, dict) else {"message": str(found)}
+        self._fail_by(self._refused(self._answering, status_of_engine_error(error), error))
 
     # -- the prefill leg
 
-    def prefill_answered(self, status: int, body: bytes, retry_after: str | None) -> None:
+    def prefill_answered(self, status: int, body: bytes, waits: Waits) -> None:
         """Its whole answer."""
         self._cancel_trailer()
         if self.ended:
@@ -366,7 +405,8 @@ class Attempt:
             return
         worker = self.decision.prefill
         assert worker is not None
-        self._conclude(self._refused(worker, refusal_from_engine(status, body, retry_after)))
+        self._waits = waits
+        self._conclude(self._refused(worker, status, body))
 
     def prefill_failed(self, cause: Cause, reason: str) -> None:
         """There is none."""
@@ -395,10 +435,13 @@ class Attempt:
         self._pending = failure
         asyncio.get_running_loop().call_later(PARTNER_WAIT_S, self._guard, self._conclude_pending)
 
-    def _refused(self, worker: Worker, refusal: Refusal) -> Failure:
-        if refusal.internals is not None:
-            log.warning("worker %s failed request %s: %s", worker.id, self.rid, refusal.internals)
-        return refused_by(worker, refusal, self._engines.of(worker).config.kind)
+    def _refused(self, worker: Worker, status: int, error: bytes | object) -> Failure:
+        """What an engine's error means. `error`: the body of it, or the value."""
+        found = refusal_from_engine(status, error, self._waits, time.time())
+        engine = self._engines.of(worker)
+        if engine.refusals.is_logged(status, self._engines.clock()):
+            log.warning("worker %s answered %d to request %s: %s", worker.id, status, self.rid, found.refusal.internals)
+        return refused_by(worker, found, engine.config.kind)
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
         """All workers of an engine: a connection that breaks is no fault of one rank alone."""

@@ -99,8 +99,11 @@ class ClientAnswer:
     def refuse(self, refusal: Refusal, *, has_receipt: bool) -> None:
         """Send an error: as an event where the stream has begun, else as the answer."""
         self._parsed.left_unanswered()
-        if self.exchange.started:
-            self.exchange.abort(error_event(refusal.status, refusal.message, refusal.code))
+        if self.exchange.started:  # so has its head, which cannot say any more when to come back
+            message, after_s = refusal.message, refusal.retry_after_s
+            if after_s is not None and "try again" not in message:
+                message = f"{message}; try again in {after_s} s"
+            self.exchange.abort(error_event(refusal.status, message, refusal.code))
             return
         headers = self._headers.of("application/json", self.receipt_id, self._parsed) if has_receipt else []
         self.exchange.refuse(refusal, headers)

@@ -13,7 +13,7 @@ from warmroute_proxy.server.request.failure import Failure, timed_out
 
 LOST_IDLE_S: float = 2.0  # where another engine can go on with the answer of one that no longer answers
 COMMENT_EVERY_S: Final = 15.0
-PROGRESS_EVERY_EVENTS: Final = 32
+PROGRESS_EVERY_TOKENS: Final = 32
 
 
 class RequestProgress(msgspec.Struct):
@@ -22,26 +22,26 @@ class RequestProgress(msgspec.Struct):
     dispatched_s: float = 0.0
     last_data_s: float = 0.0
     comment_at_s: float = 0.0
-    _swept_events: int = 0
-    _reported_events: int = 0
+    _swept_tokens: int = 0
+    _reported_tokens: int = 0
 
     def dispatched(self, now_s: float) -> None:
         """An attempt is being sent."""
         self.dispatched_s = self.last_data_s = now_s
 
     def restart(self) -> None:
-        """Another engine goes on with the answer: its events are counted from 0."""
-        self._reported_events = self._swept_events = 0
+        """Another engine goes on with the answer: its tokens are counted from 0."""
+        self._reported_tokens = self._swept_tokens = 0
 
-    def observe(self, content_events: int, now_s: float) -> bool:
-        """Note how many events have come so far. Whether enough are new for the router."""
-        if content_events == self._swept_events:
+    def observe(self, tokens_seen: int, now_s: float) -> bool:
+        """Note how many tokens have come so far. Whether enough are new for the router."""
+        if tokens_seen == self._swept_tokens:
             return False
-        self._swept_events = content_events
+        self._swept_tokens = tokens_seen
         self.last_data_s = now_s
-        if content_events - self._reported_events < PROGRESS_EVERY_EVENTS:
+        if tokens_seen - self._reported_tokens < PROGRESS_EVERY_TOKENS:
             return False
-        self._reported_events = content_events
+        self._reported_tokens = tokens_seen
         return True
 
 

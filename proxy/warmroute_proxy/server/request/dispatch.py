@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.steering import REMOVED_FIELDS
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.intake.body import AnyBody
@@ -18,6 +19,9 @@ from warmroute_proxy.server.intake.body import AnyBody
 _REMOVED: Final = REMOVED_FIELDS
 _REMOVED_STREAMED: Final = REMOVED_FIELDS | {"stream_options"}
 _REMOVED_PREFILL: Final = REMOVED_FIELDS | {"stream", "stream_options"}
+_MESSAGES: Final = "/v1/messages"
+_TO_REASONING: Final = ((b'"reasoning_content":', b'"reasoning":'),)
+_TO_CONTENT: Final = ((b'"reasoning":"', b'"reasoning_content":"'), (b'"reasoning": "', b'"reasoning_content": "'))
 _STREAM_OPTIONS: Final = frozenset({"stream_options"})
 _MODEL: Final = frozenset({"model"})
 _encode: Final = msgspec.json.Encoder().encode
@@ -49,6 +53,10 @@ class DispatchFields(Protocol):
     @property
     def prompts(self) -> int: ...
     @property
+    def choices(self) -> int: ...
+    @property
+    def route(self) -> str: ...
+    @property
     def dropped(self) -> frozenset[str]: ...
 
 
@@ -65,7 +73,7 @@ def answering_body(
     if not asked.stream:
         return _rewritten(asked, body, _REMOVED, own, add)
     add = add or {}
-    add["stream_options"] = {**asked.stream_options, "include_usage": True}
+    add["stream_options"] = _stream_options(asked, counts=True)
     return _rewritten(asked, body, _REMOVED_STREAMED, own, add)
 
 
@@ -81,9 +89,37 @@ def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) ->
         add["model"] = model_name
         drop |= _MODEL
     if asked.stream:
-        add["stream_options"] = {**asked.stream_options, "include_usage": True}
+        add["stream_options"] = _stream_options(asked, counts=provider is PROVIDERS["vllm"])
         drop |= _STREAM_OPTIONS
     return _rewritten(asked, body, drop, "", add)
+
+
+def _stream_options(asked: DispatchFields, *, counts: bool) -> dict[str, Any]:
+    """What is asked of a stream. Messages begin with the tokens of their prompt, so the first chunk has to say them.
+    `counts`: the server can say them in each chunk, where other servers may refuse to be asked.
+    """
+    options = {**asked.stream_options, "include_usage": True}
+    if counts and asked.route == _MESSAGES:
+        options["continuous_usage_stats"] = True
+    return options
+
+
+def with_thoughts(parts: Parts, name: str) -> Parts:
+    """A body whose messages have thoughts under the name by which a server reads them. Others hold them under another
+    one: translations of other APIs, and conversations that another server has answered before.
+
+    A name with bare quotes and a colon stands in no JSON text. At the top of a body `reasoning` is an object.
+    """
+    if name == "reasoning":
+        return [_renamed(piece, _TO_REASONING) for piece in parts]
+    return [_renamed(piece, _TO_CONTENT) for piece in parts] if name else parts
+
+
+def _renamed(piece: bytes | memoryview, names: tuple[tuple[bytes, bytes], ...]) -> bytes | memoryview:
+    found = bytes(piece)
+    for before, after in names:
+        found = found.replace(before, after)
+    return found if len(found) != len(piece) else piece
 
 
 def prefill_body(

@@ -8,6 +8,7 @@ from warmroute_proxy.core.accounting.entry import Outcome
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.server.base.engine_refusals import EngineRefusal, Meaning
 from warmroute_proxy.server.base.errors import UNREADABLE, Refusal
 
 log = logging.getLogger(__name__)
@@ -35,15 +36,16 @@ class Failure(NamedTuple):
         return self.at_fault + self.shed
 
 
-def refused_by(worker: Worker, refusal: Refusal, kind: str) -> Failure:
+def refused_by(worker: Worker, found: EngineRefusal, kind: str) -> Failure:
     """An engine's own error as a failure.
 
-    A 5xx is its fault, also a 401 that became one: the proxy's key is wrong there, and may be right elsewhere. With a
-    429 it sheds load, SGLang with a 503: it has no other use for that on these routes (a full queue, a wait that was
-    too long, a retraction). Other servers show only by their errors that they are down.
+    What is broken there is its fault, also a key or an account that it refuses: they may be right elsewhere. To have no
+    room is no fault. SGLang says that with a 503: it has no other use for it on these routes (a full queue, a wait that
+    was too long, a retraction). Other servers show only by their errors that they are down.
     """
-    shed = refusal.status == 429 or (refusal.status == 503 and kind == "sglang")
-    ours = refusal.status >= 500 and not shed
+    refusal, meaning = found
+    shed = meaning is Meaning.BUSY or (refusal.status == 503 and kind == "sglang")
+    ours = meaning is Meaning.BROKEN and not shed
     return Failure(refusal, (worker.id,) if ours else (), ours or shed, (worker.id,) if shed else ())
 
 

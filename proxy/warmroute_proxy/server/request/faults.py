@@ -90,8 +90,9 @@ class Faults:
             if judged is Judgement.ENGINE:
                 yield worker
 
-    def served(self, parsed: ParsedRequest, decision: Decision) -> None:
-        """A request was served."""
+    def served(self, parsed: ParsedRequest, decision: Decision, *, empty: bool) -> None:
+        """A request was served; `empty`: with neither text nor calls."""
+        self._engines.watching.answered(decision.workers, parsed.model.name, empty=empty)
         if self.has_suspects:
             self._suspects.cleared(_request(parsed))
         if not self._blame.empty:

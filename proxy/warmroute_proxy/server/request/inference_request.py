@@ -5,7 +5,8 @@ It is a state machine (`states.REQUEST`) driven by callbacks from the event loop
 - the settled row is durable before the client gets the end of its answer;
 - a stream that broke ends with an error event and without the terminating chunk;
 - where a client leaves, both legs are aborted at once, and the final usage is awaited for `LEFT_WAIT_S`; without it the
-  row has a lower bound. Several answers (n > 1) have ids that only the engine knows: their connection is just closed;
+  row has a lower bound. Where nothing can be aborted, the connection is just closed: of several answers (n > 1), whose
+  ids only the engine knows, and of servers that are no SGLang;
 - a forwarded request whose proxy or connection goes, without a message that the client has left, is `cut_off`;
 - what failed by a fault of the proxy or of an engine is charged nothing.
 """
@@ -231,7 +232,7 @@ class InferenceRequest:
             self._unreadable(problem)
             return
         self._path.admission.retries.succeeded(now_s)
-        self._path.faults.served(self.parsed, attempt.decision)
+        self._path.faults.served(self.parsed, attempt.decision, empty=attempt.is_empty)
         if self.state is _LEFT:
             self._settle_left(now_s, charged=True)
             return
@@ -339,7 +340,7 @@ class InferenceRequest:
                 return
             if not self._lost_between:
                 self._path.metrics.client_left()
-            if self.parsed.several:
+            if self.parsed.several or not attempt.engine.is_sglang:  # nothing tells such a server to stop but a close
                 self.give_up_usage()
             else:
                 attempt.leg.pause(False)
@@ -422,8 +423,8 @@ class InferenceRequest:
         carried = self._exchange.request.carrier is not None
         answering, received_s = self.state is _ANSWERING, self._exchange.request.received_s
         if attempt is not None and self.state in UNDER_WAY:
-            if progress.observe(attempt.scanner.content_events, now_s):
-                self._path.settlement.progress(self._account, attempt.scanner.content_events)
+            if progress.observe(attempt.scanner.tokens_seen, now_s):
+                self._path.settlement.progress(self._account, attempt.scanner.tokens_seen)
             continued = self._account.continuation is not None
             missed = deadlines.missed(
                 attempt, progress, received_s, now_s, answering=answering, continued=continued, carried=carried

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from warmroute_proxy.core.load.blame import Cause
+from warmroute_proxy.server.base.engine_refusals import NO_WAITS, Waits
 from warmroute_proxy.server.engines.leg import Leg, in_parts
 from warmroute_proxy.server.http.header_lines import Line
 
@@ -13,7 +14,7 @@ MAX_PREFILL_ANSWER_BYTES: Final = 4_194_304
 class PrefillOwner(Protocol):
     """The attempt that a prefill leg belongs to."""
 
-    def prefill_answered(self, status: int, body: bytes, retry_after: str | None) -> None: ...
+    def prefill_answered(self, status: int, body: bytes, waits: Waits) -> None: ...
     def prefill_failed(self, cause: Cause, reason: str) -> None: ...
 
 
@@ -26,14 +27,14 @@ class PrefillLeg:
         self.status = 0
         self.parts: list[bytes] = []
         self._size = 0
-        self._retry_after: str | None = None
+        self._waits = NO_WAITS
         self._owner: PrefillOwner | None = owner  # until the end: they know each other
         self._crashed = crashed
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self.status = status
         if status != 200:
-            self._retry_after = headers.get("retry-after")
+            self._waits = Waits.of(headers)
 
     def on_body(self, data: bytes) -> None:
         self._size += len(data)
@@ -46,7 +47,7 @@ class PrefillLeg:
     def on_end(self) -> None:
         owner, self._owner = self._owner, None
         if owner is not None:
-            owner.prefill_answered(self.status, b"".join(self.parts), self._retry_after)
+            owner.prefill_answered(self.status, b"".join(self.parts), self._waits)
 
     def on_whole(self, lines: list[Line], body: bytes, now_s: float) -> None:  # noqa: ARG002
         in_parts(self, lines, body)

@@ -184,6 +184,8 @@ class _Asked(NamedTuple):
     stream_options: Mapping[str, Any] = MappingProxyType({})
     metadata: dict[str, Any] | None = None
     prompts: int = 1
+    choices: int = 1
+    route: str = ""
     dropped: frozenset[str] = frozenset()
 
 

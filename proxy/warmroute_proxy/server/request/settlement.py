@@ -247,10 +247,10 @@ class Settlement:
             self._router.first_token(ticket, now_s)
             self._admission.freed()
 
-    def progress(self, account: RequestAccount, content_events: int) -> None:
+    def progress(self, account: RequestAccount, tokens_seen: int) -> None:
         """So many tokens have been streamed."""
         if account.ticket is not None:
-            self._router.progress(account.ticket, content_events)
+            self._router.progress(account.ticket, tokens_seen)
 
     def abandon(self, account: RequestAccount, now_s: float) -> None:
         """Lower the load of an attempt after an error of the proxy's own, unless that was done."""

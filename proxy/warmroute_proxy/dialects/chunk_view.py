@@ -1,0 +1,239 @@
+"""What a relay has to know of an answer of a chat or text completion, whatever the style of the server's JSON.
+
+Members are looked at by their names and types, never by bytes: spaces, orders, members that are left out, and NaN make
+no difference. Texts stay as they stand in JSON.
+
+Never compiled: mypyc keeps no annotations of more than a name, by which msgspec decodes.
+"""
+
+import json
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+ONE_TOKEN_BYTES: Final = 32
+BYTES_PER_TOKEN: Final = 8
+"""A text of up to `ONE_TOKEN_BYTES` counts as one token, a longer one by its bytes. Most tokens are shorter, so such a
+count is a lower bound."""
+
+_NOTHING: Final = frozenset({b"null", b'""', b"[]", b"{}", b"[ ]", b"{ }", b"false"})
+_NOTHING_BYTES: Final = 5  # of the longest one
+_NULL: Final = 0x6E
+_QUOTES: Final = 2
+_UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
+_TEXTS: Final = ("content", "text", "refusal")
+_CALLS: Final = ("tool_calls", "function_call")
+_THOUGHTS: Final = ("reasoning_content", "reasoning")  # SGLang's name, and vLLM's
+
+
+class _Function(msgspec.Struct, gc=False):
+    name: Raw = Raw()
+    arguments: Raw = Raw()
+
+
+class _Call(msgspec.Struct, gc=False):
+    id: Raw = Raw()
+    function: _Function | None = None
+
+
+ABSENT: Final = Raw(b"")
+
+
+class ChoiceView(msgspec.Struct, gc=False):
+    """A choice: in a chunk of a chat it has a `delta`, in a whole chat a `message`, in a completion a `text`."""
+
+    index: Raw = ABSENT
+    delta: dict[str, Raw] | None = None
+    message: dict[str, Raw] | None = None
+    text: Raw = ABSENT
+    finish_reason: str | None = None
+    usage: Raw = ABSENT
+    error: Raw = ABSENT
+
+    def outputs(self) -> dict[str, Raw]:
+        """What the model has output with it, by the names of the members."""
+        given = self.message if self.delta is None else self.delta
+        if given is None:
+            return {"text": self.text} if is_filled(self.text) else {}
+        return {name: raw for name, raw in given.items() if name != "role" and is_filled(raw)}
+
+    def fault(self) -> Any:
+        """The error that it has ended with; None where there is none."""
+        if self.error is not ABSENT and is_filled(self.error):
+            return decoded(self.error)
+        return "the engine ended its answer with an error" if self.finish_reason == "error" else None
+
+
+class _Groq(msgspec.Struct, gc=False):
+    usage: Raw = ABSENT
+
+
+class AnswerView(msgspec.Struct, gc=False):
+    """A chunk, or a whole answer."""
+
+    choices: list[ChoiceView] | None = None
+    usage: Raw = ABSENT
+    sglext: Raw = ABSENT
+    error: Raw = ABSENT
+    object: str | None = None
+    x_groq: _Groq | None = None
+
+    def reported(self) -> dict[str, Any] | None:
+        """The usage: most servers write it at the top, Moonshot in its choice, Groq under a name of its own."""
+        if self.usage is not ABSENT and memoryview(self.usage)[0] != _NULL:
+            return as_object(self.usage)
+        if self.choices and self.choices[0].usage is not ABSENT:
+            return as_object(self.choices[0].usage)
+        return None if self.x_groq is None else as_object(self.x_groq.usage)
+
+    def fault(self) -> Any:
+        """The error that stands in it, True where it is one; None: it is none."""
+        if self.object == "error":
+            return True
+        if self.error is not ABSENT and is_filled(self.error):
+            return decoded(self.error)
+        for choice in self.choices or ():
+            if choice.error is not ABSENT or choice.finish_reason == "error":
+                return choice.fault()
+        return None
+
+
+_view: Final = msgspec.json.Decoder(AnswerView).decode
+_choices: Final = msgspec.json.Decoder(list[ChoiceView]).decode
+_calls: Final = msgspec.json.Decoder(list[_Call]).decode
+_function: Final = msgspec.json.Decoder(_Function).decode
+_any: Final = msgspec.json.Decoder().decode
+_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def is_filled(raw: Raw) -> bool:
+    """Whether a member has something in it."""
+    size = len(memoryview(raw))
+    return size > _NOTHING_BYTES or (size > 0 and bytes(raw) not in _NOTHING)
+
+
+def decoded(raw: Raw | bytes) -> Any:
+    """The value; what msgspec cannot read becomes a text."""
+    try:
+        return _any(raw)
+    except _UNREADABLE:
+        return str(bytes(raw), "utf-8", "replace")
+
+
+def as_object(raw: Raw) -> dict[str, Any] | None:
+    """The object; None where it is another value."""
+    if raw is ABSENT or memoryview(raw)[0] == _NULL:
+        return None
+    try:
+        return _object(raw)
+    except _UNREADABLE:
+        return None
+
+
+def read_view(raw: bytes) -> AnswerView | None:
+    """A chunk or an answer; None where it is no JSON object. Members of odd types are as if they had odd content."""
+    try:
+        return _view(raw)
+    except _UNREADABLE:
+        pass
+    try:
+        found = json.loads(raw, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(found, list) and found:  # as Google writes errors
+        found = found[0]
+    if not isinstance(found, dict):
+        return None
+    choices = found.get("choices")
+    sound = [_sound(choice) for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+    if not isinstance(found.get("x_groq"), dict):
+        found.pop("x_groq", None)
+    if not isinstance(found.get("object"), str):
+        found.pop("object", None)
+    return _view(json.dumps({**found, "choices": sound}))
+
+
+def read_choices(raw: Raw | bytes) -> list[ChoiceView]:
+    """The choices of a whole answer; none where they are no list."""
+    try:
+        return _choices(raw)
+    except _UNREADABLE:
+        found = read_view(b'{"choices":%b}' % bytes(raw))
+        return (found.choices if found is not None else None) or []
+
+
+def _no_number(_name: str) -> None:
+    """NaN and infinities, which Python writes into JSON."""
+
+
+def _sound(choice: dict[str, Any]) -> dict[str, Any]:
+    """A choice whose parts have the types that they should have, with odd ones as its content."""
+    reason = choice.get("finish_reason")
+    if reason is not None and not isinstance(reason, str):
+        choice = {**choice, "finish_reason": str(reason)}
+    odd = {
+        name: {"content": choice[name]} for name in ("delta", "message") if not isinstance(choice.get(name, {}), dict)
+    }
+    return {**choice, **odd}
+
+
+def tokens_at_least(output: dict[str, Raw]) -> int:
+    """How many tokens the model has generated for that, as a lower bound."""
+    if not output:
+        return 0
+    size = thoughts = 0
+    for name, raw in output.items():
+        if name in _TEXTS:
+            size += len(memoryview(raw))
+        elif name in _THOUGHTS:
+            thoughts = max(thoughts, len(memoryview(raw)))
+        elif name in _CALLS:
+            size += _argument_bytes(output)
+    size += thoughts
+    return 1 if size <= ONE_TOKEN_BYTES + _QUOTES else size // BYTES_PER_TOKEN
+
+
+def thoughts_in(output: dict[str, Raw]) -> str:
+    """The member that holds what the model thinks; empty where it says nothing of that."""
+    for name in _THOUGHTS:
+        if name in output:
+            return name
+    return ""
+
+
+def arguments_of(raw: Raw) -> Raw:
+    """The arguments of the one call that there is, where the piece has nothing else."""
+    try:
+        calls = _calls(raw)
+    except _UNREADABLE:
+        return Raw()
+    function = calls[0].function if len(calls) == 1 and not is_filled(calls[0].id) else None
+    return Raw() if function is None or is_filled(function.name) else function.arguments
+
+
+def _argument_bytes(output: dict[str, Raw]) -> int:
+    """How long the arguments of calls are."""
+    try:
+        calls = _calls(output["tool_calls"]) if "tool_calls" in output else []
+        functions = [call.function for call in calls if call.function is not None]
+        if "function_call" in output:
+            functions.append(_function(output["function_call"]))
+    except _UNREADABLE:
+        return 0
+    return sum([len(memoryview(each.arguments)) for each in functions])
+
+
+def generated_bytes(choices: list[ChoiceView]) -> int:
+    """How long the texts of a whole answer are together."""
+    total = 0
+    for choice in choices:
+        output = choice.outputs()
+        total += max([_text_bytes(output[name]) for name in _THOUGHTS if name in output], default=0)
+        total += sum([_text_bytes(output[name]) for name in _TEXTS if name in output]) + _argument_bytes(output)
+    return total
+
+
+def _text_bytes(raw: Raw) -> int:
+    text = decoded(raw)
+    return len(text.encode("utf-8", "replace")) if isinstance(text, str) else len(memoryview(raw))

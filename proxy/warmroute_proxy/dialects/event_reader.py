@@ -1,0 +1,95 @@
+"""Cuts the bytes of an event stream into events, by the grammar of server-sent events (html.spec.whatwg.org, 9.2.6).
+
+Servers write events in many ways: with LF, CR or CRLF, with a byte order mark, with `id:`, `event:` or comments before
+or behind the data, with data in several lines. All come out in one form, so nobody else has to know the grammar:
+`data: ` and the data in one line, or a comment. An event that is in this form already comes out as its own bytes.
+
+Work is linear in the bytes, however small the pieces are. What is held of an event that is not whole has a bound.
+"""
+
+from typing import Final
+
+MAX_EVENT_BYTES: Final = 16_777_216
+ERROR_EVENT: Final = b"event: error\ndata: "
+"""How an event comes out that is named an error: its data may not say so."""
+
+_BLANK: Final = b"\n\n"
+_MARK: Final = b"\xef\xbb\xbf"
+_ALIVE: Final = b": \n\n"
+_LEAST: Final = len("data: ")
+_SPACE: Final = 0x20
+
+
+class EventReader:
+    """One stream. `feed` takes any bytes of it, and gives the events that are whole by then."""
+
+    __slots__ = ("_after_cr", "_begun", "held")
+
+    def __init__(self) -> None:
+        self.held = bytearray()
+        """What came of an event that is not whole."""
+
+        self._after_cr = False  # the last byte was a CR, so that a LF is no line end of its own
+        self._begun = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The events that are whole now. Raises: ValueError, where one is too long."""
+        if self._after_cr or b"\r" in data:
+            data = self._with_line_feeds(data)
+        held = self.held
+        if held:
+            start = len(held) - 1
+            held += data
+            if held.find(_BLANK, start) < 0:
+                self._check(len(held))
+                return []
+            data = bytes(held)
+            held.clear()
+        *blocks, rest = data.split(_BLANK)
+        if rest:
+            self._check(len(rest))
+            held += rest
+        events = []
+        for block in blocks:
+            if len(block) > _LEAST and block[-1] > _SPACE and block.startswith(b"data:") and b"\n" not in block:
+                events.append(block + _BLANK)
+            elif event := self._in_order(block):
+                events.append(event)
+            self._begun = True
+        return events
+
+    def end(self) -> list[bytes]:
+        """The stream has ended: an event may lack its blank line."""
+        return self.feed(b"\n\n") if self.held else []
+
+    def _with_line_feeds(self, data: bytes) -> bytes:
+        """LF for each line end."""
+        if self._after_cr and data.startswith(b"\n"):
+            data = data[1:]
+            self._after_cr = False
+        if data:
+            self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _in_order(self, block: bytes) -> bytes:
+        """An event in the one form; empty where it says nothing."""
+        if not self._begun:
+            block = block.removeprefix(_MARK)
+        name, values, is_alive = b"", [], False
+        for line in block.split(b"\n"):
+            field, colon, value = line.partition(b":")
+            is_alive = is_alive or bool(line)
+            if field == b"data":
+                values.append(value.removeprefix(b" "))
+            elif field == b"event":
+                name = value.removeprefix(b" ")
+            elif field == b"error" and colon:  # llama.cpp, until 2025
+                name, values = field, [*values, value.removeprefix(b" ")]
+        data = b" ".join(values)  # JSON has no line ends but between its tokens
+        if not data.strip():
+            return (block.partition(b"\n")[0] + _BLANK if block.startswith(b":") else _ALIVE) if is_alive else b""
+        return (ERROR_EVENT if name == b"error" else b"data: ") + data + _BLANK
+
+    def _check(self, size: int) -> None:
+        if size > MAX_EVENT_BYTES:
+            raise ValueError(f"an event exceeds {MAX_EVENT_BYTES} bytes")

@@ -1,0 +1,257 @@
+"""What an engine's refusal means to the client: a status and a code that clients know, in the engine's words.
+
+Which refusals are about the client's request, and which about the operator's account or the engine alone, is decided by
+status, code and words. `Meaning` says which: another engine may help with all but the first.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from warmroute_proxy.server.base.engine_text import loggable, meaning_of, names_internals
+from warmroute_proxy.server.base.engine_words import Words, words_of
+from warmroute_proxy.server.base.errors import MAX_MESSAGE_CHARS, Refusal
+
+MAX_RETRY_AFTER_S: Final = 86_400
+
+_TOO_LONG: Final = re.compile(
+    r"(?:longer|larger|greater|more) than (?:the |this )?(?:model'?s? ?)?(?:max(?:imum)? )?"
+    r"(?:context|model|input|prompt)"
+    r"|requested token count exceeds|exceeds? the maximum (?:allowed length|number of (?:input )?tokens)"
+    r"|maximum (?:context|prompt|input|model) (?:length|size|window)|max(?:imum)? context window|max_model_len"
+    r"|exceeds? (?:the )?(?:available |model(?:'s)? |maximum |max )?(?:context|token limit|input length)"
+    r"|exceed(?:s|ed)? model token limit|context (?:length|window|size|limit) (?:is )?exceed|context window exceeds"
+    r"|(?:prompt|input|request|conversation) (?:is|was) too (?:long|large) for|(?:prompt|input) (?:is )?too long"
+    r"|input tokens exceed|input length (?:and `max_tokens` )?exceed|prompt exceeds max(?:imum)? length"
+    r"|`?inputs`? tokens \+ `?max_new_tokens`? must be <=|`?inputs`? must have less than"
+    r"|range of input length should be|prompt length .{0,60}exceeds|loaded with context length of only"
+    r"|tokens to keep from the initial prompt is greater|too many tokens: .{0,80}prompt",
+    re.IGNORECASE,
+)
+_TOO_LONG_CODES: Final = frozenset({
+    "context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "prompt_too_long",
+    "input_too_long", "model_max_prompt_tokens_exceeded", "context_limit_exceeded",
+})  # fmt: skip
+_NO_CREDIT: Final = frozenset({
+    "insufficient_quota", "insufficient_balance", "insufficient_credits", "billing_hard_limit_reached",
+    "billing_not_active", "exceeded_current_quota_error", "payment_required", "credit_balance_too_low",
+})  # fmt: skip
+_NO_KEY: Final = re.compile(r"(?:api|access|authentication) (?:key|token) (?:not valid|is invalid|expired)"
+                            r"|(?:incorrect|invalid|missing) (?:api|access) ?key", re.IGNORECASE)  # fmt: skip
+_NO_KEY_CODES: Final = frozenset({"invalid_api_key", "API_KEY_INVALID", "authentication_error", "UNAUTHENTICATED"})
+_MODERATED: Final = re.compile(
+    r"moderat|content[ _](?:policy|filter|management|violation)|safety|flagged|prohibited|usage polic|responsible ai"
+    r"|inappropriate|guardrail|sensitive",
+    re.IGNORECASE,
+)
+_LENGTH_STATUSES: Final = frozenset({400, 413, 422})
+_DURATION: Final = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,9})?)\s?(?P<unit>ms|s|sec|seconds?|m|min|minutes?)?")
+_TRY_AGAIN: Final = re.compile(
+    r"(?:try again|retry(?: after)?) (?:in|after) (\d{1,9}(?:\.\d{1,9})?\s?(?:ms|s|sec|seconds?|m|min|minutes?)\b)",
+    re.IGNORECASE,
+)
+_WAITS: Final = (("retry_after_ms", "ms"), ("retry_after", "s"), ("retry_after_seconds", "s"))
+_UNITS: Final = {"ms": 0.001, "m": 60.0}
+
+
+class Meaning(Enum):
+    """What a refusal is about."""
+
+    REQUEST = "request"
+    """The client's request: any engine would refuse it."""
+
+    BUSY = "busy"
+    """The engine has no room now, or not for this one: no fault, and another may have it."""
+
+    BROKEN = "broken"
+    """The engine is of no use: it has failed, or its operator's account or key has."""
+
+
+class EngineRefusal(NamedTuple):
+    """A refusal for the client, and what it means."""
+
+    refusal: Refusal
+    meaning: Meaning
+
+
+class Waits(NamedTuple):
+    """What an answer's head says about coming back, as it came."""
+
+    retry_after: str | None = None
+    retry_after_ms: str | None = None
+    date: str | None = None
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> "Waits":
+        """From the headers of an answer."""
+        return cls(headers.get("retry-after"), headers.get("retry-after-ms"), headers.get("date"))
+
+
+NO_WAITS: Final = Waits()
+
+
+def refusal_from_engine(
+    status: int, body: bytes | object, waits: Waits = NO_WAITS, now_s: float = 0.0
+) -> EngineRefusal:
+    """An engine's error. `body`: as it came, or a value of JSON; `now_s`: the time of day, for a date to come back at.
+
+    A message that names the engine's internals is replaced by its meaning; what the log may keep of it is `internals`.
+    """
+    words = words_of(body)
+    after_s = _after_s(waits, words, now_s)
+    found = _of_account(status, words) or _of_length(status, words) or _of_load(status, words, after_s)
+    found = found or _of_engine(status, words, after_s) or _of_request(status, words)
+    found.refusal.internals = loggable(f"{words.kind} {words.code or ''} {words.message}")
+    return found
+
+
+def _message_of(status: int, words: Words) -> str:
+    """What the client is told."""
+    message = words.message or f"the engine answered {status}"
+    return meaning_of(status, message) if names_internals(status, message) else message[:MAX_MESSAGE_CHARS]
+
+
+def _of_account(status: int, words: Words) -> EngineRefusal | None:
+    """The operator's key or account is refused, which says nothing to the client."""
+    names = {words.code, words.kind}
+    if status == 402 or (status in {400, 403, 429} and names & _NO_CREDIT):
+        return _broken(502, "the engine's account has no credit left")
+    is_key = status == 401 or (status == 400 and (names & _NO_KEY_CODES or _NO_KEY.search(words.message)))
+    if is_key or (status == 403 and not _is_moderated(words)):
+        return _broken(502, "the engine refused the proxy's credentials")
+    return None
+
+
+def _of_length(status: int, words: Words) -> EngineRefusal | None:
+    """The prompt is too long, on which clients compact their context."""
+    if status not in _LENGTH_STATUSES or not (
+        {words.code, words.kind} & _TOO_LONG_CODES or _TOO_LONG.search(words.message)
+    ):
+        return None
+    refusal = Refusal(400, _message_of(400, words), code="context_length_exceeded", param="messages")
+    return EngineRefusal(refusal, Meaning.REQUEST)
+
+
+def _of_load(status: int, words: Words, after_s: int | None) -> EngineRefusal | None:
+    """The engine has no room."""
+    if status == 429:
+        code = words.code if words.code and not words.code.isdecimal() else "rate_limit_exceeded"
+        refusal = Refusal(429, _message_of(429, words), code=code, param=words.param, retry_after_s=after_s or 1)
+        return EngineRefusal(refusal, Meaning.BUSY)
+    if status == 529:  # Anthropic's
+        return EngineRefusal(
+            Refusal(503, _message_of(503, words), code="engine_error", retry_after_s=after_s or 1), Meaning.BUSY
+        )
+    return None
+
+
+def _of_engine(status: int, words: Words, after_s: int | None) -> EngineRefusal | None:
+    """The engine has failed; its queue may be full, but not for long."""
+    if status == 408:
+        return _broken(504, _message_of(504, words), code="engine_timeout")
+    if status < 400:
+        return _broken(502, f"the engine answered {status}")
+    if status < 500:
+        return None
+    shed = (after_s or 1) if status == 503 else None
+    return _broken(status if status in {502, 503, 504} else 502, _message_of(status, words), after_s=shed)
+
+
+def _of_request(status: int, words: Words) -> EngineRefusal:
+    """The request is refused. Where a model is not known there, another engine may have it."""
+    code = words.code if words.code and not words.code.isdecimal() else None
+    refusal = Refusal(status, _message_of(status, words), code=code, param=words.param)
+    return EngineRefusal(refusal, Meaning.BUSY if status in {404, 425} else Meaning.REQUEST)
+
+
+def _broken(status: int, message: str, *, code: str = "engine_error", after_s: int | None = None) -> EngineRefusal:
+    return EngineRefusal(Refusal(status, message, code=code, retry_after_s=after_s), Meaning.BROKEN)
+
+
+def _is_moderated(words: Words) -> bool:
+    """Whether a 403 is about what the client has written."""
+    metadata = words.more.get("metadata")
+    reasons = isinstance(metadata, dict) and (metadata.get("reasons") or metadata.get("flagged_input"))
+    return bool(reasons or _MODERATED.search(f"{words.code} {words.kind} {words.message}"))
+
+
+def status_of_engine_error(error: Mapping[str, Any]) -> int:
+    """The HTTP status of an error object under a status of 200; SGLang gives it as `code`, others by name."""
+    for name in ("code", "status", "status_code"):
+        code = error.get(name)
+        if isinstance(code, str) and code.isdecimal() and len(code) == 3:
+            code = int(code)
+        if isinstance(code, int) and not isinstance(code, bool) and 400 <= code <= 599:
+            return code
+    names = [name for name in (error.get("code"), error.get("type"), error.get("status")) if isinstance(name, str)]
+    return next((status for name, status in _STATUSES.items() if name in names), 502)
+
+
+_STATUSES: Final = {
+    **dict.fromkeys(_TOO_LONG_CODES, 400),
+    **dict.fromkeys(_NO_CREDIT, 402),
+    "rate_limit_exceeded": 429, "rate_limit_error": 429, "rate_limit_reached": 429, "RESOURCE_EXHAUSTED": 429,
+    "overloaded_error": 529, "invalid_api_key": 401, "authentication_error": 401,
+    "model_not_found": 404, "not_found_error": 404,
+    "invalid_request_error": 400, "BadRequestError": 400, "invalid_value": 400, "INVALID_ARGUMENT": 400,
+    "content_filter": 403, "content_policy_violation": 403,
+}  # fmt: skip
+
+
+def _after_s(waits: Waits, words: Words, now_s: float) -> int | None:
+    """When to come back, in whole seconds; None where nothing says so that can be read."""
+    stated = [
+        _seconds(waits.retry_after_ms, "ms"),
+        _seconds(waits.retry_after, "s"),
+        _until(waits.retry_after, waits.date, now_s),
+        *[_seconds(value, unit) for value, unit in _in_body(words)],
+    ]
+    found = next((each for each in stated if each is not None), None)
+    return None if found is None else max(1, min(math.ceil(found), MAX_RETRY_AFTER_S))
+
+
+def _seconds(value: object, unit: str) -> float | None:
+    """A number of seconds, with a fraction or without."""
+    if isinstance(value, bool) or value is None:
+        return None
+    found = _DURATION.fullmatch(str(value).strip()[:64])
+    if found is None:
+        return float(MAX_RETRY_AFTER_S) if str(value).strip().isdecimal() else None
+    named = found["unit"] or unit
+    return float(found["number"]) * _UNITS.get(named[:2] if named[:2] == "ms" else named[:1], 1.0)
+
+
+def _until(value: str | None, date: str | None, now_s: float) -> float | None:
+    """The time until a date, by the clock of who wrote it where it says its own time."""
+    at = _time(value)
+    return None if at is None else at - (_time(date) or now_s)
+
+
+def _time(value: str | None) -> float | None:
+    if not value or len(value) > 64:
+        return None
+    try:
+        return parsedate_to_datetime(value).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _in_body(words: Words) -> list[tuple[object, str]]:
+    """What the body says: members that some servers write, Google's `retryDelay`, or the words."""
+    more, found = words.more, list[tuple[object, str]]()
+    metadata = more.get("metadata")
+    for each in (more, metadata if isinstance(metadata, dict) else {}):
+        found += [
+            (each.get("retry_after_ms"), "ms"),
+            (each.get("retry_after"), "s"),
+            (each.get("retry_after_seconds"), "s"),
+        ]
+    details = more.get("details")
+    for each in details[:8] if isinstance(details, list) else ():
+        if isinstance(each, dict):
+            found.append((each.get("retryDelay"), "s"))
+    found_words = _TRY_AGAIN.search(words.message)
+    return [*found, (found_words[1], "s")] if found_words else found
