@@ -50,6 +50,7 @@ class WorkingSet:
         self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
         self._ends: dict[int, int] = {}  # how the last turns of idle conversations ended
         self._refresh_at_s = 0.0
+        self._tenants: dict[str, tuple[frozenset[str], int]] = {}  # by model, until the next refresh
         self.turns_of_open: dict[int, int] = {}
         """Turns that were sent of conversations which are open on WebSockets of this process: those that it has."""
 
@@ -61,9 +62,9 @@ class WorkingSet:
         if worker is not None:
             self._came_back(worker, lineage, now_s)
 
-    def sent(self, ticket: Ticket, expects: int = UNKNOWN, session: int | None = None) -> None:
+    def sent(self, ticket: Ticket, expects: int = UNKNOWN, session: int | None = None, tenant: str = "") -> None:
         """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end. `session`: its
-        session, where that is known.
+        session, where that is known. `tenant`: whose it is, where there are several.
         """
         lineage, worker = ticket.lineage, ticket.cache_worker
         if lineage in self.turns_of_open:
@@ -84,7 +85,7 @@ class WorkingSet:
             self._homes.move_to_end(lineage)
             if homes > MAX_HOMES:
                 self._homes.popitem(last=False)
-        worker.load.residents.sent(lineage, ticket.own_tokens, expects)
+        worker.load.residents.sent(lineage, ticket.own_tokens, expects, tenant)
 
     def ended(self, ticket: Ticket, now_s: float) -> None:
         """It has ended, however it did."""
@@ -143,6 +144,14 @@ class WorkingSet:
         return ticket.cache_worker.load.residents.expected(ticket.lineage)
 
     # What may be sent
+
+    def is_running(self, session: int) -> bool:
+        """Whether a session has a turn under way, or had one lately, of more than a chunk of prefill."""
+        return any(self.held_by(lineage) >= SMALL_TOKENS for lineage in self._sessions.get(session, ()))
+
+    def knows(self, lineage: int) -> bool:
+        """Whether a turn of this conversation was sent."""
+        return lineage in self._homes
 
     def memory_for(self, routing: RoutingRequest, decision: Decision, now_s: float) -> int:
         """FREE, FITS or LACKS, for a turn at the worker that was decided."""
@@ -216,11 +225,34 @@ class WorkingSet:
                 most = max(most, free)
         return most
 
+    def held_by_tenant(self, model: str, tenant: str) -> int:
+        """Protected tokens of a tenant's conversations."""
+        return sum(worker.load.residents.of_tenants.get(tenant, 0) for worker in self._bounded(model))
+
+    def tenants(self, model: str, now_s: float) -> tuple[frozenset[str], int]:
+        """The tenants that hold protected tokens, and the tokens of all pools, as of this second."""
+        self.refresh(now_s)
+        found = self._tenants.get(model)
+        if found is None:
+            books = [worker.load.residents for worker in self._bounded(model)]
+            names = frozenset([tenant for each in books for tenant in each.of_tenants])
+            found = self._tenants[model] = names, sum([each.pool_tokens for each in books])
+        return found
+
+    def _bounded(self, model: str) -> list[WorkerState]:
+        """The workers whose memory is limited by their pool alone."""
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.caches_prompts and not worker.tiered and worker.target.serves(model)
+        ]
+
     def refresh(self, now_s: float) -> None:
         """Apply what was learned of return times, once a second."""
         if now_s < self._refresh_at_s:
             return
         self._refresh_at_s = now_s + REFRESH_S
+        self._tenants.clear()
         for group in self._times.values():
             for times in group:
                 times.advance(now_s)
