@@ -239,6 +239,14 @@ class WorkingSet:
             found = self._tenants[model] = names, sum([each.pool_tokens for each in books])
         return found
 
+    def speed_and_pool(self) -> tuple[float, float]:
+        """The tokens that all workers compute in a second, and the mean pool of those that report theirs."""
+        loads = [
+            worker.load for worker in self._workers.values() if worker.caches_prompts and worker.worker is not None
+        ]
+        pools = [load.residents.pool_tokens for load in loads if load.residents.pool_tokens]
+        return sum(1.0 / load.prefill_s_per_token for load in loads), sum(pools) / (len(pools) or 1)
+
     def _bounded(self, model: str) -> list[WorkerState]:
         """The workers whose memory is limited by their pool alone."""
         return [

@@ -34,7 +34,7 @@ from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.refused_sessions import KEPT_S, RefusedSessions, in_words
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
-from warmroute_proxy.core.queue.shortage import Shortage
+from warmroute_proxy.core.queue.shortage import Fleet, Shortage
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal, shutting_down
@@ -171,7 +171,10 @@ class Admission:
     def sweep(self, now_s: float) -> None:
         """Refuse requests that have waited too long, and look for capacity. Called a few times a second."""
         for_memory = self.queue.all_for_memory() if self.queue.requests else []
-        self.shortage.observe(sum(waiter.need_tokens for waiter in for_memory), now_s)
+        beginning = sum(waiter.need_tokens for waiter in for_memory if waiter.begins)
+        self.shortage.observe(sum(waiter.need_tokens for waiter in for_memory), now_s, beginning)
+        if for_memory:
+            self.shortage.fleet = Fleet(self.queue.memory_wait_s, *self._router.working_set.speed_and_pool())
         self._announced = announce_waits(self._router, self.queue, self._announced, now_s)
         if not self.queue.requests:
             return
