@@ -17,6 +17,7 @@ several models. Limits: as many sessions, and of each the `MAX_OF_SESSION` conve
 """
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Any, Final
 
 from warmroute_proxy.core.cache.residents import FIRST_WINDOW_S, NO_LIMIT, Residents
@@ -215,12 +216,14 @@ class WorkingSet:
                 found.append(worker.id)
         return frozenset(found)
 
-    def most_free(self, model: str, now_s: float) -> int:
-        """Tokens that a new conversation may have at most, at any usable worker."""
+    def most_free(self, model: str, now_s: float, taken: Collection[str] = ()) -> int:
+        """Tokens that a new conversation may have at most, at any usable worker with a slot that is not `taken`."""
         self.refresh(now_s)
         most = 0
         for worker in self._workers.values():
-            if worker.caches_prompts and worker.target.serves(model) and worker.load.availability.is_usable(now_s):
+            if worker.id in taken or not worker.caches_prompts or not worker.load.has_slots():
+                continue
+            if worker.target.serves(model) and worker.load.availability.is_usable(now_s):
                 free = NO_LIMIT if worker.tiered else worker.load.residents.free_tokens(0, now_s)
                 most = max(most, free)
         return most

@@ -292,19 +292,19 @@ class Queue(Generic[T]):
         if line is not None:
             line.opened_s = now_s
 
-    def for_memory(self, model: str) -> list[Waiter[T]]:
+    def for_memory(self, model: str, *, begins: bool = False) -> list[Waiter[T]]:
         """The requests for a model that wait for memory: the first of each tenant, the one served least first; then the
-        second of each; and so on. Those that begin a session come after all others.
+        second of each; and so on. `begins`: those that begin a session, else the others.
         """
         line = self._lines.get((model, FOR_MEMORY))
         if line is None:
             return []
-        order: list[tuple[bool, int, int, float, int, Waiter[T]]] = []
+        order: list[tuple[int, int, float, int, Waiter[T]]] = []
         for flow in line.flows.values():
-            waiting = [waiter for of_key in flow.by_key.values() for waiter in of_key]
+            waiting = [waiter for of_key in flow.by_key.values() for waiter in of_key if waiter.begins is begins]
             waiting.sort(key=_due)
             for number, waiter in enumerate(waiting):
-                order.append((waiter.begins, number, flow.served, waiter.due_s, len(order), waiter))
+                order.append((number, flow.served, waiter.due_s, len(order), waiter))
         order.sort()
         return [waiter for *_, waiter in order]
 

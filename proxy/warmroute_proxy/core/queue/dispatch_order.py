@@ -136,14 +136,14 @@ def _for_memory(
     the first `MAX_LOOKED_AT` for which there may be room. One for which there is none, or for which the door is shut,
     stops nobody.
     """
-    waiting, door = queue.for_memory(model), Door(router, queue, model, now_s)
-    overdue = sorted([each for each in waiting if door.is_overdue(each)], key=_asked_s)
+    door = Door(router, queue, model, now_s)
+    overdue = sorted([each for each in _in_order(queue, door, model) if door.is_overdue(each)], key=_asked_s)
     for waiter in overdue:
         found = find(waiter)
         if found is not None and _goes_or_moves(queue, waiter, found, now_s):
             yield waiter, found
-    left, most, begun = MAX_LOOKED_AT, router.working_set.most_free(model, now_s), dict[str, int]()
-    for waiter in waiting:
+    left, most, begun = MAX_LOOKED_AT, _most_free(queue, router, model, now_s), dict[str, int]()
+    for waiter in _in_order(queue, door, model):
         if waiter not in queue:
             continue
         if waiter.begins:
@@ -158,7 +158,20 @@ def _for_memory(
         found = find(waiter)
         if found is not None and _goes_or_moves(queue, waiter, found, now_s):
             yield waiter, found
-            most = router.working_set.most_free(model, now_s)
+            most = _most_free(queue, router, model, now_s)
+
+
+def _in_order(queue: Queue[T], door: Door[T], model: str) -> Iterator[Waiter[T]]:
+    """Those that wait for memory: of sessions that have begun, then of new ones, unless none of these begins now."""
+    yield from queue.for_memory(model)
+    if not door.keeps_out_all():
+        yield from queue.for_memory(model, begins=True)
+
+
+def _most_free(queue: Queue[T], router: Router, model: str, now_s: float) -> int:
+    """Tokens that a new conversation may have at most, at any worker that would run it now."""
+    awaited = queue.awaited_workers(model)
+    return router.working_set.most_free(model, now_s, [each for each in awaited if each != FOR_MEMORY])
 
 
 def _rechecked(

@@ -62,8 +62,16 @@ class Door(Generic[T]):
         self._queue = queue
         self._model = model
         self._now_s = now_s
-        self._share = -1.0
+        self._share: float | None = None
         self._small: dict[str, bool] = {}
+
+    def keeps_out_all(self) -> bool:
+        """Whether no session of any tenant begins now."""
+        queue, model = self._queue, self._model
+        if not (queue.running(model) or self._router.waits_elsewhere.running(model)) or self._fair_share() >= 0:
+            return False
+        opened_s = queue.opened_s(model)
+        return opened_s is None or self._now_s - opened_s < MAX_SHUT * queue.memory_wait_s
 
     def is_shut(self, waiter: Waiter[T]) -> bool:
         """Whether a turn may not begin its session now; false of one that begins none."""
@@ -90,7 +98,7 @@ class Door(Generic[T]):
         found = self._small.get(tenant)
         if found is None:
             new_tokens = 0 if waiter.worker_id == FOR_MEMORY else waiter.need_tokens
-            found = self._small[tenant] = self._demand(tenant) + new_tokens <= self._fair_share(tenant)
+            found = self._small[tenant] = self._demand(tenant) + new_tokens <= self._fair_share()
         return found
 
     def _demand(self, tenant: str) -> int:
@@ -98,13 +106,13 @@ class Door(Generic[T]):
         waiting = self._queue.needed(self._model, tenant)
         return held + waiting + self._router.waits_elsewhere.needed(self._model, tenant)
 
-    def _fair_share(self, tenant: str) -> float:
+    def _fair_share(self) -> float:
         """-1 for one tenant alone, and where turns of new sessions do not wait: then none is small."""
         if not self._queue.new_sessions_wait:
             return -1.0
-        if self._share < 0:
+        if self._share is None:
             tenants, pool_tokens = self._router.working_set.tenants(self._model, self._now_s)
             tenants = tenants | self._queue.tenants_for_memory(self._model)
-            tenants |= self._router.waits_elsewhere.tenants(self._model) | {tenant}
+            tenants |= self._router.waits_elsewhere.tenants(self._model)
             self._share = FILLED * pool_tokens / len(tenants) if len(tenants) > 1 else -1.0
         return self._share

@@ -348,7 +348,7 @@ class Admission:
     def _refuse_to_begin(self, waiter: "Waiter[RequestToAdmit]", reason: str) -> None:
         """Refuse a request that would begin a session: its place is kept, and the message says how long it may take."""
         now_s, refused = self._clock(), self._refused_of(waiter.model)
-        line = [each for each in self.queue.for_memory(waiter.model) if waits_to_begin(each) and each is not waiter]
+        line = self.queue.for_memory(waiter.model, begins=True)
         before = refused.before(waiter.asked_s, now_s) + sum(each.asked_s < waiter.asked_s for each in line)
         wait_s = (before + 1) / refused.openings.per_s(now_s)
         self._remember(waiter)
