@@ -52,6 +52,10 @@ class WaitsElsewhere:
             return self._running.get(model, 0)
         return sum(waits.running for waits in self._of(model, tenant))
 
+    def all_running(self) -> int:
+        """These turns of all models."""
+        return sum(self._running.values())
+
     def needed(self, model: str, tenant: str) -> int:
         """Tokens that a tenant's turns need."""
         return sum(waits.tokens for waits in self._of(model, tenant))
