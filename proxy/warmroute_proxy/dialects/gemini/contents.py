@@ -322,7 +322,7 @@ class _ContentReading:
             call = piece.functionCall or piece.function_call
             if call is not None:
                 calls += self._call(call)
-            elif piece.thought and _says(piece):
+            elif piece.thought and _has_text(piece):
                 thoughts.append(_decode_text(piece.text))
             elif piece.thoughtSignature is None or is_given(piece.text):
                 texts += self._texts_of(piece, path)
@@ -403,7 +403,7 @@ class _ContentReading:
 
     def _texts_of(self, piece: _Piece, path: str) -> list[ChatPart]:
         """The text of a part; of one that has no place in chat, what it says."""
-        if _says(piece):
+        if _has_text(piece):
             return [{"type": "text", "text": piece.text}] if len(memoryview(piece.text)) > len(b'""') else []
         members = self._members(path)
         for kind in ("inlineData", "fileData"):
@@ -428,7 +428,7 @@ class _ContentReading:
         return object_at(self._parts[at], path) if at < len(self._parts) and is_object(self._parts[at]) else {}
 
 
-def _says(piece: _Piece) -> bool:
+def _has_text(piece: _Piece) -> bool:
     """Whether a part has a text."""
     return is_given(piece.text) and is_text(piece.text)
 

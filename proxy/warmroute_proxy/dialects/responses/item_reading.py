@@ -309,7 +309,7 @@ class ItemReading:
     def _foreign(self, item: _Item, raw: Raw) -> InChat:
         """An item that is not known here, or of something that only OpenAI runs: what it says."""
         self._dropped.append(item.type)
-        text = self._said(raw)
+        text = self._texts_in(raw)
         if not text:
             return self._made(Kind.NOTHING)
         role = _ROLES.get(item.role or "") or ("assistant" if item.type.endswith("_call") else "user")
@@ -336,12 +336,12 @@ class ItemReading:
             known = self._piece(piece, where, shows=role in ("user", "tool"))
             if known is None:
                 raws = raws or _decode_list(raw)
-                text = self._said(raws[at])
+                text = self._texts_in(raws[at])
                 known = [text_of(text)] if text else []
             found += known
         return found
 
-    def _said(self, raw: Raw) -> str:
+    def _texts_in(self, raw: Raw) -> str:
         """The texts of an item or a part."""
         return texts_in(object_at(raw, ""), self._work) if is_object(raw) else ""
 
