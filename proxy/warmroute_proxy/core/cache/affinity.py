@@ -73,6 +73,12 @@ class Affinity:
         found = self._home_by_session.get(session)
         return None if found is None else found.region
 
+    def longest(self, session: int) -> SettledTurn | None:
+        """The last settled turn of the longest lineage of a session."""
+        found = self._home_by_session.get(session)
+        turns = self._turns_by_lineage.get(found.lineage) if found is not None else None
+        return turns[0][1] if turns else None
+
     def remember(
         self, lineage: int, chain: Chain, settled: SettledTurn, session: int | None, thread: int | None = None
     ) -> None:
