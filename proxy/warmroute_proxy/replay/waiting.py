@@ -1,7 +1,7 @@
 """The queue of a proxy in a replay: as `server.request.admission` uses `core.queue.dispatch_order`, on the virtual
 clock.
 
-One tenant without limits; no turn is refused, however long it waits.
+Tenants without limits; no turn is refused, however long it waits.
 """
 
 import sys
