@@ -85,8 +85,8 @@ class ProxyQueue:
         self._round(now_s, again=False)
 
     def _sweep(self, now_s: float) -> None:
-        self._announcing.sweep(now_s)
         self._round(now_s, again=True)
+        self._announcing.sweep(now_s)
         self._sweeps = self._queue.requests > 0
         if self._sweeps:
             self._policy.later(now_s + SWEEP_EVERY_S, self._sweep)

@@ -58,6 +58,7 @@ class Announcing(Generic[T]):
     def sweep(self, now_s: float) -> None:
         """Called a few times a second."""
         queue, before = self._queue, self._known
+        self._router.waits_elsewhere.expire(now_s)
         if not (queue.requests or before):
             return
         renews = now_s >= self._renew_s
