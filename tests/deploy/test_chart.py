@@ -12,7 +12,7 @@ from warmroute_backend.plan.files import deployment_files
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.main import serve
 
-from .charts import CHART, Rendered, render
+from .charts import CHART, Rendered, notes, render
 from .container import ROOT
 
 OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
@@ -40,6 +40,10 @@ EVERYTHING: dict[str, Any] = {
     "monitoring": {"proxies": True, "engines": True, "rules": True, "labels": {"release": "prometheus"}},
     "embeddedEngines": {"enabled": True},
 }
+
+
+USD = '[[model]]\nname = "m"\nfree = true\n[[budget]]\nname = "b"\ntenants = ["acme"]\nusd_per_day = "5"\n'
+"""A config with a budget."""
 
 
 @pytest.fixture(scope="module")
@@ -232,10 +236,32 @@ def test_its_rules_are_those_of_the_reference() -> None:
         ({"autoscaling": {"kind": "hpa", "minReplicas": 5, "maxReplicas": 4}}, "more than maxReplicas, 4"),
         ({"autoscaling": {"kind": "keda", "minReplicas": 5, "maxReplicas": 4}}, "more than maxReplicas, 4"),
         ({"tracing": {"endpoint": "collector:4318"}}, "endpoint"),
+        ({"config": USD}, "2 proxies would each spend the budgets of config: they need secrets.ledgerDsn.name"),
+        ({"config": USD, "replicas": 1, "autoscaling": {"kind": "hpa"}}, "8 proxies would each spend"),
+        ({"config": USD.replace("usd_per_day", "  tokens_per_minute")}, "they need secrets.redisUrl.name"),
+        ({"proxy": {"counts_alone": True}}, "counts_alone"),
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, Any], reason: str) -> None:
     assert reason in render(values).refused
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"replicas": 1},
+        {"eachProxyCountsAlone": True},
+        {"secrets": {"ledgerDsn": {"name": "ledger"}}},
+    ],
+)
+def test_a_budget_is_counted_once_or_the_release_says_that_it_is_not(values: dict[str, Any], tmp_path: Path) -> None:
+    values = {"config": USD, "tenants": EVERYTHING["tenants"], "embeddedEngines": {"enabled": True}, **values}
+    path = tmp_path / "warmroute.toml"
+    path.write_text(render(values).config())
+    assert load_config(path).budgets
+    alone = "eachProxyCountsAlone" in values
+    assert ("counts budgets and limits alone" in notes(values)) is alone
+    assert load_config(path).proxy.counts_alone is alone
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -289,7 +289,8 @@ def _secrets(config: Config, slot: ProcessSlot | None) -> Secrets:
 
 
 def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> Callers:
-    return Callers(secrets, conversations, PrefixBreaks(config.prompt_parts_bytes), config.proxy.region)
+    prefix_breaks, proxy = PrefixBreaks(config.prompt_parts_bytes), config.proxy
+    return Callers(secrets, conversations, prefix_breaks, proxy.region, counts_alone=proxy.counts_alone)
 
 
 def _authentication(config: Config, stores: Stores, voids: ReceiptVoider, metrics: Metrics) -> Authentication:

@@ -51,6 +51,9 @@ class ProxyConfig:
     other_proxies: tuple[str, ...] = ()
     """The addresses of the other proxies of this region, before the same engines."""
 
+    counts_alone: bool = False
+    """Whether each proxy of the region counts budgets and limits alone, so that together they spend them more often."""
+
     tls_cert: Path | None = None
     """The certificate of the clients' port, and its key; None: no TLS."""
 

@@ -33,6 +33,7 @@ from warmroute_proxy.server.base.config import (
     copies_of_bodies,
 )
 from warmroute_proxy.server.base.config_bounds import bounds
+from warmroute_proxy.server.base.config_counting import check_counted
 from warmroute_proxy.server.base.config_discovery import read_discoveries
 from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_prices import read_credit_moved, read_model_books
@@ -115,6 +116,8 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     check_tenants(read.tenants, regions, model_by_name, problems)
     credit_moved = read_credit_moved(document.get("prices"), problems)
     redis = read_redis(document.get("redis"), folder, problems)
+    if proxy.other_proxies and not proxy.counts_alone:
+        check_counted(read, has_database=database is not None, has_redis=redis is not None, problems=problems)
     tracing = read_tracing(document.get("tracing"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
@@ -210,6 +213,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         record=table.file("record", folder),
         processes=table.integer_or("processes", "auto") or _cores(),
         other_proxies=table.urls("other_proxies"),
+        counts_alone=table.flag("counts_alone"),
         tls_cert=table.file("tls_cert", folder),
         tls_key=table.file("tls_key", folder),
         tls_client_ca=table.file("tls_client_ca", folder),

@@ -80,6 +80,8 @@ class Ready(Struct):
     forward_versions: list[int]
     """The oldest and the newest version of what proxies send each other that this one reads."""
     degraded: list[str] | UnsetType = UNSET
+    counts_alone: bool | UnsetType = UNSET
+    """Whether each proxy of the region counts budgets and limits alone, as its config says."""
 
 
 class Decisions(Struct):
