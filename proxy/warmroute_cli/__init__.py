@@ -22,6 +22,8 @@ directory   `warmroute tenants`, `warmroute keys`: tenants and API keys in that 
 reload      `warmroute reload`: let a running proxy apply its config file
 prices      `warmroute prices`: price books of the config and of the database
 ledger      `warmroute ledger`: the tables of the database
+ledger_address where the database of a command is
+restore     `warmroute ledger restore`: a dump of pg_dump put back
 reconcile   `warmroute ledger reconcile`: receipts against the engines' own counters
 usage       `warmroute usage`: what turns cost
 top         `warmroute top`: the fleet in a terminal

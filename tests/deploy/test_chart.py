@@ -112,7 +112,8 @@ def test_a_pod_has_longer_to_end_than_its_longest_stream(everything: Rendered) -
 
 def test_containers_may_nothing(everything: Rendered) -> None:
     pods = [each["spec"]["template"]["spec"] for each in everything.manifests if each["kind"] == "StatefulSet"]
-    containers = [each for pod in pods for each in [*pod["containers"], *pod.get("initContainers", [])]]
+    pods.append(everything.one("Job", "east-warmroute-migrate")["spec"]["template"]["spec"])
+    containers = [each for pod in pods for each in pod["containers"]]
     assert len(containers) == 3
     for container in containers:
         context = container["securityContext"]
@@ -184,6 +185,20 @@ def test_traces_are_sent_where_there_is_an_endpoint(plain: Rendered, tmp_path: P
     config = load_config(path).tracing
     assert config is not None
     assert (config.endpoint, config.ratio) == ("http://collector.monitoring:4318", 0.25)
+
+
+def test_the_database_is_migrated_before_an_upgrade_or_by_hand_alone(everything: Rendered) -> None:
+    job = everything.one("Job", "east-warmroute-migrate")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"][:3] == ["ledger", "migrate", "--expand-only"]
+    named = pod["volumes"][0]["secret"]
+    mounted = container["volumeMounts"][0]["mountPath"]
+    assert container["args"][-1] == f"{mounted}/{named['items'][0]['path']}"
+    assert "initContainers" not in everything.pod()
+    assert "Job" not in render({**EVERYTHING, "ledger": {"migrate": "never"}}).kinds()
+    assert "Job" not in render({"embeddedEngines": {"enabled": True}}).kinds()
 
 
 def test_names_and_keys_of_secrets_are_texts_whatever_they_look_like() -> None:
