@@ -140,6 +140,13 @@ def test_proxies_keep_a_disk_or_say_that_they_do_not(plain: Rendered) -> None:
     assert {"name": "state", "emptyDir": {}} in without.pod()["volumes"]
 
 
+def test_the_ledger_file_keeps_to_two_thirds_of_the_volume(plain: Rendered) -> None:
+    assert f"ledger_file_bytes = {20 * 2**30 * 2 // 3}\n" in plain.config()
+    values: dict[str, Any] = {"ledger": {"fileDays": 3}, "embeddedEngines": {"enabled": True}}
+    assert "ledger_file_days = 3\n" in render(values).config()
+    assert "ledger_file_bytes" not in render({**values, "persistence": {"enabled": False}}).config()
+
+
 def test_proxies_name_all_that_there_may_be(everything: Rendered) -> None:
     """Each leaves itself out."""
     assert all(

@@ -34,6 +34,7 @@ from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.ledger.counter_file import CounterFile
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
+from warmroute_proxy.server.ledger.retention import Retention
 from warmroute_proxy.server.ledger.void_orders import VoidOrders
 from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses
 from warmroute_proxy.server.processes.supervisor import ProcessSlot
@@ -188,7 +189,13 @@ class Proxy:
 
     def metrics_page(self, discovery: Discovery, readiness: Readiness) -> MetricsPage:
         """What `/metrics` shows."""
-        gauges = [self.stores.gauges, discovery.gauges, self.parser.large_bodies.gauges, self.peers.gauges]
+        gauges = [
+            self.stores.gauges,
+            self.ledger.gauges,
+            discovery.gauges,
+            self.parser.large_bodies.gauges,
+            self.peers.gauges,
+        ]
         return MetricsPage(
             self.metrics, self._held, self.router, self.engines, self.peer_processes, self.loop_lag, gauges,
             readiness.troubles,
@@ -232,11 +239,13 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     secrets = _secrets(config, slot)
     number, memory = slot.number if slot is not None else None, _body_memory(config, metrics)
-    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
+    retention = Retention(config.ledger_file.ledger_file_days, config.ledger_file.ledger_file_bytes)
+    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number, retention)
     # The ledger comes first: it locks the state folder.
     voids, announcements, peer_processes = _links(config, slot, secrets, metrics, clock)
     engines = await _engines(config, peer_processes, metrics, clock)
     stores = await Stores.opened(config, number, metrics)
+    ledger.confirmed = stores.confirmed
     router, recording, conversations = routing(config, slot, engines, metrics, announcements, peer_processes)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
     open_requests, shortage = OpenRequests(), engines.watching.shortage

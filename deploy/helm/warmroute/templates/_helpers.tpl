@@ -34,6 +34,13 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* Two thirds of the volume: the rest is for the journal, SQLite's WAL and what running turns write. */}}
+{{- define "warmroute.fileBytes" -}}
+{{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
+{{- $size := .Values.persistence.size }}
+{{- div (mul (regexFind "^[0-9]+" $size | int64) (get $units (regexFind "[KMGT]i$" $size)) 2) 3 }}
+{{- end }}
+
 {{/* How many proxies there may be. */}}
 {{- define "warmroute.proxies" -}}
 {{- if eq .Values.autoscaling.kind "none" }}{{ .Values.replicas }}{{ else }}{{ .Values.autoscaling.maxReplicas }}{{ end }}
@@ -92,6 +99,12 @@ shutdown_grace_s = {{ .Values.longestStreamSeconds | toJson }}
 
 [ledger]
 sync = {{ .Values.ledger.sync | toJson }}
+{{- with .Values.ledger.fileDays }}
+ledger_file_days = {{ . | toJson }}
+{{- end }}
+{{- if .Values.persistence.enabled }}
+ledger_file_bytes = {{ include "warmroute.fileBytes" . }}
+{{- end }}
 {{- if .Values.secrets.ledgerDsn.name }}
 dsn_file = "/etc/warmroute-secrets/ledger/dsn"
 {{- with .Values.ledger.keepDays }}

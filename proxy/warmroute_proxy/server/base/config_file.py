@@ -40,6 +40,7 @@ from warmroute_proxy.server.base.config_prices import read_credit_moved, read_mo
 from warmroute_proxy.server.base.config_stores import (
     read_budgets,
     read_database,
+    read_ledger_file,
     read_redis,
     read_tenant_limits,
     read_tracing,
@@ -98,6 +99,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     proxy = _proxy(Table(document.get("proxy", {}), "proxy", problems), folder)
     secret_file, sync = secret.text("file", ""), ledger.choice("sync", ("process", "disk"), "process")
     database = read_database(ledger, folder)
+    ledger_file = read_ledger_file(ledger, has_database=database is not None)
     for table in (secret, ledger):
         table.close()
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
@@ -125,6 +127,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         proxy=proxy,
         secret_file=folder / secret_file if secret_file else None,
         ledger_sync="disk" if sync == "disk" else "process",
+        ledger_file=ledger_file,
         database=database,
         limits=limits,
         regions=regions,

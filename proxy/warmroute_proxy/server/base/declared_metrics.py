@@ -127,6 +127,11 @@ STORE_UP: Final = Metric(
 LEDGER_UNSENT_ROWS: Final = Metric(
     "warmroute_ledger_unsent_rows", "Rows that wait in the ledger file until the database has them."
 )
+LEDGER_FILE_BYTES: Final = Metric("warmroute_ledger_file_bytes", "Size of the ledger file with its WAL, bytes.")
+STATE_VOLUME_BYTES: Final = Metric("warmroute_state_volume_bytes", "Size of the volume of `state_dir`, bytes.")
+STATE_VOLUME_FREE_BYTES: Final = Metric(
+    "warmroute_state_volume_free_bytes", "Free space of the volume of `state_dir`, bytes."
+)
 BUDGET_REFUSED_TOTAL: Final = Metric(
     "warmroute_budget_refused_total", "Requests refused because a budget is used up, or cannot be asked."
 )

@@ -147,6 +147,10 @@ class Stores:
             rows.append((declared.LEDGER_UNSENT_ROWS, (), float(self._thread.unsent)))
         return [*rows, *self.limits.gauges()]
 
+    def confirmed(self) -> int | None:
+        """Up to which row of the ledger file a store has them; None where rows are sent to none."""
+        return None if self._thread is None else self._thread.confirmed
+
     async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Ask the database something. Raises: StoreAway, StoreBusy, WrongSchema, NotDone."""
         assert self._thread is not None
