@@ -148,11 +148,20 @@ def add_engines(engines: argparse.ArgumentParser) -> None:
     engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
     engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
     engines.add_argument(
+        "--by", choices=("warmth",), help="list: by the KV tokens of sessions, the engine to drain first comes first"
+    )
+    engines.add_argument(
         "--wait", type=above_zero, metavar="SECONDS", help="drain, flip: wait until the engine runs no request"
     )
     engines.add_argument(
         "--graph-gb", type=above_zero, metavar="N", help="flip to decode: GPU memory of its CUDA graphs"
     )
+
+
+def add_ask(ask: argparse.ArgumentParser) -> None:
+    """Add the options of `ask`."""
+    ask.add_argument("path", metavar="PATH", help="such as /admin/conditions, /admin/admission or /metrics")
+    ask.add_argument("--only", default="", metavar="TEXT", help="print only the lines that have TEXT")
 
 
 def add_ledger(ledger: argparse.ArgumentParser) -> None:

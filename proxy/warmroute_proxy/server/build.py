@@ -21,6 +21,7 @@ from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets, admin_key_matches, load_secret
 from warmroute_proxy.server.control.metrics_page import MetricsPage
+from warmroute_proxy.server.control.own_gauges import OwnGauges, resident_bytes
 from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.endpoint import PublicEndpoint
@@ -28,6 +29,7 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.body_memory import BodyMemory
+from warmroute_proxy.server.http.tls import Tls
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.prefix_breaks import PrefixBreaks
 from warmroute_proxy.server.intake.request_parser import RequestParser
@@ -187,9 +189,11 @@ class Proxy:
         degraded = [self.stores.problems, orders.problems, self.parser.large_bodies.problems]
         return Readiness(self.open_requests, self.ledger, self.engines, degraded)
 
-    def metrics_page(self, discovery: Discovery, readiness: Readiness) -> MetricsPage:
+    def metrics_page(self, discovery: Discovery, readiness: Readiness, tls: Tls | None) -> MetricsPage:
         """What `/metrics` shows."""
+        own = OwnGauges(self.config.proxy.state_dir, tls)
         gauges = [
+            own.gauges,
             self.stores.gauges,
             self.ledger.gauges,
             discovery.gauges,
@@ -216,6 +220,8 @@ class Proxy:
             queue_memory_requests=len(queue.all_for_memory()),
             queue_memory_missing_tokens=round(self.admission.shortage.missing_tokens),
             tokens_in_flight=self.open_requests.tokens,
+            resident_memory_bytes=resident_bytes(),
+            cpu_seconds=round(time.process_time(), 2),
         )
 
     def close(self) -> None:

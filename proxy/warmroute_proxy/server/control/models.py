@@ -232,6 +232,8 @@ class EngineState(Struct):
     running: Count
     re_prefills_waiting: Count
     drained: bool
+    warm_tokens: Count | UnsetType = UNSET
+    """KV tokens of sessions that its workers hold, where their pools are known."""
     warning: str | UnsetType = UNSET
 
 
