@@ -12,7 +12,7 @@ from warmroute_backend.plan.files import deployment_files
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.main import serve
 
-from .charts import CHART, Rendered, render
+from .charts import CHART, Rendered, notes, render
 from .container import ROOT
 
 OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
@@ -40,6 +40,10 @@ EVERYTHING: dict[str, Any] = {
     "monitoring": {"proxies": True, "engines": True, "rules": True, "labels": {"release": "prometheus"}},
     "embeddedEngines": {"enabled": True},
 }
+
+
+USD = '[[model]]\nname = "m"\nfree = true\n[[budget]]\nname = "b"\ntenants = ["acme"]\nusd_per_day = "5"\n'
+"""A config with a budget."""
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +112,8 @@ def test_a_pod_has_longer_to_end_than_its_longest_stream(everything: Rendered) -
 
 def test_containers_may_nothing(everything: Rendered) -> None:
     pods = [each["spec"]["template"]["spec"] for each in everything.manifests if each["kind"] == "StatefulSet"]
-    containers = [each for pod in pods for each in [*pod["containers"], *pod.get("initContainers", [])]]
+    pods.append(everything.one("Job", "east-warmroute-migrate")["spec"]["template"]["spec"])
+    containers = [each for pod in pods for each in pod["containers"]]
     assert len(containers) == 3
     for container in containers:
         context = container["securityContext"]
@@ -133,6 +138,13 @@ def test_proxies_keep_a_disk_or_say_that_they_do_not(plain: Rendered) -> None:
     without = render({"persistence": {"enabled": False}, "embeddedEngines": {"enabled": True}})
     assert "volumeClaimTemplates" not in without.one("StatefulSet")["spec"]
     assert {"name": "state", "emptyDir": {}} in without.pod()["volumes"]
+
+
+def test_the_ledger_file_keeps_to_two_thirds_of_the_volume(plain: Rendered) -> None:
+    assert f"ledger_file_bytes = {20 * 2**30 * 2 // 3}\n" in plain.config()
+    values: dict[str, Any] = {"ledger": {"fileDays": 3}, "embeddedEngines": {"enabled": True}}
+    assert "ledger_file_days = 3\n" in render(values).config()
+    assert "ledger_file_bytes" not in render({**values, "persistence": {"enabled": False}}).config()
 
 
 def test_proxies_name_all_that_there_may_be(everything: Rendered) -> None:
@@ -180,6 +192,20 @@ def test_traces_are_sent_where_there_is_an_endpoint(plain: Rendered, tmp_path: P
     config = load_config(path).tracing
     assert config is not None
     assert (config.endpoint, config.ratio) == ("http://collector.monitoring:4318", 0.25)
+
+
+def test_the_database_is_migrated_before_an_upgrade_or_by_hand_alone(everything: Rendered) -> None:
+    job = everything.one("Job", "east-warmroute-migrate")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"][:3] == ["ledger", "migrate", "--expand-only"]
+    named = pod["volumes"][0]["secret"]
+    mounted = container["volumeMounts"][0]["mountPath"]
+    assert container["args"][-1] == f"{mounted}/{named['items'][0]['path']}"
+    assert "initContainers" not in everything.pod()
+    assert "Job" not in render({**EVERYTHING, "ledger": {"migrate": "never"}}).kinds()
+    assert "Job" not in render({"embeddedEngines": {"enabled": True}}).kinds()
 
 
 def test_names_and_keys_of_secrets_are_texts_whatever_they_look_like() -> None:
@@ -232,10 +258,32 @@ def test_its_rules_are_those_of_the_reference() -> None:
         ({"autoscaling": {"kind": "hpa", "minReplicas": 5, "maxReplicas": 4}}, "more than maxReplicas, 4"),
         ({"autoscaling": {"kind": "keda", "minReplicas": 5, "maxReplicas": 4}}, "more than maxReplicas, 4"),
         ({"tracing": {"endpoint": "collector:4318"}}, "endpoint"),
+        ({"config": USD}, "2 proxies would each spend the budgets of config: they need secrets.ledgerDsn.name"),
+        ({"config": USD, "replicas": 1, "autoscaling": {"kind": "hpa"}}, "8 proxies would each spend"),
+        ({"config": USD.replace("usd_per_day", "  tokens_per_minute")}, "they need secrets.redisUrl.name"),
+        ({"proxy": {"counts_alone": True}}, "counts_alone"),
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, Any], reason: str) -> None:
     assert reason in render(values).refused
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"replicas": 1},
+        {"eachProxyCountsAlone": True},
+        {"secrets": {"ledgerDsn": {"name": "ledger"}}},
+    ],
+)
+def test_a_budget_is_counted_once_or_the_release_says_that_it_is_not(values: dict[str, Any], tmp_path: Path) -> None:
+    values = {"config": USD, "tenants": EVERYTHING["tenants"], "embeddedEngines": {"enabled": True}, **values}
+    path = tmp_path / "warmroute.toml"
+    path.write_text(render(values).config())
+    assert load_config(path).budgets
+    alone = "eachProxyCountsAlone" in values
+    assert ("counts budgets and limits alone" in notes(values)) is alone
+    assert load_config(path).proxy.counts_alone is alone
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -179,7 +179,7 @@ async def _run(
     orders = proxy.reload_orders(running, source)
     loop.add_signal_handler(signal.SIGHUP, _hung_up, tls, orders)
     readiness = proxy.readiness(orders)
-    page = proxy.metrics_page(orders.reloads.discovery, readiness)
+    page = proxy.metrics_page(orders.reloads.discovery, readiness, tls)
     public_plane, admin_plane = control_planes(proxy, orders, readiness, page)
     public, admin_endpoint = _endpoints(proxy, public_plane, admin_plane, limits, readiness, picker=picker)
     admin_limits = replace(limits, connections=ADMIN_CONNECTIONS)

@@ -216,3 +216,22 @@ def test_tokens_in_flight_are_each_proxys_own_though_workers_show_those_of_all(t
         it.gate.open_for_all()
         assert {answer(sock)[0] for sock in asked} == {200}
         until(lambda: gauge(it.first, own) == 0, "all have ended")
+
+
+def test_a_proxy_that_counts_alone_says_so(tmp_path: Path) -> None:
+    gate = Gate()
+    gate.open_for_all()
+    engine = ScriptedEngine("s0", gate)
+    extra = f'other_proxies = ["http://127.0.0.1:{free_ports(1)[0]}"]\ncounts_alone = true'
+    proxy = ProxyProcess(tmp_path, [engine.toml()], extra=extra, second="requests_per_minute = 9").start()
+    try:
+        with proxy.client() as client:
+            assert client.get("/ready").json()["counts_alone"] is True
+        receipts = []
+        for tenant in (0, 1):
+            with proxy.client(tenant) as client:
+                receipts.append(client.post("/v1/chat/completions", json=chat("hello")).json()["usage"]["warmroute"])
+        assert [receipt.get("counts_alone") for receipt in receipts] == [None, True]
+    finally:
+        proxy.stop()
+        engine.stop()

@@ -34,6 +34,31 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* Two thirds of the volume: the rest is for the journal, SQLite's WAL and what running turns write. */}}
+{{- define "warmroute.fileBytes" -}}
+{{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
+{{- $size := .Values.persistence.size }}
+{{- div (mul (regexFind "^[0-9]+" $size | int64) (get $units (regexFind "[KMGT]i$" $size)) 2) 3 }}
+{{- end }}
+
+{{/* How many proxies there may be. */}}
+{{- define "warmroute.proxies" -}}
+{{- if eq .Values.autoscaling.kind "none" }}{{ .Values.replicas }}{{ else }}{{ .Values.autoscaling.maxReplicas }}{{ end }}
+{{- end }}
+
+{{/* Refuses what several proxies would each spend whole, as the proxy does. */}}
+{{- define "warmroute.counted" -}}
+{{- $alone := "or eachProxyCountsAlone: true, if each proxy may spend it whole" }}
+{{- if not .Values.eachProxyCountsAlone }}
+{{- if and (regexMatch "(?m)^\\s*usd_per_(day|month)\\s*=" .Values.config) (not .Values.secrets.ledgerDsn.name) }}
+{{- fail (printf "%s proxies would each spend the budgets of config: they need secrets.ledgerDsn.name, %s" (include "warmroute.proxies" .) $alone) }}
+{{- end }}
+{{- if and (regexMatch "(?m)^\\s*(requests_per_minute|tokens_per_minute|requests_at_once)\\s*=" .Values.config) (not .Values.secrets.redisUrl.name) }}
+{{- fail (printf "%s proxies would each count the limits of config alone: they need secrets.redisUrl.name, %s" (include "warmroute.proxies" .) $alone) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The proxy's TOML. Numbers go through toJson, since values of YAML are floats. */}}
 {{- define "warmroute.config" -}}
 [proxy]
@@ -51,10 +76,13 @@ admin_key_sha256 = {{ . | toJson }}
 tls_cert = "/etc/warmroute-secrets/tls/tls.crt"
 tls_key = "/etc/warmroute-secrets/tls/tls.key"
 {{- end }}
-{{- $proxies := int .Values.replicas }}
-{{- if ne .Values.autoscaling.kind "none" }}{{ $proxies = int .Values.autoscaling.maxReplicas }}{{ end }}
+{{- $proxies := int (include "warmroute.proxies" .) }}
 {{- if gt $proxies 1 }}
+{{- include "warmroute.counted" . }}
 other_proxies = [{{ range $number := until $proxies }}{{ if $number }}, {{ end }}"{{ include "warmroute.scheme" $ | lower }}://{{ include "warmroute.name" $ }}-{{ $number }}.{{ include "warmroute.name" $ }}-proxies:8000"{{ end }}]
+{{- end }}
+{{- if .Values.eachProxyCountsAlone }}
+counts_alone = true
 {{- end }}
 {{- range $key, $value := .Values.proxy }}
 {{ $key }} = {{ $value | toJson }}
@@ -71,6 +99,12 @@ shutdown_grace_s = {{ .Values.longestStreamSeconds | toJson }}
 
 [ledger]
 sync = {{ .Values.ledger.sync | toJson }}
+{{- with .Values.ledger.fileDays }}
+ledger_file_days = {{ . | toJson }}
+{{- end }}
+{{- if .Values.persistence.enabled }}
+ledger_file_bytes = {{ include "warmroute.fileBytes" . }}
+{{- end }}
 {{- if .Values.secrets.ledgerDsn.name }}
 dsn_file = "/etc/warmroute-secrets/ledger/dsn"
 {{- with .Values.ledger.keepDays }}

@@ -4,6 +4,7 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
 
     config        the configuration as frozen values
     config_bounds bounds of its numbers, and what changes while the proxy runs
+    config_counting budgets and limits that several proxies would each spend whole
     config_difference what differs between two configs, and what can change without a restart
     config_discovery reads where engines are found beside those of the config
     config_engine reads one engine of the config file

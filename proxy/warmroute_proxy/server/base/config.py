@@ -51,6 +51,9 @@ class ProxyConfig:
     other_proxies: tuple[str, ...] = ()
     """The addresses of the other proxies of this region, before the same engines."""
 
+    counts_alone: bool = False
+    """Whether each proxy of the region counts budgets and limits alone, so that together they spend them more often."""
+
     tls_cert: Path | None = None
     """The certificate of the clients' port, and its key; None: no TLS."""
 
@@ -283,6 +286,17 @@ class DatabaseConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerFileConfig:
+    """How much the ledger file of a proxy keeps. Without a database it is the only ledger, and keeps all by default."""
+
+    ledger_file_days: Annotated[int, within(1, 36_500)] | None = None
+    """Rows go after so many days, once the database has them; None without a database: never."""
+
+    ledger_file_bytes: Annotated[int, within(1_048_576, 2**50)] | None = None
+    """The oldest of these rows go beyond this size; None: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
 class RedisConfig:
     """The Redis or Valkey that proxies share."""
 
@@ -322,6 +336,7 @@ class Config:
     proxy: ProxyConfig
     secret_file: Path | None
     ledger_sync: Literal["process", "disk"]
+    ledger_file: LedgerFileConfig
     database: DatabaseConfig | None
     """None: rows stay in the ledger file of this proxy."""
 

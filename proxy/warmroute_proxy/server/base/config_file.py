@@ -33,12 +33,14 @@ from warmroute_proxy.server.base.config import (
     copies_of_bodies,
 )
 from warmroute_proxy.server.base.config_bounds import bounds
+from warmroute_proxy.server.base.config_counting import check_counted
 from warmroute_proxy.server.base.config_discovery import read_discoveries
 from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_prices import read_credit_moved, read_model_books
 from warmroute_proxy.server.base.config_stores import (
     read_budgets,
     read_database,
+    read_ledger_file,
     read_redis,
     read_tenant_limits,
     read_tracing,
@@ -97,6 +99,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     proxy = _proxy(Table(document.get("proxy", {}), "proxy", problems), folder)
     secret_file, sync = secret.text("file", ""), ledger.choice("sync", ("process", "disk"), "process")
     database = read_database(ledger, folder)
+    ledger_file = read_ledger_file(ledger, has_database=database is not None)
     for table in (secret, ledger):
         table.close()
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
@@ -115,6 +118,8 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     check_tenants(read.tenants, regions, model_by_name, problems)
     credit_moved = read_credit_moved(document.get("prices"), problems)
     redis = read_redis(document.get("redis"), folder, problems)
+    if proxy.other_proxies and not proxy.counts_alone:
+        check_counted(read, has_database=database is not None, has_redis=redis is not None, problems=problems)
     tracing = read_tracing(document.get("tracing"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
@@ -122,6 +127,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         proxy=proxy,
         secret_file=folder / secret_file if secret_file else None,
         ledger_sync="disk" if sync == "disk" else "process",
+        ledger_file=ledger_file,
         database=database,
         limits=limits,
         regions=regions,
@@ -210,6 +216,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         record=table.file("record", folder),
         processes=table.integer_or("processes", "auto") or _cores(),
         other_proxies=table.urls("other_proxies"),
+        counts_alone=table.flag("counts_alone"),
         tls_cert=table.file("tls_cert", folder),
         tls_key=table.file("tls_key", folder),
         tls_client_ca=table.file("tls_client_ca", folder),

@@ -130,6 +130,16 @@ STORE_UP: Final = Metric(
 LEDGER_UNSENT_ROWS: Final = Metric(
     "warmroute_ledger_unsent_rows", "Rows that wait in the ledger file until the database has them."
 )
+LEDGER_FILE_BYTES: Final = Metric("warmroute_ledger_file_bytes", "Size of the ledger file with its WAL, bytes.")
+STATE_VOLUME_BYTES: Final = Metric("warmroute_state_volume_bytes", "Size of the volume of `state_dir`, bytes.")
+STATE_VOLUME_FREE_BYTES: Final = Metric(
+    "warmroute_state_volume_free_bytes", "Free space of the volume of `state_dir`, bytes."
+)
+START_TIME_SECONDS: Final = Metric("warmroute_start_time_seconds", "When the proxy started, unix seconds.")
+CERTIFICATE_EXPIRY_SECONDS: Final = Metric(
+    "warmroute_certificate_expiry_seconds",
+    "Until when the certificate of the clients' port is valid, unix seconds; only with TLS.",
+)
 BUDGET_REFUSED_TOTAL: Final = Metric(
     "warmroute_budget_refused_total", "Requests refused because a budget is used up, or cannot be asked."
 )
@@ -202,6 +212,8 @@ OF_PROCESSES: Final[Mapping[str, Metric]] = {
     name: Metric(f"warmroute_{name}", description)
     for name, description in {
         "announcements_waiting": "Announcements that another region has not confirmed yet.",
+        "resident_memory_bytes": "Resident memory of the proxy's processes, bytes.",
+        "cpu_seconds": "CPU time that the proxy's processes have used since their start, seconds.",
         "turns_live": "Open turns.",
         "tokens_in_flight": "Tokens of this proxy's open turns: prompts and generated tokens.",
         "queue_requests": "Requests in the queue.",

@@ -38,7 +38,8 @@ class Readiness:
             reasons.append(Problem(Trouble.SHUTTING_DOWN, "shutting down"))
         if not self._ledger.healthy:
             waiting = self._ledger.waiting
-            text = "the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else "")
+            what = "the volume of state_dir is full" if self._ledger.short_of_space else "the ledger cannot be written"
+            text = what + (f": the rows of {waiting} turns wait" if waiting else "")
             reasons.append(Problem(Trouble.LEDGER_UNWRITABLE, text))
         up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.serves]
         if not up:

@@ -79,9 +79,11 @@ class Caller:
         region: str | None,
         *,
         served_here: bool = True,
+        counts_alone: bool = False,
     ) -> None:
         """`key_id`: of its API key, empty where that is not known; `region`: of the proxy that forwards its requests;
         `served_here`: whether its tenant may be served in this region. If not, nothing is kept of its texts.
+        `counts_alone`: whether this proxy counts budgets and limits without the others of its region.
 
         Raises: Refusal, where a session key is not valid.
         """
@@ -118,7 +120,10 @@ class Caller:
             agent, kind = described(identity)
             if not agent and self.agent:
                 agent = secrets.session_of(tenant.share_group, self.agent)[0]
-        self.receipt_fields = _receipt_fields(identity, key=key_id, agent=agent, parent=parent_hex, kind=kind)
+        self.receipt_fields = _receipt_fields(
+            identity, key=key_id, agent=agent, parent=parent_hex, kind=kind,
+            counts_alone=counts_alone and tenant.limits is not None,
+        )  # fmt: skip
 
     def keep(self, body: KnownBody) -> None:
         """Add a known body."""
@@ -140,9 +145,9 @@ class Caller:
         return False
 
 
-def _receipt_fields(identity: Mapping[str, str], **given: str) -> bytes:
-    """The members of a receipt that say by which key, and who of a session's agents, sent the request, as JSON; those
-    that are known.
+def _receipt_fields(identity: Mapping[str, str], **given: str | bool) -> bytes:
+    """The members of a receipt that say by which key, and who of a session's agents, sent the request, and whether
+    this proxy alone counted it against limits, as JSON; those that are known.
     """
     members = {**given, "name": session_name(identity), "harness": harness(identity)}
     return msgspec.json.encode({name: value for name, value in members.items() if value})[1:-1]
@@ -180,13 +185,16 @@ class Callers:
         conversations: Conversations,
         prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS,
         region: str | None = None,
+        *,
+        counts_alone: bool = False,
     ) -> None:
-        """`region`: that of this proxy; None: each tenant may be served here."""
+        """`region`: that of this proxy; None: each tenant may be served here. `counts_alone`: as in `Caller`."""
         self.known_bodies = KnownBodies()
         self.prefix_breaks = prefix_breaks
         self.conversations = conversations
         self.secrets = secrets
         self._region = region
+        self._counts_alone = counts_alone
         self._callers: dict[tuple[str, ...], Caller] = {}
 
     def forget(self) -> None:
@@ -205,7 +213,9 @@ class Callers:
         caller = self._callers.get(key)
         if caller is None:
             here = self._region is None or tenant.may_be_served(self._region)
-            caller = Caller(path, tenant, headers, self.secrets, key_id, region, served_here=here)
+            caller = Caller(
+                path, tenant, headers, self.secrets, key_id, region, served_here=here, counts_alone=self._counts_alone
+            )
             if sum(map(len, key)) <= MAX_KEY_CHARS:
                 if len(self._callers) >= MAX_CALLERS:
                     self._callers.clear()

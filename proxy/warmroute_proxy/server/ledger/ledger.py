@@ -35,16 +35,21 @@ import msgspec
 
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 from warmroute_proxy.core.accounting.entry_steps import turns_in, void_id, voiding, withdrawn
+from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.metrics import GaugeRow
 from warmroute_proxy.server.ledger.all_processes import AllProcessesReader
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn, read_earlier_turns
 from warmroute_proxy.server.ledger.fold import Fold, recover_all
 from warmroute_proxy.server.ledger.journal import Journal, JournalError, folder_of
 from warmroute_proxy.server.ledger.queries import LedgerQueries
+from warmroute_proxy.server.ledger.retention import RESERVE_BYTES, Pruner, Retention, file_bytes, volume
 from warmroute_proxy.server.ledger.schema import TOTALS, LedgerError, connect
 
 FOLD_EVERY_S = 0.5
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
 LEDGER_FILE: Final = "ledger.sqlite"
+
+KEEP_ALL: Final = Retention()
 
 _LOG: Final = logging.getLogger(__name__)
 _OPEN: Final = {"state": "open"}
@@ -72,8 +77,9 @@ class Ledger:
         sync: Literal["process", "disk"],
         loop: AbstractEventLoop,
         process: int | None = None,
+        retention: Retention = KEEP_ALL,
     ) -> None:
-        """`process`: the number of this process; None where it is the only one."""
+        """`process`: the number of this process; None where it is the only one. The first one prunes the file."""
         folder = folder_of(state_dir, process or 0)
         folder.mkdir(parents=True, exist_ok=True)
         self._closed = contextlib.ExitStack()  # closes what is open, the last one first
@@ -108,6 +114,15 @@ class Ledger:
         self._ended: list[_Ended] = []
         self._callbacks: list[tuple[OnDurable, JournalError | None]] = []  # to run once durable
         self._fold_failures = 0
+        self.short_of_space = False
+        """Whether the volume has no more free than running turns may need."""
+
+        self._blocked = False  # for a reason that the journal does not know
+        self._retention = KEEP_ALL if process else retention
+        self._pruner: Pruner | None = None  # of the thread that folds
+        self.confirmed: Callable[[], int | None] = lambda: 0
+        """Up to which row the store of rows has them; None where there is no store. Rows above it stay."""
+
         self._closing = threading.Event()
         self._fold_thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
         self._fold_thread.start()
@@ -115,7 +130,7 @@ class Ledger:
     @property
     def healthy(self) -> bool:
         """False while entries cannot be written or folded. After a failed write, reading this property tries again."""
-        return self._fold_failures < MAX_FOLD_FAILURES and self._journal.healthy
+        return not self._blocked and self._journal.healthy
 
     @property
     def waiting(self) -> int:
@@ -123,8 +138,10 @@ class Ledger:
         return self._journal.waiting
 
     def sweep(self) -> None:
-        """Try again to write the rows that wait; called several times a second."""
+        """Try again to write the rows that wait, and look at the volume; called several times a second."""
         self._journal.write_waiting()
+        self.short_of_space = volume(self._state_dir)[1] < RESERVE_BYTES
+        self._blocked = self.short_of_space or self._fold_failures >= MAX_FOLD_FAILURES
 
     def open(self, entry: Entry) -> None:
         """Journal an entry before its request is sent, and again before each retry. Raises: JournalError."""
@@ -206,7 +223,11 @@ class Ledger:
             return "unknown"
         if not entry.ended:
             return "open"
-        if not entry.price_nanousd or self._entry(tenant, void_id(receipt_id)) is not None:
+        return self.void_entry(entry, on_durable)
+
+    def void_entry(self, entry: Entry, on_durable: OnDurable) -> Voided:
+        """Void an ended row, which may have gone from here; otherwise as `void`."""
+        if not entry.price_nanousd or self._entry(entry.tenant, void_id(entry.id)) is not None:
             return "free"
         self.settle(voiding(entry, time.time()), on_durable)
         return "voided"
@@ -234,6 +255,15 @@ class Ledger:
             "hit_ratio": round(sums["cached_tokens"] / prompt, 6) if prompt else None,
             "saved_nanousd": sums["list_nanousd"] - sums["price_nanousd"],
         }
+
+    def gauges(self) -> list[GaugeRow]:
+        """What `/metrics` shows of the ledger file and its volume."""
+        size, free = volume(self._state_dir)
+        return [
+            (declared.LEDGER_FILE_BYTES, (), float(file_bytes(self._state_dir / LEDGER_FILE))),
+            (declared.STATE_VOLUME_BYTES, (), float(size)),
+            (declared.STATE_VOLUME_FREE_BYTES, (), float(free)),
+        ]
 
     def close(self) -> None:
         """Fold everything, settle open turns as interrupted, and release the folder."""
@@ -265,13 +295,28 @@ class Ledger:
         except Exception as error:  # without them losses are named less well
             _LOG.error("reading the turns before the start failed: %s", type(error).__name__)
         while not self._closing.wait(FOLD_EVERY_S):
-            try:
-                while self._fold.step():
-                    pass
-                self._fold_failures = 0
-            except Exception as error:  # go on: the journal keeps what could not be folded
-                self._fold_failures += 1
-                _LOG.error("folding the journal failed: %s: %s", type(error).__name__, error)
+            self._fold_all()
+            if self._retention != KEEP_ALL:
+                self._prune()
+        if self._pruner is not None:
+            self._pruner.close()
+
+    def _fold_all(self) -> None:
+        try:
+            while self._fold.step():
+                pass
+            self._fold_failures = 0
+        except Exception as error:  # go on: the journal keeps what could not be folded
+            self._fold_failures += 1
+            _LOG.error("folding the journal failed: %s: %s", type(error).__name__, error)
+
+    def _prune(self) -> None:
+        try:
+            if self._pruner is None:
+                self._pruner = Pruner(self._state_dir / LEDGER_FILE, self._retention, time.time)
+            self._pruner.step(self.confirmed())
+        except sqlite3.Error as error:  # a full disk, or another process that writes: later
+            _LOG.warning("old rows of the ledger file stay for now: %s", error)
 
 
 @contextlib.contextmanager
