@@ -27,11 +27,11 @@ class Waits(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="q"):
 class WaitsElsewhere:
     """By process, model and tenant."""
 
-    __slots__ = ("_by_peer", "_heard_s", "_running")
+    __slots__ = ("_by_peer", "_observed_s", "_running")
 
     def __init__(self) -> None:
         self._by_peer: dict[int, dict[tuple[str, str], Waits]] = {}
-        self._heard_s: dict[tuple[int, str, str], float] = {}
+        self._observed_s: dict[tuple[int, str, str], float] = {}
         self._running: dict[str, int] = {}  # by model
 
     def observe(self, peer: int, waits: Waits, now_s: float) -> None:
@@ -41,21 +41,23 @@ class WaitsElsewhere:
         self._add(waits.model, -(before.running if before is not None else 0))
         if (waits.running > 0 or waits.tokens > 0) and len(of_peer) < MAX_WAITS:
             of_peer[key] = waits
-            self._heard_s[peer, *key] = now_s
+            self._observed_s[peer, *key] = now_s
             self._add(waits.model, waits.running)
         else:
-            self._heard_s.pop((peer, *key), None)
+            self._observed_s.pop((peer, *key), None)
 
     def expire(self, now_s: float) -> None:
         """Forget what was not said again."""
-        for peer, model, tenant in [key for key, heard_s in self._heard_s.items() if heard_s < now_s - KNOWN_S]:
+        for peer, model, tenant in [
+            key for key, observed_s in self._observed_s.items() if observed_s < now_s - KNOWN_S
+        ]:
             self.observe(peer, Waits(model, tenant, 0, 0), now_s)
 
     def forget(self, peer: int) -> None:
         """A process has gone."""
         for waits in self._by_peer.pop(peer, {}).values():
             self._add(waits.model, -waits.running)
-            self._heard_s.pop((peer, waits.model, waits.tenant), None)
+            self._observed_s.pop((peer, waits.model, waits.tenant), None)
 
     def running(self, model: str, tenant: str | None = None) -> int:
         """Turns of running sessions that wait for memory; None: those of all tenants."""
