@@ -247,9 +247,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     secrets = _secrets(config, slot)
     number, memory = slot.number if slot is not None else None, _body_memory(config, metrics)
-    retention = Retention(config.ledger_file.ledger_file_days, config.ledger_file.ledger_file_bytes)
-    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number, retention)
-    # The ledger comes first: it locks the state folder.
+    ledger = _ledger(config, number)  # first: it locks the state folder
     voids, announcements, peer_processes = _links(config, slot, secrets, metrics, clock)
     engines = await _engines(config, peer_processes, metrics, clock)
     stores = await Stores.opened(config, number, metrics)
@@ -292,6 +290,11 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         path=path,
         tracing=_tracing(config, secrets, metrics, clock),
     )
+
+
+def _ledger(config: Config, number: int | None) -> Ledger:
+    retention = Retention(config.ledger_file.ledger_file_days, config.ledger_file.ledger_file_bytes)
+    return Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number, retention)
 
 
 def _secrets(config: Config, slot: ProcessSlot | None) -> Secrets:

@@ -104,10 +104,8 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         table.close()
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
     regions = tuple(_region(table) for table in _tables(document, "region", problems))
-    counters: dict[str, int] = {}
     discoveries = read_discoveries(document.get("discovery"), folder, proxy.region, problems)
-    listed = _tables(document, "engine", problems) if "engine" in document or not discoveries else []
-    engines = tuple(read_engine(table, counters, folder) for table in listed)
+    engines = _read_engines(document, folder, problems, may_lack=bool(discoveries))
     models = tuple(_model(table, database is None) for table in _tables(document, "model", problems))
     tenants = _read_tenants(document, database is None, problems)
     read = read_budgets(document.get("budget"), tenants, problems, others=database is not None)
@@ -143,6 +141,14 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         credit_moved=credit_moved,
         tracing=tracing,
     )
+
+
+def _read_engines(
+    document: dict[str, Any], folder: Path, problems: list[str], *, may_lack: bool
+) -> tuple[EngineConfig, ...]:
+    counters: dict[str, int] = {}
+    listed = [] if may_lack and "engine" not in document else _tables(document, "engine", problems)
+    return tuple(read_engine(table, counters, folder) for table in listed)
 
 
 def _check_all_engines(

@@ -111,12 +111,7 @@ class Caller:
         self.known_bodies: list[KnownBody] = []  # the longest tails first: a short one may be the end of another
         self.candidates: list[int] = []  # hashes of all but the messages of the last bodies that were not known
         if identity:
-            try:
-                self.session = session_of(identity, {})
-            except InvalidSessionKey as error:
-                raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
-            if self.session is not None:
-                self.session_hex, self.session_key = secrets.session_of(tenant.share_group, self.session.key)
+            self._read_session(identity, secrets)
             agent, kind = described(identity)
             if not agent and self.agent:
                 agent = secrets.session_of(tenant.share_group, self.agent)[0]
@@ -124,6 +119,14 @@ class Caller:
             identity, key=key_id, agent=agent, parent=parent_hex, kind=kind,
             counts_alone=counts_alone and tenant.limits is not None,
         )  # fmt: skip
+
+    def _read_session(self, identity: Mapping[str, str], secrets: Secrets) -> None:
+        try:
+            self.session = session_of(identity, {})
+        except InvalidSessionKey as error:
+            raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
+        if self.session is not None:
+            self.session_hex, self.session_key = secrets.session_of(self.tenant.share_group, self.session.key)
 
     def keep(self, body: KnownBody) -> None:
         """Add a known body."""

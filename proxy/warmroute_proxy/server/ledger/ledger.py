@@ -87,23 +87,7 @@ class Ledger:
         self.interrupted = 0
         """Turns that were open when the process before this one died."""
 
-        with ledger_errors(state_dir), contextlib.ExitStack() as opened:
-            if process is None:
-                opened.callback(os.close, lock(state_dir))
-                self.interrupted = recover_all(state_dir, state_dir / LEDGER_FILE, time.time())
-            self._fold = Fold(folder, state_dir / LEDGER_FILE, process or 0)
-            opened.callback(self._fold.close)
-            sequence = self._fold.recover(time.time())
-            self.interrupted += self._fold.interrupted
-            self._reader = connect(state_dir / LEDGER_FILE)
-            opened.callback(self._reader.close)
-            self._all_processes = AllProcessesReader(state_dir, state_dir / LEDGER_FILE)
-            opened.callback(self._all_processes.close)
-            self.queries = LedgerQueries(state_dir, state_dir / LEDGER_FILE)
-            """Questions about many rows, answered in a thread."""
-            opened.callback(self.queries.close)
-            self._journal = Journal(folder, sequence, sync, loop)
-            self._closed = opened.pop_all()
+        self._journal = self._open(folder, process, sync, loop)
         self.earlier_turns: dict[str, EarlierTurn] = {}
         """The newest turns of lineages before this process began, once they are read."""
         self._reader_lock = threading.Lock()
@@ -126,6 +110,30 @@ class Ledger:
         self._closing = threading.Event()
         self._fold_thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
         self._fold_thread.start()
+
+    def _open(
+        self, folder: Path, process: int | None, sync: Literal["process", "disk"], loop: AbstractEventLoop
+    ) -> Journal:
+        """Recover what the process before has left, and open all files. Returns the journal of this process."""
+        state_dir, file = self._state_dir, self._state_dir / LEDGER_FILE
+        with ledger_errors(state_dir), contextlib.ExitStack() as opened:
+            if process is None:
+                opened.callback(os.close, lock(state_dir))
+                self.interrupted = recover_all(state_dir, file, time.time())
+            self._fold = Fold(folder, file, process or 0)
+            opened.callback(self._fold.close)
+            sequence = self._fold.recover(time.time())
+            self.interrupted += self._fold.interrupted
+            self._reader = connect(file)
+            opened.callback(self._reader.close)
+            self._all_processes = AllProcessesReader(state_dir, file)
+            opened.callback(self._all_processes.close)
+            self.queries = LedgerQueries(state_dir, file)
+            """Questions about many rows, answered in a thread."""
+            opened.callback(self.queries.close)
+            journal = Journal(folder, sequence, sync, loop)
+            self._closed = opened.pop_all()
+        return journal
 
     @property
     def healthy(self) -> bool:
