@@ -1,6 +1,8 @@
 """The chart: rendered by Helm's own library, its manifests judged by Kubernetes' schemas, its config by the proxy."""
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 
 from tests.unit.plan.plans import KINDS, kind
 from warmroute_backend.plan.files import deployment_files
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.config_difference import LIVE_LIMITS, LIVE_PROXY
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.main import serve
 
@@ -266,6 +270,90 @@ def test_its_rules_are_those_of_the_reference() -> None:
 )
 def test_wrong_values_are_refused(values: dict[str, Any], reason: str) -> None:
     assert reason in render(values).refused
+
+
+EXTRAS: dict[str, Any] = {
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "serving",
+    "podLabels": {"team": "agents"},
+    "serviceAccount": {"annotations": {"iam.example/role": "ledger"}},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "extraVolumes": [{"name": "more", "configMap": {"name": "more"}}],
+    "extraVolumeMounts": [{"name": "more", "mountPath": "/etc/more", "readOnly": True}],
+    "ingress": {"enabled": True, "className": "nginx", "hosts": ["w.example"], "tlsSecret": "w-tls"},
+    "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["w.example"]},
+    "monitoring": {"dashboards": True},
+    "embeddedEngines": {"enabled": True},
+}
+
+
+def test_what_charts_are_expected_to_have() -> None:
+    found = render(EXTRAS)
+    assert not found.refused
+    for manifest in found.manifests:
+        if manifest["kind"] != "HTTPRoute":
+            kubernetes_validate.validate(manifest, "1.36", strict=True)
+    pod, template = found.pod(), found.one("StatefulSet")["spec"]["template"]["metadata"]
+    assert (pod["priorityClassName"], pod["affinity"]) == ("serving", {"nodeAffinity": {}})
+    assert template["labels"]["team"] == "agents"
+    assert found.one("ServiceAccount")["metadata"]["annotations"] == {"iam.example/role": "ledger"}
+    container = pod["containers"][0]
+    assert EXTRAS["extraEnv"][0] in container["env"]
+    assert EXTRAS["extraVolumes"][0] in pod["volumes"]
+    assert EXTRAS["extraVolumeMounts"][0] in container["volumeMounts"]
+    assert found.one("Ingress")["spec"]["rules"][0]["host"] == "w.example"
+    assert found.one("HTTPRoute")["spec"]["rules"][0]["backendRefs"][0]["port"] == 8000
+    for name in ("money", "operators", "stores"):
+        file = f"warmroute-{name}.json"
+        shown = found.one("ConfigMap", f"east-warmroute-{name}")
+        assert shown["data"][file] == (ROOT / f"deploy/grafana/{file}").read_text()
+        assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+def restarts(values: dict[str, Any]) -> str:
+    """What pods are replaced by when it changes."""
+    template = render({"embeddedEngines": {"enabled": True}, **values}).one("StatefulSet")["spec"]["template"]
+    return str(template["metadata"]["annotations"]["checksum/restart"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"config": '[[model]]\nname = "other"\nfree = true\n'},
+        {"tenants": EVERYTHING["tenants"]},
+        {"limits": {"queue_requests": 9}},
+        {"proxy": {"websockets": False}},
+        {"longestStreamSeconds": 901},
+    ],
+)
+def test_values_that_are_live_replace_no_pod(values: dict[str, Any]) -> None:
+    annotations = restarts(values), restarts({})
+    assert annotations[0] == annotations[1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"limits": {"connections": 9}},
+        {"proxy": {"processes": 2}},
+        {"replicas": 3},
+        {"ledger": {"sync": "disk"}},
+        {"secrets": {"redisUrl": {"name": "redis"}}},
+        {"tracing": {"endpoint": "http://c:4318"}},
+    ],
+)
+def test_values_that_need_a_restart_replace_the_pods(values: dict[str, Any]) -> None:
+    assert restarts(values) != restarts({})
+
+
+def test_the_chart_knows_which_keys_are_live() -> None:
+    helpers = (CHART / "templates/_helpers.tpl").read_text()
+    restart = helpers.partition('define "warmroute.restart"')[2].partition("{{- end }}")[0]
+    picked = set(re.findall(r'"(\w+)"', restart.partition("pick .Values.limits")[2].partition("}}")[0]))
+    assert picked == {field.name for field in dataclasses.fields(Limits)} - LIVE_LIMITS
+    omitted = set(re.findall(r'"(\w+)"', restart.partition("omit .Values.proxy")[2].partition("}}")[0]))
+    written = {"media": {"media_schemes", "media_networks"}, "watch_config": set()}
+    assert omitted == {key for live in LIVE_PROXY for key in written.get(live, {live})}
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,14 @@ seccompProfile: {type: RuntimeDefault}
 {{- div (mul (regexFind "^[0-9]+" $size | int64) (get $units (regexFind "[KMGT]i$" $size)) 2) 3 }}
 {{- end }}
 
+{{/* What a running proxy does not apply: pods are replaced when it changes. All else is live. */}}
+{{- define "warmroute.restart" -}}
+{{- $proxy := omit .Values.proxy "media_schemes" "media_networks" "cors_origins" "websockets" }}
+{{- $limits := pick .Values.limits "body_memory_bytes" "connections" "connect_timeout_s" "response_bytes" "keyed_outlive_s" "keyed_replay_s" "keyed_answer_bytes" "keyed_total_bytes" "kept_prompt_bytes" "prompt_parts_bytes" }}
+{{- $discovery := .Values.discovery.enabled }}
+{{- list .Values.region .Values.regions $proxy $limits .Values.secrets .Values.adminKeySha256 (omit .Values.ledger "migrate") .Values.persistence .Values.tracing .Values.eachProxyCountsAlone (include "warmroute.proxies" .) $discovery | toJson | sha256sum }}
+{{- end }}
+
 {{/* How many proxies there may be. */}}
 {{- define "warmroute.proxies" -}}
 {{- if eq .Values.autoscaling.kind "none" }}{{ .Values.replicas }}{{ else }}{{ .Values.autoscaling.maxReplicas }}{{ end }}

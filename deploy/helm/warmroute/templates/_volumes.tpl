@@ -3,6 +3,9 @@
 - {name: state, mountPath: /var/lib/warmroute}
 - {name: temporary, mountPath: /tmp}
 - {name: config, mountPath: /etc/warmroute, readOnly: true}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- range $folder, $secret := fromYaml (include "warmroute.secrets" .) }}
 - {name: secret-{{ $folder }}, mountPath: /etc/warmroute-secrets/{{ $folder }}, readOnly: true}
 {{- end }}
@@ -15,6 +18,9 @@
 - {name: temporary, emptyDir: {}}
 - name: config
   configMap: {name: {{ include "warmroute.name" . }}}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- range $folder, $secret := fromYaml (include "warmroute.secrets" .) }}
 - name: secret-{{ $folder }}
   secret:
