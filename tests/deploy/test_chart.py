@@ -19,7 +19,7 @@ from warmroute_proxy.server.main import serve
 from .charts import CHART, Rendered, notes, render
 from .container import ROOT
 
-OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
+OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
 """Kinds that others define; Kubernetes has no schema of them."""
 
 EVERYTHING: dict[str, Any] = {
@@ -251,7 +251,9 @@ def test_its_rules_are_those_of_the_reference() -> None:
     ("values", "reason"),
     [
         ({"replica": 2}, "replica"),
-        ({"replicas": 0}, "replicas"),
+        ({"replicas": 0}, "only with gateway.enabled"),
+        ({"gateway": {"enabled": True, "failureMode": "FailSometimes"}}, "failureMode"),
+        ({"config": USD, "replicas": 0, "gateway": {"enabled": True}}, "2 proxies would each spend"),
         ({"proxy": {"port": 9}}, "port"),
         ({"limits": {"shutdown_grace_s": 9}}, "limits"),
         ({"secrets": {"fleet": {"name": "", "key": "a"}}}, "fleet"),
@@ -291,7 +293,7 @@ def test_what_charts_are_expected_to_have() -> None:
     found = render(EXTRAS)
     assert not found.refused
     for manifest in found.manifests:
-        if manifest["kind"] != "HTTPRoute":
+        if manifest["kind"] not in OF_OPERATORS:
             kubernetes_validate.validate(manifest, "1.36", strict=True)
     pod, template = found.pod(), found.one("StatefulSet")["spec"]["template"]["metadata"]
     assert (pod["priorityClassName"], pod["affinity"]) == ("serving", {"nodeAffinity": {}})
@@ -308,6 +310,48 @@ def test_what_charts_are_expected_to_have() -> None:
         shown = found.one("ConfigMap", f"east-warmroute-{name}")
         assert shown["data"][file] == (ROOT / f"deploy/grafana/{file}").read_text()
         assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+@pytest.fixture(scope="module")
+def picking() -> Rendered:
+    """Pickers for a gateway, in the place of proxies."""
+    found = render({"replicas": 0, "gateway": {"enabled": True, "engine": {"kv_events": "off"}}, "region": "east"})
+    assert not found.refused
+    return found
+
+
+def test_kubernetes_takes_the_manifests_of_pickers(picking: Rendered) -> None:
+    for manifest in picking.manifests:
+        if manifest["kind"] not in OF_OPERATORS:
+            kubernetes_validate.validate(manifest, "1.36", strict=True)
+
+
+def test_a_gateway_finds_its_pickers_by_the_pool(picking: Rendered) -> None:
+    pool = picking.one("InferencePool")["spec"]
+    service = picking.one("Service", pool["endpointPickerRef"]["name"])
+    assert service["spec"]["ports"][0]["port"] == pool["endpointPickerRef"]["port"]["number"]
+    template = picking.one("StatefulSet", "east-warmroute-picker")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    (container,) = template["spec"]["containers"]
+    assert container["args"][:2] == ["epp", "--config"]
+    assert template["spec"]["automountServiceAccountToken"]
+    resources = {each for rule in picking.one("Role")["rules"] for each in rule["resources"]}
+    assert resources == {"inferencepools", "pods"}
+    policy = picking.one("NetworkPolicy", "east-warmroute-picker")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert {"port": "grpc"} in policy["ingress"][0]["ports"]
+
+
+def test_a_picker_takes_its_config(picking: Rendered, tmp_path: Path) -> None:
+    text = str(picking.one("ConfigMap", "east-warmroute-picker")["data"]["warmroute.toml"])
+    path = tmp_path / "warmroute.toml"
+    path.write_text(f'{text}\n[[tenant]]\nname = "a"\nkey_sha256 = ["{"5" * 64}"]\n')
+    config = load_config(path)
+    assert (config.proxy.port, config.proxy.admin_port) == (9002, 8001)
+    assert [(each.kind, each.name) for each in config.discoveries] == [("inferencepool", "east-warmroute")]
+    assert config.proxy.others_than("east-warmroute-picker-0") == (
+        "http://east-warmroute-picker-1.east-warmroute-pickers:8001",
+    )
 
 
 def restarts(values: dict[str, Any]) -> str:

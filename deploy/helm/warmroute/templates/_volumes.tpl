@@ -17,7 +17,7 @@
 {{- end }}
 - {name: temporary, emptyDir: {}}
 - name: config
-  configMap: {name: {{ include "warmroute.name" . }}}
+  configMap: {name: {{ include "warmroute.name" . }}{{ if .Picker }}-picker{{ end }}}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
