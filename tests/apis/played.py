@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess
 from warmroute_proxy.server.base.config_file import load_config
+from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.build import Proxy, build
 from warmroute_proxy.server.engines import templates
 from warmroute_proxy.server.http.http1 import Connection
@@ -209,6 +210,8 @@ class Scene:
         self._says = list(says)
         self.sent: list[tuple[int, Any]] = []
         self.tasks: list[asyncio.Task[None]] = []
+        self.metrics = Metrics()
+        """Of the proxy, once it has been asked."""
 
     def answer(self, number: int, body: Any) -> Said:
         """What the next request gets."""
@@ -231,6 +234,7 @@ class Scene:
         self, path: str, turns: list[Callable[[list[Answered]], bytes]], leaves_at: bytes
     ) -> list[Answered]:
         proxy = await build(load_config(self._process.write_config()), None)
+        self.metrics = proxy.metrics
         found: list[Answered] = []
         try:
             for turn in turns:

@@ -63,6 +63,12 @@ CASES = [
         {of("warmroute_refused_total", reason="queue_full"): "0+1x1700"},
         {"reason": "queue_full"},
     ),
+    Case(
+        "SessionsWaitToBegin",
+        {of("warmroute_refused_total", reason="session_wait"): "0+1x1700"},
+        {of("warmroute_refused_total", reason="queue_full"): "0+1x1700"},
+        {},
+    ),
     Case("FirstTokensAreLate", streams(50), streams(99), {}),
     Case(
         "HitShareFalls",

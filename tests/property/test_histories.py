@@ -92,6 +92,66 @@ def calling(content: Any, arguments: str) -> Any:
     return {"role": "assistant", "content": content, "tool_calls": [{"id": "c", "function": function}]}
 
 
+TYPED: Any = {
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image", "source": {"type": "base64"}}]},
+        {"role": "user", "content": [{"type": "document", "title": "t", "source": {"type": "text", "data": "d"}}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_a", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_a", "is_error": True}]},
+        {"role": "system", "content": [{"type": "tool_addition", "tool": {"definition": {"name": "f"}}}]},
+    ],
+    "input": [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image"}]},
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        {"type": "function_call", "call_id": "call_a", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_a", "output": [{"type": "input_text", "text": "a"}]},
+        {"type": "additional_tools", "tools": [{"type": "function", "name": "f", "parameters": {}}]},
+    ],
+    "contents": [
+        {"role": "user", "parts": [{"text": "a"}, {"inlineData": {"mimeType": "image/png", "data": ""}}]},
+        {"role": "model", "parts": [{"functionCall": {"id": "1", "name": "f", "args": {}}, "thoughtSignature": "x"}]},
+        {"role": "user", "parts": [{"functionResponse": {"id": "1", "name": "f", "parts": [{"text": "a"}]}}]},
+    ],
+}
+"""What clients of each API send, by the member that holds it."""
+
+
+def replaced(value: Any, at: int, by: Any) -> Any:
+    """A copy in which one of its values is another one: `at` counts them."""
+    places: list[tuple[Any, Any]] = []
+
+    def walk(inner: Any) -> None:
+        for key in inner if isinstance(inner, dict) else range(len(inner)) if isinstance(inner, list) else ():
+            places.append((inner, key))
+            walk(inner[key])
+
+    copied = json.loads(json.dumps(value))
+    walk(copied)
+    holder, key = places[at % len(places)]
+    holder[key] = by
+    return copied
+
+
+@given(st.sampled_from(sorted(TYPED)), st.lists(st.tuples(st.integers(0, 99), JSON), min_size=1, max_size=3))
+def test_values_of_any_type(api: str, changes: list[tuple[int, Any]]) -> None:
+    told = TYPED[api]
+    for at, by in changes:
+        told = replaced(told, at, by)
+    bodies = []
+    for count in (1, 2):
+        if api == "messages":
+            said: list[Any] = [{"role": "user", "content": "go on"}] * count
+            raw = json.dumps({"model": "m", "max_tokens": 5, "messages": told + said}).encode()
+            bodies.append(messages(raw, KEY, lambda _: Texts(frozenset())).body)
+        elif api == "input":
+            raw = json.dumps({"model": "m", "input": told + [{"role": "user", "content": "go on"}] * count}).encode()
+            bodies.append(responses(raw, Seal(KEY), lambda _: Texts(frozenset())).body)
+        else:
+            raw = json.dumps({"contents": told + [{"parts": [{"text": "go on"}]}] * count}).encode()
+            bodies.append(gemini(raw, "m", Seal(KEY), Texts(frozenset()), streams=False).body)
+    assert appends(*bodies)
+
+
 ARGUMENTS = WORDS | st.sampled_from(["{}", '{"a": 1}', "[1]", ""])
 
 

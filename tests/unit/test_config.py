@@ -104,7 +104,7 @@ def test_limits_that_are_not_written_are_the_documented_ones(tmp_path: Path) -> 
     assert load(text, tmp_path).limits == Limits()
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Limits)])
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Limits) if field.default is not True])
 def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
     text = GOOD.replace("body_bytes = 1048576\nhead_timeout_s = 3", f"{name} = -1")
     (problem,) = problems(text, tmp_path)

@@ -1,8 +1,8 @@
 """The calls of a chat stream as chat's own clients tell them apart: by index, with an id for each.
 
-Clients of chat put the pieces of a call together by its index. So a piece whose index is missing, or is that of another
-call, gets one of its own, and a call whose id is missing, or is that of another call, gets another id. All else stays
-as it came: names in pieces and arguments in pieces are put together by clients.
+Clients of chat put the pieces of a call together by its index, and some take it for a place in a list. So the calls of
+a choice are numbered from 0 as they begin, and a call whose id is missing, or is that of another call, gets another id.
+All else stays as it came: names in pieces and arguments in pieces are put together by clients.
 """
 
 from typing import Any, Final
@@ -31,18 +31,19 @@ class CallNumbers:
 
     def __init__(self, made: str) -> None:
         self._pieces = CallPieces(made)
-        self._indexes: list[int] = []  # of each call, as the client knows it
+        self._begun = 0  # calls
         self._ids: set[str] = set()
 
     def passes(self, raw: Raw) -> bool:
-        """Whether pieces go on with calls that have their own index, so that they and all alike may pass unread."""
+        """Whether pieces go on with calls under their index, so that they and all alike may pass unread."""
         try:
             found = _calls(raw)
         except _UNREADABLE:
             return False
         for call in found:
-            is_more = call.index in self._indexes and not call.id and not (call.function and call.function.name)
-            if not is_more or self._indexes[self._pieces.gather_unread(call)] != call.index:
+            is_more = call.index is not None and 0 <= call.index < self._begun
+            is_named = bool(call.id or (call.function and call.function.name))
+            if not is_more or is_named or self._pieces.gather_unread(call) != call.index:
                 return False
         return True
 
@@ -59,22 +60,17 @@ class CallNumbers:
     def _right(self, call: ToolCall, piece: dict[str, Any]) -> bool:
         """Put one piece right. Returns whether it was changed."""
         number = self._pieces.gather(call)
-        begins = number == len(self._indexes)
-        if begins:
-            is_own = call.index is not None and call.index not in self._indexes
-            self._indexes.append(call.index if is_own and call.index is not None else self._next_index())
-        wanted: dict[str, Any] = {"index": self._indexes[number]}
+        begins = number == self._begun
+        wanted: dict[str, Any] = {"index": number}
         if begins and (not call.id or call.id in self._ids):
             wanted["id"] = self._pieces.made_id(number)
         if begins:
+            self._begun += 1
             self._ids.add(wanted.get("id") or call.id or "")
         if all(piece.get(name) == value for name, value in wanted.items()):
             return False
         piece.update(wanted)
         return True
-
-    def _next_index(self) -> int:
-        return max(self._indexes, default=-1) + 1
 
 
 def renumbered(payload: bytes, at: int, pieces: list[dict[str, Any]]) -> bytes:

@@ -3,23 +3,32 @@
 Chats go to engines byte for byte. Only where a message has something of this kind, its messages are written anew.
 """
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from warmroute.contract.steering import ENGINE_PARTS
-from warmroute_proxy.dialects.content import data_image, data_text, given_image, is_given, text_of
+from warmroute_proxy.dialects.content import data_image, data_text, given_image, text_of
 from warmroute_proxy.dialects.foreign import UNTYPED, count, not_shown, texts_in
-from warmroute_proxy.dialects.raw_json import ChatPart, Members, encode, is_list, is_text, object_at, text_in
+from warmroute_proxy.dialects.raw_json import (
+    NOTHING,
+    ChatPart,
+    Members,
+    encode,
+    is_list,
+    is_object,
+    is_text,
+    json_as_text,
+    object_at,
+    text_in,
+)
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT, object_text
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 
 _TEXTS: Final = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
 _SILENT: Final = frozenset({"redacted_thinking", "reasoning", "tool_use", "tool-call", "server_tool_use"})
 _MEDIA: Final = frozenset({"image", "input_image", "file", "input_file", "document", "video", "audio"})
-_OBJECT: Final = 0x7B
 _PROBLEMS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 _decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
@@ -36,7 +45,7 @@ def mended(raw: Raw, work: TranslationWork) -> tuple[bytes, dict[str, int]] | No
     work.take(1 + len(messages) // KNOWN_PER_STEP)
     mending = _Mending(work)
     found = [mending.message(each, f"messages[{at}]") for at, each in enumerate(messages)]
-    return (b"[%b]" % b",".join(found), mending.dropped) if mending.dropped else None
+    return (b"[%b]" % b",".join([each for each in found if each]), mending.dropped) if mending.dropped else None
 
 
 class _Mending:
@@ -47,33 +56,41 @@ class _Mending:
         self._work = work
 
     def message(self, raw: Raw, path: str) -> bytes:
-        """One message, as it came where nothing is to be done."""
-        message = object_at(raw, path)
-        given: dict[str, Raw] = {}
+        """One message, as it came where nothing is to be done; empty where nothing is left of it."""
+        message = object_at(raw, path) if is_object(raw) else {"content": raw} if is_text(raw) else {}
+        given: dict[str, Any] = {}
         content, calls = message.get("content"), message.get("tool_calls")
+        if not text_in(message, "role"):
+            count(self.dropped, UNTYPED)
+            if content is None:
+                return b""
+            given["role"] = "user"
         if content is not None and not is_text(content):
             changed = self._content(content, f"{path}.content")
             if changed is not None:
                 given["content"] = changed
-        if calls is not None and is_list(calls):
-            changed = self._each(calls, self._call)
-            if changed is not None:
-                given["tool_calls"] = changed
+        if calls is not None:
+            left = self._calls(calls)
+            if left is not None:
+                given["tool_calls"] = left or NOTHING
         return encode({**message, **given}) if given else bytes(raw)
 
-    def _each(self, raw: Raw, mend: Callable[[Members], Any]) -> Raw | None:
-        """A list with its objects mended; None where none of them is."""
-        try:
-            found: list[Any] = _decode_list(raw)
-        except _PROBLEMS:
-            return None
-        self._work.take(len(found))
-        is_changed = False
-        for at, each in enumerate(found):
-            made = None if is_text(each) else mend(object_at(each, ""))
-            if made is not None:
-                found[at], is_changed = made, True
-        return Raw(encode(found)) if is_changed else None
+    def _calls(self, raw: Raw) -> list[Any] | None:
+        """The calls, each mended; None where all stay."""
+        listed = _decode_list(raw) if is_list(raw) else [raw]
+        self._work.take(len(listed))
+        found: list[Any] = []
+        is_changed = not is_list(raw)
+        for each in listed:
+            call = object_at(each, "") if is_object(each) else {}
+            if not is_object(call.get("function", call.get("custom", NOTHING))):
+                count(self.dropped, "tool_calls")
+                is_changed = True
+                continue
+            made = self._call(call)
+            found.append(each if made is None else made)
+            is_changed = is_changed or made is not None
+        return found if is_changed else None
 
     def _call(self, call: Members) -> Any:
         function = object_at(call["function"], "") if "function" in call else {}
@@ -89,14 +106,9 @@ class _Mending:
 
     def _content(self, content: Raw, path: str) -> Raw | None:
         if not is_list(content):
-            if memoryview(content)[0] != _OBJECT:
-                return None  # whoever reads it next says what is wrong
             count(self.dropped, UNTYPED)
-            return Raw(encode(bytes(content).decode("utf-8", "replace")))
-        try:
-            parts = _decode_list(content)
-        except _PROBLEMS:
-            return None
+            return json_as_text(content)
+        parts = _decode_list(content)
         self._work.take(len(parts))
         found: list[Any] = []
         is_changed = False
@@ -111,10 +123,13 @@ class _Mending:
         if is_text(raw):
             count(self.dropped, UNTYPED)
             return [{"type": "text", "text": raw}]
-        piece = object_at(raw, path)
+        piece = object_at(raw, path) if is_object(raw) else {}
         kind = text_in(piece, "type") if "type" in piece else "text" if "text" in piece else UNTYPED
-        if kind in ENGINE_PARTS:
-            return None
+        if kind in ENGINE_PARTS and _is_read(piece, kind):
+            if "type" in piece:
+                return None
+            count(self.dropped, UNTYPED)
+            return [text_of(text_in(piece, "text"))]
         if kind in _TEXTS:
             count(self.dropped, kind)
             return [text_of(text_in(piece, _TEXTS[kind]))]
@@ -123,11 +138,24 @@ class _Mending:
             count(self.dropped, kind)
             return [image]
         count(self.dropped, kind)
-        if text is None and kind in _MEDIA:
-            text = not_shown(kind.removeprefix("input_"))
+        if text is None and (kind in _MEDIA or kind.endswith("_url")):
+            text = not_shown(kind.removeprefix("input_").removesuffix("_url"))
         elif text is None and kind not in _SILENT:
             text = texts_in(piece, self._work)
         return [text_of(text)] if text else []
+
+
+def _is_read(piece: Members, kind: str) -> bool:
+    """Whether a part says what its type says, and each address in it is a text."""
+    text = piece.get("text")
+    if (kind == "text" and (text is None or not is_text(text))) or (kind.endswith("_url") and kind not in piece):
+        return False
+    return all(_is_address(value) for name, value in piece.items() if name.endswith("_url"))
+
+
+def _is_address(raw: Raw) -> bool:
+    held = object_at(raw, "").get("url", NOTHING) if is_object(raw) else raw
+    return is_text(held)
 
 
 def _shown(piece: Members, path: str) -> tuple[ChatPart | None, str | None]:
@@ -135,11 +163,11 @@ def _shown(piece: Members, path: str) -> tuple[ChatPart | None, str | None]:
     url, source, file = piece.get("image_url"), piece.get("source"), piece.get("file")
     if url is not None and is_text(url):
         return given_image(_decode_text(url), f"{path}.image_url"), None
-    held = object_at(source, path) if source is not None and is_given(source) and not is_text(source) else {}
+    held = object_at(source, path) if source is not None and is_object(source) else {}
     data = text_in(held, "data")
     image = data_image(text_in(held, "media_type"), data)
     if image is not None or text_in(held, "type") == "url":
         return image or given_image(text_in(held, "url"), path), None
-    inner = object_at(file, path) if file is not None and not is_text(file) else piece
+    inner = object_at(file, path) if file is not None and is_object(file) else piece
     given = text_in(inner, "file_data") or data
     return None, data if text_in(held, "type") == "text" else data_text(given) if given else None

@@ -1,15 +1,19 @@
 """What contents of several dialects have in common: one text is a plain text, and images are checked."""
 
 import base64
-from typing import Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, encode
+from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, is_object, object_at
+from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.rules import reminded
 from warmroute_proxy.normalising.texts import Texts
 
+_T = TypeVar("_T")
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _STANDARD: Final = {ord("-"): "+", ord("_"): "/", ord("\n"): None, ord("\r"): None, ord(" "): None}
 IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp", "image/jpg")  # the last one is often sent
@@ -126,9 +130,32 @@ def data_text(data: str) -> str | None:
     return text if text and "\0" not in text and not text.startswith("%PDF-") else None
 
 
-def misread(error: Exception, path: str) -> BadRequest:
-    """What is wrong in a list or an object at `path`, and where: msgspec says `... - at `$[3].role``."""
-    if not isinstance(error, msgspec.ValidationError):
-        return BadRequest(path, "is not valid JSON")
-    problem, _, inside = str(error).partition(" - at `$")
-    return BadRequest(f"{path}{inside.rstrip('`')}", problem)
+def readable(decode: Callable[[bytes], _T], raw: Raw, work: TranslationWork) -> _T:
+    """An object of a history without the members that have another type; an empty one in the place of other JSON."""
+
+    def fits(members: Members) -> bool:
+        try:
+            decode(encode(members))
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return False
+        return True
+
+    return decode(encode(_fitting(raw, fits, work, levels=1) if is_object(raw) else {}))
+
+
+def _fitting(raw: Raw, fits: Callable[[Members], bool], work: TranslationWork, *, levels: int) -> Members:
+    """The members that fit; those of an object in it likewise, `levels` deep."""
+    found: Members = {}
+    members = object_at(raw, "")
+    work.take(len(members))
+    for name, value in members.items():
+        left = value
+        if levels and is_object(value) and not fits({name: value}):
+            left = Raw(encode(_fitting(value, partial(_fits_in, fits, name), work, levels=levels - 1)))
+        if fits({name: left}):
+            found[name] = left
+    return found
+
+
+def _fits_in(fits: Callable[[Members], bool], name: str, members: Members) -> bool:
+    return fits({name: Raw(encode(members))})

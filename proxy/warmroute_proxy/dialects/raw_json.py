@@ -18,6 +18,8 @@ MAX_NAMES: Final = 1000
 
 _QUOTE: Final = 0x22
 _LIST: Final = 0x5B
+_OBJECT: Final = 0x7B
+NOTHING: Final = Raw(b"null")
 _decode_members: Final = msgspec.json.Decoder(Members).decode
 _decode_list: Final = msgspec.json.Decoder(list[Raw]).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
@@ -52,12 +54,16 @@ class BadRequest(ValueError):
         self.code = code
 
 
+class Misshapen(BadRequest):
+    """A value of another type than its place has. In a history it degrades; elsewhere it is refused."""
+
+
 def object_at(raw: Raw | bytes, path: str) -> Members:
     """The members of an object, those that are null left out."""
     try:
         found = _decode_members(raw)
     except _PROBLEMS:
-        raise BadRequest(path, "must be a JSON object") from None
+        raise Misshapen(path, "must be a JSON object") from None
     if len(found) > MAX_NAMES:
         raise BadRequest(path, f"has {len(found)} members, at most {MAX_NAMES} are taken")
     return {name: value for name, value in found.items() if bytes(memoryview(value)[:1]) != b"n"}
@@ -68,7 +74,7 @@ def list_at(raw: Raw, path: str) -> list[Raw]:
     try:
         return _decode_list(raw)
     except _PROBLEMS:
-        raise BadRequest(path, "must be a list") from None
+        raise Misshapen(path, "must be a list") from None
 
 
 def text_at(members: Members, name: str, path: str) -> str:
@@ -76,11 +82,11 @@ def text_at(members: Members, name: str, path: str) -> str:
     raw = members.get(name)
     path = f"{path}.{name}" if path else name
     if raw is None:
-        raise BadRequest(path, "is required")
+        raise Misshapen(path, "is required")
     try:
         return _decode_text(raw)
     except _PROBLEMS:
-        raise BadRequest(path, "must be a text") from None
+        raise Misshapen(path, "must be a text") from None
 
 
 def text_in(members: Members, name: str) -> str:
@@ -105,6 +111,16 @@ def is_text(raw: Raw) -> bool:
 def is_list(raw: Raw) -> bool:
     """Whether a raw value is a list."""
     return memoryview(raw)[0] == _LIST
+
+
+def is_object(raw: Raw) -> bool:
+    """Whether a raw value is an object."""
+    return memoryview(raw)[0] == _OBJECT
+
+
+def json_as_text(raw: Raw) -> Raw:
+    """A text that holds a value's JSON."""
+    return Raw(encode(str(raw, "utf-8", "replace")))
 
 
 _NULL: Final = 0x6E

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.queue.door import waits_to_begin
 from warmroute_proxy.server.admin_endpoint import AdminEndpoint
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base import declared_metrics as declared
@@ -221,6 +222,7 @@ class Proxy:
             body_memory_bytes=self.body_memory.budget.used,
             announcements_waiting=self.announcements.waiting,
             queue_memory_requests=len(queue.all_for_memory()),
+            queue_begin_requests=sum(map(waits_to_begin, queue.all_for_memory())),
             queue_memory_missing_tokens=round(self.admission.shortage.missing_tokens),
             tokens_in_flight=self.open_requests.tokens,
             resident_memory_bytes=resident_bytes(),

@@ -22,13 +22,24 @@ from warmroute_proxy.dialects.content import (
     image_at,
     is_address,
     is_given,
-    misread,
+    readable,
     reminder,
     text_of,
 )
 from warmroute_proxy.dialects.foreign import UNTYPED, count, not_shown, texts_in
 from warmroute_proxy.dialects.known import Known
-from warmroute_proxy.dialects.raw_json import BadRequest, ChatPart, Members, encode, in_list, is_text, object_at
+from warmroute_proxy.dialects.raw_json import (
+    BadRequest,
+    ChatPart,
+    Members,
+    encode,
+    in_list,
+    is_list,
+    is_object,
+    is_text,
+    object_at,
+    text_in,
+)
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT
 from warmroute_proxy.dialects.work import KNOWN_PER_STEP, TranslationWork
 from warmroute_proxy.normalising.rules import LATE_SYSTEM
@@ -74,7 +85,7 @@ class _FunctionResponse(msgspec.Struct):
     name: str = ""
     id: str | None = None
     response: Raw = Raw(b"{}")
-    parts: list["_Piece"] | None = None
+    parts: Raw = Raw()
 
 
 class _Piece(msgspec.Struct):
@@ -107,7 +118,9 @@ class _Bare(msgspec.Struct):
 
 _decode_bare: Final = msgspec.json.Decoder(_Bare).decode
 _decode_content: Final = msgspec.json.Decoder(_Content).decode
+_decode_piece: Final = msgspec.json.Decoder(_Piece).decode
 _decode_text: Final = msgspec.json.Decoder(str).decode
+_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 class _Result(NamedTuple):
@@ -272,8 +285,9 @@ class _ContentReading:
         """The content, and its parts, each with its place."""
         try:
             content = _decode_content(raw)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise misread(error, path) from None
+        except _PROBLEMS:
+            self._dropped.append(UNTYPED)
+            content = _content_of(raw, self._work)
         self._raw = raw
         parts = content.parts or []
         self._work.take(1 + len(parts))
@@ -308,8 +322,8 @@ class _ContentReading:
             call = piece.functionCall or piece.function_call
             if call is not None:
                 calls += self._call(call)
-            elif piece.thought and is_given(piece.text):
-                thoughts.append(_decode_text(_text(piece, path)))
+            elif piece.thought and _has_text(piece):
+                thoughts.append(_decode_text(piece.text))
             elif piece.thoughtSignature is None or is_given(piece.text):
                 texts += self._texts_of(piece, path)
         thought = sealed if sealed is not None else "".join(thoughts)
@@ -344,14 +358,13 @@ class _ContentReading:
             if result is None:
                 spoken += self._shown(piece, path)
                 continue
-            self._work.take(len(result.parts or ()))
             content, call_id = _json_text(result.response), self._answered(result)
             if call_id is None:
                 self._dropped.append("functionResponse")
                 spoken.append(text_of(content))
             else:
                 messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
-            for at, inner in enumerate(result.parts or ()):
+            for at, inner in enumerate(_pieces_of(result.parts, self._work) if is_given(result.parts) else ()):
                 spoken += self._shown(inner, f"{path}.functionResponse.parts[{at}]")
         return messages + self._message("user", spoken)
 
@@ -374,8 +387,9 @@ class _ContentReading:
         blob = piece.fileData or piece.file_data
         if blob is None:
             return self._texts_of(piece, path)
-        url = blob.fileUri or blob.file_uri or ""
-        if not (blob.mimeType or blob.mime_type or "image/").startswith("image/") or url.startswith(_STORED):
+        url = blob.fileUri if blob.fileUri is not None else blob.file_uri
+        is_image = (blob.mimeType or blob.mime_type or "image/").startswith("image/")
+        if url is None or not is_image or url.startswith(_STORED):
             return self._file("fileData", None)
         if not is_address(url):
             raise BadRequest(f"{path}.fileData", "must be the address of an image: nothing is stored here")
@@ -389,13 +403,12 @@ class _ContentReading:
 
     def _texts_of(self, piece: _Piece, path: str) -> list[ChatPart]:
         """The text of a part; of one that has no place in chat, what it says."""
-        if is_given(piece.text):
-            text = _text(piece, path)
-            return [{"type": "text", "text": text}] if len(memoryview(text)) > len(b'""') else []
-        for kind in ("inlineData", "fileData"):
-            if getattr(piece, kind) is not None:
-                return self._file(kind, None)
+        if _has_text(piece):
+            return [{"type": "text", "text": piece.text}] if len(memoryview(piece.text)) > len(b'""') else []
         members = self._members(path)
+        for kind in ("inlineData", "fileData"):
+            if getattr(piece, kind) is not None or kind in members:
+                return self._file(kind, None)
         names = [name for name in members if name not in ("thought", "thoughtSignature", "thought_signature")]
         self._dropped.append(names[0] if names else UNTYPED)
         found = texts_in({"content": Raw(encode({"content": list(members.values())}))}, self._work)
@@ -406,19 +419,43 @@ class _ContentReading:
         if self._parts is None:
             try:
                 self._parts = _decode_bare(self._raw).parts
-            except (msgspec.DecodeError, ValueError):
+            except _PROBLEMS:
                 self._parts = []
         *_, content, at_piece = path.split(".")
         if content.startswith("functionResponse"):
             return {}
         at = int(at_piece[len("parts[") : -1])
-        return object_at(self._parts[at], path) if at < len(self._parts) else {}
+        return object_at(self._parts[at], path) if at < len(self._parts) and is_object(self._parts[at]) else {}
 
 
-def _text(piece: _Piece, path: str) -> Raw:
-    if not is_text(piece.text):
-        raise BadRequest(f"{path}.text", "must be a text")
-    return piece.text
+def _has_text(piece: _Piece) -> bool:
+    """Whether a part has a text."""
+    return is_given(piece.text) and is_text(piece.text)
+
+
+def _content_of(raw: Raw, work: TranslationWork) -> _Content:
+    """A content of another shape than Google's."""
+    if is_text(raw):
+        return _Content([_Piece(text=raw)])
+    members = object_at(raw, "") if is_object(raw) else {}
+    parts = members.get("parts")
+    return _Content([] if parts is None else _pieces_of(parts, work), text_in(members, "role"))
+
+
+def _pieces_of(raw: Raw, work: TranslationWork) -> list[_Piece]:
+    """Parts; one that is in no list is one, too."""
+    listed = work.take_list(raw, "") if is_list(raw) else [raw]
+    return [_piece_of(each, work) for each in listed]
+
+
+def _piece_of(raw: Raw, work: TranslationWork) -> _Piece:
+    """A part; a text in its place is one, too."""
+    if is_text(raw):
+        return _Piece(text=raw)
+    try:
+        return _decode_piece(raw)
+    except _PROBLEMS:
+        return readable(_decode_piece, raw, work)
 
 
 def _json_text(raw: Raw) -> str:

@@ -11,11 +11,16 @@ from msgspec import Raw
 from warmroute_proxy.dialects.content import content_of, data_image, data_text, image_at, is_given, text_of
 from warmroute_proxy.dialects.foreign import UNTYPED, not_shown, texts_in
 from warmroute_proxy.dialects.raw_json import (
+    NOTHING,
     BadRequest,
     ChatPart,
     Members,
+    Misshapen,
     encode,
+    is_list,
+    is_object,
     is_text,
+    json_as_text,
     object_at,
     text_at,
     text_in,
@@ -57,10 +62,16 @@ class Blocks:
         self.work = work
 
     def listed(self, raw: Raw, path: str) -> list[tuple[Members, str]]:
-        """The blocks of a content, each with its place. A text among them is a block, too."""
-        found = []
+        """The blocks of a content, each with its place. A text among them is a block, too, and so is other JSON."""
+        found: list[tuple[Members, str]] = []
+        if not is_list(raw):
+            self.dropped.append(UNTYPED)
+            return [({"text": json_as_text(raw)}, path)]
         for at, each in enumerate(self.work.take_list(raw, path)):
             where = f"{path}.{at}"
+            if not is_object(each) and not is_text(each):
+                self.dropped.append(UNTYPED)
+                continue
             block: Members = {"text": each} if is_text(each) else object_at(each, where)
             if _MARK in block:
                 self.marks += 1
@@ -80,21 +91,27 @@ class Blocks:
 
     def piece(self, block: Members, path: str, role: str) -> list[ChatPart]:
         """A block as parts: none where nothing of it is left. Only users and tools show images."""
-        kind = kind_of(block, path)
-        if kind == "text":
-            return self._text(block, path, role)
-        if kind == "image" and role in ("user", "tool"):
-            found = _image(block, path)
-            if found is not None:
-                return [found]
-        elif kind == "document":
-            text = self._document(block, path)
-            if text is not None:
-                return [text_of(text)]
+        kind = kind_of(block)
+        try:
+            found = self._known(block, kind, path, role)
+        except Misshapen:
+            found = None
+        if found is not None:
+            return found
         self.dropped.append(kind)
         if kind in ("image", "document"):
             return [text_of(_titled(block, not_shown(kind)))]
         return self._foreign(block, kind)
+
+    def _known(self, block: Members, kind: str, path: str, role: str) -> list[ChatPart] | None:
+        """A block that has a place in chat; None of any other. Raises: Misshapen."""
+        if kind == "text":
+            return self._text(block, path, role)
+        if kind == "image" and role in ("user", "tool"):
+            image = _image(block, path)
+            return None if image is None else [image]
+        text = self._document(block, path) if kind == "document" else None
+        return None if text is None else [text_of(text)]
 
     def tool_message(self, block: Members, path: str, call_id: str) -> tuple[ChatPart, list[ChatPart]]:
         """A `tool_result` as a message, and its images, for which a message of this role has no place."""
@@ -108,15 +125,15 @@ class Blocks:
         """What a `tool_result` says and shows."""
         content = block.get("content")
         parts = [] if content is None else self.parts(content, f"{path}.content", "tool")
-        failed = block.get("is_error")
-        if failed is not None and bytes(failed) not in (b"true", b"false"):
-            raise BadRequest(f"{path}.is_error", "must be true or false")
-        return [text_of(_FAILED), *parts] if failed is not None and bytes(failed) == b"true" else parts
+        failed = bytes(block.get("is_error", b"false"))
+        if failed not in (b"true", b"false"):
+            self.dropped.append("is_error")
+        return [text_of(_FAILED), *parts] if failed == b"true" else parts
 
     def _text(self, block: Members, path: str, role: str) -> list[ChatPart]:
         raw = block.get("text")
         if raw is None or not is_text(raw):
-            raise BadRequest(f"{path}.text", "must be a text")
+            raise Misshapen(f"{path}.text", "must be a text")
         return self._cleaned(raw, role)
 
     def _cleaned(self, raw: Raw, role: str) -> list[ChatPart]:
@@ -125,7 +142,10 @@ class Blocks:
 
     def _document(self, block: Members, path: str) -> str | None:
         """A document as its text, behind its title; None where it has none."""
-        source, kind = _source(block, path)
+        given = block.get("source")
+        if given is None or not is_object(given):
+            return texts_in(block, self.work) or None
+        source, kind = _source(given, path)
         text: str | None = None
         if kind == "text":
             text = text_at(source, "data", f"{path}.source")
@@ -160,10 +180,10 @@ class Blocks:
                 self.added.append(bytes(definition))
 
 
-def kind_of(block: Members, path: str) -> str:
+def kind_of(block: Members) -> str:
     """The type of a block; one without a type is a text, or nothing that is known."""
     if "type" in block:
-        return text_at(block, "type", path)
+        return text_in(block, "type") or UNTYPED
     return "text" if "text" in block else UNTYPED
 
 
@@ -199,16 +219,13 @@ def _titled(block: Members, text: str) -> str:
     return f"{title}\n{text}" if title else text
 
 
-def _source(block: Members, path: str) -> tuple[Members, str]:
-    raw = block.get("source")
-    if raw is None:
-        raise BadRequest(f"{path}.source", "is required")
+def _source(raw: Raw, path: str) -> tuple[Members, str]:
     source = object_at(raw, f"{path}.source")
     return source, text_at(source, "type", f"{path}.source")
 
 
 def _image(block: Members, path: str) -> ChatPart | None:
-    source, kind = _source(block, path)
+    source, kind = _source(block.get("source", NOTHING), path)
     if kind == "url":
         return image_at(text_at(source, "url", f"{path}.source"))
     if kind != "base64":

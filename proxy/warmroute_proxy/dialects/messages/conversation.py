@@ -18,9 +18,9 @@ from warmroute_proxy.dialects.raw_json import (
     Members,
     encode,
     in_list,
+    is_object,
     is_text,
     object_at,
-    text_at,
     text_in,
 )
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT
@@ -84,7 +84,7 @@ class ConversationReader:
         if not raws:
             raise BadRequest("messages", "at least one message is required")
         self._work.take(len(raws) // KNOWN_PER_STEP)
-        role = ""
+        role, is_asked = "", False
         may_be_late, is_late = LATE_SYSTEM in self._texts.on, False
         scope = self._key, self._texts.on, is_late
         for at, each in enumerate(raws):
@@ -92,10 +92,11 @@ class ConversationReader:
                 is_late = True
                 scope = self._key, self._texts.on, is_late
             found = self._in_chat(each, at, scope)
+            role = found.role
             if found.messages:
                 self._out.append(found.messages)
-                role = found.role
-        if not role:
+                is_asked = True
+        if not is_asked:
             raise BadRequest("messages", "no message holds anything that a model can be asked")
         if role == "assistant" and not counts_only:
             raise BadRequest(f"messages.{len(raws) - 1}.role", "the last message must not be the assistant's")
@@ -144,8 +145,8 @@ class _Message:
 
     def read(self, raw: Raw, path: str) -> InChat:
         """The message in chat."""
-        members = object_at(raw, path)
-        role = text_at(members, "role", path)
+        members = object_at(raw, path) if is_object(raw) else {"content": raw} if is_text(raw) else {}
+        role = text_in(members, "role")
         found = self._messages(members, role, f"{path}.content")
         blocks = self._blocks
         return InChat(
@@ -183,7 +184,7 @@ class _Message:
         found: list[ChatPart] = []
         parts = []
         for block, where in self._blocks.listed(raw, path):
-            if kind_of(block, where) != "tool_result":
+            if kind_of(block) != "tool_result":
                 parts += self._blocks.piece(block, where, "user")
                 continue
             call_id = text_in(block, "tool_use_id")
@@ -207,24 +208,25 @@ class _Message:
             return [assistant_message(texts, "", [])] if texts else []
         texts, calls, thoughts = [], [], []
         for block, where in blocks.listed(raw, path):
-            kind = kind_of(block, where)
-            if kind == "tool_use" and "id" in block and "name" in block:
-                call, is_object = tool_call(block, text_at(block, "id", where), text_at(block, "name", where), where)
-                if not is_object:
+            kind = kind_of(block)
+            call_id, name = text_in(block, "id"), text_in(block, "name")
+            if kind == "tool_use" and call_id and name:
+                call, takes_input = tool_call(block, call_id, name, where)
+                if not takes_input:
                     blocks.dropped.append(NO_OBJECT)
                 self._calls.append(call["id"])
                 calls.append(call)
             elif kind == "thinking":
-                thoughts += self._thought(block, where)
+                thoughts += self._thought(block)
             else:
                 texts += blocks.piece(block, where, "assistant")
         thought = "".join(thoughts)
         return [assistant_message(texts, thought, calls)] if texts or calls or thought else []
 
-    def _thought(self, block: Members, path: str) -> list[str]:
+    def _thought(self, block: Members) -> list[str]:
         """The text of a thinking block that has our signature; no other is kept."""
-        text, raw = text_at(block, "thinking", path), block.get("signature")
-        if raw is not None and is_text(raw) and is_signed(self._key, text, text_at(block, "signature", path)):
+        text, signature = text_in(block, "thinking"), text_in(block, "signature")
+        if signature and is_signed(self._key, text, signature):
             return [text]
         self._blocks.dropped.append("thinking")
         return []

@@ -19,6 +19,7 @@ from warmroute_proxy.dialects.raw_json import (
     BadRequest,
     ChatPart,
     Members,
+    Misshapen,
     encode,
     kind_of,
     list_at,
@@ -30,6 +31,7 @@ from warmroute_proxy.dialects.work import TranslationWork
 
 _CHOICES: Final[dict[str, Any]] = {"auto": "auto", "any": "required", "none": "none"}
 _OURS: Final = "custom"
+UNREAD: Final = "tools.unread"  # of those in messages, as the receipt says it
 
 
 class ChatTools(NamedTuple):
@@ -62,8 +64,9 @@ def read_tools(members: Members, added: list[bytes], key: bytes, work: Translati
     `added`: the definitions of those in messages.
     """
     given = members.get("tools", _EMPTY)
+    unread: set[str] = set()
     if added:
-        given = _with(given, added, work)
+        given = _with(given, added, unread, work)
     listed = _NO_TOOLS if given is _EMPTY else _listed(given, key, work)
     chat: dict[str, Any] = {}
     if listed.chat:
@@ -72,16 +75,22 @@ def read_tools(members: Members, added: list[bytes], key: bytes, work: Translati
         chosen = _choice(object_at(members["tool_choice"], "tool_choice"))
         if listed.chat:
             chat |= chosen
-    return ChatTools(chat, listed.dropped, listed.marks)
+    return ChatTools(chat, listed.dropped.union(unread), listed.marks)
 
 
-def _with(given: Raw, added: list[bytes], work: TranslationWork) -> Raw:
-    """A list of tools, and those behind it that it has no tool with the same name of."""
+def _with(given: Raw, added: list[bytes], unread: set[str], work: TranslationWork) -> Raw:
+    """A list of tools, and those added that have other names. `unread` gets what is no tool."""
     listed = list_at(given, "tools")
     work.take(len(listed))
     names = {text_in(object_at(each, f"tools.{at}"), "name") for at, each in enumerate(listed)}
     for each in added:
-        name = text_in(object_at(each, "tools"), "name")
+        try:
+            tool = object_at(each, "tools")
+            kind = kind_of(tool, "tools") if "type" in tool else _OURS
+            name = _tool(tool, "tools")["function"]["name"] if kind == _OURS else text_in(tool, "name")
+        except Misshapen:
+            unread.add(UNREAD)
+            continue
         if name not in names:
             names.add(name)
             listed.append(Raw(each))
@@ -140,7 +149,7 @@ def _tool(tool: Members, path: str) -> ChatPart:
     """A tool of the client's."""
     function: dict[str, Any] = {"name": text_at(tool, "name", path)}
     if "input_schema" not in tool:
-        raise BadRequest(f"{path}.input_schema", "is required")
+        raise Misshapen(f"{path}.input_schema", "is required")
     object_at(tool["input_schema"], f"{path}.input_schema")
     if "description" in tool:
         text_at(tool, "description", path)
@@ -148,7 +157,7 @@ def _tool(tool: Members, path: str) -> ChatPart:
     function["parameters"] = tool["input_schema"]
     strict = bytes(tool.get("strict", b"false"))
     if strict not in (b"true", b"false"):
-        raise BadRequest(f"{path}.strict", "must be true or false")
+        raise Misshapen(f"{path}.strict", "must be true or false")
     if strict == b"true":
         function["strict"] = True
     return {"type": "function", "function": function}

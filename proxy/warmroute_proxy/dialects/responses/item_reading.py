@@ -16,18 +16,21 @@ from warmroute_proxy.dialects.content import (
     data_text,
     given_image,
     is_given,
-    misread,
+    readable,
     reminder,
     text_of,
 )
-from warmroute_proxy.dialects.foreign import not_shown, texts_in
+from warmroute_proxy.dialects.foreign import UNTYPED, not_shown, texts_in
 from warmroute_proxy.dialects.raw_json import (
+    NOTHING,
     BadRequest,
     ChatPart,
     encode,
     in_list,
     is_list,
+    is_object,
     is_text,
+    json_as_text,
     object_at,
     text_in,
 )
@@ -153,19 +156,18 @@ class ItemReading:
 
     def read(self, raw: Raw, path: str) -> InChat:
         """The item in chat."""
-        try:
-            item = _decode_item(raw)
-        except _PROBLEMS as error:
-            raise misread(error, path) from None
+        if is_text(raw):
+            return self._of("user", [{"type": "text", "text": raw}])
+        item = self._item(raw)
         if item.call_id is not None and len(item.call_id) > MAX_CALL_ID_CHARS:
             raise BadRequest(f"{path}.call_id", f"has more than {MAX_CALL_ID_CHARS} characters")
         kind = item.type
         if kind == "message":
-            return self._message(item, path)
+            return self._message(item, raw, path)
         if kind.endswith("_output"):
             return self._result(item, path)
         if kind.endswith("_call"):
-            return self._call(item, raw, path)
+            return self._call(item, raw)
         if kind == "reasoning":
             return self._reason(item, path)
         if kind == "agent_message":
@@ -178,19 +180,28 @@ class ItemReading:
             return self._made(Kind.TRIGGER)
         if kind == "item_reference":
             raise BadRequest(path, "refers to an item, and nothing is stored here: send the item itself")
-        return self._foreign(item, raw, path)
+        return self._foreign(item, raw)
+
+    def _item(self, raw: Raw) -> _Item:
+        """What is read of an item, without members of another type than it has."""
+        try:
+            return _decode_item(raw)
+        except _PROBLEMS:
+            item = readable(_decode_item, raw, self._work)
+            self._dropped.append(item.type if is_object(raw) else UNTYPED)
+            return item
 
     def _made(
         self, kind: Kind, json: bytes = b"", call_id: str = "", images: bytes = b"", tools: tuple[bytes, ...] = ()
     ) -> InChat:
         return InChat(kind, json, call_id, tuple(self._dropped), images, tools, *self._texts.scope())
 
-    def _message(self, item: _Item, path: str) -> InChat:
+    def _message(self, item: _Item, raw: Raw, path: str) -> InChat:
         role = _ROLES.get(item.role or "")
         if role is None:
-            if item.role is None:
-                raise BadRequest(f"{path}.role", "is required")
-            self._dropped.append(item.role)
+            if item.role is None and not is_given(item.content):
+                return self._foreign(item, raw)
+            self._dropped.append(item.role or UNTYPED)
             role = "user"
         return self._of(role, self._pieces(item.content, f"{path}.content", role))
 
@@ -230,7 +241,7 @@ class ItemReading:
             return self._made(Kind.NOTHING)
         return self._made(Kind.MESSAGE, encode({"role": "user", "content": f"{SUMMED_UP}{text}"}))
 
-    def _call(self, item: _Item, raw: Raw, path: str) -> InChat:
+    def _call(self, item: _Item, raw: Raw) -> InChat:
         """A call. That of a tool which the client runs, but only OpenAI describes, is one of its type's name."""
         name, call_id, given = item.name, item.call_id, item.arguments
         if item.type == "custom_tool_call":
@@ -242,7 +253,7 @@ class ItemReading:
         else:
             action = next((each for each in (item.action, item.operation) if is_given(each)), None)
             if not call_id or action is None:
-                return self._foreign(item, raw, path)
+                return self._foreign(item, raw)
             self._dropped.append(item.type)
             name, arguments = item.type.removesuffix("_call"), self._arguments(action)
         if not call_id or not name:
@@ -293,12 +304,12 @@ class ItemReading:
         except _PROBLEMS:
             return ()
         self._work.take(len(found))
-        return tuple(bytes(each) for each in found)
+        return tuple(bytes(each) for each in found if is_object(each))
 
-    def _foreign(self, item: _Item, raw: Raw, path: str) -> InChat:
+    def _foreign(self, item: _Item, raw: Raw) -> InChat:
         """An item that is not known here, or of something that only OpenAI runs: what it says."""
         self._dropped.append(item.type)
-        text = texts_in(object_at(raw, path), self._work)
+        text = self._texts_in(raw)
         if not text:
             return self._made(Kind.NOTHING)
         role = _ROLES.get(item.role or "") or ("assistant" if item.type.endswith("_call") else "user")
@@ -311,11 +322,12 @@ class ItemReading:
         if is_text(raw):
             return [{"type": "text", "text": raw}]
         if not is_list(raw):
-            raise BadRequest(path, "must be a text or a list of parts")
+            self._dropped.append(UNTYPED)
+            return [{"type": "text", "text": json_as_text(raw)}]
         try:
             pieces = _decode_parts(raw)
-        except _PROBLEMS as error:
-            pieces = self._each_piece(raw, error, path)
+        except _PROBLEMS:
+            pieces = [_piece_of(each, self._work) for each in _decode_list(raw)]
         self._work.take(len(pieces))
         found: list[ChatPart] = []
         raws: list[Raw] = []
@@ -324,25 +336,21 @@ class ItemReading:
             known = self._piece(piece, where, shows=role in ("user", "tool"))
             if known is None:
                 raws = raws or _decode_list(raw)
-                text = texts_in(object_at(raws[at], where), self._work)
+                text = self._texts_in(raws[at])
                 known = [text_of(text)] if text else []
             found += known
         return found
 
-    def _each_piece(self, raw: Raw, error: Exception, path: str) -> list[_Piece]:
-        """The parts of a content that has texts among them, as they are."""
-        try:
-            return [_Piece(text=each) if is_text(each) else _decode_piece(each) for each in _decode_list(raw)]
-        except _PROBLEMS:
-            raise misread(error, path) from None
+    def _texts_in(self, raw: Raw) -> str:
+        """The texts of an item or a part."""
+        return texts_in(object_at(raw, ""), self._work) if is_object(raw) else ""
 
     def _piece(self, piece: _Piece, path: str, *, shows: bool) -> list[ChatPart] | None:
         """A part in chat; None of one that is not known here, which is counted."""
         kind = piece.type
-        if kind in _TEXTS or (not kind and is_given(piece.text)):
-            return [{"type": "text", "text": _text(piece.text, f"{path}.text")}]
-        if kind == "refusal":
-            return [{"type": "text", "text": _text(piece.refusal, f"{path}.refusal")}]
+        text = piece.refusal if kind == "refusal" else piece.text
+        if (kind in _TEXTS or kind in ("refusal", "")) and is_given(text) and is_text(text):
+            return [{"type": "text", "text": text}]
         if kind == "encrypted_content":
             opened = _plain(piece.encrypted_content)
             if opened and not opened.startswith(_CIPHER):
@@ -352,10 +360,10 @@ class ItemReading:
             if image is not None and shows:
                 return [image]
         elif kind == "input_file" and is_given(piece.file_data):
-            text = data_text(_plain(piece.file_data))
+            file = data_text(_plain(piece.file_data))
             name = _plain(piece.filename)
-            if text is not None:
-                return [text_of(f"{name}\n{text}" if name else text)]
+            if file is not None:
+                return [text_of(f"{name}\n{file}" if name else file)]
         self._dropped.append(kind)
         if kind in _IMAGES or kind in _FILES:
             return [text_of(not_shown(kind.removeprefix("input_")))]
@@ -366,8 +374,18 @@ class ItemReading:
         if not is_given(raw):
             return None
         if memoryview(raw)[0] == ord("{"):
-            raw = object_at(raw, path).get("url", Raw(b'""'))
-        return given_image(_decode_text(_text(raw, path)), path)
+            raw = object_at(raw, path).get("url", NOTHING)
+        return given_image(_decode_text(raw), path) if is_text(raw) else None
+
+
+def _piece_of(raw: Raw, work: TranslationWork) -> _Piece:
+    """A part; a text among parts is one, too."""
+    if is_text(raw):
+        return _Piece(text=raw)
+    try:
+        return _decode_piece(raw)
+    except _PROBLEMS:
+        return readable(_decode_piece, raw, work)
 
 
 def result_begins(call_id: str) -> bytes:
@@ -383,7 +401,8 @@ def _names(tools: tuple[bytes, ...]) -> list[str]:
         name = text_in(tool, "name")
         inner = tool.get("tools")
         if text_in(tool, "type") == "namespace" and inner is not None and is_list(inner):
-            found += [chat_name(text_in(object_at(each, "tools"), "name"), name) for each in _decode_list(inner)]
+            listed = [object_at(each, "tools") for each in _decode_list(inner) if is_object(each)]
+            found += [chat_name(text_in(each, "name"), name) for each in listed]
         else:
             found.append(name)
     return found
@@ -396,11 +415,3 @@ def _plain(text: Raw) -> str:
 
 def _text_or_json(raw: Raw) -> str:
     return _plain(raw) or (bytes(raw).decode("utf-8", "replace") if is_given(raw) and not is_text(raw) else "")
-
-
-def _text(raw: Raw, path: str) -> Raw:
-    if not is_given(raw):
-        raise BadRequest(path, "is required")
-    if not is_text(raw):
-        raise BadRequest(path, "must be a text")
-    return raw

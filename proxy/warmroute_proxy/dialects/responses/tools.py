@@ -19,6 +19,7 @@ from warmroute_proxy.dialects.raw_json import (
     BadRequest,
     ChatPart,
     Members,
+    Misshapen,
     encode,
     is_text,
     list_at,
@@ -32,6 +33,7 @@ INPUT: Final = "input"  # the argument of a custom tool
 SEARCH: Final = "tool_search"
 _SEARCH_SCHEMA: Final = Raw(b'{"type":"object","properties":{"query":{"type":"string"}},"required":["query"]}')
 _INPUT_SCHEMA: Final = Raw(b'{"type":"object","properties":{"input":{"type":"string"}},"required":["input"]}')
+UNREAD: Final = "tools.unread"  # of those in items, as the receipt says it
 _NO_SCHEMA: Final = Raw(b'{"type":"object","properties":{}}')
 _SEPARATOR: Final = "__"
 _CHOICES: Final = ("auto", "required", "none")
@@ -80,15 +82,18 @@ def read_tools(members: Members, added: list[bytes], key: bytes, work: Translati
     `added`: the definitions of those in items.
     """
     raw = members.get("tools")
+    own_count = None
     if added:
         given = [] if raw is None else list_at(raw, "tools")
+        own_count = len(given)
         raw = Raw(b"[%b]" % b",".join([*map(bytes, given), *added]))
     if raw is None:
         return _NO_TOOLS
-    found = _KNOWN.get(key, raw)
+    scope = key if own_count is None else (key, own_count)
+    found = _KNOWN.get(scope, raw)
     if found is None:
-        found = _Tools(work).read(raw)
-        _KNOWN.keep(key, raw, found, len(found.chat))
+        found = _Tools(work).read(raw, own_count)
+        _KNOWN.keep(scope, raw, found, len(found.chat))
     return found
 
 
@@ -102,9 +107,15 @@ class _Tools:
         self._by_name: dict[str, Tool] = {}
         self._dropped: set[str] = set()
 
-    def read(self, raw: Raw) -> ListedTools:
+    def read(self, raw: Raw, own_count: int | None) -> ListedTools:
+        """`own_count`: how many are the request's own; those behind them stand in items, and may be anything."""
         for at, each in enumerate(self._work.take_tools(raw)):
-            self._add(each, f"tools[{at}]", None)
+            try:
+                self._add(each, f"tools[{at}]", None)
+            except Misshapen:
+                if own_count is None or at < own_count:
+                    raise
+                self._dropped.add(UNREAD)
         listed = [*self._chat.values(), *self._deferred.values()]
         chat = encode(listed) if listed else b""
         return ListedTools(chat, self._by_name, frozenset(self._dropped))
@@ -125,7 +136,7 @@ class _Tools:
         elif kind == "namespace" and namespace is None:
             name = text_at(tool, "name", path)
             if "tools" not in tool:
-                raise BadRequest(f"{path}.tools", "is required")
+                raise Misshapen(f"{path}.tools", "is required")
             for at, inner in enumerate(self._work.take_list(tool["tools"], f"{path}.tools")):
                 self._add(inner, f"{path}.tools[{at}]", name)
         else:
@@ -134,7 +145,7 @@ class _Tools:
     def _name(self, tool: Members, path: str, namespace: str | None, *, custom: bool) -> str:
         name = text_at(tool, "name", path)
         if not name:
-            raise BadRequest(f"{path}.name", "is empty")
+            raise Misshapen(f"{path}.name", "is empty")
         in_chat = chat_name(name, namespace)
         self._by_name[in_chat] = Tool(name, namespace, custom)
         return in_chat
@@ -190,7 +201,7 @@ def _function(tool: Members, path: str, name: str) -> ChatPart:
     function["parameters"] = parameters
     strict = bytes(tool.get("strict", b"false"))
     if strict not in (b"true", b"false"):
-        raise BadRequest(f"{path}.strict", "must be true or false")
+        raise Misshapen(f"{path}.strict", "must be true or false")
     if strict == b"true":
         function["strict"] = True
     return {"type": "function", "function": function}

@@ -116,6 +116,9 @@ class Limits:
     queue_bytes: Annotated[int, within(0, 2**40, live=True)] = 268_435_456
     queue_timeout_s: Annotated[float, within(0.05, 3_600.0, live=True)] = 30.0
     working_set_wait_s: Annotated[float, within(0.0, 3_600.0, live=True)] = 120.0
+    new_sessions_wait: Annotated[bool, LIVE] = True
+    """Whether a turn that begins a session waits while turns of running sessions wait for KV memory."""
+
     shutdown_grace_s: Annotated[float, within(0.0, 86_400.0, live=True)] = 25.0
     kept_prompt_bytes: Annotated[int, within(0, 2**40)] = 67_108_864
     prompt_parts_bytes: Annotated[int, within(0, 2**40)] = 33_554_432

@@ -240,8 +240,9 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
 def _limits(table: Table) -> Limits:
     table.of(Limits)
     found = {name: table.integer(name) if one.whole else table.number(name) for name, one in bounds(Limits).items()}
+    new_sessions_wait = table.flag("new_sessions_wait", default=True)
     table.close()
-    return Limits(**found)  # type: ignore[arg-type]
+    return Limits(**found, new_sessions_wait=new_sessions_wait)  # type: ignore[arg-type]
 
 
 def _region(table: Table) -> RegionConfig:

@@ -52,6 +52,9 @@ QUEUE_MEMORY_WAIT_SECONDS: Final = Metric(
     "warmroute_queue_memory_wait_seconds",
     "Time that turns waited for KV memory, seconds, without turns that did not wait.",
 )
+BEGUN_TOTAL: Final = Metric(
+    "warmroute_begun_total", "Sessions that began after their first turn had waited for KV memory."
+)
 FORWARDS_TOTAL: Final = Metric("warmroute_forwards_total", "Requests forwarded to another region.")
 FORWARD_FAILURES_TOTAL: Final = Metric(
     "warmroute_forward_failures_total", "Forwards that failed before the first byte and were served here."
@@ -216,6 +219,7 @@ OF_PROCESSES: Final[Mapping[str, Metric]] = {
         "queue_requests": "Requests in the queue.",
         "queue_bytes": "Size of the bodies in the queue, bytes.",
         "queue_memory_missing_tokens": "KV tokens that turns waiting for memory need, mean of the last minute.",
+        "queue_begin_requests": "Requests in the queue that wait for KV memory to begin a session.",
         "queue_memory_requests": "Requests in the queue that wait for KV memory.",
         "kept_prompts": "Prompts of hot sessions in memory, for a re-prefill when an engine leaves.",
         "ledger_rows_waiting": "Turns that ended while the ledger could not be written: their rows wait.",

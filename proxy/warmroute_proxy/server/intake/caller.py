@@ -59,6 +59,7 @@ class Caller:
         "is_claude_code",
         "key_id",
         "known_bodies",
+        "may_wait",
         "parent",
         "path",
         "receipt_fields",
@@ -96,6 +97,7 @@ class Caller:
         self.regions = None if ANY in tenant.regions else tenant.regions
         self.home_hint = headers.get(names.HOME)
         self.expects = EXPECTED.get(headers.get(names.EXPECT, ""), UNKNOWN)
+        self.may_wait = headers.get(names.WAIT) != "no"
         self.idempotent = names.IDEMPOTENCY in headers
         self.is_claude_code = CLAUDE_SESSION in headers
         self.session: Session | None = None

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from warmroute.contract import headers as names
+from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.replicas.event_stream import Events, Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
@@ -30,7 +31,7 @@ from warmroute_proxy.server.engines.server_info import json_object
 from warmroute_proxy.server.engines.small_get import ask, get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
-from warmroute_proxy.server.regions.versions import misunderstood, spoken_by
+from warmroute_proxy.server.regions.versions import WAITS_SINCE, misunderstood, spoken_by
 
 SEND_WITHIN_S: Final = 0.002
 RETRY_S: Final = 1.0
@@ -173,6 +174,8 @@ class OtherProxies:
     def send(self, event: Event, now_s: float) -> None:  # noqa: ARG002 - the router calls it with the time
         """Send an event of this process' router to all other proxies."""
         for link in self._links:
+            if isinstance(event, Waits) and (link.version or 0) < WAITS_SINCE:
+                continue
             lost = link.outbox.lost
             link.outbox.add(event)
             self._lost[0] += link.outbox.lost - lost

@@ -1,0 +1,71 @@
+"""What waits for memory at other processes and proxies, as they announce it: so the door is shut at all of them.
+
+Each says by model and tenant how many turns of running sessions wait for memory in its queue, and how many tokens all
+of the tenant's turns need there. Numbers are absolute: a lost message is put right by the next one. What a process has
+said is forgotten with the process.
+
+Limit: `MAX_WAITS` tenants of each process.
+"""
+
+from typing import Final
+
+import msgspec
+
+MAX_WAITS: Final = 4096
+
+
+class Waits(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="q"):
+    """Of one tenant: `running` turns of sessions that have begun wait for memory; all of its turns need `tokens`."""
+
+    model: str
+    tenant: str
+    running: int
+    tokens: int
+
+
+class WaitsElsewhere:
+    """By process, model and tenant."""
+
+    __slots__ = ("_by_peer", "_running")
+
+    def __init__(self) -> None:
+        self._by_peer: dict[int, dict[tuple[str, str], Waits]] = {}
+        self._running: dict[str, int] = {}  # by model
+
+    def observe(self, peer: int, waits: Waits) -> None:
+        """A process says what waits there."""
+        key, of_peer = (waits.model, waits.tenant), self._by_peer.setdefault(peer, {})
+        before = of_peer.pop(key, None)
+        self._add(waits.model, -(before.running if before is not None else 0))
+        if (waits.running > 0 or waits.tokens > 0) and len(of_peer) < MAX_WAITS:
+            of_peer[key] = waits
+            self._add(waits.model, waits.running)
+
+    def forget(self, peer: int) -> None:
+        """A process has gone."""
+        for waits in self._by_peer.pop(peer, {}).values():
+            self._add(waits.model, -waits.running)
+
+    def running(self, model: str, tenant: str | None = None) -> int:
+        """Turns of running sessions that wait for memory; None: those of all tenants."""
+        if tenant is None or model not in self._running:
+            return self._running.get(model, 0)
+        return sum(waits.running for waits in self._of(model, tenant))
+
+    def needed(self, model: str, tenant: str) -> int:
+        """Tokens that a tenant's turns need."""
+        return sum(waits.tokens for waits in self._of(model, tenant))
+
+    def tenants(self, model: str) -> set[str]:
+        """The tenants with a turn that waits."""
+        return {tenant for of_peer in self._by_peer.values() for each, tenant in of_peer if each == model}
+
+    def _of(self, model: str, tenant: str) -> list[Waits]:
+        return [waits for of_peer in self._by_peer.values() if (waits := of_peer.get((model, tenant))) is not None]
+
+    def _add(self, model: str, running: int) -> None:
+        left = self._running.get(model, 0) + running
+        if left > 0:
+            self._running[model] = left
+        else:
+            self._running.pop(model, None)
