@@ -46,6 +46,7 @@ from warmroute_proxy.server.ledger.retention import RESERVE_BYTES, Retention, Up
 from warmroute_proxy.server.ledger.schema import TOTALS, LedgerError, connect
 
 FOLD_EVERY_S = 0.5
+SWEEPS_A_LOOK: Final = 4  # at the volume: a second
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
 LEDGER_FILE: Final = "ledger.sqlite"
 
@@ -113,7 +114,7 @@ class Ledger:
         self._callbacks: list[tuple[OnDurable, JournalError | None]] = []  # to run once durable
         self._fold_failures = 0
         self.short_of_space = False  # the volume has no more free than running turns may need
-        self._blocked = False  # for a reason that the journal does not know
+        self._sweeps, self._blocked = 0, False  # blocked: for a reason that the journal does not know
         self.upkeep = Upkeep(state_dir / LEDGER_FILE, None if process else retention)
         self._closing = threading.Event()
         self._fold_thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
@@ -132,7 +133,9 @@ class Ledger:
     def sweep(self) -> None:
         """Try again to write the rows that wait, and look at the volume; called several times a second."""
         self._journal.write_waiting()
-        self.short_of_space = volume(self._state_dir)[1] < RESERVE_BYTES
+        self._sweeps += 1
+        if self._sweeps % SWEEPS_A_LOOK == 0:
+            self.short_of_space = volume(self._state_dir)[1] < RESERVE_BYTES
         self._blocked = self.short_of_space or self._fold_failures >= MAX_FOLD_FAILURES
 
     def open(self, entry: Entry) -> None:
