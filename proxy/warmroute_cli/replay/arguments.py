@@ -111,6 +111,10 @@ def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
         help="the longest wait for KV memory, for warmroute+working-set (120)",
     )  # fmt: skip
     proxies.add_argument(
+        "--tenant-shares", nargs="+", type=above_zero, default=(), metavar="X",
+        help="shares of the sessions of several tenants, like 4 1, for working sets (one tenant)",
+    )  # fmt: skip
+    proxies.add_argument(
         "--hinting-share", type=_share, default=0.0, metavar="X",
         help="share of turns that announce the time of the next one, for working sets (0)",
     )  # fmt: skip

@@ -122,6 +122,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
         routers=arguments.routers,
         hinting_share=arguments.hinting_share,
         ending_share=arguments.ending_share,
+        tenant_shares=tuple(arguments.tenant_shares),
         working_set_wait_s=arguments.working_set_wait_s,
         share_lag_s=None if arguments.share_lag_ms is None else arguments.share_lag_ms / 1000,
         share_loss=arguments.share_loss,

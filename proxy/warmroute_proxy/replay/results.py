@@ -51,6 +51,8 @@ class Result:
     """These three of TTFT of turns that begin a session."""
     running_max_s: float = 0.0
     """The longest TTFT of all other turns."""
+    by_tenant: list[dict[str, Any]] = field(default_factory=list)
+    """The figures of each tenant, where there are several."""
     load_times_s: list[float] = field(default_factory=list)
     load_tokens: list[list[int]] = field(default_factory=list)
     """Outstanding tokens of each worker at `load_times_s`."""

@@ -1,7 +1,7 @@
 """The queue of a proxy in a replay: as `server.request.admission` uses `core.queue.dispatch_order`, on the virtual
 clock.
 
-One tenant without limits; no turn is refused, however long it waits.
+Tenants without limits; no turn is refused, however long it waits.
 """
 
 import sys
@@ -11,11 +11,10 @@ from typing import Final, NamedTuple
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
-from warmroute_proxy.core.queue.door import announce_waits, begins
+from warmroute_proxy.core.queue.door import Announcing, begins
 from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.replay.fleet import ReplayTurn
 from warmroute_proxy.replay.policy import Policy
@@ -50,7 +49,7 @@ class ProxyQueue:
         self._queue: Queue[Waiting] = Queue(sys.maxsize, sys.maxsize, TIMEOUT_S, memory_wait_s)
         self._due = False  # a round is to come at this instant
         self._sweeps = False
-        self._announced: dict[tuple[str, str], Waits] = {}  # by model and tenant
+        self._announcing = Announcing(router, self._queue)
 
     @property
     def waiting(self) -> int:
@@ -86,8 +85,8 @@ class ProxyQueue:
         self._round(now_s, again=False)
 
     def _sweep(self, now_s: float) -> None:
-        self._announced = announce_waits(self._router, self._queue, self._announced, now_s)
         self._round(now_s, again=True)
+        self._announcing.sweep(now_s)
         self._sweeps = self._queue.requests > 0
         if self._sweeps:
             self._policy.later(now_s + SWEEP_EVERY_S, self._sweep)

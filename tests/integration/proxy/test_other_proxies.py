@@ -92,6 +92,26 @@ def test_each_knows_what_the_other_has_sent(tmp_path: Path) -> None:
         until(lambda: it.running(it.first) == it.running(it.second) == 0, "both know that they have ended")
 
 
+def test_a_new_session_waits_at_one_while_a_running_one_waits_at_the_other(tmp_path: Path) -> None:
+    with pair(tmp_path) as it:
+        until(lambda: it.worker(it.second).get("token_limit") == POOL, "the pool is known")
+        it.send(it.first, long_text("first"))
+        until(lambda: it.running(it.second) == 1, "the other proxy counts it")
+        it.sockets.append(it.first.send(chat(long_text("running"), turns=2)))
+
+        def queue(proxy: ProxyProcess) -> dict[str, Any]:
+            with proxy.admin() as admin:
+                return dict(admin.get("/admin/admission").json()["queue"])
+
+        until(lambda: queue(it.first)["for_memory"] == 1, "a turn of a running session waits at the first")
+        until(lambda: queue(it.second)["waits_elsewhere"] == 1, "the second knows it")
+        new = it.send(it.second, long_text("new", 9))
+        until(lambda: queue(it.second)["to_begin"] == 1, "a new session waits at the second, though it would fit")
+        it.gate.open_for_all()
+        assert answer(new)[0] == 200
+        until(lambda: queue(it.second)["waits_elsewhere"] == 0, "and knows when it waits no more")
+
+
 def test_the_end_of_a_session_is_known_whichever_proxy_hears_it(tmp_path: Path) -> None:
     with pair(tmp_path) as it:
         until(lambda: it.worker(it.second).get("token_limit") == POOL, "the pool is known")

@@ -4,10 +4,10 @@ import random
 
 from tests.property.test_memory_wait import POOL, Front, turn_of
 
-from warmroute_proxy.core.placement.waits import Waits
+from warmroute_proxy.core.placement.waits import KNOWN_S, Waits
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
-from warmroute_proxy.core.queue.door import MAX_SHUT, SMALL_WAIT_S, Door
+from warmroute_proxy.core.queue.door import MAX_SHUT, SMALL_WAIT_S, Announcing, Door
 
 WAIT_S = 60.0
 
@@ -186,13 +186,13 @@ def test_a_tenant_is_judged_by_all_that_it_waits_for() -> None:
 
 def test_what_waits_at_another_process_shuts_the_door_here_until_that_process_is_gone() -> None:
     front = Front()
-    front.router.waits_elsewhere.observe(1, Waits("m", "t", 2, 50_000))
+    front.router.waits_elsewhere.observe(1, Waits("m", "t", 2, 50_000), front.now)
     waiter = front.arrive(turn_of(1, 30))
     assert waiter is not None, "there is room, but a running session waits elsewhere"
-    front.router.waits_elsewhere.observe(1, Waits("m", "t", 0, 0))
+    front.router.waits_elsewhere.observe(1, Waits("m", "t", 0, 0), front.now)
     front.round()
     assert waiter not in front.queue
-    front.router.waits_elsewhere.observe(1, Waits("m", "t", 1, 50_000))
+    front.router.waits_elsewhere.observe(1, Waits("m", "t", 1, 50_000), front.now)
     waiter = front.arrive(turn_of(2, 30))
     assert waiter is not None
     front.router.waits_elsewhere.forget(1)
@@ -208,3 +208,14 @@ def test_the_door_can_be_left_out() -> None:
     new = front.arrive(turn_of(2, 10))
     assert new is not None
     assert not new.begins
+
+
+def test_what_another_process_does_not_say_again_is_forgotten() -> None:
+    front = Front()
+    elsewhere, told = front.router.waits_elsewhere, Announcing(front.router, front.queue)
+    elsewhere.observe(1, Waits("m", "t", 1, 50_000), front.now)
+    told.sweep(front.now + KNOWN_S)
+    assert elsewhere.running("m") == elsewhere.running("m", "t") == 1
+    told.sweep(front.now + KNOWN_S + 0.25)
+    assert elsewhere.running("m") == elsewhere.running("m", "t") == elsewhere.needed("m", "t") == 0
+    assert elsewhere.tenants("m") == set()

@@ -29,6 +29,8 @@ SMALL_WAIT_S: Final = 15.0
 MAX_SHUT: Final = 15
 """Half an hour by default. One session in two minutes would cost a quarter more of computed prefill."""
 
+RENEW_S: Final = 5.0
+
 T = TypeVar("T")
 
 
@@ -42,16 +44,30 @@ def waits_to_begin(waiter: Waiter[T]) -> bool:
     return waiter.begins and waiter.worker_id == FOR_MEMORY
 
 
-def announce_waits(
-    router: Router, queue: Queue[T], before: dict[tuple[str, str], Waits], now_s: float
-) -> dict[tuple[str, str], Waits]:
-    """Tell the other processes what waits for memory here, where that has changed. Returns what they know now."""
-    now = {(each.model, each.tenant): each for each in queue.memory_waits()} if queue.requests else {}
-    if now != before:
+class Announcing(Generic[T]):
+    """Tells the other processes what waits for memory in a queue, when that has changed, and again every `RENEW_S`: one
+    that was away knows it soon.
+    """
+
+    def __init__(self, router: Router, queue: Queue[T]) -> None:
+        self._router = router
+        self._queue = queue
+        self._known: dict[tuple[str, str], Waits] = {}  # by model and tenant
+        self._renew_s = 0.0
+
+    def sweep(self, now_s: float) -> None:
+        """Called a few times a second."""
+        queue, before = self._queue, self._known
+        self._router.waits_elsewhere.expire(now_s)
+        if not (queue.requests or before):
+            return
+        renews = now_s >= self._renew_s
+        if renews:
+            self._renew_s = now_s + RENEW_S
+        self._known = now = {(each.model, each.tenant): each for each in queue.memory_waits()}
         for key in before.keys() | now.keys():
-            if before.get(key) != now.get(key):
-                router.announce_waits(now.get(key) or Waits(*key, 0, 0), now_s)
-    return now
+            if renews or before.get(key) != now.get(key):
+                self._router.announce_waits(now.get(key) or Waits(*key, 0, 0), now_s)
 
 
 class Door(Generic[T]):

@@ -158,7 +158,7 @@ class Replica:
         elif isinstance(event, SessionObserved):
             router.working_set.observe_session(event.session, event.returns, now_s)
         elif isinstance(event, Waits):
-            router.waits_elsewhere.observe(peer, event)
+            router.waits_elsewhere.observe(peer, event, now_s)
         elif isinstance(event, Evicted):
             worker = router.fleet.workers.get(event.worker)
             if worker is not None:

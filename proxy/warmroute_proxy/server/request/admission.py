@@ -24,12 +24,11 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import home_key
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.dispatch_rate import DispatchRate
-from warmroute_proxy.core.queue.door import announce_waits, begins, waits_to_begin
+from warmroute_proxy.core.queue.door import Announcing, begins, waits_to_begin
 from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.refused_sessions import KEPT_S, RefusedSessions, in_words
@@ -97,7 +96,7 @@ class Admission:
         self._clock = clock
         self._dispatch_rate = DispatchRate()
         self._refused_sessions: dict[str, RefusedSessions] = {}  # by model
-        self._announced: dict[tuple[str, str], Waits] = {}  # by model and tenant
+        self._announcing = Announcing(router, self.queue)
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
         self.prices = stores.prices
@@ -175,7 +174,7 @@ class Admission:
         self.shortage.observe(sum(waiter.need_tokens for waiter in for_memory), now_s, beginning)
         if for_memory:
             self.shortage.fleet = Fleet(self.queue.memory_wait_s, *self._router.working_set.speed_and_pool())
-        self._announced = announce_waits(self._router, self.queue, self._announced, now_s)
+        self._announcing.sweep(now_s)
         if not self.queue.requests:
             return
         for waiter in self.queue.expired(now_s - self._timeout_s):
@@ -217,6 +216,7 @@ class Admission:
                 "memory_wait_s": self.queue.memory_wait_s,
                 "for_memory": len(self.queue.all_for_memory()),
                 "to_begin": sum(map(waits_to_begin, waiting)),
+                "waits_elsewhere": self._router.waits_elsewhere.all_running(),
                 "memory_missing_tokens": round(self.shortage.missing_tokens),
                 "oldest_s": now_s - min((waiter.since_s for waiter in waiting), default=now_s),
                 "drain_per_s": self._dispatch_rate.per_s(now_s),
