@@ -38,6 +38,6 @@ def test_a_quarter_of_empty_answers_is_a_condition(empty: int, raised: list[tupl
     for now_s in range(RAISE_AFTER):
         watching.answers["e0"] += 8
         for _ in range(empty):
-            watching.said_nothing("e0", "m")
+            watching.answered_nothing("e0", "m")
         watching.observe_region([worker], float(now_s))
     assert [(each.condition, each.subject) for each in watching.raised()] == raised

@@ -131,7 +131,7 @@ class Engines:
     """One engine that does all, or a pair."""
 
     lost: frozenset[str] = frozenset()
-    watching = SimpleNamespace(answers=Counter(), said_nothing=lambda *_: None)
+    watching = SimpleNamespace(answers=Counter(), answered_nothing=lambda *_: None)
 
     def __init__(self, scene: "Scene", roles: Iterable[Any]) -> None:
         self.by_id = {role: Engine(Worker(role, role, 0, role)) for role in roles}

@@ -188,7 +188,10 @@ class Proxy:
     def readiness(self, orders: ReloadOrders) -> Readiness:
         """Why no requests should be sent here."""
         degraded = [self.stores.problems, orders.problems, self.parser.large_bodies.problems]
-        return Readiness(self.open_requests, self.ledger, self.engines, degraded)
+        return Readiness(self.open_requests, self.ledger, self.engines, degraded, self._other_regions_up)
+
+    def _other_regions_up(self) -> bool:
+        return bool(self.peers.upstreams.keys() - self.peers.down)
 
     def metrics_page(self, discovery: Discovery, readiness: Readiness, tls: Tls | None) -> MetricsPage:
         """What `/metrics` shows."""
@@ -247,13 +250,10 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     secrets = _secrets(config, slot)
     number, memory = slot.number if slot is not None else None, _body_memory(config, metrics)
-    retention = Retention(config.ledger_file.ledger_file_days, config.ledger_file.ledger_file_bytes)
-    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number, retention)
-    # The ledger comes first: it locks the state folder.
+    ledger = _ledger(config, number)  # first: it locks the state folder
     voids, announcements, peer_processes = _links(config, slot, secrets, metrics, clock)
     engines = await _engines(config, peer_processes, metrics, clock)
-    stores = await Stores.opened(config, number, metrics)
-    ledger.confirmed = stores.confirmed
+    stores = await _stores(config, number, metrics, ledger)
     router, recording, conversations = routing(config, slot, engines, metrics, announcements, peer_processes)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
     open_requests, shortage = OpenRequests(), engines.watching.shortage
@@ -292,6 +292,18 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
         path=path,
         tracing=_tracing(config, secrets, metrics, clock),
     )
+
+
+def _ledger(config: Config, number: int | None) -> Ledger:
+    retention = Retention(config.ledger_file.ledger_file_days, config.ledger_file.ledger_file_bytes)
+    return Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number, retention)
+
+
+async def _stores(config: Config, number: int | None, metrics: Metrics, ledger: Ledger) -> Stores:
+    """The stores, whose rows may go from the ledger file once they have them."""
+    stores = await Stores.opened(config, number, metrics)
+    ledger.upkeep.confirmed = stores.confirmed
+    return stores
 
 
 def _secrets(config: Config, slot: ProcessSlot | None) -> Secrets:

@@ -157,6 +157,10 @@ def test_a_row_is_voided_by_whichever_proxy_is_asked(tmp_path: Path) -> None:
         with it.second.client() as client:
             found = [client.get(path).json() for path in ("/v1/usage?by=model", "/v1/usage", "/v1/usage/receipts")]
         assert [each["complete"] for each in found] == [False] * 3, "without a database the row is not seen from here"
+        with it.second.client() as client:
+            found_there = client.get(f"/v1/usage/receipts/{receipt}")
+            assert (found_there.status_code, found_there.json()["id"]) == (200, receipt), "the other one is asked"
+            assert client.get("/v1/usage/receipts/wr-000000000000000000000000").status_code == 404
         path = f"/v1/usage/receipts/{receipt}/void"
         secrets = Secrets((it.first.folder.parent / "secret").read_bytes())
         forwards = Forwards(secrets, "west", time.time, token_hex)

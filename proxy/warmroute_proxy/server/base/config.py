@@ -54,6 +54,7 @@ class ProxyConfig:
     counts_alone: bool = False
     """Whether each proxy of the region counts budgets and limits alone, so that together they spend them more often."""
 
+    log_format: Literal["text", "json"] = "text"
     tls_cert: Path | None = None
     """The certificate of the clients' port, and its key; None: no TLS."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from warmroute_proxy.core.queue.quota import TenantLimits
-from warmroute_proxy.server.base.config import Config, TenantConfig
+from warmroute_proxy.server.base.config import Config, ProxyConfig, TenantConfig
 from warmroute_proxy.server.base.config_stores import ReadBudgets
 
 _ALONE: Final = "or proxy.counts_alone = true, if each of the region's proxies may spend it whole"
@@ -12,8 +12,12 @@ _IN_REDIS: Final = ("requests_per_minute", "tokens_per_minute", "requests_at_onc
 """Limits of a tenant that only Redis counts over several proxies."""
 
 
-def check_counted(read: ReadBudgets, *, has_database: bool, has_redis: bool, problems: list[str]) -> None:
+def check_counted(
+    proxy: ProxyConfig, read: ReadBudgets, *, has_database: bool, has_redis: bool, problems: list[str]
+) -> None:
     """Of a config with `other_proxies`: amounts of USD need the database, and limits by the minute or at once Redis."""
+    if not proxy.other_proxies or proxy.counts_alone:
+        return
     if read.budgets and not has_database:
         names = _named(budget.name for budget in read.budgets)
         problems.append(f"budget: each proxy would spend {names}: it needs dsn_file of [ledger], {_ALONE}")

@@ -7,7 +7,6 @@ Unknown keys are errors, with the nearest known name, because a misspelt limit w
 are relative to the folder of the config file, so that a proxy can be started from anywhere.
 """
 
-import os
 import re
 import tomllib
 from ipaddress import ip_network
@@ -46,6 +45,7 @@ from warmroute_proxy.server.base.config_stores import (
     read_tracing,
 )
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
+from warmroute_proxy.server.base.cores import usable_cores
 
 MAX_FILE_BYTES: Final = 16_777_216
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*+://[!-.0-~]{1,512}")
@@ -104,22 +104,18 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         table.close()
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
     regions = tuple(_region(table) for table in _tables(document, "region", problems))
-    counters: dict[str, int] = {}
     discoveries = read_discoveries(document.get("discovery"), folder, proxy.region, problems)
-    listed = _tables(document, "engine", problems) if "engine" in document or not discoveries else []
-    engines = tuple(read_engine(table, counters, folder) for table in listed)
+    engines = _read_engines(document, folder, problems, may_lack=bool(discoveries))
     models = tuple(_model(table, database is None) for table in _tables(document, "model", problems))
     tenants = _read_tenants(document, database is None, problems)
     read = read_budgets(document.get("budget"), tenants, problems, others=database is not None)
     model_by_name = _model_names(models, problems)
-    check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
-    _check_all_engines(engines, regions, models, read.tenants, problems)
+    _check_all_engines(limits, engines, regions, models, read.tenants, problems)
     check_tenants(read.tenants, regions, model_by_name, problems)
     credit_moved = read_credit_moved(document.get("prices"), problems)
     redis = read_redis(document.get("redis"), folder, problems)
-    if proxy.other_proxies and not proxy.counts_alone:
-        check_counted(read, has_database=database is not None, has_redis=redis is not None, problems=problems)
+    check_counted(proxy, read, has_database=database is not None, has_redis=redis is not None, problems=problems)
     tracing = read_tracing(document.get("tracing"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
@@ -145,13 +141,23 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     )
 
 
+def _read_engines(
+    document: dict[str, Any], folder: Path, problems: list[str], *, may_lack: bool
+) -> tuple[EngineConfig, ...]:
+    counters: dict[str, int] = {}
+    listed = [] if may_lack and "engine" not in document else _tables(document, "engine", problems)
+    return tuple(read_engine(table, counters, folder) for table in listed)
+
+
 def _check_all_engines(
+    limits: Limits,
     engines: tuple[EngineConfig, ...],
     regions: tuple[RegionConfig, ...],
     models: tuple[ModelConfig, ...],
     tenants: tuple[TenantConfig, ...],
     problems: list[str],
 ) -> None:
+    check_memory(limits, engines, problems)
     _check_engines(engines, regions, problems)
     check_engine_models(engines, models, problems)
     check_unsalted(engines, tenants, problems)
@@ -214,13 +220,14 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         state_dir=folder / table.text("state_dir", DEFAULT_STATE_DIR),
         admin_key_sha256=table.digest("admin_key_sha256"),
         record=table.file("record", folder),
-        processes=table.integer_or("processes", "auto") or _cores(),
+        processes=table.integer_or("processes", "auto") or min(usable_cores(), MAX_PROCESSES),
         other_proxies=table.urls("other_proxies"),
         counts_alone=table.flag("counts_alone"),
         tls_cert=table.file("tls_cert", folder),
         tls_key=table.file("tls_key", folder),
         tls_client_ca=table.file("tls_client_ca", folder),
         watch_config=table.flag("watch_config"),
+        log_format="json" if table.choice("log_format", ("text", "json"), "text") == "json" else "text",
         websockets=table.flag("websockets", default=True),
         cors_origins=_origins(table),
         media=_media(table),
@@ -234,11 +241,6 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         table.problem("admin_port", f"{proxy.port} is the port of the proxy itself")
     table.close()
     return proxy
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
 
 
 def _limits(table: Table) -> Limits:

@@ -128,7 +128,7 @@ def _add_health(app: FastAPI, parts: PublicParts) -> None:
         return json_answer(
             Ready(
                 status, proxy.region, VERSION, BUILD, reasons, list(HERE), degraded or msgspec.UNSET,
-                proxy.counts_alone or msgspec.UNSET,
+                parts.readiness.elsewhere or msgspec.UNSET, proxy.counts_alone or msgspec.UNSET,
             ),
             503 if reasons else 200,
         )  # fmt: skip

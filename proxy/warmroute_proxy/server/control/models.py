@@ -80,6 +80,8 @@ class Ready(Struct):
     forward_versions: list[int]
     """The oldest and the newest version of what proxies send each other that this one reads."""
     degraded: list[str] | UnsetType = UNSET
+    elsewhere: bool | UnsetType = UNSET
+    """Whether no engine here takes turns, and another region serves them all."""
     counts_alone: bool | UnsetType = UNSET
     """Whether each proxy of the region counts budgets and limits alone, as its config says."""
 

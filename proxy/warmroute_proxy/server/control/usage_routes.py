@@ -155,8 +155,10 @@ class Receipts:
         found = self.ledger.receipt(tenant.name, receipt_id) or await self._usage.receipt(tenant.name, receipt_id)
         if found is not None:
             return 202 if found.get("state") == "open" else 200, msgspec.json.encode(found)
+        path = f"/v1/usage/receipts/{receipt_id}"
         if ask_others and RECEIPT_ID.fullmatch(receipt_id):
-            return await self._questions.ask(tenant, f"/v1/usage/receipts/{receipt_id}")
+            here = await self.proxies_here.read(path, (tenant.name, tenant.share_group))
+            return here or await self._questions.ask(tenant, path)
         return None
 
     async def void_sent(self, tenant: str, receipt_id: str, on_durable: OnDurable) -> Voided:

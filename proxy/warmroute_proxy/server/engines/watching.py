@@ -77,7 +77,7 @@ class Watching:
             if known is not None:
                 self._observe_worker(reported, now_s)
 
-    def said_nothing(self, worker_id: str, model: str) -> None:
+    def answered_nothing(self, worker_id: str, model: str) -> None:
         """A worker has answered a request with neither text nor calls."""
         self._empty_answers[worker_id] += 1
         labels = (("worker", worker_id), ("model", model))

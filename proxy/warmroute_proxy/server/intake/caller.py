@@ -41,6 +41,9 @@ MAX_KEY_CHARS: Final = 2048  # of all that tells one caller from another
 EXPECTED: Final = {"tool": TOOLS, "human": PERSON, "end": OVER}
 """Values of `x-warmroute-expect`. It steers no more than how long KV is protected, so that others are ignored."""
 
+COUNTS_ALONE: Final = b'"counts_alone":true'
+"""The member of a receipt whose tenant has limits that each proxy of the region counts alone."""
+
 _NO_PARTS: Final = lineage_parts({})
 
 
@@ -79,11 +82,9 @@ class Caller:
         region: str | None,
         *,
         served_here: bool = True,
-        counts_alone: bool = False,
     ) -> None:
         """`key_id`: of its API key, empty where that is not known; `region`: of the proxy that forwards its requests;
         `served_here`: whether its tenant may be served in this region. If not, nothing is kept of its texts.
-        `counts_alone`: whether this proxy counts budgets and limits without the others of its region.
 
         Raises: Refusal, where a session key is not valid.
         """
@@ -111,19 +112,19 @@ class Caller:
         self.known_bodies: list[KnownBody] = []  # the longest tails first: a short one may be the end of another
         self.candidates: list[int] = []  # hashes of all but the messages of the last bodies that were not known
         if identity:
-            try:
-                self.session = session_of(identity, {})
-            except InvalidSessionKey as error:
-                raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
-            if self.session is not None:
-                self.session_hex, self.session_key = secrets.session_of(tenant.share_group, self.session.key)
+            self._read_session(identity, secrets)
             agent, kind = described(identity)
             if not agent and self.agent:
                 agent = secrets.session_of(tenant.share_group, self.agent)[0]
-        self.receipt_fields = _receipt_fields(
-            identity, key=key_id, agent=agent, parent=parent_hex, kind=kind,
-            counts_alone=counts_alone and tenant.limits is not None,
-        )  # fmt: skip
+        self.receipt_fields = _receipt_fields(identity, key=key_id, agent=agent, parent=parent_hex, kind=kind)
+
+    def _read_session(self, identity: Mapping[str, str], secrets: Secrets) -> None:
+        try:
+            self.session = session_of(identity, {})
+        except InvalidSessionKey as error:
+            raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
+        if self.session is not None:
+            self.session_hex, self.session_key = secrets.session_of(self.tenant.share_group, self.session.key)
 
     def keep(self, body: KnownBody) -> None:
         """Add a known body."""
@@ -145,9 +146,9 @@ class Caller:
         return False
 
 
-def _receipt_fields(identity: Mapping[str, str], **given: str | bool) -> bytes:
-    """The members of a receipt that say by which key, and who of a session's agents, sent the request, and whether
-    this proxy alone counted it against limits, as JSON; those that are known.
+def _receipt_fields(identity: Mapping[str, str], **given: str) -> bytes:
+    """The members of a receipt that say by which key, and who of a session's agents, sent the request, as JSON; those
+    that are known.
     """
     members = {**given, "name": session_name(identity), "harness": harness(identity)}
     return msgspec.json.encode({name: value for name, value in members.items() if value})[1:-1]
@@ -188,7 +189,9 @@ class Callers:
         *,
         counts_alone: bool = False,
     ) -> None:
-        """`region`: that of this proxy; None: each tenant may be served here. `counts_alone`: as in `Caller`."""
+        """`region`: that of this proxy; None: each tenant may be served here. `counts_alone`: whether it
+        counts budgets and limits without the others of its region.
+        """
         self.known_bodies = KnownBodies()
         self.prefix_breaks = prefix_breaks
         self.conversations = conversations
@@ -213,9 +216,9 @@ class Callers:
         caller = self._callers.get(key)
         if caller is None:
             here = self._region is None or tenant.may_be_served(self._region)
-            caller = Caller(
-                path, tenant, headers, self.secrets, key_id, region, served_here=here, counts_alone=self._counts_alone
-            )
+            caller = Caller(path, tenant, headers, self.secrets, key_id, region, served_here=here)
+            if self._counts_alone and tenant.limits is not None:
+                caller.receipt_fields = b",".join(filter(None, (caller.receipt_fields, COUNTS_ALONE)))
             if sum(map(len, key)) <= MAX_KEY_CHARS:
                 if len(self._callers) >= MAX_CALLERS:
                     self._callers.clear()

@@ -42,14 +42,13 @@ from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn, read_earlie
 from warmroute_proxy.server.ledger.fold import Fold, recover_all
 from warmroute_proxy.server.ledger.journal import Journal, JournalError, folder_of
 from warmroute_proxy.server.ledger.queries import LedgerQueries
-from warmroute_proxy.server.ledger.retention import RESERVE_BYTES, Pruner, Retention, file_bytes, volume
+from warmroute_proxy.server.ledger.retention import RESERVE_BYTES, Retention, Upkeep, file_bytes, volume
 from warmroute_proxy.server.ledger.schema import TOTALS, LedgerError, connect
 
 FOLD_EVERY_S = 0.5
+SWEEPS_A_LOOK: Final = 4  # at the volume: a second
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
 LEDGER_FILE: Final = "ledger.sqlite"
-
-KEEP_ALL: Final = Retention()
 
 _LOG: Final = logging.getLogger(__name__)
 _OPEN: Final = {"state": "open"}
@@ -77,7 +76,7 @@ class Ledger:
         sync: Literal["process", "disk"],
         loop: AbstractEventLoop,
         process: int | None = None,
-        retention: Retention = KEEP_ALL,
+        retention: Retention | None = None,
     ) -> None:
         """`process`: the number of this process; None where it is the only one. The first one prunes the file."""
         folder = folder_of(state_dir, process or 0)
@@ -87,23 +86,7 @@ class Ledger:
         self.interrupted = 0
         """Turns that were open when the process before this one died."""
 
-        with ledger_errors(state_dir), contextlib.ExitStack() as opened:
-            if process is None:
-                opened.callback(os.close, lock(state_dir))
-                self.interrupted = recover_all(state_dir, state_dir / LEDGER_FILE, time.time())
-            self._fold = Fold(folder, state_dir / LEDGER_FILE, process or 0)
-            opened.callback(self._fold.close)
-            sequence = self._fold.recover(time.time())
-            self.interrupted += self._fold.interrupted
-            self._reader = connect(state_dir / LEDGER_FILE)
-            opened.callback(self._reader.close)
-            self._all_processes = AllProcessesReader(state_dir, state_dir / LEDGER_FILE)
-            opened.callback(self._all_processes.close)
-            self.queries = LedgerQueries(state_dir, state_dir / LEDGER_FILE)
-            """Questions about many rows, answered in a thread."""
-            opened.callback(self.queries.close)
-            self._journal = Journal(folder, sequence, sync, loop)
-            self._closed = opened.pop_all()
+        self._journal = self._open(folder, process, sync, loop)
         self.earlier_turns: dict[str, EarlierTurn] = {}
         """The newest turns of lineages before this process began, once they are read."""
         self._reader_lock = threading.Lock()
@@ -114,18 +97,36 @@ class Ledger:
         self._ended: list[_Ended] = []
         self._callbacks: list[tuple[OnDurable, JournalError | None]] = []  # to run once durable
         self._fold_failures = 0
-        self.short_of_space = False
-        """Whether the volume has no more free than running turns may need."""
-
-        self._blocked = False  # for a reason that the journal does not know
-        self._retention = KEEP_ALL if process else retention
-        self._pruner: Pruner | None = None  # of the thread that folds
-        self.confirmed: Callable[[], int | None] = lambda: 0
-        """Up to which row the store of rows has them; None where there is no store. Rows above it stay."""
-
+        self.short_of_space = False  # the volume has no more free than running turns may need
+        self._sweeps, self._blocked = 0, False  # blocked: for a reason that the journal does not know
+        self.upkeep = Upkeep(state_dir / LEDGER_FILE, None if process else retention)
         self._closing = threading.Event()
         self._fold_thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
         self._fold_thread.start()
+
+    def _open(
+        self, folder: Path, process: int | None, sync: Literal["process", "disk"], loop: AbstractEventLoop
+    ) -> Journal:
+        """Recover what the process before has left, and open all files. Returns the journal of this process."""
+        state_dir, file = self._state_dir, self._state_dir / LEDGER_FILE
+        with ledger_errors(state_dir), contextlib.ExitStack() as opened:
+            if process is None:
+                opened.callback(os.close, lock(state_dir))
+                self.interrupted = recover_all(state_dir, file, time.time())
+            self._fold = Fold(folder, file, process or 0)
+            opened.callback(self._fold.close)
+            sequence = self._fold.recover(time.time())
+            self.interrupted += self._fold.interrupted
+            self._reader = connect(file)
+            opened.callback(self._reader.close)
+            self._all_processes = AllProcessesReader(state_dir, file)
+            opened.callback(self._all_processes.close)
+            self.queries = LedgerQueries(state_dir, file)
+            """Questions about many rows, answered in a thread."""
+            opened.callback(self.queries.close)
+            journal = Journal(folder, sequence, sync, loop)
+            self._closed = opened.pop_all()
+        return journal
 
     @property
     def healthy(self) -> bool:
@@ -140,7 +141,9 @@ class Ledger:
     def sweep(self) -> None:
         """Try again to write the rows that wait, and look at the volume; called several times a second."""
         self._journal.write_waiting()
-        self.short_of_space = volume(self._state_dir)[1] < RESERVE_BYTES
+        self._sweeps += 1
+        if self._sweeps % SWEEPS_A_LOOK == 0:
+            self.short_of_space = volume(self._state_dir)[1] < RESERVE_BYTES
         self._blocked = self.short_of_space or self._fold_failures >= MAX_FOLD_FAILURES
 
     def open(self, entry: Entry) -> None:
@@ -296,10 +299,8 @@ class Ledger:
             _LOG.error("reading the turns before the start failed: %s", type(error).__name__)
         while not self._closing.wait(FOLD_EVERY_S):
             self._fold_all()
-            if self._retention != KEEP_ALL:
-                self._prune()
-        if self._pruner is not None:
-            self._pruner.close()
+            self.upkeep.step()
+        self.upkeep.close()
 
     def _fold_all(self) -> None:
         try:
@@ -309,14 +310,6 @@ class Ledger:
         except Exception as error:  # go on: the journal keeps what could not be folded
             self._fold_failures += 1
             _LOG.error("folding the journal failed: %s: %s", type(error).__name__, error)
-
-    def _prune(self) -> None:
-        try:
-            if self._pruner is None:
-                self._pruner = Pruner(self._state_dir / LEDGER_FILE, self._retention, time.time)
-            self._pruner.step(self.confirmed())
-        except sqlite3.Error as error:  # a full disk, or another process that writes: later
-            _LOG.warning("old rows of the ledger file stay for now: %s", error)
 
 
 @contextlib.contextmanager

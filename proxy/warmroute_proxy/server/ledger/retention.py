@@ -7,7 +7,10 @@ What the turns of a tenant add up to is in a table of its own, and stays whole.
 A file that was made by an earlier version does not shrink: freed pages are used again.
 """
 
+import logging
 import os
+import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,6 +22,7 @@ PAGES_AT_ONCE: Final = 512
 RESERVE_BYTES: Final = 32 * 2**20
 """What the volume keeps free for the rows of running turns: below it, no turn begins."""
 
+_LOG: Final = logging.getLogger(__name__)
 _DAY_S: Final = 86_400.0
 _NEWEST: Final = "SELECT coalesce(max(rowid), 0) FROM turn_record"
 _OLDEST: Final = (
@@ -68,6 +72,34 @@ class Pruner:
             self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
         )
         return int((pages - free) * page_bytes)
+
+
+class Upkeep:
+    """Prunes the file of a ledger. `step` and `close` are called in the thread that folds."""
+
+    def __init__(self, database: Path, retention: Retention | None) -> None:
+        """`retention`: None where nothing goes."""
+        self._database = database
+        self._retention = retention if retention is not None and any(retention) else None
+        self._pruner: Pruner | None = None
+        self.confirmed: Callable[[], int | None] = lambda: 0
+        """Up to which row the store of rows has them; None where there is no store. Rows above it stay."""
+
+    def step(self) -> None:
+        """Prune some rows."""
+        if self._retention is None:
+            return
+        try:
+            if self._pruner is None:
+                self._pruner = Pruner(self._database, self._retention, time.time)
+            self._pruner.step(self.confirmed())
+        except sqlite3.Error as error:  # a full disk, or another process that writes: later
+            _LOG.warning("old rows of the ledger file stay for now: %s", error)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._pruner is not None:
+            self._pruner.close()
 
 
 def file_bytes(database: Path) -> int:

@@ -153,6 +153,18 @@ class OtherProxies:
             return known[0]
         return 404 if all(status == 404 for status in found) else 503
 
+    async def read(self, path: str, tenant: tuple[str, str]) -> tuple[int, bytes] | None:
+        """What the first other proxy answers that has what a GET asks for, ended or under way; None where none has."""
+        for status, body in await asyncio.gather(*[self._read(link, path, tenant) for link in self._links]):
+            if status in {200, 202}:
+                return status, body
+        return None
+
+    async def _read(self, link: _Link, path: str, tenant: tuple[str, str]) -> tuple[int, bytes]:
+        timeout_s = self._timeout_s / 2
+        token = self._forwards.sign(*tenant, path, self.region, SHA256_OF_NOTHING, timeout_s, version=link.version)
+        return await ask(link.upstream, path, f"{names.FORWARD}: {token}\r\n", timeout_s)
+
     async def _ask(self, link: _Link, path: str, tenant: tuple[str, str]) -> int:
         """All are asked at once, and have half of the time: who asks this proxy waits for it all."""
         timeout_s = self._timeout_s / 2

@@ -101,9 +101,9 @@ class Answer:
             if self.empty and choice.outputs():
                 self.empty = False
         if has_calls:
-            self._tell_calls_apart(rid)
+            self._number_calls(rid)
 
-    def _tell_calls_apart(self, rid: str) -> None:
+    def _number_calls(self, rid: str) -> None:
         found = with_ids(bytes(self._members["choices"]), rid)
         if found is not None:
             self._members["choices"] = msgspec.Raw(found)

@@ -97,7 +97,7 @@ class Faults:
             watching = self._engines.watching
             watching.answers[answering.id] += 1
             if empty:
-                watching.said_nothing(answering.id, parsed.model.name)
+                watching.answered_nothing(answering.id, parsed.model.name)
         if not self._suspects.empty:
             self._suspects.cleared(_request(parsed))
         if not self._blame.empty:
