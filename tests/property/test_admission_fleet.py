@@ -372,12 +372,12 @@ async def test_a_session_that_waits_for_too_long_to_begin_is_refused_and_keeps_i
     fleet.now += limits.working_set_wait_s + limits.queue_timeout_s - 1
     elsewhere.observe(1, Waits("m", "other", 1, 50_000), fleet.now)
     await fleet.sweep()
-    assert new.refusal is None
+    assert [turn.refusal for turn in fleet.turns if turn.refusal is not None] == []
     fleet.now += 2
     await fleet.sweep()
-    assert new.refusal is not None
-    assert (new.refusal.status, new.refusal.retry_after_s) == (429, 30)
-    assert "about 30 s: 0 sessions are before this one, which keeps its place for 5 minutes" in new.refusal.message
+    (refusal,) = [turn.refusal for turn in fleet.turns if turn.refusal is not None]
+    assert (refusal.status, refusal.retry_after_s) == (429, 30)
+    assert "about 30 s: 0 sessions are before this one, which keeps its place for 5 minutes" in refusal.message
     asked_s = []
     for later_s in (200.0, 400.0):
         again = InferenceRequest(fleet, "free", "m", 8, 12_000, 2)
