@@ -36,12 +36,18 @@ class Draw(NamedTuple):
     max_s: float = 0.0
     """These four of TTFT."""
     session_s: float = 0.0
-    """The mean time that a session waits for its answers. Draws of before these were kept have zeros."""
+    """The mean time that a session waits for its answers."""
+    new_p50_s: float = 0.0
+    new_p90_s: float = 0.0
+    new_max_s: float = 0.0
+    """These three of TTFT of turns that begin a session."""
+    running_max_s: float = 0.0
+    """Of all other turns. Draws of before these were kept have zeros."""
 
 
 _COLUMNS: Final = (
     "hit", "ttft_p90_s", "tpot_p90_s", "computed_tokens", "ttft_mean_s", "ttft_p50_s", "ttft_p99_s", "ttft_max_s",
-    "session_s",
+    "session_s", "new_p50_s", "new_p90_s", "new_max_s", "running_max_s",
 )  # fmt: skip
 """Of a result, in the order of a draw."""
 

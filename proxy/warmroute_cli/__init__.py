@@ -17,11 +17,14 @@ usd_rates   rates as the command line takes them
 up          `warmroute up`: the embedded fleet until Ctrl-C
 run         `warmroute run`: a coding agent that is installed here, on a proxy
 proxy       `warmroute proxy`: one proxy, or the check of its file
+ask         `warmroute ask`: an answer of the admin port as it is
 engines     `warmroute engines`: list, drain and flip the engines of a running proxy
 directory   `warmroute tenants`, `warmroute keys`: tenants and API keys in that database
 reload      `warmroute reload`: let a running proxy apply its config file
 prices      `warmroute prices`: price books of the config and of the database
 ledger      `warmroute ledger`: the tables of the database
+ledger_address where the database of a command is
+restore     `warmroute ledger restore`: a dump of pg_dump put back
 reconcile   `warmroute ledger reconcile`: receipts against the engines' own counters
 usage       `warmroute usage`: what turns cost
 top         `warmroute top`: the fleet in a terminal

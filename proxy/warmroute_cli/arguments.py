@@ -148,6 +148,9 @@ def add_engines(engines: argparse.ArgumentParser) -> None:
     engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
     engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
     engines.add_argument(
+        "--by", choices=("warmth",), help="list: by the KV tokens of sessions, the engine to drain first comes first"
+    )
+    engines.add_argument(
         "--wait", type=above_zero, metavar="SECONDS", help="drain, flip: wait until the engine runs no request"
     )
     engines.add_argument(
@@ -155,13 +158,26 @@ def add_engines(engines: argparse.ArgumentParser) -> None:
     )
 
 
+def add_ask(ask: argparse.ArgumentParser) -> None:
+    """Add the options of `ask`."""
+    ask.add_argument("path", metavar="PATH", help="such as /admin/conditions, /admin/admission or /metrics")
+    ask.add_argument("--only", default="", metavar="TEXT", help="print only the lines that have TEXT")
+
+
 def add_ledger(ledger: argparse.ArgumentParser) -> None:
     """Add the actions of `ledger`."""
     actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
     migrate = actions.add_parser("migrate", help="create the tables of the database, or migrate them")
     reconcile = actions.add_parser("reconcile", help="compare receipts with the engines' own counters, by hour")
-    for each in (migrate, reconcile):
-        each.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
+    restore = actions.add_parser("restore", help="put a dump of pg_dump back, as it was, in one transaction")
+    restore.add_argument("dump", type=Path, metavar="DUMP", help="made by pg_dump --format=custom")
+    for each in (migrate, restore):
+        where = each.add_mutually_exclusive_group(required=True)
+        where.add_argument("--config", type=Path, metavar="FILE", help="the proxy's TOML file")
+        where.add_argument("--dsn-file", type=Path, metavar="FILE", help="the file with the address of the database")
+    only = "do nothing, with status 2, if proxies of the present schema would stop"
+    migrate.add_argument("--expand-only", action="store_true", help=only)
+    reconcile.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
     ago = "start of the comparison: 30m, 24h, 7d ago"
     reconcile.add_argument("--since", type=duration, default=86_400.0, metavar="TIME", help=ago)
     within = "exit 1 if a larger share of an hour's tokens is unexplained: 1%%, 0.5%%"

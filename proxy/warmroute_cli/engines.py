@@ -29,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         admins = admin_apis(arguments)
         if arguments.action == "list":
             for admin in admins.values():
-                show(admin.ask(ENGINES)["engines"])
+                engines = admin.ask(ENGINES)["engines"]
+                show(sorted(engines, key=_warmth) if arguments.by == "warmth" else engines)
             return 0
         engine = f"{ENGINES}/{quote(arguments.engine, safe='')}"
         path = f"{engine}/drain"
@@ -47,13 +48,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 def show(engines: list[dict[str, Any]]) -> None:
     """A line for each engine, in columns as wide as what stands in them."""
-    rows = [(engine["id"], engine["role"], _state(engine), f"{engine['running']} running") for engine in engines]
+    rows = [
+        (engine["id"], engine["role"], _state(engine), _warm(engine), f"{engine['running']} running")
+        for engine in engines
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row, engine in zip(rows, engines, strict=True):
         *cells, running = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         print("  ".join([*cells, running.strip().rjust(widths[-1])]))
         if "warning" in engine:
             print(f"warning: {engine['warning']}", file=sys.stderr)
+
+
+def _warmth(engine: Mapping[str, Any]) -> int:
+    """KV tokens of sessions that a drain would cost; of an engine that does not say, none."""
+    return int(engine.get("warm_tokens", 0))
+
+
+def _warm(engine: Mapping[str, Any]) -> str:
+    return f"{engine['warm_tokens']} tokens warm" if "warm_tokens" in engine else ""
 
 
 def _state(engine: Mapping[str, Any]) -> str:

@@ -1,11 +1,12 @@
-"""`warmroute ledger`: makes or brings up to date the tables of the database that a config names; compares receipts."""
+"""`warmroute ledger`: makes or migrates the tables of the database, restores a dump; compares receipts."""
 
 import sys
 from argparse import Namespace
 
 from warmroute_cli.installed import missing
-from warmroute_proxy.server.base.config_file import ConfigError, load_config
-from warmroute_proxy.server.base.secrets import SecretError, load_dsn
+from warmroute_cli.ledger_address import dsn_of
+from warmroute_proxy.server.base.config_file import ConfigError
+from warmroute_proxy.server.base.secrets import SecretError
 
 NEEDED = ("alembic", "asyncpg", "sqlalchemy")
 
@@ -16,6 +17,10 @@ def run(arguments: Namespace) -> int:
         from warmroute_cli.reconcile import reconcile
 
         return reconcile(arguments)
+    if arguments.action == "restore":
+        from warmroute_cli.restore import restore
+
+        return restore(arguments)
     return _migrate(arguments)
 
 
@@ -23,17 +28,13 @@ def _migrate(arguments: Namespace) -> int:
     if hint := missing(NEEDED, "postgres"):
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
-    from warmroute_proxy.server.stores.database import REVISIONS
     from warmroute_proxy.server.stores.migrate import migrate
     from warmroute_proxy.server.stores.store_state import StoreError
 
     try:
-        database = load_config(arguments.config).database
-        if database is None:
-            raise SecretError(f"{arguments.config} names no database: set dsn_file in [ledger]")
-        migrate(load_dsn(database.dsn_file))
+        schema = migrate(dsn_of(arguments), expand_only=arguments.expand_only)
     except (ConfigError, SecretError, StoreError) as error:
         print(f"warmroute ledger: {error}", file=sys.stderr)
         return 2
-    print(f"the database has schema {REVISIONS[-1]}")
+    print(f"the database has schema {schema}")
     return 0

@@ -19,6 +19,7 @@ from warmroute.lint import arguments as lint
 from warmroute_cli.arguments import (
     CannotRun,
     add_admin,
+    add_ask,
     add_engines,
     add_epp,
     add_fleet,
@@ -137,6 +138,8 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
     "Engines and the fleet": (
         Command("top", "watch a fleet in the terminal: engines, queue, hit ratio, money, newest losses",
             "warmroute top --config proxy.toml", (top.add,), "top.command:run"),
+        Command("ask", "print an answer of the admin port: conditions, admission, metrics",
+            "warmroute ask /admin/conditions --config proxy.toml", (add_ask, *_RUNNING), "ask:run", silent=True),
         Command("engines", "list, drain, undrain or flip the engines of a running proxy",
             "warmroute engines drain east-p0 --wait 600 --config proxy.toml", (add_engines, *_RUNNING), "engines:run"),
         Command("doctor", "check this machine for the needs of a plan or a proxy config",

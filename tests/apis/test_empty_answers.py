@@ -36,7 +36,8 @@ def test_a_quarter_of_empty_answers_is_a_condition(empty: int, raised: list[tupl
     worker = Worker("e0", "e0", 0, "aggregated")
     watching = Watching("here", Metrics(), lambda: 0.0)
     for now_s in range(RAISE_AFTER):
-        for number in range(8):
-            watching.answered((worker,), "m", empty=number < empty)
+        watching.answers["e0"] += 8
+        for _ in range(empty):
+            watching.answered_nothing("e0", "m")
         watching.observe_region([worker], float(now_s))
     assert [(each.condition, each.subject) for each in watching.raised()] == raised

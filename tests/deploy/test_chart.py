@@ -1,6 +1,8 @@
 """The chart: rendered by Helm's own library, its manifests judged by Kubernetes' schemas, its config by the proxy."""
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,15 @@ import pytest
 
 from tests.unit.plan.plans import KINDS, kind
 from warmroute_backend.plan.files import deployment_files
+from warmroute_proxy.server.base.config import Limits
+from warmroute_proxy.server.base.config_difference import LIVE_LIMITS, LIVE_PROXY
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.main import serve
 
-from .charts import CHART, Rendered, render
+from .charts import CHART, Rendered, notes, render
 from .container import ROOT
 
-OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}
+OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "HTTPRoute", "InferencePool"}
 """Kinds that others define; Kubernetes has no schema of them."""
 
 EVERYTHING: dict[str, Any] = {
@@ -40,6 +44,10 @@ EVERYTHING: dict[str, Any] = {
     "monitoring": {"proxies": True, "engines": True, "rules": True, "labels": {"release": "prometheus"}},
     "embeddedEngines": {"enabled": True},
 }
+
+
+USD = '[[model]]\nname = "m"\nfree = true\n[[budget]]\nname = "b"\ntenants = ["acme"]\nusd_per_day = "5"\n'
+"""A config with a budget."""
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +116,8 @@ def test_a_pod_has_longer_to_end_than_its_longest_stream(everything: Rendered) -
 
 def test_containers_may_nothing(everything: Rendered) -> None:
     pods = [each["spec"]["template"]["spec"] for each in everything.manifests if each["kind"] == "StatefulSet"]
-    containers = [each for pod in pods for each in [*pod["containers"], *pod.get("initContainers", [])]]
+    pods.append(everything.one("Job", "east-warmroute-migrate")["spec"]["template"]["spec"])
+    containers = [each for pod in pods for each in pod["containers"]]
     assert len(containers) == 3
     for container in containers:
         context = container["securityContext"]
@@ -133,6 +142,13 @@ def test_proxies_keep_a_disk_or_say_that_they_do_not(plain: Rendered) -> None:
     without = render({"persistence": {"enabled": False}, "embeddedEngines": {"enabled": True}})
     assert "volumeClaimTemplates" not in without.one("StatefulSet")["spec"]
     assert {"name": "state", "emptyDir": {}} in without.pod()["volumes"]
+
+
+def test_the_ledger_file_keeps_to_two_thirds_of_the_volume(plain: Rendered) -> None:
+    assert f"ledger_file_bytes = {20 * 2**30 * 2 // 3}\n" in plain.config()
+    values: dict[str, Any] = {"ledger": {"fileDays": 3}, "embeddedEngines": {"enabled": True}}
+    assert "ledger_file_days = 3\n" in render(values).config()
+    assert "ledger_file_bytes" not in render({**values, "persistence": {"enabled": False}}).config()
 
 
 def test_proxies_name_all_that_there_may_be(everything: Rendered) -> None:
@@ -182,6 +198,20 @@ def test_traces_are_sent_where_there_is_an_endpoint(plain: Rendered, tmp_path: P
     assert (config.endpoint, config.ratio) == ("http://collector.monitoring:4318", 0.25)
 
 
+def test_the_database_is_migrated_before_an_upgrade_or_by_hand_alone(everything: Rendered) -> None:
+    job = everything.one("Job", "east-warmroute-migrate")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"][:3] == ["ledger", "migrate", "--expand-only"]
+    named = pod["volumes"][0]["secret"]
+    mounted = container["volumeMounts"][0]["mountPath"]
+    assert container["args"][-1] == f"{mounted}/{named['items'][0]['path']}"
+    assert "initContainers" not in everything.pod()
+    assert "Job" not in render({**EVERYTHING, "ledger": {"migrate": "never"}}).kinds()
+    assert "Job" not in render({"embeddedEngines": {"enabled": True}}).kinds()
+
+
 def test_names_and_keys_of_secrets_are_texts_whatever_they_look_like() -> None:
     odd = {"name": "1e3", "key": "007"}
     kinds = ("fleet", "adminKey", "ledgerDsn", "redisUrl", "ca")
@@ -221,7 +251,9 @@ def test_its_rules_are_those_of_the_reference() -> None:
     ("values", "reason"),
     [
         ({"replica": 2}, "replica"),
-        ({"replicas": 0}, "replicas"),
+        ({"replicas": 0}, "only with gateway.enabled"),
+        ({"gateway": {"enabled": True, "failureMode": "FailSometimes"}}, "failureMode"),
+        ({"config": USD, "replicas": 0, "gateway": {"enabled": True}}, "2 proxies would each spend"),
         ({"proxy": {"port": 9}}, "port"),
         ({"limits": {"shutdown_grace_s": 9}}, "limits"),
         ({"secrets": {"fleet": {"name": "", "key": "a"}}}, "fleet"),
@@ -232,10 +264,158 @@ def test_its_rules_are_those_of_the_reference() -> None:
         ({"autoscaling": {"kind": "hpa", "minReplicas": 5, "maxReplicas": 4}}, "more than maxReplicas, 4"),
         ({"autoscaling": {"kind": "keda", "minReplicas": 5, "maxReplicas": 4}}, "more than maxReplicas, 4"),
         ({"tracing": {"endpoint": "collector:4318"}}, "endpoint"),
+        ({"config": USD}, "2 proxies would each spend the budgets of config: they need secrets.ledgerDsn.name"),
+        ({"config": USD, "replicas": 1, "autoscaling": {"kind": "hpa"}}, "8 proxies would each spend"),
+        ({"config": USD.replace("usd_per_day", "  tokens_per_minute")}, "they need secrets.redisUrl.name"),
+        ({"proxy": {"counts_alone": True}}, "counts_alone"),
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, Any], reason: str) -> None:
     assert reason in render(values).refused
+
+
+EXTRAS: dict[str, Any] = {
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "serving",
+    "podLabels": {"team": "agents"},
+    "serviceAccount": {"annotations": {"iam.example/role": "ledger"}},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "extraVolumes": [{"name": "more", "configMap": {"name": "more"}}],
+    "extraVolumeMounts": [{"name": "more", "mountPath": "/etc/more", "readOnly": True}],
+    "ingress": {"enabled": True, "className": "nginx", "hosts": ["w.example"], "tlsSecret": "w-tls"},
+    "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["w.example"]},
+    "monitoring": {"dashboards": True},
+    "embeddedEngines": {"enabled": True},
+}
+
+
+def test_what_charts_are_expected_to_have() -> None:
+    found = render(EXTRAS)
+    assert not found.refused
+    for manifest in found.manifests:
+        if manifest["kind"] not in OF_OPERATORS:
+            kubernetes_validate.validate(manifest, "1.36", strict=True)
+    pod, template = found.pod(), found.one("StatefulSet")["spec"]["template"]["metadata"]
+    assert (pod["priorityClassName"], pod["affinity"]) == ("serving", {"nodeAffinity": {}})
+    assert template["labels"]["team"] == "agents"
+    assert found.one("ServiceAccount")["metadata"]["annotations"] == {"iam.example/role": "ledger"}
+    container = pod["containers"][0]
+    assert EXTRAS["extraEnv"][0] in container["env"]
+    assert EXTRAS["extraVolumes"][0] in pod["volumes"]
+    assert EXTRAS["extraVolumeMounts"][0] in container["volumeMounts"]
+    assert found.one("Ingress")["spec"]["rules"][0]["host"] == "w.example"
+    assert found.one("HTTPRoute")["spec"]["rules"][0]["backendRefs"][0]["port"] == 8000
+    for name in ("money", "operators", "stores"):
+        file = f"warmroute-{name}.json"
+        shown = found.one("ConfigMap", f"east-warmroute-{name}")
+        assert shown["data"][file] == (ROOT / f"deploy/grafana/{file}").read_text()
+        assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
+
+
+@pytest.fixture(scope="module")
+def picking() -> Rendered:
+    """Pickers for a gateway, in the place of proxies."""
+    found = render({"replicas": 0, "gateway": {"enabled": True, "engine": {"kv_events": "off"}}, "region": "east"})
+    assert not found.refused
+    return found
+
+
+def test_kubernetes_takes_the_manifests_of_pickers(picking: Rendered) -> None:
+    for manifest in picking.manifests:
+        if manifest["kind"] not in OF_OPERATORS:
+            kubernetes_validate.validate(manifest, "1.36", strict=True)
+
+
+def test_a_gateway_finds_its_pickers_by_the_pool(picking: Rendered) -> None:
+    pool = picking.one("InferencePool")["spec"]
+    service = picking.one("Service", pool["endpointPickerRef"]["name"])
+    assert service["spec"]["ports"][0]["port"] == pool["endpointPickerRef"]["port"]["number"]
+    template = picking.one("StatefulSet", "east-warmroute-picker")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    (container,) = template["spec"]["containers"]
+    assert container["args"][:2] == ["epp", "--config"]
+    assert template["spec"]["automountServiceAccountToken"]
+    resources = {each for rule in picking.one("Role")["rules"] for each in rule["resources"]}
+    assert resources == {"inferencepools", "pods"}
+    policy = picking.one("NetworkPolicy", "east-warmroute-picker")["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert {"port": "grpc"} in policy["ingress"][0]["ports"]
+
+
+def test_a_picker_takes_its_config(picking: Rendered, tmp_path: Path) -> None:
+    text = str(picking.one("ConfigMap", "east-warmroute-picker")["data"]["warmroute.toml"])
+    path = tmp_path / "warmroute.toml"
+    path.write_text(f'{text}\n[[tenant]]\nname = "a"\nkey_sha256 = ["{"5" * 64}"]\n')
+    config = load_config(path)
+    assert (config.proxy.port, config.proxy.admin_port) == (9002, 8001)
+    assert [(each.kind, each.name) for each in config.discoveries] == [("inferencepool", "east-warmroute")]
+    assert config.proxy.others_than("east-warmroute-picker-0") == (
+        "http://east-warmroute-picker-1.east-warmroute-pickers:8001",
+    )
+
+
+def restarts(values: dict[str, Any]) -> str:
+    """What pods are replaced by when it changes."""
+    template = render({"embeddedEngines": {"enabled": True}, **values}).one("StatefulSet")["spec"]["template"]
+    return str(template["metadata"]["annotations"]["checksum/restart"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"config": '[[model]]\nname = "other"\nfree = true\n'},
+        {"tenants": EVERYTHING["tenants"]},
+        {"limits": {"queue_requests": 9}},
+        {"proxy": {"websockets": False}},
+        {"longestStreamSeconds": 901},
+    ],
+)
+def test_values_that_are_live_replace_no_pod(values: dict[str, Any]) -> None:
+    annotations = restarts(values), restarts({})
+    assert annotations[0] == annotations[1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"limits": {"connections": 9}},
+        {"proxy": {"processes": 2}},
+        {"replicas": 3},
+        {"ledger": {"sync": "disk"}},
+        {"secrets": {"redisUrl": {"name": "redis"}}},
+        {"tracing": {"endpoint": "http://c:4318"}},
+    ],
+)
+def test_values_that_need_a_restart_replace_the_pods(values: dict[str, Any]) -> None:
+    assert restarts(values) != restarts({})
+
+
+def test_the_chart_knows_which_keys_are_live() -> None:
+    helpers = (CHART / "templates/_helpers.tpl").read_text()
+    restart = helpers.partition('define "warmroute.restart"')[2].partition("{{- end }}")[0]
+    picked = set(re.findall(r'"(\w+)"', restart.partition("pick .Values.limits")[2].partition("}}")[0]))
+    assert picked == {field.name for field in dataclasses.fields(Limits)} - LIVE_LIMITS
+    omitted = set(re.findall(r'"(\w+)"', restart.partition("omit .Values.proxy")[2].partition("}}")[0]))
+    written = {"media": {"media_schemes", "media_networks"}, "watch_config": set()}
+    assert omitted == {key for live in LIVE_PROXY for key in written.get(live, {live})}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"replicas": 1},
+        {"eachProxyCountsAlone": True},
+        {"secrets": {"ledgerDsn": {"name": "ledger"}}},
+    ],
+)
+def test_a_budget_is_counted_once_or_the_release_says_that_it_is_not(values: dict[str, Any], tmp_path: Path) -> None:
+    values = {"config": USD, "tenants": EVERYTHING["tenants"], "embeddedEngines": {"enabled": True}, **values}
+    path = tmp_path / "warmroute.toml"
+    path.write_text(render(values).config())
+    assert load_config(path).budgets
+    alone = "eachProxyCountsAlone" in values
+    assert ("counts budgets and limits alone" in notes(values)) is alone
+    assert load_config(path).proxy.counts_alone is alone
 
 
 @pytest.mark.parametrize("name", KINDS)

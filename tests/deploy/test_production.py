@@ -210,3 +210,17 @@ def test_the_machine_without_containers_gets_what_its_unit_starts() -> None:
     assert f"User={of('useradd')[0][-1]}\n" in unit
     assert of("install")[0][-1] == "/etc/warmroute"
     assert of("systemctl", "enable", "--now")[0][3] == Path(of("cp")[0][1]).stem
+
+
+def test_the_page_of_upgrades_names_what_the_chart_makes() -> None:
+    page = (ROOT / "docs/how-to/upgrade-kubernetes.md").read_text()
+    values = {"secrets": {"ledgerDsn": {"name": "ledger"}}, "embeddedEngines": {"enabled": True}}
+    release = render(values)
+    job = release.one("Job", "east-warmroute-migrate")
+    assert f"job/{job['metadata']['name']}" in page
+    assert f"statefulset/{release.one('StatefulSet')['metadata']['name']}" in page
+    shown = re.findall(r"--show-only (\S+)", page)
+    assert [(CHART / path).name for path in shown] == ["migration.yaml"]
+    (set_to,) = re.findall(r"--set ledger\.migrate=(\w+)", page)
+    assert render({**values, "ledger": {"migrate": set_to}}).one("Job", "east-warmroute-migrate") == job
+    assert "pre-rollback" not in job["metadata"]["annotations"]["helm.sh/hook"]  # as the page says of going back

@@ -20,7 +20,7 @@ evaluation_interval: 15s
 tests:
   - interval: 15s
     input_series:
-      - series: 'warmroute_condition{{condition="{condition}",subject="p0",job="proxy"}}'
+      - series: 'warmroute_condition{{condition="{condition}",subject="p0",job="proxy",namespace="prod",region="east"}}'
         values: '0x4 1x40 0x8'
     alert_rule_test:
       - eval_time: 1m
@@ -28,10 +28,10 @@ tests:
       - eval_time: 10m
         alertname: {alert}
         exp_alerts:
-          - exp_labels: {{severity: {severity}, subject: p0, job: proxy}}
+          - exp_labels: {{severity: {severity}, subject: p0, job: proxy, namespace: prod, region: east}}
             exp_annotations:
               summary: {summary!r}
-              runbook: docs/runbooks/{condition}.md
+              runbook_url: https://github.com/warmroute/warmroute/blob/main/docs/runbooks/{condition}.md
       - eval_time: 13m
         alertname: {alert}
 """
@@ -56,11 +56,12 @@ def test_each_condition_has_its_section_and_no_other() -> None:
 def test_promtool_takes_the_rules(tmp_path: Path) -> None:
     done = promtool("check", "rules", str(RULES), folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "SUCCESS: 26 rules found" in done.stdout
+    assert "SUCCESS: 40 rules found" in done.stdout
 
 
 def test_rules_name_metrics_that_there_are() -> None:
-    assert set(re.findall(r"\b(warmroute_\w+)", RULES.read_text())) <= set(HELP)
+    named = set(re.findall(r"\b(warmroute_\w+)", RULES.read_text()))
+    assert named <= {*HELP, "warmroute_ttft_seconds_bucket", "warmroute_ttft_seconds_count"}
 
 
 @pytest.mark.full

@@ -18,6 +18,8 @@ from warmroute.guard.causes import Cause
 from warmroute.guard.repair import Rule
 from warmroute_cli.fleet import FleetOptions, LocalFleet
 
+pytestmark = pytest.mark.full
+
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "guard.md"
 _EXAMPLE = re.compile(
     r"(^### (?P<name>[^\n]+)\n.*?^```python\n)(?P<code>.*?)(^```\n\n```text\n)(?P<says>.*?)(^```)",

@@ -15,6 +15,8 @@ from bench import plan_targets, plans
 from warmroute_backend.plan.hardware import GPUS, gpus_with
 from warmroute_cli.plan import arguments
 
+pytestmark = pytest.mark.full
+
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = (DOCS / "reference" / "plan.md").read_text()
 

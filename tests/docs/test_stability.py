@@ -5,6 +5,8 @@ from functools import cache
 import pytest
 from scripts import public_interface
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(autouse=True)
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.machine import seconds
 from tests.subjects.copies import Copy, OtherCopy
 from warmroute_cli.processes import stop_all
+
+pytestmark = pytest.mark.full
 
 ENGINE = [sys.executable, "-m", "warmroute_backend.engine", "--port", "0", "--bootstrap-port", "0"]
 

@@ -36,7 +36,7 @@ from warmroute_proxy.replay.record import verify
 from warmroute_proxy.replay.trace import TraceError
 from warmroute_proxy.server.base.secrets import Secrets, load_secret
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]
 
 HARNESSES = ("aider", "codex", "mini-swe-agent")
 TURNS = 6 + 12 + 9

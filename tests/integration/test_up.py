@@ -22,6 +22,8 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.copies import ran, started
 
+pytestmark = pytest.mark.full
+
 COMMAND = [sys.executable, "-m", "warmroute_cli.main"]
 SESSION = "my-session"
 

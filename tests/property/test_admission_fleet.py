@@ -66,6 +66,7 @@ class InferenceRequest:
         routing = RoutingRequest(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
         parsed: Any = SimpleNamespace(
             tenant=SimpleNamespace(name=tenant),
+            may_wait=True,
             key_id=key_id,
             model=SimpleNamespace(name=model),
             forwarded_from=None,

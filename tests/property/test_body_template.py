@@ -16,6 +16,8 @@ from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intake import CHAT
 from warmroute_proxy.server.intake.known_body import KnownBodies
 
+pytestmark = pytest.mark.full
+
 texts = st.sampled_from(["", "hi", 'a "quoted" \\ text', "é ✓", LONG, LONG + "!", "]}", '"messages":[]'])
 roles = st.sampled_from(["system", "user", "assistant", "tool", "developer", "other"])
 messages: st.SearchStrategy[dict[str, Any]] = st.one_of(

@@ -3,12 +3,15 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
 from warmroute_proxy.core.prompt.canonical import MAX_COMPACTED_BYTES
 from warmroute_proxy.core.prompt.fingerprint import fingerprint_chat
+
+pytestmark = pytest.mark.full
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

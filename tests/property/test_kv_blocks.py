@@ -1,6 +1,6 @@
 """Blocks of engines and cuts of prompts, against a model that keeps whole sets; and tiers that are always in bounds."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warmroute_proxy.core.cache.tiers import Tier
@@ -44,6 +44,44 @@ def test_a_cut_is_said_to_be_gone_with_its_last_block_and_not_before(
             present[tier].discard(names[-1])
         assert told == {tier: {-key for key in there} for tier, there in present.items()}
         assert blocks.blocks == len(present["device"] | present["host"])
+
+
+@example([("stored", "device", [0]), ("removed", "device", [0])], [])
+@given(OPERATIONS, st.lists(st.integers(0, 2), max_size=40))
+def test_prompts_that_are_heard_of_late_hold_what_they_would_have_held(
+    operations: list[tuple[str, Tier, list[int]]], told: list[int]
+) -> None:
+    """Another process says which prompt a tag is, and how many tokens it has, before events of its blocks or later."""
+    early, late = KvBlocks(), KvBlocks()
+    untold: list[tuple[str, Chain]] = []
+
+    def tell(tag: str, chain: Chain) -> None:
+        late.expect(tag, chain)
+        late.settled(tag, BLOCK * len(chain.hashes))
+
+    for number, (what, tier, path) in enumerate(operations):
+        names = [name(prefix) for prefix in prefixes(path)]
+        if what == "stored":
+            chain = Chain([-key for key in names], [4 * BLOCK * (n + 1) for n in range(len(names))])
+            early.expect(str(number), chain)
+            early.settled(str(number), BLOCK * len(names))
+            untold.append((str(number), chain))
+        now = told[number] if number < len(told) else 0
+        for each in untold[:now]:
+            tell(*each)
+        del untold[:now]
+        for blocks in (early, late):
+            if what == "stored":
+                blocks.stored(names, None, str(number), BLOCK, tier, pairs=False)
+            else:
+                blocks.removed(names[-1:], tier)
+    for each in untold:
+        tell(*each)
+    leaves = [name(path) for _, _, path in operations]
+    assert late.blocks == early.blocks
+    for block in leaves:
+        for tier in ("device", "host"):
+            assert set(late.removed([block], tier).keys) == set(early.removed([block], tier).keys)
 
 
 @given(

@@ -13,6 +13,7 @@ from tests.subjects.stores import Postgres
 from warmroute.contract.receipt import LOSS_CLASSES
 from warmroute_proxy.server.stores.database import REVISIONS
 from warmroute_proxy.server.stores.migrate import migrate
+from warmroute_proxy.server.stores.store_state import StoreError
 
 from .conftest import ledger_table
 
@@ -39,7 +40,7 @@ def test_an_empty_database_is_refused_until_it_is_migrated(postgres: Postgres, t
 def test_a_schema_of_another_version_is_refused(postgres: Postgres, tmp_path: Path, version: str, words: str) -> None:
     dsn = postgres.new_database()
     migrate(dsn)
-    postgres.sql(f"UPDATE alembic_version SET version_num = '{version}'", dsn)
+    newer(postgres, dsn, version, oldest_reader=version)
     refused = run(tmp_path / "p", dsn, "proxy")
     assert refused.returncode == 2
     assert words in refused.stderr
@@ -48,12 +49,42 @@ def test_a_schema_of_another_version_is_refused(postgres: Postgres, tmp_path: Pa
 def test_a_newer_schema_is_not_migrated_back(postgres: Postgres, tmp_path: Path) -> None:
     dsn = postgres.new_database()
     migrate(dsn)
-    postgres.sql("UPDATE alembic_version SET version_num = '9999'", dsn)
+    newer(postgres, dsn, "9999", oldest_reader="9998")
     refused = run(tmp_path / "p", dsn, "ledger", "migrate")
     assert refused.returncode == 2
     assert "there is no way back; update warmroute, or restore the backup" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert postgres.sql("SELECT version_num FROM alembic_version", dsn) == ["9999"]
+
+
+def test_a_newer_schema_that_this_version_reads_is_left_as_it_is(postgres: Postgres, tmp_path: Path) -> None:
+    dsn = postgres.new_database()
+    migrate(dsn)
+    newer(postgres, dsn, "9999", oldest_reader=REVISIONS[-1])
+    assert migrate(dsn, expand_only=True) == "9999"
+    address = tmp_path / "dsn"
+    address.touch(0o600)
+    address.write_text(dsn)
+    full = [sys.executable, "-m", "warmroute_cli.main", "ledger", "migrate", "--dsn-file", str(address)]
+    done = subprocess.run(full, capture_output=True, text=True, timeout=seconds(30), check=False)
+    assert (done.returncode, done.stdout) == (0, "the database has schema 9999\n")
+
+
+def test_a_migration_that_would_stop_running_proxies_is_only_done_when_asked_for(postgres: Postgres) -> None:
+    dsn = postgres.new_database()
+    assert migrate(dsn, expand_only=True) == REVISIONS[-1]  # there are no proxies of before
+    postgres.sql("UPDATE alembic_version SET version_num = '0004'; DROP TABLE schema_readers", dsn)
+    with pytest.raises(StoreError, match="schema 0005 would stop the proxies of schema 0004: first upgrade them"):
+        migrate(dsn, expand_only=True)
+    assert postgres.sql("SELECT version_num FROM alembic_version", dsn) == ["0004"]
+    assert migrate(dsn) == REVISIONS[-1]
+    assert postgres.sql("SELECT oldest FROM schema_readers", dsn) == ["0005"]
+
+
+def newer(postgres: Postgres, dsn: str, version: str, oldest_reader: str) -> None:
+    """As a newer version would leave the database."""
+    postgres.sql(f"UPDATE alembic_version SET version_num = '{version}'", dsn)
+    postgres.sql(f"UPDATE schema_readers SET oldest = '{oldest_reader}'", dsn)
 
 
 def test_a_migration_that_stops_half_way_leaves_nothing(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from warmroute_proxy.server.stores.database import REVISIONS
 from .conftest import ledger_table
 
 ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy/helm/warmroute"
 OLDER = "6fc6bae06e4d2f5688c8771f53bdbf48c0bcfd8c"
 """A commit whose database has schema 0002 and whose ledger files have version 4: both are migrated."""
 
@@ -31,6 +33,12 @@ sys.path[:0] = paths
 os.environ["PYTHONPATH"] = ":".join(paths)
 from warmroute_cli.main import main
 sys.exit(main(sys.argv[1:]))
+"""
+EXPANDING = """
+from alembic import op
+revision, down_revision, oldest_reader = "9999", "{before}", "{before}"
+def upgrade() -> None:
+    op.execute("ALTER TABLE spool ADD COLUMN note text NOT NULL DEFAULT ''")
 """
 OUTSIDE = ("-m", "warmroute_cli.main")
 
@@ -49,6 +57,19 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
     paths = [str(folder / part) for part in ("sdk", "proxy", "backend")]
     return ("-c", RUN.format(paths=paths))
+
+
+@pytest.fixture(scope="module")
+def next_version(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The same for a version that follows this one: its schema has a column that this version does not know."""
+    folder = tmp_path_factory.mktemp("next")
+    for part in ("sdk", "proxy", "backend"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    stores = folder / "proxy/warmroute_proxy/server/stores"
+    (stores / "migrations/versions/r9999_note.py").write_text(EXPANDING.format(before=REVISIONS[-1]))
+    module = stores / "database.py"
+    module.write_text(module.read_text().replace(f'"{REVISIONS[-1]}")', f'"{REVISIONS[-1]}", "9999")', 1))
+    return ("-c", RUN.format(paths=[str(folder / part) for part in ("sdk", "proxy", "backend")]))
 
 
 class Fleet:
@@ -203,6 +224,33 @@ def test_a_fleet_is_upgraded_without_a_lost_or_doubled_row_and_cannot_go_back(
     assert "which this proxy does not know" in refused.stderr  # by the database
 
 
+def test_a_fleet_is_upgraded_and_rolled_back_on_a_schema_that_both_versions_read(
+    fleet: tuple[Fleet, str], next_version: tuple[str, ...], own_postgres: Postgres
+) -> None:
+    made, dsn = fleet
+    made._program = OUTSIDE
+    assert made.migrate(OUTSIDE).returncode == 0
+    made.start()
+    made.served(12)
+    address = re.findall(r'dsn_file = "(.*)"', made.proxies[0].config.read_text())[0]
+    (words,) = re.findall(r"args: \[(ledger, .*)\]", (CHART / "templates/migration.yaml").read_text())
+    command = [address if word.startswith("/") else word for word in words.split(", ")]
+    migrated = subprocess.run(
+        [sys.executable, *next_version, *command], capture_output=True, text=True, timeout=seconds(60), check=False
+    )
+    assert (migrated.returncode, migrated.stdout) == (0, "the database has schema 9999\n"), migrated.stderr
+    made.served(12)  # by this version, on the newer schema
+    for version in (next_version, OUTSIDE):
+        for proxy in made.proxies:
+            made.replace(proxy, version)
+            made.served(12)
+            assert "degraded" not in _ready(proxy)
+    made.end_traffic()
+    assert not made.problems
+    check_rows(made, own_postgres, dsn)
+    assert own_postgres.sql("SELECT version_num FROM alembic_version", dsn) == ["9999"]
+
+
 def test_a_backup_is_restored_and_newer_rows_are_sent_again(
     fleet: tuple[Fleet, str], own_postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -221,19 +269,31 @@ def test_a_backup_is_restored_and_newer_rows_are_sent_again(
     _restore(own_postgres, dsn, dump, tmp_path)
     until(lambda: sorted(own_postgres.sql("SELECT id FROM turn", dsn)) == before, "newer rows are sent again", 60.0)
     check_rows(made, own_postgres, dsn)
+    broken = tmp_path / "broken.dump"
+    broken.write_bytes(dump.read_bytes()[:-200])
+    done = _run_restore(own_postgres, f"warmroute ledger restore {broken} --dsn-file {tmp_path / 'ledger.dsn'}")
+    assert done.returncode == 2
+    assert "nothing was restored" in done.stderr
+    assert sorted(own_postgres.sql("SELECT id FROM turn", dsn)) == before
 
 
 def _restore(postgres: Postgres, dsn: str, dump: Path, folder: Path) -> None:
     """What the how-to says."""
     page = (ROOT / "docs/how-to/upgrade.md").read_text()
-    (command,) = (block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "pg_restore" in block)
-    (folder / "ledger.dsn").write_text(dsn)
-    command = command.replace("ledger.dump", str(dump)).replace("ledger.dsn", str(folder / "ledger.dsn"))
-    given = {**os.environ, "PATH": f"{postgres.bin}:{os.environ['PATH']}"}
-    done = subprocess.run(
+    (command,) = (block for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) if "ledger restore" in block)
+    address = folder / "ledger.dsn"
+    address.touch(0o600)
+    address.write_text(dsn)
+    command = command.replace("ledger.dump", str(dump)).replace("ledger.dsn", str(address))
+    done = _run_restore(postgres, command)
+    assert (done.returncode, done.stderr) == (0, f"the database is as {dump} has it\n")
+
+
+def _run_restore(postgres: Postgres, command: str) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{postgres.bin}:{os.environ['PATH']}"}
+    return subprocess.run(
         ["bash", "-c", command], capture_output=True, text=True, timeout=seconds(60), check=False, env=given
     )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def _tool(postgres: Postgres, name: str, *arguments: str) -> None:

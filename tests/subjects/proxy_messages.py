@@ -12,13 +12,14 @@ import msgspec
 from warmroute.contract.changes import Changes
 from warmroute.contract.conversations import Newest
 from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
+from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.replicas.event_stream import Events
 from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, Lost, Sent, Served, SessionObserved
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, Announcement, Continued
 from warmroute_proxy.server.regions.forward_claim import Forwards, Noted
-from warmroute_proxy.server.regions.versions import NEWEST
+from warmroute_proxy.server.regions.versions import NEWEST, WAITS_SINCE
 
 SECRETS: Final = Secrets(b"0123456789abcdef0123456789abcdef")
 SIGNED_AT_S: Final = 1000.0
@@ -27,23 +28,27 @@ CHANGES: Final = Changes(("best_of",), {"thinking": 2}, 3, ("dates",), ("ids",))
 
 _TURN: Final = SettledTurn(("a0",), "east", 4096, 1024, 32, 960, 3, 1, 1 << 60)
 _EVENTS: Final[list[Event]] = [
-    Sent(1, "east-p0", "east-d0", Chain([5, 6, 7], [10, 20, 30]), True, 1, 1024, 960, 1, 77, 10),
+    Sent(1, "east-p0", "east-d0", Chain([5, 6, 7], [10, 20, 30]), True, 1, 1024, 960, 1, 77, 10, "first"),
     Computed(1),
     Served(1, 77, 99, 88, "kimi-k2.5", _TURN, 32, 2),
     Lost(2, ["east-p0"]),
     Evicted(77, "east-p0", [6, 7]),
     SessionObserved(99, 1),
+    Waits("kimi-k2.5", "first", 2, 90_000),
 ]
 
 
-def announcements() -> list[Announcement]:
-    """One of each kind."""
+def announcements(version: int = NEWEST) -> list[Announcement]:
+    """One of each kind, as a proxy of a version means it."""
+    events = [event for event in _EVENTS if version >= WAITS_SINCE or not isinstance(event, Waits)]
+    if version < WAITS_SINCE:
+        events = [msgspec.structs.replace(each, tenant="") if isinstance(each, Sent) else each for each in events]
     turn = msgspec.structs.replace(_TURN, workers=())
     return [
         RegionalTurn(77, 99, 88, 12, 1 << 59, turn, [5, 6]),
         RegionalTurn(78, None, None, 12, 0, msgspec.structs.replace(turn, prompt_tokens=None)),
         Continued(Newest("d-0-1", "first", 1 << 61, 9, b"what next?")),
-        Events(4711, 1, _EVENTS),
+        Events(4711, 1, events),
     ]
 
 

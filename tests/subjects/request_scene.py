@@ -5,6 +5,7 @@ the engine's connection, the client's exchange, the ledger, admission and the ot
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -130,7 +131,7 @@ class Engines:
     """One engine that does all, or a pair."""
 
     lost: frozenset[str] = frozenset()
-    watching = SimpleNamespace(answered=lambda *_, **__: None)
+    watching = SimpleNamespace(answers=Counter(), answered_nothing=lambda *_: None)
 
     def __init__(self, scene: "Scene", roles: Iterable[Any]) -> None:
         self.by_id = {role: Engine(Worker(role, role, 0, role)) for role in roles}

@@ -104,7 +104,7 @@ def test_limits_that_are_not_written_are_the_documented_ones(tmp_path: Path) -> 
     assert load(text, tmp_path).limits == Limits()
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Limits)])
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Limits) if field.default is not True])
 def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
     text = GOOD.replace("body_bytes = 1048576\nhead_timeout_s = 3", f"{name} = -1")
     (problem,) = problems(text, tmp_path)
@@ -251,3 +251,40 @@ def test_a_budget_of_a_key_that_no_tenant_has_is_refused(tmp_path: Path) -> None
     assert problem.startswith('budget[0].keys: "k-0123456789" is no key of a [[tenant]]')
     stored = text.replace(f"c-{DIGEST[:10]}", "k-0123456789").replace("[ledger]", '[ledger]\ndsn_file = "dsn"')
     assert load(stored, tmp_path).budgets  # the database may have it
+
+
+OTHERS = GOOD.replace("[proxy]", '[proxy]\nother_proxies = ["http://127.0.0.1:9001"]')
+USD = '[[budget]]\nname = "team"\ntenants = ["acme"]\nusd_per_day = "5"\n'
+PER_MINUTE = '[[budget]]\nname = "fast"\ntenants = ["acme"]\ntokens_per_minute = 9\n'
+DATABASE = OTHERS.replace("[ledger]", '[ledger]\ndsn_file = "dsn"')
+REDIS = '[redis]\nurl_file = "redis"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (OTHERS + USD, "budget: each proxy would spend team: it needs dsn_file of [ledger]"),
+        (OTHERS + PER_MINUTE, "budget: each proxy would count the limits of fast alone: they need [redis]"),
+        (DATABASE + PER_MINUTE, "budget: each proxy would count the limits of fast alone: they need [redis]"),
+        (
+            OTHERS + "requests_at_once = 4\n",
+            "tenant: each proxy would count the limits of acme alone: they need [redis]",
+        ),
+    ],
+)
+def test_several_proxies_do_not_each_spend_a_limit_unless_the_config_says_so(
+    text: str, reason: str, tmp_path: Path
+) -> None:
+    (problem,) = problems(text, tmp_path)
+    assert problem.startswith(reason)
+    assert "counts_alone = true" in problem
+    assert load(text.replace("[proxy]", "[proxy]\ncounts_alone = true"), tmp_path).proxy.counts_alone
+    one_proxy = text.replace('other_proxies = ["http://127.0.0.1:9001"]\n', "")
+    assert not load(one_proxy, tmp_path).proxy.other_proxies
+
+
+@pytest.mark.parametrize(
+    "text", [OTHERS, DATABASE + USD, DATABASE + USD + PER_MINUTE + REDIS, OTHERS + "tokens_at_once = 9\n"]
+)
+def test_several_proxies_share_what_their_stores_count(text: str, tmp_path: Path) -> None:
+    assert load(text, tmp_path).proxy.other_proxies

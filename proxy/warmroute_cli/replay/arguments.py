@@ -44,7 +44,8 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--recorded", action="store_true", help="replay the packaged recordings of agent sessions")
     parser.add_argument("--verify", action="store_true", help="repeat each decision of a proxy's record, and compare")
-    parser.add_argument("--policy", nargs="+", metavar="NAME", help="policies to compare, or all (warmroute)")
+    words = "policies to compare, or all (warmroute+working-set)"
+    parser.add_argument("--policy", nargs="+", metavar="NAME", help=words)
     parser.add_argument("--policies", action="store_true", help="list all policies, and exit")
     parser.add_argument("--speed-up", nargs="+", type=above_zero, metavar="X", help="divide arrival times by X (1)")
     parser.add_argument("--sweep", action="store_true", help="use all cores; all policies at 1x, 2x, 4x unless named")
@@ -108,6 +109,10 @@ def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
     proxies.add_argument(
         "--working-set-wait-s", type=_not_negative, default=120.0, metavar="S",
         help="the longest wait for KV memory, for warmroute+working-set (120)",
+    )  # fmt: skip
+    proxies.add_argument(
+        "--tenant-shares", nargs="+", type=above_zero, default=(), metavar="X",
+        help="shares of the sessions of several tenants, like 4 1, for working sets (one tenant)",
     )  # fmt: skip
     proxies.add_argument(
         "--hinting-share", type=_share, default=0.0, metavar="X",

@@ -24,7 +24,7 @@ from warmroute_proxy.replay.loaders import load_all
 from warmroute_proxy.replay.record import ReplayVerdict, verify
 from warmroute_proxy.replay.results import Result
 from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
-from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run
+from warmroute_proxy.replay.setup import POLICIES, WITH_WORKING_SET, Setup, run
 from warmroute_proxy.replay.simulation import Progress, WorkerChange
 from warmroute_proxy.replay.trace import Trace, TraceError
 
@@ -122,6 +122,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
         routers=arguments.routers,
         hinting_share=arguments.hinting_share,
         ending_share=arguments.ending_share,
+        tenant_shares=tuple(arguments.tenant_shares),
         working_set_wait_s=arguments.working_set_wait_s,
         share_lag_s=None if arguments.share_lag_ms is None else arguments.share_lag_ms / 1000,
         share_loss=arguments.share_loss,
@@ -149,7 +150,7 @@ def print_table(results: Iterable[Result]) -> None:
 
 
 def _chosen(arguments: argparse.Namespace) -> tuple[list[str], list[float]]:
-    named = arguments.policy or (["all"] if arguments.sweep else [PRODUCTION])
+    named = arguments.policy or (["all"] if arguments.sweep else [WITH_WORKING_SET])
     policies = list(dict.fromkeys(POLICIES if "all" in named else named))
     unknown = [policy for policy in policies if policy not in POLICIES]
     if unknown:

@@ -207,13 +207,14 @@ _HALVES: Final = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 _REPLACEMENT: Final = rb"\ufffd"
+_BACKSLASH: Final = 0x5C
 _PAIR_BYTES: Final = 12
 _T = TypeVar("_T")
 
 
 def has_surrogate(text: bytes) -> bool:
     """Whether an escape of a surrogate is in a text that stands in JSON."""
-    return b"\\ud" in text or b"\\uD" in text
+    return _BACKSLASH in text and (b"\\ud" in text or b"\\uD" in text)
 
 
 def whole_pairs(raw: bytes) -> bytes:

@@ -12,6 +12,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+FAILED: Final = "error"
+"""Of `finish_reason`."""
+
 ONE_TOKEN_BYTES: Final = 32
 BYTES_PER_TOKEN: Final = 8
 """A text of up to `ONE_TOKEN_BYTES` counts as one token, a longer one by its bytes. Most tokens are shorter, so such a
@@ -56,13 +59,17 @@ class ChoiceView(msgspec.Struct, gc=False):
         given = self.message if self.delta is None else self.delta
         if given is None:
             return {"text": self.text} if is_filled(self.text) else {}
-        return {name: raw for name, raw in given.items() if name != "role" and is_filled(raw)}
+        return {
+            name: raw
+            for name, raw in given.items()
+            if name != "role" and (len(memoryview(raw)) > _NOTHING_BYTES or is_filled(raw))
+        }
 
     def fault(self) -> Any:
         """The error that it has ended with; None where there is none."""
         if self.error is not ABSENT and is_filled(self.error):
             return decoded(self.error)
-        return "the engine ended its answer with an error" if self.finish_reason == "error" else None
+        return "the engine ended its answer with an error" if self.finish_reason == FAILED else None
 
 
 class _Groq(msgspec.Struct, gc=False):
@@ -94,7 +101,7 @@ class AnswerView(msgspec.Struct, gc=False):
         if self.error is not ABSENT and is_filled(self.error):
             return decoded(self.error)
         for choice in self.choices or ():
-            if choice.error is not ABSENT or choice.finish_reason == "error":
+            if choice.error is not ABSENT or choice.finish_reason == FAILED:
                 return choice.fault()
         return None
 
@@ -182,6 +189,9 @@ def tokens_at_least(output: dict[str, Raw]) -> int:
     """How many tokens the model has generated for that, as a lower bound."""
     if not output:
         return 0
+    if len(output) == 1 and "content" in output:
+        size = len(memoryview(output["content"]))
+        return 1 if size <= ONE_TOKEN_BYTES + _QUOTES else size // BYTES_PER_TOKEN
     size = thoughts = 0
     for name, raw in output.items():
         if name in _TEXTS:

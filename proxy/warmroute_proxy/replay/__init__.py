@@ -11,6 +11,7 @@ fleet                           workers and their load; a store that they share
 fleet_file                      a file of workers that differ
 policy                          the interface of placement policies
 production, waiting             the policy of production, and its queue
+tenants                         whose sessions they are, and the figures of each tenant
 hints                           what clients say of when their sessions return
 baselines                       published and plain policies
 scenarios                       ready-made comparisons

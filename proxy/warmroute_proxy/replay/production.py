@@ -42,6 +42,7 @@ from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_proxy.replay.hints import Hints
 from warmroute_proxy.replay.policy import Policy
+from warmroute_proxy.replay.tenants import tenants_of
 from warmroute_proxy.replay.trace import Request, Trace, mixed
 from warmroute_proxy.replay.waiting import ProxyQueue
 
@@ -74,6 +75,8 @@ class Proxies:
     """The share of sessions whose client says, once the last turn has ended, that it was the last one."""
     memory_wait_s: float = 0.0
     """How long a turn waits for KV memory at most, with `queue`; 0: none does."""
+    tenant_shares: tuple[float, ...] = ()
+    """Whose sessions they are, where there are several tenants."""
 
 
 class _Leg(msgspec.Struct, frozen=True, gc=False):
@@ -168,6 +171,8 @@ class Production(Policy):
         self._block_tokens = trace.block_tokens
         self._derived = not trace.named_sessions
         self._keys = mixed(range(trace.sessions), 1)
+        shares = self._proxies.tenant_shares
+        self._tenants = [f"t{number}" for number in tenants_of(trace.sessions, shares)] if len(shares) > 1 else []
         self._named_below = ceil(self._proxies.naming_share * 2.0**64)
         self._homes: dict[int, str] = {}
         self._sent: dict[int, Request] = {}  # the last one of each session
@@ -251,6 +256,7 @@ class Production(Policy):
             "model", key, key, self._derived or not named, None, Chain(hashes, ends),
             request.continued_tokens * BYTES_PER_TOKEN, request.turn, EXPECTED_OUTPUT_TOKENS,
             self._homes.get(request.session), None, may_forward=named and len(self._regions) > 1,
+            tenant=self._tenants[request.session] if self._tenants else "",
         )  # fmt: skip
 
     # --- what comes of them --------------------------------------------------------------------------------------

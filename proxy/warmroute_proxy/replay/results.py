@@ -45,6 +45,14 @@ class Result:
     tpot_p99_s: float = 0.0
     session_s: float = 0.0
     """The mean over sessions of all the time that they wait for answers."""
+    new_p50_s: float = 0.0
+    new_p90_s: float = 0.0
+    new_max_s: float = 0.0
+    """These three of TTFT of turns that begin a session."""
+    running_max_s: float = 0.0
+    """The longest TTFT of all other turns."""
+    by_tenant: list[dict[str, Any]] = field(default_factory=list)
+    """The figures of each tenant, where there are several."""
     load_times_s: list[float] = field(default_factory=list)
     load_tokens: list[list[int]] = field(default_factory=list)
     """Outstanding tokens of each worker at `load_times_s`."""
@@ -104,6 +112,9 @@ def summary(turns: Sequence[ReplayTurn]) -> dict[str, Any]:
     """Hit ratio and latencies of turns that have ended."""
     ttfts = [turn.first_token_s - turn.arrived_s for turn in turns]
     p50, p90, p99 = percentiles(ttfts, 50, 90, 99)
+    new = [turn.first_token_s - turn.arrived_s for turn in turns if turn.request.turn == 1]
+    running_max_s = max((turn.first_token_s - turn.arrived_s for turn in turns if turn.request.turn > 1), default=0.0)
+    new_p50, new_p90 = percentiles(new, 50, 90)
     tpots = [
         (turn.ended_s - turn.first_token_s) / (turn.request.output_tokens - 1)
         for turn in turns
@@ -133,4 +144,8 @@ def summary(turns: Sequence[ReplayTurn]) -> dict[str, Any]:
         "computed_tokens": tokens - cached,
         "ttft_max_s": max(ttfts, default=0.0),
         "session_s": sum(turn.ended_s - turn.arrived_s for turn in turns) / (len(sessions) or 1),
+        "new_p50_s": new_p50,
+        "new_p90_s": new_p90,
+        "new_max_s": max(new, default=0.0),
+        "running_max_s": running_max_s,
     }

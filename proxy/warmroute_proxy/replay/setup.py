@@ -24,6 +24,7 @@ from warmroute_proxy.replay.simulation import (
     make_scheduler,
 )
 from warmroute_proxy.replay.split import SplitSimulation
+from warmroute_proxy.replay.tenants import by_tenant
 from warmroute_proxy.replay.trace import Trace, TraceError
 
 MAX_TIME_S: Final = 1e7
@@ -70,6 +71,8 @@ class Setup:
     working_set_wait_s: float = 120.0
     hinting_share: float = 0.0
     ending_share: float = 0.0
+    tenant_shares: tuple[float, ...] = ()
+    """Whose sessions they are, where there are several tenants."""
     kinds: tuple[WorkerKind, ...] = ()
     """Those of each worker of a region, where they differ."""
 
@@ -109,6 +112,7 @@ def _played(
     simulation.watch_caches = watch_caches
     result = simulation.run()
     result.policy = policy
+    result.by_tenant = by_tenant(simulation.turns, setup.tenant_shares)
     result.workers = setup.workers
     return result, simulation.turns
 
@@ -143,7 +147,7 @@ class _Built:
             proxies = Proxies(
                 setup.routers, setup.share_lag_s, setup.share_loss, setup.event_lag_s, setup.naming_share, setup.rtt_s,
                 setup.host_tokens > 0, setup.store_tokens > 0, queue, setup.hinting_share,
-                setup.ending_share, wait_s,
+                setup.ending_share, wait_s, setup.tenant_shares,
             )  # fmt: skip
             return Production(self.fleet, self._trace, proxies, self._feeds)
         make = BASELINES[name]

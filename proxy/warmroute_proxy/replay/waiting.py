@@ -1,7 +1,7 @@
 """The queue of a proxy in a replay: as `server.request.admission` uses `core.queue.dispatch_order`, on the virtual
 clock.
 
-One tenant without limits; no turn is refused, however long it waits.
+Tenants without limits; no turn is refused, however long it waits.
 """
 
 import sys
@@ -14,6 +14,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
+from warmroute_proxy.core.queue.door import Announcing, begins
 from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.replay.fleet import ReplayTurn
 from warmroute_proxy.replay.policy import Policy
@@ -48,6 +49,7 @@ class ProxyQueue:
         self._queue: Queue[Waiting] = Queue(sys.maxsize, sys.maxsize, TIMEOUT_S, memory_wait_s)
         self._due = False  # a round is to come at this instant
         self._sweeps = False
+        self._announcing = Announcing(router, self._queue)
 
     @property
     def waiting(self) -> int:
@@ -60,7 +62,8 @@ class ProxyQueue:
         passes_memory = passes(router, queue, routing, decision, now_s)
         if passes_memory and not queue.requests and router.has_capacity(routing.model, decision, now_s):
             return decision
-        waiter = Waiter(Waiting(turn, routing), "", routing.model, 0, now_s)
+        is_new = begins(router, queue, routing)
+        waiter = Waiter(Waiting(turn, routing), routing.tenant, routing.model, 0, now_s, begins=is_new)
         found = self._find(waiter, decision, now_s)
         if found.goes:
             return found.decision
@@ -83,6 +86,7 @@ class ProxyQueue:
 
     def _sweep(self, now_s: float) -> None:
         self._round(now_s, again=True)
+        self._announcing.sweep(now_s)
         self._sweeps = self._queue.requests > 0
         if self._sweeps:
             self._policy.later(now_s + SWEEP_EVERY_S, self._sweep)

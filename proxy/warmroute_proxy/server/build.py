@@ -12,6 +12,7 @@ from typing import Protocol
 
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.queue.door import waits_to_begin
 from warmroute_proxy.server.admin_endpoint import AdminEndpoint
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base import declared_metrics as declared
@@ -21,6 +22,7 @@ from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets, admin_key_matches, load_secret
 from warmroute_proxy.server.control.metrics_page import MetricsPage
+from warmroute_proxy.server.control.own_gauges import OwnGauges, resident_bytes
 from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.endpoint import PublicEndpoint
@@ -28,12 +30,14 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import fetch_server_infos
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.body_memory import BodyMemory
+from warmroute_proxy.server.http.tls import Tls
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.prefix_breaks import PrefixBreaks
 from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.ledger.counter_file import CounterFile
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.recording import Recording
+from warmroute_proxy.server.ledger.retention import Retention
 from warmroute_proxy.server.ledger.void_orders import VoidOrders
 from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses
 from warmroute_proxy.server.processes.supervisor import ProcessSlot
@@ -184,11 +188,22 @@ class Proxy:
     def readiness(self, orders: ReloadOrders) -> Readiness:
         """Why no requests should be sent here."""
         degraded = [self.stores.problems, orders.problems, self.parser.large_bodies.problems]
-        return Readiness(self.open_requests, self.ledger, self.engines, degraded)
+        return Readiness(self.open_requests, self.ledger, self.engines, degraded, self._other_regions_up)
 
-    def metrics_page(self, discovery: Discovery, readiness: Readiness) -> MetricsPage:
+    def _other_regions_up(self) -> bool:
+        return bool(self.peers.upstreams.keys() - self.peers.down)
+
+    def metrics_page(self, discovery: Discovery, readiness: Readiness, tls: Tls | None) -> MetricsPage:
         """What `/metrics` shows."""
-        gauges = [self.stores.gauges, discovery.gauges, self.parser.large_bodies.gauges, self.peers.gauges]
+        own = OwnGauges(self.config.proxy.state_dir, tls)
+        gauges = [
+            own.gauges,
+            self.stores.gauges,
+            self.ledger.gauges,
+            discovery.gauges,
+            self.parser.large_bodies.gauges,
+            self.peers.gauges,
+        ]
         return MetricsPage(
             self.metrics, self._held, self.router, self.engines, self.peer_processes, self.loop_lag, gauges,
             readiness.troubles,
@@ -207,8 +222,11 @@ class Proxy:
             body_memory_bytes=self.body_memory.budget.used,
             announcements_waiting=self.announcements.waiting,
             queue_memory_requests=len(queue.all_for_memory()),
+            queue_begin_requests=sum(map(waits_to_begin, queue.all_for_memory())),
             queue_memory_missing_tokens=round(self.admission.shortage.missing_tokens),
             tokens_in_flight=self.open_requests.tokens,
+            resident_memory_bytes=resident_bytes(),
+            cpu_seconds=round(time.process_time(), 2),
         )
 
     def close(self) -> None:
@@ -232,11 +250,10 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     clock, limits, metrics = time.monotonic, config.limits, Metrics()
     secrets = _secrets(config, slot)
     number, memory = slot.number if slot is not None else None, _body_memory(config, metrics)
-    ledger = Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number)
-    # The ledger comes first: it locks the state folder.
+    ledger = _ledger(config, number)  # first: it locks the state folder
     voids, announcements, peer_processes = _links(config, slot, secrets, metrics, clock)
     engines = await _engines(config, peer_processes, metrics, clock)
-    stores = await Stores.opened(config, number, metrics)
+    stores = await _stores(config, number, metrics, ledger)
     router, recording, conversations = routing(config, slot, engines, metrics, announcements, peer_processes)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
     open_requests, shortage = OpenRequests(), engines.watching.shortage
@@ -277,6 +294,18 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     )
 
 
+def _ledger(config: Config, number: int | None) -> Ledger:
+    retention = Retention(config.ledger_file.ledger_file_days, config.ledger_file.ledger_file_bytes)
+    return Ledger(config.proxy.state_dir, config.ledger_sync, asyncio.get_running_loop(), number, retention)
+
+
+async def _stores(config: Config, number: int | None, metrics: Metrics, ledger: Ledger) -> Stores:
+    """The stores, whose rows may go from the ledger file once they have them."""
+    stores = await Stores.opened(config, number, metrics)
+    ledger.upkeep.confirmed = stores.confirmed
+    return stores
+
+
 def _secrets(config: Config, slot: ProcessSlot | None) -> Secrets:
     """What is derived from the fleet secret. Of several processes, one that starts later derives what lasts as the
     others do, and signs by what the file has now: a secret of before may be accepted no more. Raises: SecretError.
@@ -289,7 +318,8 @@ def _secrets(config: Config, slot: ProcessSlot | None) -> Secrets:
 
 
 def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> Callers:
-    return Callers(secrets, conversations, PrefixBreaks(config.prompt_parts_bytes), config.proxy.region)
+    prefix_breaks, proxy = PrefixBreaks(config.prompt_parts_bytes), config.proxy
+    return Callers(secrets, conversations, prefix_breaks, proxy.region, counts_alone=proxy.counts_alone)
 
 
 def _authentication(config: Config, stores: Stores, voids: ReceiptVoider, metrics: Metrics) -> Authentication:

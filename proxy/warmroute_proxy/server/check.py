@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from warmroute_proxy.server.base.config import Config, EngineConfig, RegionConfig
+from warmroute_proxy.server.base.config import Config, DatabaseConfig, EngineConfig, RedisConfig, RegionConfig
 from warmroute_proxy.server.base.secrets import (
     SecretError,
     bearer,
@@ -96,8 +96,54 @@ def zero_digests(config: Config) -> list[str]:
 
 
 def probe(config: Config) -> list[ServerAnswer]:
-    """What the certificate file, the engines of this region and the other regions' proxies say."""
-    return [*_certificate(config), *asyncio.run(_probe(config))]
+    """What the certificate file, the stores, the engines of this region and the other regions' proxies say."""
+    return [*_certificate(config), *_stores(config), *asyncio.run(_probe(config))]
+
+
+def _stores(config: Config) -> Iterator[ServerAnswer]:
+    """The database, where its schema can be used, and Redis."""
+    if config.database is not None:
+        yield _asked("database", partial(_ask_database, config.database))
+    if config.redis is not None:
+        yield _asked("redis", partial(_ask_redis, config.redis))
+
+
+def _asked(who: str, ask: Callable[[], str]) -> ServerAnswer:
+    began_s = time.monotonic()
+    try:
+        text = ask()
+    except ModuleNotFoundError as error:
+        return ServerAnswer(who, f"{error.name} is missing", ok=False)
+    except (OSError, RuntimeError) as error:
+        return ServerAnswer(who, str(error), ok=False)
+    return ServerAnswer(who, f"{text} in {(time.monotonic() - began_s) * 1000:.0f} ms", ok=True)
+
+
+def _ask_database(database: DatabaseConfig) -> str:
+    """Raises: SecretError, StoreError, ModuleNotFoundError."""
+    from warmroute_proxy.server.stores.database import ask_once
+
+    async def sizes(connection: Any) -> str:
+        used = await connection.fetchval("SELECT count(*) FROM pg_stat_activity")
+        most = await connection.fetchval("SELECT current_setting('max_connections')")
+        return f"answered, {used} of {most} connections are used,"
+
+    return ask_once(load_dsn(database.dsn_file), sizes, PROBE_TIMEOUT_S)
+
+
+def _ask_redis(redis: RedisConfig) -> str:
+    """Raises: SecretError, RedisAway, ModuleNotFoundError."""
+    from warmroute_proxy.server.redis.calls import RedisCalls
+
+    async def run() -> str:
+        calls = RedisCalls(load_url(redis.url_file, ("redis", "rediss")), PROBE_TIMEOUT_S)
+        try:
+            await calls.run("return 1", ())
+        finally:
+            await calls.close()
+        return "answered"
+
+    return asyncio.run(run())
 
 
 def _certificate(config: Config) -> Iterator[ServerAnswer]:

@@ -23,6 +23,7 @@ from warmroute_proxy.server.base.config import Config, Limits, authority
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import ConfigSource, ReadConfig
 from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS, raise_limit
+from warmroute_proxy.server.base.log_format import log_as
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import HeldBy
 from warmroute_proxy.server.base.secrets import SecretError
@@ -89,9 +90,7 @@ def serve(
             raise ConfigError(config_path, ["proxy.tls_client_ca: only `warmroute epp` asks for certificates"])
         if check:
             return _check(config_path, config, probe_servers=probe_servers)
-        logging.basicConfig(
-            stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s %(message)s"
-        )
+        log_as(config.proxy.log_format)
         for problem in zero_digests(config):
             log.warning("%s", problem)
         if config.proxy.processes > 1:
@@ -179,7 +178,7 @@ async def _run(
     orders = proxy.reload_orders(running, source)
     loop.add_signal_handler(signal.SIGHUP, _hung_up, tls, orders)
     readiness = proxy.readiness(orders)
-    page = proxy.metrics_page(orders.reloads.discovery, readiness)
+    page = proxy.metrics_page(orders.reloads.discovery, readiness, tls)
     public_plane, admin_plane = control_planes(proxy, orders, readiness, page)
     public, admin_endpoint = _endpoints(proxy, public_plane, admin_plane, limits, readiness, picker=picker)
     admin_limits = replace(limits, connections=ADMIN_CONNECTIONS)

@@ -28,6 +28,10 @@ EXPECT: Final = "x-warmroute-expect"
 """The next step after a turn: `tool` (its answer calls tools), `human` (a person reads it) or `end` (the last turn).
 The value decides how long the session's KV is worth keeping; other values are ignored."""
 
+WAIT: Final = "x-warmroute-wait"
+"""`no`: rather than wait to begin a session while the fleet's KV memory is full, the request is refused at once, with
+the expected time; other values are ignored."""
+
 HOME: Final = "x-warmroute-home"
 """Response: the region that holds the session. The client sends it back. A wrong region costs a hop and the prefix."""
 

@@ -111,6 +111,7 @@ IDENTITY_HEADERS: Final = frozenset(
         headers.NAME,
         headers.DERIVED,
         headers.EXPECT,
+        headers.WAIT,
         headers.HOME,
         USER_AGENT,
     }

@@ -11,6 +11,8 @@ from tests.field.fuzz.dialects import TRANSLATORS, check
 
 from warmroute_proxy.dialects.raw_json import BadRequest
 
+pytestmark = pytest.mark.full
+
 ODD: list[Any] = [None, True, 0, -1, 1.5, 10**30, "", "x", "\ud800", [], {}, [[]], [{}], [None], {"type": 3}, {"a": {}}]
 GONE = object()
 

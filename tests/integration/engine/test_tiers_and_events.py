@@ -12,6 +12,8 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.kv_subscriber import KvSubscriber
 
+pytestmark = pytest.mark.full
+
 PAGE = 64
 EVENTS = json.dumps(
     {"publisher": "zmq", "endpoint": "tcp://127.0.0.1:0", "replay_endpoint": "tcp://127.0.0.1:0", "bind": True}

@@ -10,7 +10,7 @@ from tests.subjects.launched import Launched, pair_plan
 from tests.subjects.ports import free_ports
 from warmroute_backend.plan.deployment import Ports
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(120)]
 
 
 def test_a_port_that_is_in_use(tmp_path: Path) -> None:

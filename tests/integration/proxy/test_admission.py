@@ -24,6 +24,8 @@ from tests.subjects.ports import free_port
 from tests.subjects.processes import ProxyProcess, answer, chat, events, until
 from tests.subjects.scripted import ROLE, Handler, ScriptedEngine, delta, whole
 
+pytestmark = pytest.mark.full
+
 USAGE = {"prompt_tokens": 400, "completion_tokens": 2, "total_tokens": 402}
 LAST: dict[str, Any] = {"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}
 

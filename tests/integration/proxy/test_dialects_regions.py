@@ -17,6 +17,8 @@ from tests.subjects.processes import EngineProcess, ProxyProcess
 from tests.subjects.websockets import Socket
 from warmroute_cli.processes import stop_all
 
+pytestmark = pytest.mark.full
+
 HEADERS = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
 MODEL = "kimi-k2.5"
 RESPONSES = "/v1/responses"

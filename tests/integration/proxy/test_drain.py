@@ -157,6 +157,10 @@ def test_the_command_drains_waits_and_takes_back(
     where = ["--config", str(fleet.proxy.config), "--admin-url", str(fleet.proxy.line["admin_url"])]
     assert main(["engines", "drain", "e0", "--wait", "20", *where]) == 0
     assert capsys.readouterr().out.endswith("drained\n")
+    assert main(["ask", "/metrics", "--only", "warmroute_start_time_seconds", *where]) == 0
+    assert "warmroute_start_time_seconds 1" in capsys.readouterr().out
+    assert main(["ask", "admin/conditions", "--only", "no such line", *where]) == 1
+    capsys.readouterr()
     assert main(["engines", "list", *where]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[2] for line in lines] == ["draining", "up"]

@@ -12,6 +12,8 @@ import pytest
 from tests.subjects.processes import ProxyProcess, chat, events, until
 from tests.subjects.scripted import Handler, ScriptedEngine, delta
 
+pytestmark = pytest.mark.full
+
 FULL = {"object": "error", "message": "The request queue is full.", "type": "SERVICE_UNAVAILABLE", "code": 503}
 
 

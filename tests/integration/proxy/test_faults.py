@@ -20,6 +20,8 @@ from tests.subjects.processes import EngineProcess, ProxyProcess, chat, events, 
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
+pytestmark = pytest.mark.full
+
 LONG: dict[str, Any] = {
     "metadata": {"script": json.dumps({"output_tokens": 400})}
 }  # at speed 1 a token lasts about 16 ms

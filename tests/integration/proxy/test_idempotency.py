@@ -18,6 +18,8 @@ from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
+pytestmark = pytest.mark.full
+
 PAIR = {"p0": "prefill", "d0": "decode"}
 FAR_S = 600.0
 """How long a turn goes on without a client, where a test is not about that."""

@@ -15,6 +15,8 @@ from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from warmroute_cli.processes import stop_all
 
+pytestmark = pytest.mark.full
+
 PAGE = 16
 KV_TOKENS = 4096
 PUBLISHER = json.dumps({"publisher": "zmq", "endpoint": "tcp://127.0.0.1:0", "bind": True})

@@ -23,6 +23,8 @@ from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.large_body import LargeBody, NamedSpan
 
+pytestmark = pytest.mark.full
+
 ANSWERS_WITH = {"prompt_tokens": 5, "completion_tokens": 1}
 LARGE = "tell me about caf\u00e9s, " * (LARGE_BYTES // 20)
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.subjects.processes import ProxyProcess
 
+pytestmark = pytest.mark.full
+
 HEADERS = {"x-session-affinity": "roamer", "x-warmroute-home": "west"}
 LINE = "x-anthropic-billing-header: cc_version=2.1.177.01c; cc_entrypoint=cli; cch={};"
 

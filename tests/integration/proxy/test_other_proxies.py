@@ -92,6 +92,26 @@ def test_each_knows_what_the_other_has_sent(tmp_path: Path) -> None:
         until(lambda: it.running(it.first) == it.running(it.second) == 0, "both know that they have ended")
 
 
+def test_a_new_session_waits_at_one_while_a_running_one_waits_at_the_other(tmp_path: Path) -> None:
+    with pair(tmp_path) as it:
+        until(lambda: it.worker(it.second).get("token_limit") == POOL, "the pool is known")
+        it.send(it.first, long_text("first"))
+        until(lambda: it.running(it.second) == 1, "the other proxy counts it")
+        it.sockets.append(it.first.send(chat(long_text("running"), turns=2)))
+
+        def queue(proxy: ProxyProcess) -> dict[str, Any]:
+            with proxy.admin() as admin:
+                return dict(admin.get("/admin/admission").json()["queue"])
+
+        until(lambda: queue(it.first)["for_memory"] == 1, "a turn of a running session waits at the first")
+        until(lambda: queue(it.second)["waits_elsewhere"] == 1, "the second knows it")
+        new = it.send(it.second, long_text("new", 9))
+        until(lambda: queue(it.second)["to_begin"] == 1, "a new session waits at the second, though it would fit")
+        it.gate.open_for_all()
+        assert answer(new)[0] == 200
+        until(lambda: queue(it.second)["waits_elsewhere"] == 0, "and knows when it waits no more")
+
+
 def test_the_end_of_a_session_is_known_whichever_proxy_hears_it(tmp_path: Path) -> None:
     with pair(tmp_path) as it:
         until(lambda: it.worker(it.second).get("token_limit") == POOL, "the pool is known")
@@ -137,6 +157,10 @@ def test_a_row_is_voided_by_whichever_proxy_is_asked(tmp_path: Path) -> None:
         with it.second.client() as client:
             found = [client.get(path).json() for path in ("/v1/usage?by=model", "/v1/usage", "/v1/usage/receipts")]
         assert [each["complete"] for each in found] == [False] * 3, "without a database the row is not seen from here"
+        with it.second.client() as client:
+            found_there = client.get(f"/v1/usage/receipts/{receipt}")
+            assert (found_there.status_code, found_there.json()["id"]) == (200, receipt), "the other one is asked"
+            assert client.get("/v1/usage/receipts/wr-000000000000000000000000").status_code == 404
         path = f"/v1/usage/receipts/{receipt}/void"
         secrets = Secrets((it.first.folder.parent / "secret").read_bytes())
         forwards = Forwards(secrets, "west", time.time, token_hex)
@@ -196,3 +220,22 @@ def test_tokens_in_flight_are_each_proxys_own_though_workers_show_those_of_all(t
         it.gate.open_for_all()
         assert {answer(sock)[0] for sock in asked} == {200}
         until(lambda: gauge(it.first, own) == 0, "all have ended")
+
+
+def test_a_proxy_that_counts_alone_says_so(tmp_path: Path) -> None:
+    gate = Gate()
+    gate.open_for_all()
+    engine = ScriptedEngine("s0", gate)
+    extra = f'other_proxies = ["http://127.0.0.1:{free_ports(1)[0]}"]\ncounts_alone = true'
+    proxy = ProxyProcess(tmp_path, [engine.toml()], extra=extra, second="requests_per_minute = 9").start()
+    try:
+        with proxy.client() as client:
+            assert client.get("/ready").json()["counts_alone"] is True
+        receipts = []
+        for tenant in (0, 1):
+            with proxy.client(tenant) as client:
+                receipts.append(client.post("/v1/chat/completions", json=chat("hello")).json()["usage"]["warmroute"])
+        assert [receipt.get("counts_alone") for receipt in receipts] == [None, True]
+    finally:
+        proxy.stop()
+        engine.stop()

@@ -13,6 +13,8 @@ from tests.subjects.small_fleet import regions  # noqa: F401 - a fixture
 from warmroute.contract import receipt as contract_receipt
 from warmroute_cli.processes import stop_all
 
+pytestmark = pytest.mark.full
+
 RULES = "\n".join(f"Rule {number}: keep to the conventions of the code around you." for number in range(200))
 FILES = [f"File {number} says this. " + "It is a long line of text. " * 60 for number in range(12)]
 

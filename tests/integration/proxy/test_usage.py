@@ -16,6 +16,8 @@ from warmroute_cli.processes import stop_all
 from warmroute_proxy.server.base.secrets import Secrets, load_secret, new_api_key
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
 
+pytestmark = pytest.mark.full
+
 
 class Regions:
     """East, which knows west's address, and the usage of each turn that was sent."""

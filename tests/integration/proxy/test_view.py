@@ -12,6 +12,8 @@ from warmroute_proxy.server.control.page_files import page_files
 
 from .test_usage import Regions, two_regions
 
+pytestmark = pytest.mark.full
+
 NAMESPACE = b"http://www.w3.org/2000/svg"
 PATHS = ("", "/usage", "/usage?by=hour", "/ladder", "/receipts", "/keys", "/budgets")
 

@@ -83,6 +83,48 @@ def test_it_is_off_by_one_key(tmp_path: Path) -> None:
         assert it.metric("warmroute_queue_memory_wait_seconds_count") == 0
 
 
+def test_a_session_that_could_not_begin_is_told_why_and_keeps_its_place(tmp_path: Path) -> None:
+    key = {"x-session-affinity": "ticket-1"}
+    with scene(tmp_path, running=100) as it:
+        small_pool(it)
+        full_of_running_sessions(it)
+        status, headers, body = answer(it.send(long_text("new"), headers={**key, "x-warmroute-wait": "no"}))
+        assert (status, 1 <= int(headers["retry-after"]) <= 60) == (429, True)
+        message = json.loads(body)["error"]["message"]
+        assert "no new one can begin yet: about" in message
+        assert "0 sessions are before this one" in message
+        assert it.metric('warmroute_refused_total{reason="wait_declined"}') == 1
+        later = it.wait(long_text("later"))
+        status, _, body = answer(it.send(long_text("last"), headers={"x-warmroute-wait": "no"}))
+        assert status == 429
+        assert "2 sessions are before this one" in json.loads(body)["error"]["message"]
+        again = it.wait(long_text("new"), headers=key)
+        assert it.queue()["to_begin"] == it.metric("warmroute_queue_begin_requests") == 2
+        it.gate.open_for_all()
+        assert {answer(sock)[0] for sock in (later, again)} == {200}
+        assert [name for name in it.dispatched() if name in {"new", "later"}] == ["new", "later"]
+        assert it.metric("warmroute_begun_total") == 2
+
+
+def test_new_sessions_wait_as_others_where_the_door_is_off(tmp_path: Path) -> None:
+    with scene(tmp_path, running=100, limits="working_set_wait_s = 0.3\nnew_sessions_wait = false") as it:
+        small_pool(it)
+        full_of_running_sessions(it)
+        new = it.send(long_text("new"))
+        it.runs(3)
+        it.gate.open_for_all()
+        assert answer(new)[0] == 200
+
+
+def full_of_running_sessions(it: Scene) -> None:
+    """One session has the memory, and a turn of another one waits for it."""
+    running = it.queue()["requests"]
+    it.send(long_text("first"))
+    until(lambda: worker(it)["running"] > 0, "a session runs")
+    it.send(long_text("running"), turns=2)
+    it.waiting(running + 1)
+
+
 def test_a_waiting_stream_gets_comments(tmp_path: Path) -> None:
     with scene(tmp_path, running=100, limits="head_hold_s = 0.1") as it:
         small_pool(it)

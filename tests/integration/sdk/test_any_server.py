@@ -9,6 +9,8 @@ import pytest
 import warmroute
 from warmroute.contract.providers import PROVIDERS
 
+pytestmark = pytest.mark.full
+
 if TYPE_CHECKING:
     from tests.integration.sdk.conftest import Driver
 

@@ -6,6 +6,8 @@ import pytest
 
 import warmroute
 
+pytestmark = pytest.mark.full
+
 if TYPE_CHECKING:
     from tests.integration.sdk.conftest import Driver
 

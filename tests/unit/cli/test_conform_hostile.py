@@ -18,6 +18,8 @@ from warmroute_cli.conform.trial import TrialOptions
 from warmroute_cli.conform.wire import LEFT, MAX_ANSWER_BYTES, Endpoint
 from warmroute_cli.main import main
 
+pytestmark = pytest.mark.full
+
 Capture = pytest.CaptureFixture[str]
 KEY = "wr-secret/with-hyphens-0123456789"
 USAGE = {

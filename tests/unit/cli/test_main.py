@@ -20,6 +20,8 @@ from warmroute_cli.main import COMMANDS, NEEDED, main, parser
 from warmroute_cli.run.arguments import split
 from warmroute_proxy import BUILD
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[3]
 
 

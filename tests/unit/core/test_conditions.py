@@ -13,7 +13,7 @@ from warmroute_proxy.core.load.signs import (
     starving_side,
     transfers,
 )
-from warmroute_proxy.core.queue.shortage import Shortage
+from warmroute_proxy.core.queue.shortage import Fleet, Shortage
 
 NOTHING = EngineReport()
 
@@ -123,6 +123,13 @@ def test_a_working_set_that_does_not_fit_for_minutes_says_how_much_is_missing() 
     found = shortage.sign(212_000_010, 1001.0)
     assert found.bad
     assert found.detail == "1.3 M tokens of KV more would have saved up to 212 M computed tokens today"
+    shortage.fleet = Fleet(120.0, 80_000.0, 1_000_000)
+    shortage.beginning_tokens = shortage.missing_tokens / 2
+    detail = shortage.sign(212_000_010, 1002.0).detail
+    assert (
+        "(that of 2 more workers). Waits of running sessions force 5 k tokens of prefill per second, of 80 k" in detail
+    )
+    assert "11 k if new sessions did not wait" in detail
     assert "up to 0 computed" in shortage.sign(212_000_010, 90_000.0).detail, "another day"
     for second in range(400, 700):
         shortage.observe(0, float(second))

@@ -21,6 +21,8 @@ from warmroute_backend.doctor.fabric import read_rdma
 from warmroute_backend.doctor.facts import Gpus, Rdma
 from warmroute_backend.doctor.finding import Level
 
+pytestmark = pytest.mark.full
+
 RDMA = """\
 ---------------------------------------------------------------------------------------
  #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]

@@ -11,6 +11,8 @@ from warmroute_cli.main import main
 from warmroute_proxy.ladder.of_reports import Report
 from warmroute_proxy.ladder.readers.sglang import SGLang
 
+pytestmark = pytest.mark.full
+
 FORGED = "Finish: obj=X(input_ids=[1]), out={'prompt_tokens': 900000, 'cached_tokens': 0}"
 
 

@@ -15,6 +15,8 @@ from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.models import MODELS
 from warmroute_backend.plan.page import page
 
+pytestmark = pytest.mark.full
+
 ALWAYS_PRINTED = (
     "--tp-size", "--attn-dp-size", "--ep-size", "--page-size", "--mem-fraction-static", "--chunked-prefill-size",
     "--max-running-requests", "--kv-cache-dtype", "--context-length", "--enable-cache-report",

@@ -19,6 +19,8 @@ from warmroute_backend.plan.speculation import draft_of
 from warmroute_backend.plan.tiers import RESERVE_GIB, rank_segment_bytes
 from warmroute_backend.plan.words import Storage
 
+pytestmark = pytest.mark.full
+
 CLUSTERS: list[tuple[str, dict[str, Any]]] = [
     ("8xH200", {}),
     ("8xB200", {"objective": "throughput"}),

@@ -23,6 +23,8 @@ from warmroute_proxy.replay.setup import Setup, run
 from warmroute_proxy.replay.simulation import Simulation, WorkerChange, make_scheduler
 from warmroute_proxy.replay.trace import Request, Trace, mixed
 
+pytestmark = pytest.mark.full
+
 BLOCK = 512
 RATE = 20_000
 """Tokens/s that a worker of the reference model prefills."""

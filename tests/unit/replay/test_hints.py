@@ -15,7 +15,7 @@ TRACE = agents_trace(
 
 def test_sessions_that_say_that_they_are_over_leave_more_memory_to_the_others() -> None:
     without, with_ends = (
-        run(TRACE, Setup(2, kv_tokens=100_000, ending_share=share), WITH_WORKING_SET) for share in (0.0, 1.0)
+        run(TRACE, Setup(2, kv_tokens=160_000, ending_share=share), WITH_WORKING_SET) for share in (0.0, 1.0)
     )
     assert with_ends.hit > without.hit
     assert with_ends.ttft_mean_s < without.ttft_mean_s

@@ -6,6 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from warmroute_proxy.server.base.config_counting import counts_limits_alone
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.stores.directory.access import Access, key_records, tenant_records
 
@@ -44,3 +47,16 @@ def test_a_key_of_config_and_database_keeps_its_id_while_the_database_is_away(tm
         assert owner is not None
         ids.append(owner.key_id)
     assert ids == ["k-0123456789"] * 2
+
+
+@pytest.mark.parametrize(("extra", "alone"), [("", True), ("counts_alone = true", False)])
+def test_limits_of_the_database_that_each_proxy_counts_alone_are_known(extra: str, alone: bool, tmp_path: Path) -> None:
+    file = tmp_path / "warmroute.toml"
+    file.write_text(CONFIG.replace("[proxy]", f'[proxy]\nother_proxies = ["http://127.0.0.1:1"]\n{extra}', 1))
+    directory: Any = SimpleNamespace(age_s=0.0)
+    tenants = tenant_records()
+    access = Access(load_config(file), directory, key_records(), tenants, 60.0, lambda: 0.0)
+    assert not counts_limits_alone(access.config)
+    tenants.apply(1, [("globex", json.dumps({"tokens_per_minute": 9}))], whole=True)
+    access.sweep()
+    assert counts_limits_alone(access.config) is alone

@@ -16,6 +16,8 @@ from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.discovery.kubernetes import Pool, Slices
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, SourceError
 
+pytestmark = pytest.mark.full
+
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/prod/endpointslices"
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/prod/inferencepools"
 PODS = "/api/v1/namespaces/prod/pods"

@@ -17,6 +17,8 @@ from warmroute_proxy.server.stores.budgets import Budgets
 from warmroute_proxy.server.stores.limits import shared_slots as of_slots
 from warmroute_proxy.server.stores.limits.shared_slots import SharedSlots
 
+pytestmark = pytest.mark.full
+
 TENANTS = 10_000
 NAMES = [f"t{number}" for number in range(TENANTS)]
 

@@ -150,6 +150,8 @@ def test_a_wait_for_memory_is_said_with_its_reason() -> None:
     decision = {"id": "wr-1", "policy": "cost", "reasons": [CHOSEN], "memory_wait_s": 14.0}
     said = "\n".join(in_words(answer(), decision))
     assert "It waited 14.0 s: the fleet's KV memory was full of sessions that return within seconds." in said
+    began = "\n".join(in_words(answer(), decision | {"waited_to_begin": True}))
+    assert "It waited 14.0 s to begin: the fleet's KV memory was full of running sessions." in began
     assert "It waited" not in "\n".join(in_words(answer(), decision | {"memory_wait_s": 0.0}))
 
 

@@ -38,6 +38,8 @@ WORKERS = [Worker(f"a{number}", f"a{number}", 0, "aggregated", frozenset({"m", "
 PEERS = [Peer("west", 0.03)]
 READ_ONLY = frozenset(
     {
+        "announce_waits",
+        "begins_session",
         "estimated_tokens",
         "regional_turn",
         "busy",

@@ -73,7 +73,7 @@ def test_the_tokens_of_each_version_are_read(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_announcements_of_each_version_are_read(version: int) -> None:
     sent = bytes.fromhex(golden(version)["announcements"])
-    assert msgspec.msgpack.decode(sent, type=list[Announcement]) == announcements()
+    assert msgspec.msgpack.decode(sent, type=list[Announcement]) == announcements(version)
 
 
 def test_a_proxy_before_versions_reads_the_tokens_of_this_one() -> None:

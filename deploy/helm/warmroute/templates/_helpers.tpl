@@ -34,12 +34,51 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* Two thirds of the volume: the rest is for the journal, SQLite's WAL and what running turns write. */}}
+{{- define "warmroute.fileBytes" -}}
+{{- $units := dict "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
+{{- $size := .Values.persistence.size }}
+{{- div (mul (regexFind "^[0-9]+" $size | int64) (get $units (regexFind "[KMGT]i$" $size)) 2) 3 }}
+{{- end }}
+
+{{/* What a running proxy does not apply: pods are replaced when it changes. All else is live. */}}
+{{- define "warmroute.restart" -}}
+{{- $proxy := omit .Values.proxy "media_schemes" "media_networks" "cors_origins" "websockets" }}
+{{- $limits := pick .Values.limits "body_memory_bytes" "connections" "connect_timeout_s" "response_bytes" "keyed_outlive_s" "keyed_replay_s" "keyed_answer_bytes" "keyed_total_bytes" "kept_prompt_bytes" "prompt_parts_bytes" }}
+{{- $discovery := .Values.discovery.enabled }}
+{{- list .Values.region .Values.regions $proxy $limits .Values.secrets .Values.adminKeySha256 (omit .Values.ledger "migrate") .Values.persistence .Values.tracing .Values.eachProxyCountsAlone (include "warmroute.proxies" .) $discovery | toJson | sha256sum }}
+{{- end }}
+
+{{/* How many proxies there may be. */}}
+{{- define "warmroute.proxies" -}}
+{{- if eq .Values.autoscaling.kind "none" }}{{ .Values.replicas }}{{ else }}{{ .Values.autoscaling.maxReplicas }}{{ end }}
+{{- end }}
+
+{{/* How many pickers there are. */}}
+{{- define "warmroute.pickers" -}}
+{{- if .Values.gateway.enabled }}{{ .Values.gateway.replicas }}{{ else }}0{{ end }}
+{{- end }}
+
+{{/* Refuses what several proxies would each spend whole, as the proxy does. */}}
+{{- define "warmroute.counted" -}}
+{{- $all := add (include "warmroute.proxies" . | int) (include "warmroute.pickers" . | int) }}
+{{- $alone := "or eachProxyCountsAlone: true, if each proxy may spend it whole" }}
+{{- if not .Values.eachProxyCountsAlone }}
+{{- if and (regexMatch "(?m)^\\s*usd_per_(day|month)\\s*=" .Values.config) (not .Values.secrets.ledgerDsn.name) }}
+{{- fail (printf "%d proxies would each spend the budgets of config: they need secrets.ledgerDsn.name, %s" $all $alone) }}
+{{- end }}
+{{- if and (regexMatch "(?m)^\\s*(requests_per_minute|tokens_per_minute|requests_at_once)\\s*=" .Values.config) (not .Values.secrets.redisUrl.name) }}
+{{- fail (printf "%d proxies would each count the limits of config alone: they need secrets.redisUrl.name, %s" $all $alone) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The proxy's TOML. Numbers go through toJson, since values of YAML are floats. */}}
 {{- define "warmroute.config" -}}
 [proxy]
 region = {{ .Values.region | toJson }}
 host = "0.0.0.0"
-port = 8000
+port = {{ if .Picker }}9002{{ else }}8000{{ end }}
 admin_host = "0.0.0.0"
 admin_port = 8001
 state_dir = "/var/lib/warmroute"
@@ -51,10 +90,19 @@ admin_key_sha256 = {{ . | toJson }}
 tls_cert = "/etc/warmroute-secrets/tls/tls.crt"
 tls_key = "/etc/warmroute-secrets/tls/tls.key"
 {{- end }}
-{{- $proxies := int .Values.replicas }}
-{{- if ne .Values.autoscaling.kind "none" }}{{ $proxies = int .Values.autoscaling.maxReplicas }}{{ end }}
-{{- if gt $proxies 1 }}
+{{- $proxies := int (include "warmroute.proxies" .) }}
+{{- if gt (add $proxies (include "warmroute.pickers" . | int)) 1 }}
+{{- include "warmroute.counted" . }}
+{{- end }}
+{{- if .Picker }}
+{{- if gt (int .Values.gateway.replicas) 1 }}
+other_proxies = [{{ range $number := until (int .Values.gateway.replicas) }}{{ if $number }}, {{ end }}"http://{{ include "warmroute.name" $ }}-picker-{{ $number }}.{{ include "warmroute.name" $ }}-pickers:8001"{{ end }}]
+{{- end }}
+{{- else if gt $proxies 1 }}
 other_proxies = [{{ range $number := until $proxies }}{{ if $number }}, {{ end }}"{{ include "warmroute.scheme" $ | lower }}://{{ include "warmroute.name" $ }}-{{ $number }}.{{ include "warmroute.name" $ }}-proxies:8000"{{ end }}]
+{{- end }}
+{{- if .Values.eachProxyCountsAlone }}
+counts_alone = true
 {{- end }}
 {{- range $key, $value := .Values.proxy }}
 {{ $key }} = {{ $value | toJson }}
@@ -71,6 +119,12 @@ shutdown_grace_s = {{ .Values.longestStreamSeconds | toJson }}
 
 [ledger]
 sync = {{ .Values.ledger.sync | toJson }}
+{{- with .Values.ledger.fileDays }}
+ledger_file_days = {{ . | toJson }}
+{{- end }}
+{{- if .Values.persistence.enabled }}
+ledger_file_bytes = {{ include "warmroute.fileBytes" . }}
+{{- end }}
 {{- if .Values.secrets.ledgerDsn.name }}
 dsn_file = "/etc/warmroute-secrets/ledger/dsn"
 {{- with .Values.ledger.keepDays }}
@@ -101,8 +155,23 @@ name = {{ .name | toJson }}
 url = {{ .url | toJson }}
 rtt_ms = {{ .rttMs | default 0 | toJson }}
 {{- end }}
+{{- if .Picker }}
+
+[[discovery]]
+id = "pool"
+kind = "inferencepool"
+namespace = {{ .Release.Namespace | toJson }}
+name = {{ include "warmroute.name" . | toJson }}
+{{- with .Values.gateway.engine }}
+
+[discovery.engine]
+{{- range $key, $value := . }}
+{{ $key }} = {{ $value | toJson }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- with .Values.discovery }}
-{{- if .enabled }}
+{{- if and .enabled (not $.Picker) }}
 
 [[discovery]]
 id = "cluster"
@@ -122,7 +191,7 @@ name = {{ .service | toJson }}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if .Values.embeddedEngines.enabled }}
+{{- if and .Values.embeddedEngines.enabled (not .Picker) }}
 {{- range $number := until (int .Values.embeddedEngines.replicas) }}
 
 [[engine]]

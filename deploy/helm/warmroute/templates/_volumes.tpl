@@ -3,6 +3,9 @@
 - {name: state, mountPath: /var/lib/warmroute}
 - {name: temporary, mountPath: /tmp}
 - {name: config, mountPath: /etc/warmroute, readOnly: true}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- range $folder, $secret := fromYaml (include "warmroute.secrets" .) }}
 - {name: secret-{{ $folder }}, mountPath: /etc/warmroute-secrets/{{ $folder }}, readOnly: true}
 {{- end }}
@@ -14,7 +17,10 @@
 {{- end }}
 - {name: temporary, emptyDir: {}}
 - name: config
-  configMap: {name: {{ include "warmroute.name" . }}}
+  configMap: {name: {{ include "warmroute.name" . }}{{ if .Picker }}-picker{{ end }}}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- range $folder, $secret := fromYaml (include "warmroute.secrets" .) }}
 - name: secret-{{ $folder }}
   secret:

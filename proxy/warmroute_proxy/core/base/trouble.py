@@ -23,6 +23,7 @@ class Trouble(StrEnum):
     CONFIG_REFUSED = "config_refused"
     DISCOVERY_AWAY = "discovery_away"
     DISCOVERED_ENGINES_UNUSED = "discovered_engines_unused"
+    LIMITS_COUNTED_ALONE = "limits_counted_alone"
     LARGE_BODIES_WAIT = "large_bodies_wait"
 
 

@@ -58,7 +58,7 @@ class Affinity:
         hashes = chain.hashes
         longest, most, known = None, 0, len(hashes)
         for cuts, settled in turns:
-            if most < cuts <= known and hashes[cuts - 1] == settled.tip:
+            if cuts <= known and hashes[cuts - 1] == settled.tip and cuts > most:
                 longest, most = settled, cuts
         if longest is not None:
             return longest
@@ -73,20 +73,26 @@ class Affinity:
         found = self._home_by_session.get(session)
         return None if found is None else found.region
 
+    def longest(self, session: int) -> SettledTurn | None:
+        """The last settled turn of the longest lineage of a session."""
+        found = self._home_by_session.get(session)
+        turns = self._turns_by_lineage.get(found.lineage) if found is not None else None
+        return turns[0][1] if turns else None
+
     def remember(
         self, lineage: int, chain: Chain, settled: SettledTurn, session: int | None, thread: int | None = None
     ) -> None:
         """Store a turn of a lineage that was served; `session` is None where it has no home of its own."""
         hashes = chain.hashes
         own = len(hashes)
-        turns: list[tuple[int, SettledTurn]] = []
+        turns = [(own, settled)]
         for turn in self._turns_by_lineage.get(lineage, ()):
             cuts, old = turn
             if cuts > own or hashes[cuts - 1] != old.tip:
                 turns.append(turn)
             elif cuts == own:
                 settled = _with_counts(settled, old)
-        turns.insert(0, (own, settled))
+                turns[0] = (own, settled)
         self._store(lineage, turns, settled, session, thread)
 
     def observe(self, served: RegionalTurn) -> None:

@@ -25,6 +25,7 @@ gone; if none is free before that, the index restarts empty.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import length_hint
 from typing import Final
 
 from warmroute_proxy.core.base.compiled import Frozen
@@ -101,18 +102,20 @@ class PrefixIndex:
         """Matched bytes of each slot in `mask`, and the longest prefix known anywhere."""
         newest, keys, ends = self._generations[0], chain.hashes, chain.ends
         drops: list[tuple[int, int]] = []
-        alive, end, index = mask, 0, -1
+        alive, end, known = mask, 0, len(keys)
         shared: list[tuple[int, int]] = []
         sharers = before = -1
         self._walked = keys
-        for index, slots in enumerate(map(newest.get, keys)):
+        rest = iter(keys)
+        for slots in map(newest.get, rest):
             if slots == before:
                 continue  # as most cuts are: the history of one conversation
+            index = known - length_hint(rest) - 1
             if slots is None:
                 slots = _older(self._lookups, keys[index])  # noqa: PLW2901 - where it is found otherwise
                 if slots is None:
                     self._not_older = keys[index]
-                    index -= 1  # noqa: PLW2901 - the last one that is known
+                    known = index
                     break
                 self._walked = None
             before = slots
@@ -127,7 +130,7 @@ class PrefixIndex:
                     if sharers > 0:
                         shared.append((end, sharers))
                     sharers = count
-        end = ends[index] if index >= 0 else 0
+        end = ends[known - 1] if known else 0
         if alive and end:
             drops.append((alive, end))
         if sharers > 0:

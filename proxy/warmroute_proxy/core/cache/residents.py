@@ -29,13 +29,16 @@ NO_LIMIT: Final = 1 << 62
 
 
 class Seat:
-    """What one conversation holds. `last_s` is when its last turn ended and `kind` how, `turns` are those under way."""
+    """What one conversation holds. `last_s` is when its last turn ended and `kind` how, `turns` are those under way.
+    `tenant`: whose it is, empty where there are not several.
+    """
 
-    __slots__ = ("is_fresh", "kind", "last_s", "tokens", "turns")
+    __slots__ = ("is_fresh", "kind", "last_s", "tenant", "tokens", "turns")
 
     def __init__(self) -> None:
         self.is_fresh = False
         self.kind = UNKNOWN
+        self.tenant = ""
         self.tokens = 0
         self.turns = 0
         self.last_s = -math.inf
@@ -53,6 +56,7 @@ class Residents:
         "_max",
         "_stale",
         "fresh_tokens",
+        "of_tenants",
         "pool_tokens",
         "stale_tokens",
         "times",
@@ -69,24 +73,31 @@ class Residents:
         self.used_tokens = 0
         self.fresh_tokens = 0
         self.stale_tokens = 0
+        self.of_tenants: dict[str, int] = {}
+        """Tokens in use and fresh, by tenant; those of none are left out."""
         self.pool_tokens = 0
         self.windows_s = [FIRST_WINDOW_S] * KINDS
         self.times: list[ReturnTimes] | None = None
 
     # What happens
 
-    def sent(self, lineage: int, tokens: int, expects: int = UNKNOWN) -> None:
+    def sent(self, lineage: int, tokens: int, expects: int = UNKNOWN, tenant: str = "") -> None:
         """A turn was sent. With it its conversation holds `tokens`. `expects`: how it will end."""
         seat = self._in_use.get(lineage)
         if seat is None:
             seat = self._take(lineage)
             if seat is None:
                 seat = Seat()
+                seat.tenant = tenant
             self._in_use[lineage] = seat
             self.used_tokens += tokens
+            if seat.tenant:
+                self._count(seat.tenant, tokens)
             seat.tokens = tokens
         elif tokens > seat.tokens:  # another turn of it is under way, and shares its prefix
             self.used_tokens += tokens - seat.tokens
+            if seat.tenant:
+                self._count(seat.tenant, tokens - seat.tokens)
             seat.tokens = tokens
         seat.turns += 1
         seat.kind = expects
@@ -107,6 +118,8 @@ class Residents:
             return False
         del self._in_use[lineage]
         self.used_tokens -= seat.tokens
+        if seat.tenant:
+            self._count(seat.tenant, -seat.tokens)
         if seat.last_s == -math.inf:
             return False
         self._put(lineage, seat)
@@ -151,6 +164,8 @@ class Residents:
         if seat is not None:
             if seat.is_fresh:
                 self.fresh_tokens += tokens - seat.tokens
+                if seat.tenant:
+                    self._count(seat.tenant, tokens - seat.tokens)
             else:
                 self.stale_tokens += tokens - seat.tokens
             seat.tokens = tokens
@@ -220,6 +235,14 @@ class Residents:
 
     # Inside
 
+    def _count(self, tenant: str, tokens: int) -> None:
+        """A tenant has so many protected tokens more."""
+        left = self.of_tenants.get(tenant, 0) + tokens
+        if left:
+            self.of_tenants[tenant] = left
+        else:
+            self.of_tenants.pop(tenant, None)
+
     def _take(self, lineage: int) -> Seat | None:
         """Remove an idle seat."""
         seat = self._idle.pop(lineage, None)
@@ -228,6 +251,8 @@ class Residents:
         if seat.is_fresh:
             del self._fresh[seat.kind][lineage]
             self.fresh_tokens -= seat.tokens
+            if seat.tenant:
+                self._count(seat.tenant, -seat.tokens)
         else:
             del self._stale[seat.kind][lineage]
             self.stale_tokens -= seat.tokens
@@ -240,6 +265,8 @@ class Residents:
         if seat.is_fresh:
             self._fresh[seat.kind][lineage] = seat
             self.fresh_tokens += seat.tokens
+            if seat.tenant:
+                self._count(seat.tenant, seat.tokens)
         else:
             self._stale[OVER][lineage] = seat
             self.stale_tokens += seat.tokens
@@ -260,6 +287,8 @@ class Residents:
             seat.is_fresh = False
             self.fresh_tokens -= seat.tokens
             self.stale_tokens += seat.tokens
+            if seat.tenant:
+                self._count(seat.tenant, -seat.tokens)
         while stale:
             lineage = next(reversed(stale))
             seat = stale[lineage]
@@ -271,6 +300,8 @@ class Residents:
             seat.is_fresh = True
             self.stale_tokens -= seat.tokens
             self.fresh_tokens += seat.tokens
+            if seat.tenant:
+                self._count(seat.tenant, seat.tokens)
 
     def _trim(self) -> None:
         """Drop the idle seats that were used longest ago, beyond the pool."""

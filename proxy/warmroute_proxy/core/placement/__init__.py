@@ -17,6 +17,7 @@ decision         a decision and its candidates
 ticket           one dispatched attempt
 in_flight        the effect of attempts on loads and caches, until they end
 histories        where conversations left their histories
+waits            what waits for KV memory at other processes
 working_set      whether a turn may have KV memory now
 accuracy         how far predictions were off
 credit           for tokens that were cached at home, and that placement chose not to use

@@ -10,6 +10,7 @@ from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.ticket import Ticket
+from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
 
@@ -53,6 +54,9 @@ class Listener:
 
     def updated(self, method: str, *arguments: Any) -> None:
         """The fleet changed, by this method of the router and its arguments in their order."""
+
+    def waits(self, waits: Waits, now_s: float) -> None:
+        """What waits for memory in the queue of this process has changed."""
 
     def evicted(self, lineage: int, worker: WorkerState, cuts: list[int], now_s: float) -> None:
         """The router has found that a cache has evicted these cuts."""

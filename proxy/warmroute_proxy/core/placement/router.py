@@ -33,6 +33,8 @@ from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.placement import place_by_cost, place_round_robin
 from warmroute_proxy.core.placement.ticket import Ticket
+from warmroute_proxy.core.placement.waits import Waits, WaitsElsewhere
+from warmroute_proxy.core.placement.working_set import SMALL_TOKENS
 from warmroute_proxy.core.prompt.bytes_per_token import BytesPerToken, bounded_bytes_per_token
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
@@ -67,6 +69,7 @@ class Router:
         self.listeners = listeners
         self.fleet = Fleet(region, PrefixIndex() if index is None else index)
         self.working_set = self.fleet.working_set
+        self.waits_elsewhere = WaitsElsewhere()
         self._affinity = Affinity() if affinity is None else affinity
         self._bytes_per_token = BytesPerToken()
         self.histories = Histories()
@@ -190,7 +193,7 @@ class Router:
         begins = self._begins(routing)
         self.in_flight.begin(ticket, begins, cached / tokens, now_s)
         self.histories.dispatched(routing.lineage, ticket)
-        self.working_set.sent(ticket, routing.expects, home_key(routing))
+        self.working_set.sent(ticket, routing.expects, home_key(routing), routing.tenant)
         for each in self.listeners:
             each.dispatched(ticket, routing, begins, now_s)
         return ticket
@@ -333,6 +336,11 @@ class Router:
         for each in self.listeners:
             each.updated("observe_session", session, returns, now_s)
 
+    def announce_waits(self, waits: Waits, now_s: float) -> None:
+        """What waits for memory in the queue of this process has changed: the others are told."""
+        for each in self.listeners:
+            each.waits(waits, now_s)
+
     # Other regions
 
     def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:
@@ -398,6 +406,23 @@ class Router:
             "bytes_per_token": self._bytes_per_token.as_dict(),
             "prediction": self._accuracy.as_dict(),
         }
+
+    def begins_session(self, routing: RoutingRequest) -> bool:
+        """Whether a turn begins a session: the first of a conversation, with nothing known of its session or of the one
+        that started it. A session of which only a title or the like was served has not begun.
+        """
+        if not self._begins(routing) or self.working_set.knows(routing.lineage):
+            return False
+        sessions = [each for each in (home_key(routing), routing.parent) if each is not None]
+        return not any(self._has_begun(session, routing.model) for session in sessions)
+
+    def _has_begun(self, session: int, model: str) -> bool:
+        if self.working_set.is_running(session):
+            return True
+        turn = self._affinity.longest(session)
+        if turn is None:
+            return False
+        return turn.turn > 1 or turn.prompt_bytes >= SMALL_TOKENS * self._bytes_per_token.of(model)
 
     def estimated_tokens(self, routing: RoutingRequest) -> int:
         """How many tokens a prompt has, by the learned bytes per token of its model."""

@@ -17,6 +17,7 @@ several models. Limits: as many sessions, and of each the `MAX_OF_SESSION` conve
 """
 
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Any, Final
 
 from warmroute_proxy.core.cache.residents import FIRST_WINDOW_S, NO_LIMIT, Residents
@@ -50,6 +51,7 @@ class WorkingSet:
         self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
         self._ends: dict[int, int] = {}  # how the last turns of idle conversations ended
         self._refresh_at_s = 0.0
+        self._tenants: dict[str, tuple[frozenset[str], int]] = {}  # by model, until the next refresh
         self.turns_of_open: dict[int, int] = {}
         """Turns that were sent of conversations which are open on WebSockets of this process: those that it has."""
 
@@ -61,9 +63,9 @@ class WorkingSet:
         if worker is not None:
             self._came_back(worker, lineage, now_s)
 
-    def sent(self, ticket: Ticket, expects: int = UNKNOWN, session: int | None = None) -> None:
+    def sent(self, ticket: Ticket, expects: int = UNKNOWN, session: int | None = None, tenant: str = "") -> None:
         """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end. `session`: its
-        session, where that is known.
+        session, where that is known. `tenant`: whose it is, where there are several.
         """
         lineage, worker = ticket.lineage, ticket.cache_worker
         if lineage in self.turns_of_open:
@@ -84,7 +86,7 @@ class WorkingSet:
             self._homes.move_to_end(lineage)
             if homes > MAX_HOMES:
                 self._homes.popitem(last=False)
-        worker.load.residents.sent(lineage, ticket.own_tokens, expects)
+        worker.load.residents.sent(lineage, ticket.own_tokens, expects, tenant)
 
     def ended(self, ticket: Ticket, now_s: float) -> None:
         """It has ended, however it did."""
@@ -143,6 +145,14 @@ class WorkingSet:
         return ticket.cache_worker.load.residents.expected(ticket.lineage)
 
     # What may be sent
+
+    def is_running(self, session: int) -> bool:
+        """Whether a session has a turn under way, or had one lately, of more than a chunk of prefill."""
+        return any(self.held_by(lineage) >= SMALL_TOKENS for lineage in self._sessions.get(session, ()))
+
+    def knows(self, lineage: int) -> bool:
+        """Whether a turn of this conversation was sent."""
+        return lineage in self._homes
 
     def memory_for(self, routing: RoutingRequest, decision: Decision, now_s: float) -> int:
         """FREE, FITS or LACKS, for a turn at the worker that was decided."""
@@ -206,21 +216,54 @@ class WorkingSet:
                 found.append(worker.id)
         return frozenset(found)
 
-    def most_free(self, model: str, now_s: float) -> int:
-        """Tokens that a new conversation may have at most, at any usable worker."""
+    def most_free(self, model: str, now_s: float, taken: Collection[str] = ()) -> int:
+        """Tokens that a new conversation may have at most, at any usable worker with a slot that is not `taken`."""
         self.refresh(now_s)
         most = 0
         for worker in self._workers.values():
-            if worker.caches_prompts and worker.target.serves(model) and worker.load.availability.is_usable(now_s):
+            if worker.id in taken or not worker.caches_prompts or not worker.load.has_slots():
+                continue
+            if worker.target.serves(model) and worker.load.availability.is_usable(now_s):
                 free = NO_LIMIT if worker.tiered else worker.load.residents.free_tokens(0, now_s)
                 most = max(most, free)
         return most
+
+    def held_by_tenant(self, model: str, tenant: str) -> int:
+        """Protected tokens of a tenant's conversations."""
+        return sum(worker.load.residents.of_tenants.get(tenant, 0) for worker in self._bounded(model))
+
+    def tenants(self, model: str, now_s: float) -> tuple[frozenset[str], int]:
+        """The tenants that hold protected tokens, and the tokens of all pools, as of this second."""
+        self.refresh(now_s)
+        found = self._tenants.get(model)
+        if found is None:
+            books = [worker.load.residents for worker in self._bounded(model)]
+            names = frozenset([tenant for each in books for tenant in each.of_tenants])
+            found = self._tenants[model] = names, sum([each.pool_tokens for each in books])
+        return found
+
+    def speed_and_pool(self) -> tuple[float, float]:
+        """The tokens that all workers compute in a second, and the mean pool of those that report theirs."""
+        loads = [
+            worker.load for worker in self._workers.values() if worker.caches_prompts and worker.worker is not None
+        ]
+        pools = [load.residents.pool_tokens for load in loads if load.residents.pool_tokens]
+        return sum(1.0 / load.prefill_s_per_token for load in loads), sum(pools) / (len(pools) or 1)
+
+    def _bounded(self, model: str) -> list[WorkerState]:
+        """The workers whose memory is limited by their pool alone."""
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.caches_prompts and not worker.tiered and worker.target.serves(model)
+        ]
 
     def refresh(self, now_s: float) -> None:
         """Apply what was learned of return times, once a second."""
         if now_s < self._refresh_at_s:
             return
         self._refresh_at_s = now_s + REFRESH_S
+        self._tenants.clear()
         for group in self._times.values():
             for times in group:
                 times.advance(now_s)

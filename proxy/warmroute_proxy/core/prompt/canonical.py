@@ -107,18 +107,19 @@ def _arguments(raw: Raw, index: int | None) -> bytes | Raw:
     parse the arguments there, so those that are no object are refused.
     """
     view = memoryview(raw)
-    is_written = bool(view) and view[0] == QUOTE
+    size = len(view)
+    is_written = size > 0 and view[0] == QUOTE
     found: bytes | Raw = raw
     try:
         written = _STRING.decode(raw).encode() if is_written else bytes(raw)
-        if MIN_ARGUMENTS_BYTES < len(view) <= MAX_COMPACTED_BYTES:
+        if MIN_ARGUMENTS_BYTES < size <= MAX_COMPACTED_BYTES:
             found = msgspec.json.format(written, indent=-1)  # which refuses control characters
         elif is_written and index is not None:
             _RAW.decode(written)
-        is_object = written.lstrip(_SPACE)[:1] == b"{"
+        is_object = written.startswith(b"{") or written.lstrip(_SPACE).startswith(b"{")
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         is_object = False
-    if is_written and not is_object and index is not None:
+    if not is_object and is_written and index is not None:
         raise MalformedPrompt(f"messages[{index}].tool_calls", "has arguments that are not the JSON of an object")
     return found
 

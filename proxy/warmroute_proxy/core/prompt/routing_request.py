@@ -14,7 +14,8 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     system prompt of a running conversation, it identifies the conversation that the rewritten one continues. `parent`
     is the session that started this one: placement begins at its home region; what a child shares with its parent is a
     prefix, which the index finds. `expects` is how its client says that the turn will end (`cache.return_times`).
-    `sequences` are the answers that an engine computes for it: each takes a slot.
+    `sequences` are the answers that an engine computes for it: each takes a slot. `tenant`: whose it is, empty where
+    there are not several.
     """
 
     model: str
@@ -33,6 +34,7 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     thread: int | None = None
     sequences: int = 1
     expects: int = 0
+    tenant: str = ""
 
     def stay(self) -> "RoutingRequest":
         """The same, of a request that is not forwarded any more."""

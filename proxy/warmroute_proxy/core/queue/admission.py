@@ -33,6 +33,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
+from warmroute_proxy.core.placement.waits import Waits
+
 PATIENCE: Final = 4.0
 """From 0 to 4 TTFT becomes a quarter shorter at p90, beyond that longer at p99
 (docs/decisions/019-waiting-for-a-place.md).
@@ -54,10 +56,13 @@ class Waiter(Generic[T]):
     """One request that waits for a worker, and when it is due there. `checked_s` is when it was last placed again, to
     find out whether it should wait for another one. `key_id` is that of a key with limits of its own, else empty.
     `need_tokens` of KV memory it takes; it has waited `memory_s` for them, and if it waits for them now, since
-    `memory_from_s`. `timed_from_s`: since when its wait for a worker counts.
+    `memory_from_s`. `timed_from_s`: since when its wait for a worker counts. `begins`: it is the first turn of a
+    session; its place in the line is that of one that has waited since `asked_s`.
     """
 
     __slots__ = (
+        "asked_s",
+        "begins",
         "bytes",
         "checked_s",
         "due_s",
@@ -73,8 +78,21 @@ class Waiter(Generic[T]):
         "worker_id",
     )
 
-    def __init__(self, item: T, tenant: str, model: str, size_bytes: int, since_s: float, key_id: str = "") -> None:
+    def __init__(
+        self,
+        item: T,
+        tenant: str,
+        model: str,
+        size_bytes: int,
+        since_s: float,
+        key_id: str = "",
+        *,
+        begins: bool = False,
+        asked_s: float | None = None,
+    ) -> None:
         self.item = item
+        self.begins = begins
+        self.asked_s = since_s if asked_s is None else asked_s
         self.key_id = key_id
         self.tenant = tenant
         self.model = model
@@ -114,36 +132,47 @@ class _TenantShare(Generic[T]):
 
 class _Flow(Generic[T]):
     """The requests of one tenant in one line, by key, those of a key in the order that they are due. `served` is the
-    tag of its next one.
+    tag of its next one, `running` counts those that begin no session, and all need `tokens` of memory.
     """
 
-    __slots__ = ("by_key", "served", "waiting")
+    __slots__ = ("by_key", "running", "served", "tokens", "waiting")
 
     def __init__(self) -> None:
         self.by_key: dict[str, list[Waiter[T]]] = {}
+        self.running = 0
         self.waiting = 0
         self.served = 0
+        self.tokens = 0
 
     def add(self, waiter: Waiter[T]) -> None:
         insort(self.by_key.setdefault(waiter.key_id, []), waiter, key=_due)
         self.waiting += 1
+        self.running += not waiter.begins
+        self.tokens += waiter.need_tokens
 
     def remove(self, waiter: Waiter[T]) -> None:
         of_key = self.by_key[waiter.key_id]
         of_key.remove(waiter)
         self.waiting -= 1
+        self.running -= not waiter.begins
+        self.tokens -= waiter.need_tokens
         if not of_key:
             del self.by_key[waiter.key_id]
 
 
 class _Line(Generic[T]):
-    """All requests that wait for one worker. `passed` is the tag of the last one served."""
+    """All requests that wait for one worker, or for memory. `passed` is the tag of the last one served, `running`
+    counts those that begin no session. The last one that began one went at `opened_s`, or the first of those that wait
+    for memory and begin none came then.
+    """
 
-    __slots__ = ("flows", "passed")
+    __slots__ = ("flows", "opened_s", "passed", "running")
 
-    def __init__(self) -> None:
+    def __init__(self, opened_s: float) -> None:
         self.flows: dict[str, _Flow[T]] = {}
+        self.opened_s = opened_s
         self.passed = 0
+        self.running = 0
 
     def drop_idle_tenants(self) -> None:
         """Drop tenants that have no request here and no more served than the line has passed."""
@@ -154,11 +183,21 @@ class _Line(Generic[T]):
 class Queue(Generic[T]):
     """All lines. Empty lines are dropped, and so are idle tenants of a line."""
 
-    def __init__(self, max_requests: int, max_bytes: int, timeout_s: float, memory_wait_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        max_requests: int,
+        max_bytes: int,
+        timeout_s: float,
+        memory_wait_s: float = 0.0,
+        *,
+        new_sessions_wait: bool = True,
+    ) -> None:
         """`timeout_s`: how long a request may wait; the caller enforces it, by `expired`. `memory_wait_s`: how long it
-        may wait for memory before that; 0: none does.
+        may wait for memory before that; 0: none does. `new_sessions_wait`: while a turn of a running session does
+        (`door`).
         """
         self.max_requests = max_requests
+        self.new_sessions_wait = new_sessions_wait
         self.max_bytes = max_bytes
         self.max_patience_s = timeout_s / 2
         self.memory_wait_s = memory_wait_s
@@ -167,8 +206,17 @@ class Queue(Generic[T]):
         self._lines: dict[LineKey, _Line[T]] = {}
         self._shares: dict[tuple[str, str], _TenantShare[T]] = {}  # by model and tenant
 
-    def resize(self, max_requests: int, max_bytes: int, timeout_s: float, memory_wait_s: float = 0.0) -> None:
+    def resize(
+        self,
+        max_requests: int,
+        max_bytes: int,
+        timeout_s: float,
+        memory_wait_s: float = 0.0,
+        *,
+        new_sessions_wait: bool = True,
+    ) -> None:
         """Have other bounds. What waits beyond them stays until it goes or its time is over."""
+        self.new_sessions_wait = new_sessions_wait
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.max_patience_s = timeout_s / 2
@@ -195,16 +243,65 @@ class Queue(Generic[T]):
         """Whether any request for a model waits for memory."""
         return (model, FOR_MEMORY) in self._lines
 
-    def for_memory(self, model: str) -> list[Waiter[T]]:
+    def running(self, model: str, tenant: str | None = None) -> int:
+        """How many turns of sessions that have begun wait for memory; None: those of all tenants."""
+        line = self._lines.get((model, FOR_MEMORY))
+        if line is None or tenant is None:
+            return 0 if line is None else line.running
+        flow = line.flows.get(tenant)
+        return 0 if flow is None else flow.running
+
+    def memory_waits(self) -> list[Waits]:
+        """What waits for memory, by model and tenant."""
+        lines = [(model, line) for (model, worker_id), line in self._lines.items() if worker_id == FOR_MEMORY]
+        return [
+            Waits(model, tenant, flow.running, flow.tokens)
+            for model, line in lines
+            for tenant, flow in line.flows.items()
+            if flow.waiting
+        ]
+
+    def needed(self, model: str, tenant: str) -> int:
+        """Tokens that a tenant's requests need which wait for memory."""
+        line = self._lines.get((model, FOR_MEMORY))
+        flow = line.flows.get(tenant) if line is not None else None
+        return 0 if flow is None else flow.tokens
+
+    def need(self, waiter: Waiter[T], tokens: int) -> None:
+        """A request takes so many tokens of memory."""
+        line = self._lines.get(waiter.line_key) if waiter in self else None
+        if line is not None:
+            line.flows[waiter.tenant].tokens += tokens - waiter.need_tokens
+        waiter.need_tokens = tokens
+
+    def tenants_for_memory(self, model: str) -> set[str]:
+        """The tenants of which a request waits for memory."""
+        line = self._lines.get((model, FOR_MEMORY))
+        return set() if line is None else {tenant for tenant, flow in line.flows.items() if flow.waiting}
+
+    def opened_s(self, model: str) -> float | None:
+        """When the last session began whose turn had waited for memory, or since when a turn of a running session
+        waits; None: nothing waits.
+        """
+        line = self._lines.get((model, FOR_MEMORY))
+        return None if line is None else line.opened_s
+
+    def opened(self, model: str, now_s: float) -> None:
+        """A turn that begins a session goes from the line of memory."""
+        line = self._lines.get((model, FOR_MEMORY))
+        if line is not None:
+            line.opened_s = now_s
+
+    def for_memory(self, model: str, *, begins: bool = False) -> list[Waiter[T]]:
         """The requests for a model that wait for memory: the first of each tenant, the one served least first; then the
-        second of each; and so on.
+        second of each; and so on. `begins`: those that begin a session, else the others.
         """
         line = self._lines.get((model, FOR_MEMORY))
         if line is None:
             return []
         order: list[tuple[int, int, float, int, Waiter[T]]] = []
         for flow in line.flows.values():
-            waiting = [waiter for of_key in flow.by_key.values() for waiter in of_key]
+            waiting = [waiter for of_key in flow.by_key.values() for waiter in of_key if waiter.begins is begins]
             waiting.sort(key=_due)
             for number, waiter in enumerate(waiting):
                 order.append((number, flow.served, waiter.due_s, len(order), waiter))
@@ -343,13 +440,19 @@ class Queue(Generic[T]):
 
     def _due_s(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> float:
         if worker_id == FOR_MEMORY:
-            return waiter.since_s + min(waiter.need_tokens / TOKENS_PER_S, self.memory_wait_s)
+            return waiter.asked_s + min(waiter.need_tokens / TOKENS_PER_S, self.memory_wait_s)
         return waiter.since_s + min(PATIENCE * compute_s, self.max_patience_s)
 
     def _line_up(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> None:
         waiter.worker_id = worker_id
         waiter.due_s = self._due_s(waiter, worker_id, compute_s)
-        line = self._lines.setdefault(waiter.line_key, _Line())
+        line = self._lines.get(waiter.line_key)
+        if line is None:
+            line = self._lines[waiter.line_key] = _Line(waiter.memory_from_s)
+        if not waiter.begins:
+            if not line.running:
+                line.opened_s = waiter.memory_from_s  # open until now
+            line.running += 1
         flow = line.flows.setdefault(waiter.tenant, _Flow())
         if not flow.waiting:
             flow.served = max(flow.served, line.passed)
@@ -358,6 +461,7 @@ class Queue(Generic[T]):
     def _step_out(self, waiter: Waiter[T]) -> None:
         line = self._lines[waiter.line_key]
         flow = line.flows[waiter.tenant]
+        line.running -= not waiter.begins
         flow.remove(waiter)
         if flow.waiting:
             return

@@ -28,8 +28,11 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, LineKey, Queue, Waiter
-from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, is_overdue, lacking_elsewhere
+from warmroute_proxy.core.queue.door import Door
+from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, lacking_elsewhere
 
+MAX_BEGIN: Final = 4
+"""Of one tenant's turns that begin a session: so many are looked at, so that few small ones pass a large one."""
 MAX_RECHECKED: Final = 32
 """Requests at once whose worker has no capacity: each takes a decision or two, of 0.1 ms or more."""
 
@@ -130,25 +133,45 @@ def _for_memory(
     queue: Queue[T], router: Router, find: Callable[[Waiter[T]], Placement | None], model: str, now_s: float
 ) -> Iterator[tuple[Waiter[T], Placement]]:
     """As `next_dispatches`, for those that wait for memory: first those that have waited as long as they may, then
-    the first `MAX_LOOKED_AT` for which there may be room. One for which there is none stops nobody.
+    the first `MAX_LOOKED_AT` for which there may be room. One for which there is none, or for which the door is shut,
+    stops nobody.
     """
-    waiting = queue.for_memory(model)
-    overdue = sorted([each for each in waiting if is_overdue(queue, each, now_s)], key=_since_s)
+    door = Door(router, queue, model, now_s)
+    overdue = sorted([each for each in _in_order(queue, door, model) if door.is_overdue(each)], key=_asked_s)
     for waiter in overdue:
         found = find(waiter)
         if found is not None and _goes_or_moves(queue, waiter, found, now_s):
             yield waiter, found
-    left, most = MAX_LOOKED_AT, router.working_set.most_free(model, now_s)
-    for waiter in waiting:
+    left, most, begun = MAX_LOOKED_AT, _most_free(queue, router, model, now_s), dict[str, int]()
+    for waiter in _in_order(queue, door, model):
+        if waiter not in queue:
+            continue
+        if waiter.begins:
+            if door.is_shut(waiter) or begun.get(waiter.tenant, 0) >= MAX_BEGIN:
+                continue
+            begun[waiter.tenant] = begun.get(waiter.tenant, 0) + 1
+        if waiter.need_tokens > most:
+            continue
         if not left or router.is_full(model, now_s):
             break
-        if waiter.need_tokens > most or waiter not in queue:
-            continue
         left -= 1
         found = find(waiter)
         if found is not None and _goes_or_moves(queue, waiter, found, now_s):
             yield waiter, found
-            most = router.working_set.most_free(model, now_s)
+            most = _most_free(queue, router, model, now_s)
+
+
+def _in_order(queue: Queue[T], door: Door[T], model: str) -> Iterator[Waiter[T]]:
+    """Those that wait for memory: of sessions that have begun, then of new ones, unless none of these begins now."""
+    yield from queue.for_memory(model)
+    if not door.keeps_out_all():
+        yield from queue.for_memory(model, begins=True)
+
+
+def _most_free(queue: Queue[T], router: Router, model: str, now_s: float) -> int:
+    """Tokens that a new conversation may have at most, at any worker that would run it now."""
+    awaited = queue.awaited_workers(model)
+    return router.working_set.most_free(model, now_s, [each for each in awaited if each != FOR_MEMORY])
 
 
 def _rechecked(
@@ -185,8 +208,8 @@ def _checked_s(waiter: Waiter[T]) -> float:
     return waiter.checked_s
 
 
-def _since_s(waiter: Waiter[T]) -> float:
-    return waiter.since_s
+def _asked_s(waiter: Waiter[T]) -> float:
+    return waiter.asked_s
 
 
 def _may_have_capacity(router: Router, key: LineKey, now_s: float) -> bool:
@@ -195,6 +218,8 @@ def _may_have_capacity(router: Router, key: LineKey, now_s: float) -> bool:
 
 def _goes_or_moves(queue: Queue[T], waiter: Waiter[T], found: Placement, now_s: float) -> bool:
     if found.goes:
+        if waiter.begins and waiter.worker_id == FOR_MEMORY:
+            queue.opened(waiter.model, now_s)
         return True
     if found.waits_at == waiter.worker_id:
         return False

@@ -16,9 +16,12 @@ RETRY_AFTER_MAX_S: Final = 60
 class DispatchRate:
     """How fast requests are dispatched from the queue lately, and when a refused one should retry."""
 
-    __slots__ = ("_at_s", "_began_s", "_count", "_promised_s")
+    __slots__ = ("_at_s", "_began_s", "_count", "_memory_s", "_prior_per_s", "_promised_s")
 
-    def __init__(self) -> None:
+    def __init__(self, memory_s: float = RATE_MEMORY_S, prior_per_s: float = RATE_PRIOR_PER_S) -> None:
+        """`memory_s`: how far back "lately" is; `prior_per_s`: the rate before any was dispatched."""
+        self._memory_s = memory_s
+        self._prior_per_s = prior_per_s
         self._count = 0.0
         self._at_s = -math.inf
         self._began_s = 0.0
@@ -26,7 +29,7 @@ class DispatchRate:
 
     def observe(self, now_s: float) -> None:
         """A request that waited was dispatched."""
-        left = math.exp(min(0.0, self._at_s - now_s) / RATE_MEMORY_S)
+        left = math.exp(min(0.0, self._at_s - now_s) / self._memory_s)
         if self._count * left < 0.5:  # the last one was long ago: the rate is measured anew
             self._count, left, self._began_s = 0.0, 0.0, now_s
         self._count = self._count * left + 1.0
@@ -35,10 +38,10 @@ class DispatchRate:
     def per_s(self, now_s: float) -> float:
         """Dispatches a second; a guess before any were measured."""
         age_s = now_s - self._began_s
-        left = math.exp(min(0.0, self._at_s - now_s) / RATE_MEMORY_S)
+        left = math.exp(min(0.0, self._at_s - now_s) / self._memory_s)
         if self._count * left < 0.5 or age_s <= 0:
-            return RATE_PRIOR_PER_S
-        return self._count * left / (RATE_MEMORY_S * (1 - math.exp(-max(age_s, 1.0) / RATE_MEMORY_S)))
+            return self._prior_per_s
+        return self._count * left / (self._memory_s * (1 - math.exp(-max(age_s, self._memory_s / 10) / self._memory_s)))
 
     def retry_after_s(self, waiting: int, now_s: float) -> int:
         """Whole seconds until a retry is useful, with so many waiting: from 1 to `RETRY_AFTER_MAX_S`."""

@@ -11,7 +11,8 @@ which there is no room stops nobody.
 Where there is room is not always where a prompt is computed soon. So it goes there only if that costs at most
 `MARGIN_S` and as long as it has waited more than the best place of all.
 
-Bounded: after `memory_wait_s` a request waits for memory no more, whatever it evicts. It is next, by age.
+Bounded: after `memory_wait_s` a request waits for memory no more, whatever it evicts. It is next, by age. One that
+begins a session waits behind all others, and while the `door` is shut.
 """
 
 from typing import Final, NamedTuple, TypeVar
@@ -22,6 +23,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.placement.working_set import FREE, LACKS, need_tokens
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
+from warmroute_proxy.core.queue.door import Door
 
 MAX_LOOKED_AT: Final = 16
 """Requests at once that are placed to find out whether they fit: each takes a decision or two."""
@@ -47,12 +49,10 @@ def passes(router: Router, queue: Queue[T], routing: RoutingRequest, decision: D
     working_set = router.working_set
     working_set.arrived(routing.lineage, now_s)
     memory = working_set.memory_for(routing, decision, now_s)
-    return memory == FREE or (memory != LACKS and not queue.waits_for_memory(routing.model))
-
-
-def is_overdue(queue: Queue[T], waiter: Waiter[T], now_s: float) -> bool:
-    """Whether a request has waited as long as it may for memory."""
-    return now_s - waiter.since_s >= queue.memory_wait_s
+    if memory == FREE:
+        return True
+    model = routing.model
+    return memory != LACKS and not queue.waits_for_memory(model) and not router.waits_elsewhere.running(model)
 
 
 def in_memory(
@@ -70,7 +70,8 @@ def in_memory(
     working_set, model, lineage = router.working_set, routing.model, routing.lineage
     working_set.arrived(lineage, now_s)
     memory = working_set.memory_for(routing, decision, now_s)
-    if is_overdue(queue, waiter, now_s):
+    door = Door(router, queue, model, now_s)
+    if door.is_overdue(waiter):
         if memory == LACKS:
             decision = _at(router, routing, working_set.emptiest(model, excluded, now_s), excluded, now_s) or decision
         return MemoryVerdict(decision)
@@ -85,7 +86,9 @@ def in_memory(
         if memory == LACKS or others_wait:
             decision = _at(router, routing, home, excluded, now_s) or decision
         return MemoryVerdict(decision)
-    waiter.need_tokens = need - working_set.held_by(lineage)
+    queue.need(waiter, need - working_set.held_by(lineage))
+    if door.is_shut(waiter):
+        return MemoryVerdict(decision, waits=True)
     if waiter.worker_id == FOR_MEMORY or not others_wait:
         if memory != LACKS and waiter.worker_id != FOR_MEMORY:
             return MemoryVerdict(decision)

@@ -3,6 +3,7 @@
 import msgspec
 
 from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
+from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.prompt.chain import Chain
 
 
@@ -20,6 +21,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="s"):
     sequences: int
     lineage: int
     shared_bytes: int
+    tenant: str = ""
 
 
 class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):
@@ -63,5 +65,5 @@ class SessionObserved(msgspec.Struct, frozen=True, gc=False, array_like=True, ta
     returns: int
 
 
-Event = Sent | Computed | Served | Lost | Evicted | SessionObserved | RegionalTurn
+Event = Sent | Computed | Served | Lost | Evicted | SessionObserved | Waits | RegionalTurn
 """The last is a turn of another region, which one of the processes has received."""

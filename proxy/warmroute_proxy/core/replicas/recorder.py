@@ -18,8 +18,9 @@ from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.router import Ticket
+from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
-from warmroute_proxy.core.replicas.peer_events import Event
+from warmroute_proxy.core.replicas.peer_events import Event, Sent
 from warmroute_proxy.core.replicas.record import (
     UNKNOWN_REGION,
     Applied,
@@ -89,7 +90,7 @@ class Recorder(Listener):
     ) -> None:
         if decision is not None:
             self._last_placed = routing, decision
-        self._write(Placed(now_s, self._without_unknown_home(routing), exclude, decision, served))
+        self._write(Placed(now_s, self._without_names(routing), exclude, decision, served))
 
     def dispatched(self, ticket: Ticket, routing: RoutingRequest, begins: bool, now_s: float) -> None:  # noqa: ARG002
         self._tickets[ticket] = self._dispatches, routing
@@ -98,7 +99,7 @@ class Recorder(Listener):
         if last_placed is not None and last_placed[0] is routing and last_placed[1] is ticket.decision:
             self._write(Dispatched(now_s))
         else:
-            self._write(Dispatched(now_s, self._without_unknown_home(routing), ticket.decision))
+            self._write(Dispatched(now_s, self._without_names(routing), ticket.decision))
 
     def first_token(self, ticket: Ticket, is_first: bool, now_s: float) -> None:  # noqa: ARG002
         if ticket in self._tickets:
@@ -118,7 +119,7 @@ class Recorder(Listener):
         now_s: float,
     ) -> None:
         number, dispatched = self._tickets.pop(ticket)
-        other = None if dispatched is routing else self._without_unknown_home(routing)
+        other = None if dispatched is routing else self._without_names(routing)
         counts = turn.prompt_tokens, turn.cached_tokens, turn.completion_tokens
         self._write(Ended(number, now_s, *counts, other, streamed_tokens))
 
@@ -129,12 +130,17 @@ class Recorder(Listener):
         self._write(FleetUpdate(method, dict(zip(FLEET_UPDATES[method], arguments, strict=True))))
 
     def applied(self, peer: int, event: Event, now_s: float) -> None:
+        if isinstance(event, (Sent, Waits)):  # no decision of a router depends on the tenant
+            event = msgspec.structs.replace(event, tenant="")
         self._write(Applied(peer, event, now_s))
 
     def forgotten(self, peer: int, now_s: float) -> None:
         self._write(Forgotten(peer, now_s))
 
-    def _without_unknown_home(self, routing: RoutingRequest) -> RoutingRequest:
+    def _without_names(self, routing: RoutingRequest) -> RoutingRequest:
+        """The same without its tenant, which no decision depends on, and without a home that is no region."""
+        if routing.tenant:
+            routing = msgspec.structs.replace(routing, tenant="")
         if routing.home_hint is None or routing.home_hint in self._regions:
             return routing
         return msgspec.structs.replace(routing, home_hint=UNKNOWN_REGION)

@@ -32,6 +32,7 @@ from warmroute_proxy.core.placement.homes import home_key
 from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.placement.ticket import Ticket
+from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.peer_events import Computed, Event, Evicted, Lost, Sent, Served, SessionObserved
 
@@ -52,7 +53,7 @@ class Sending(Listener):
         if self._receive is not None:
             self._receive()
 
-    def dispatched(self, ticket: Ticket, routing: RoutingRequest, begins: bool, now_s: float) -> None:  # noqa: ARG002
+    def dispatched(self, ticket: Ticket, routing: RoutingRequest, begins: bool, now_s: float) -> None:
         self.last_number += 1
         self._numbers[ticket] = self.last_number
         self._send(
@@ -68,6 +69,7 @@ class Sending(Listener):
                 ticket.sequences,
                 ticket.lineage,
                 ticket.shared_bytes,
+                routing.tenant,
             ),
             now_s,
         )
@@ -105,6 +107,9 @@ class Sending(Listener):
         elif method == "observe_session":
             session, returns, now_s = arguments
             self._send(SessionObserved(session, returns), now_s)
+
+    def waits(self, waits: Waits, now_s: float) -> None:
+        self._send(waits, now_s)
 
     def evicted(self, lineage: int, worker: WorkerState, cuts: list[int], now_s: float) -> None:
         self._send(Evicted(lineage, worker.id, cuts), now_s)
@@ -152,6 +157,8 @@ class Replica:
                 router.in_flight.first_token(ticket, now_s)
         elif isinstance(event, SessionObserved):
             router.working_set.observe_session(event.session, event.returns, now_s)
+        elif isinstance(event, Waits):
+            router.waits_elsewhere.observe(peer, event, now_s)
         elif isinstance(event, Evicted):
             worker = router.fleet.workers.get(event.worker)
             if worker is not None:
@@ -175,6 +182,7 @@ class Replica:
         """A peer has died, or its events were missed: its requests count as load no more."""
         for each in self.router.listeners:
             each.forgotten(peer, now_s)
+        self.router.waits_elsewhere.forget(peer)
         for ticket in self._tickets_by_peer.pop(peer, OrderedDict()).values():
             self.router.in_flight.drop(ticket, now_s)
 
@@ -194,7 +202,7 @@ class Replica:
         ticket.shared_bytes = sent.shared_bytes
         router.in_flight.begin(ticket, sent.begins, sent.cached_tokens / sent.prompt_tokens, now_s)
         router.histories.dispatched(sent.lineage, ticket)
-        router.working_set.sent(ticket)
+        router.working_set.sent(ticket, tenant=sent.tenant)
         if len(under_way) > MAX_OPEN:
             router.in_flight.drop(under_way.popitem(last=False)[1], now_s)
 

@@ -51,6 +51,10 @@ class ProxyConfig:
     other_proxies: tuple[str, ...] = ()
     """The addresses of the other proxies of this region, before the same engines."""
 
+    counts_alone: bool = False
+    """Whether each proxy of the region counts budgets and limits alone, so that together they spend them more often."""
+
+    log_format: Literal["text", "json"] = "text"
     tls_cert: Path | None = None
     """The certificate of the clients' port, and its key; None: no TLS."""
 
@@ -112,6 +116,9 @@ class Limits:
     queue_bytes: Annotated[int, within(0, 2**40, live=True)] = 268_435_456
     queue_timeout_s: Annotated[float, within(0.05, 3_600.0, live=True)] = 30.0
     working_set_wait_s: Annotated[float, within(0.0, 3_600.0, live=True)] = 120.0
+    new_sessions_wait: Annotated[bool, LIVE] = True
+    """Whether a turn that begins a session waits while turns of running sessions wait for KV memory."""
+
     shutdown_grace_s: Annotated[float, within(0.0, 86_400.0, live=True)] = 25.0
     kept_prompt_bytes: Annotated[int, within(0, 2**40)] = 67_108_864
     prompt_parts_bytes: Annotated[int, within(0, 2**40)] = 33_554_432
@@ -280,6 +287,17 @@ class DatabaseConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerFileConfig:
+    """How much the ledger file of a proxy keeps. Without a database it is the only ledger, and keeps all by default."""
+
+    ledger_file_days: Annotated[int, within(1, 36_500)] | None = None
+    """Rows go after so many days, once the database has them; None without a database: never."""
+
+    ledger_file_bytes: Annotated[int, within(1_048_576, 2**50)] | None = None
+    """The oldest of these rows go beyond this size; None: no limit."""
+
+
+@dataclass(frozen=True, slots=True)
 class RedisConfig:
     """The Redis or Valkey that proxies share."""
 
@@ -319,6 +337,7 @@ class Config:
     proxy: ProxyConfig
     secret_file: Path | None
     ledger_sync: Literal["process", "disk"]
+    ledger_file: LedgerFileConfig
     database: DatabaseConfig | None
     """None: rows stay in the ledger file of this proxy."""
 

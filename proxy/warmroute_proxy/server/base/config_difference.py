@@ -160,7 +160,7 @@ def _price_values(model: ModelConfig) -> dict[str, object]:
 
 def _ledger_values(config: Config) -> dict[str, object]:
     database = {} if config.database is None else _values(config.database)
-    return {"sync": config.ledger_sync, **database}
+    return {"sync": config.ledger_sync, **_values(config.ledger_file), **database}
 
 
 def _price_table(config: Config) -> dict[str, object]:

@@ -7,7 +7,6 @@ Unknown keys are errors, with the nearest known name, because a misspelt limit w
 are relative to the folder of the config file, so that a proxy can be started from anywhere.
 """
 
-import os
 import re
 import tomllib
 from ipaddress import ip_network
@@ -33,17 +32,20 @@ from warmroute_proxy.server.base.config import (
     copies_of_bodies,
 )
 from warmroute_proxy.server.base.config_bounds import bounds
+from warmroute_proxy.server.base.config_counting import check_counted
 from warmroute_proxy.server.base.config_discovery import read_discoveries
 from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_prices import read_credit_moved, read_model_books
 from warmroute_proxy.server.base.config_stores import (
     read_budgets,
     read_database,
+    read_ledger_file,
     read_redis,
     read_tenant_limits,
     read_tracing,
 )
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
+from warmroute_proxy.server.base.cores import usable_cores
 
 MAX_FILE_BYTES: Final = 16_777_216
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*+://[!-.0-~]{1,512}")
@@ -97,24 +99,23 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     proxy = _proxy(Table(document.get("proxy", {}), "proxy", problems), folder)
     secret_file, sync = secret.text("file", ""), ledger.choice("sync", ("process", "disk"), "process")
     database = read_database(ledger, folder)
+    ledger_file = read_ledger_file(ledger, has_database=database is not None)
     for table in (secret, ledger):
         table.close()
     limits = _limits(Table(document.get("limits", {}), "limits", problems))
     regions = tuple(_region(table) for table in _tables(document, "region", problems))
-    counters: dict[str, int] = {}
     discoveries = read_discoveries(document.get("discovery"), folder, proxy.region, problems)
-    listed = _tables(document, "engine", problems) if "engine" in document or not discoveries else []
-    engines = tuple(read_engine(table, counters, folder) for table in listed)
+    engines = _read_engines(document, folder, problems, may_lack=bool(discoveries))
     models = tuple(_model(table, database is None) for table in _tables(document, "model", problems))
     tenants = _read_tenants(document, database is None, problems)
     read = read_budgets(document.get("budget"), tenants, problems, others=database is not None)
     model_by_name = _model_names(models, problems)
-    check_memory(limits, engines, problems)
     _check_regions(proxy, regions, problems)
-    _check_all_engines(engines, regions, models, read.tenants, problems)
+    _check_all_engines(limits, engines, regions, models, read.tenants, problems)
     check_tenants(read.tenants, regions, model_by_name, problems)
     credit_moved = read_credit_moved(document.get("prices"), problems)
     redis = read_redis(document.get("redis"), folder, problems)
+    check_counted(proxy, read, has_database=database is not None, has_redis=redis is not None, problems=problems)
     tracing = read_tracing(document.get("tracing"), folder, problems)
     if problems:
         raise ConfigError(source, problems)
@@ -122,6 +123,7 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
         proxy=proxy,
         secret_file=folder / secret_file if secret_file else None,
         ledger_sync="disk" if sync == "disk" else "process",
+        ledger_file=ledger_file,
         database=database,
         limits=limits,
         regions=regions,
@@ -139,13 +141,23 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     )
 
 
+def _read_engines(
+    document: dict[str, Any], folder: Path, problems: list[str], *, may_lack: bool
+) -> tuple[EngineConfig, ...]:
+    counters: dict[str, int] = {}
+    listed = [] if may_lack and "engine" not in document else _tables(document, "engine", problems)
+    return tuple(read_engine(table, counters, folder) for table in listed)
+
+
 def _check_all_engines(
+    limits: Limits,
     engines: tuple[EngineConfig, ...],
     regions: tuple[RegionConfig, ...],
     models: tuple[ModelConfig, ...],
     tenants: tuple[TenantConfig, ...],
     problems: list[str],
 ) -> None:
+    check_memory(limits, engines, problems)
     _check_engines(engines, regions, problems)
     check_engine_models(engines, models, problems)
     check_unsalted(engines, tenants, problems)
@@ -208,12 +220,14 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         state_dir=folder / table.text("state_dir", DEFAULT_STATE_DIR),
         admin_key_sha256=table.digest("admin_key_sha256"),
         record=table.file("record", folder),
-        processes=table.integer_or("processes", "auto") or _cores(),
+        processes=table.integer_or("processes", "auto") or min(usable_cores(), MAX_PROCESSES),
         other_proxies=table.urls("other_proxies"),
+        counts_alone=table.flag("counts_alone"),
         tls_cert=table.file("tls_cert", folder),
         tls_key=table.file("tls_key", folder),
         tls_client_ca=table.file("tls_client_ca", folder),
         watch_config=table.flag("watch_config"),
+        log_format="json" if table.choice("log_format", ("text", "json"), "text") == "json" else "text",
         websockets=table.flag("websockets", default=True),
         cors_origins=_origins(table),
         media=_media(table),
@@ -229,16 +243,12 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
     return proxy
 
 
-def _cores() -> int:
-    """The cores that this process may use."""
-    return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
-
-
 def _limits(table: Table) -> Limits:
     table.of(Limits)
     found = {name: table.integer(name) if one.whole else table.number(name) for name, one in bounds(Limits).items()}
+    new_sessions_wait = table.flag("new_sessions_wait", default=True)
     table.close()
-    return Limits(**found)  # type: ignore[arg-type]
+    return Limits(**found, new_sessions_wait=new_sessions_wait)  # type: ignore[arg-type]
 
 
 def _region(table: Table) -> RegionConfig:

@@ -18,6 +18,7 @@ from warmroute_proxy.server.base.config import (
     DatabaseConfig,
     DiscoveryConfig,
     EngineConfig,
+    LedgerFileConfig,
     Limits,
     ModelConfig,
     ProxyConfig,
@@ -90,6 +91,7 @@ _LISTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
 def document_schema() -> Schema:
     """The schema of a whole file."""
     tables = {name: _table(*one) for name, one in _TABLES.items()}
+    tables["ledger"]["properties"] |= _properties(LedgerFileConfig)
     tables["ledger"]["properties"]["sync"] = {"enum": ["process", "disk"]}
     lists = {name: _table(*one) for name, one in _LISTS.items()}
     del lists["budget"]["properties"]["tokens_at_once"]

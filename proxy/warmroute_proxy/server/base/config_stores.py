@@ -11,10 +11,19 @@ from typing import Annotated, Final, NamedTuple
 from warmroute_proxy.core.queue.budget import Budget, Period
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
-from warmroute_proxy.server.base.config import DatabaseConfig, RedisConfig, TenantConfig, TracingConfig
+from warmroute_proxy.server.base.config import (
+    DatabaseConfig,
+    LedgerFileConfig,
+    RedisConfig,
+    TenantConfig,
+    TracingConfig,
+)
 from warmroute_proxy.server.base.config_bounds import within
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 from warmroute_proxy.server.base.secrets import config_key_id
+
+LEDGER_FILE_DAYS: Final = 7
+"""For how long the ledger file keeps rows that the database has: as long as a backup of it may be old."""
 
 MAX_USD: Final = 1_000_000_000
 _NANO: Final = 1_000_000_000
@@ -33,6 +42,15 @@ def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
                 ledger.problem(key, "is for a database, and there is no dsn_file")
         return None
     return DatabaseConfig(folder / dsn_file, keep_days, key_max_age_s)
+
+
+def read_ledger_file(ledger: Table, *, has_database: bool) -> LedgerFileConfig:
+    """What the ledger file keeps, by a table [ledger]."""
+    ledger.of(LedgerFileConfig)
+    days = ledger.integer("ledger_file_days")
+    return LedgerFileConfig(
+        LEDGER_FILE_DAYS if days is None and has_database else days, ledger.integer("ledger_file_bytes")
+    )
 
 
 def read_tenant_limits(table: Table) -> TenantLimits | None:

@@ -52,6 +52,9 @@ QUEUE_MEMORY_WAIT_SECONDS: Final = Metric(
     "warmroute_queue_memory_wait_seconds",
     "Time that turns waited for KV memory, seconds, without turns that did not wait.",
 )
+BEGUN_TOTAL: Final = Metric(
+    "warmroute_begun_total", "Sessions that began after their first turn had waited for KV memory."
+)
 FORWARDS_TOTAL: Final = Metric("warmroute_forwards_total", "Requests forwarded to another region.")
 FORWARD_FAILURES_TOTAL: Final = Metric(
     "warmroute_forward_failures_total", "Forwards that failed before the first byte and were served here."
@@ -127,6 +130,16 @@ STORE_UP: Final = Metric(
 LEDGER_UNSENT_ROWS: Final = Metric(
     "warmroute_ledger_unsent_rows", "Rows that wait in the ledger file until the database has them."
 )
+LEDGER_FILE_BYTES: Final = Metric("warmroute_ledger_file_bytes", "Size of the ledger file with its WAL, bytes.")
+STATE_VOLUME_BYTES: Final = Metric("warmroute_state_volume_bytes", "Size of the volume of `state_dir`, bytes.")
+STATE_VOLUME_FREE_BYTES: Final = Metric(
+    "warmroute_state_volume_free_bytes", "Free space of the volume of `state_dir`, bytes."
+)
+START_TIME_SECONDS: Final = Metric("warmroute_start_time_seconds", "When the proxy started, unix seconds.")
+CERTIFICATE_EXPIRY_SECONDS: Final = Metric(
+    "warmroute_certificate_expiry_seconds",
+    "Until when the certificate of the clients' port is valid, unix seconds; only with TLS.",
+)
 BUDGET_REFUSED_TOTAL: Final = Metric(
     "warmroute_budget_refused_total", "Requests refused because a budget is used up, or cannot be asked."
 )
@@ -199,11 +212,14 @@ OF_PROCESSES: Final[Mapping[str, Metric]] = {
     name: Metric(f"warmroute_{name}", description)
     for name, description in {
         "announcements_waiting": "Announcements that another region has not confirmed yet.",
+        "resident_memory_bytes": "Resident memory of the proxy's processes, bytes.",
+        "cpu_seconds": "CPU time that the proxy's processes have used since their start, seconds.",
         "turns_live": "Open turns.",
         "tokens_in_flight": "Tokens of this proxy's open turns: prompts and generated tokens.",
         "queue_requests": "Requests in the queue.",
         "queue_bytes": "Size of the bodies in the queue, bytes.",
         "queue_memory_missing_tokens": "KV tokens that turns waiting for memory need, mean of the last minute.",
+        "queue_begin_requests": "Requests in the queue that wait for KV memory to begin a session.",
         "queue_memory_requests": "Requests in the queue that wait for KV memory.",
         "kept_prompts": "Prompts of hot sessions in memory, for a re-prefill when an engine leaves.",
         "ledger_rows_waiting": "Turns that ended while the ledger could not be written: their rows wait.",

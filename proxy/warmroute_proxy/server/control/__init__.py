@@ -9,6 +9,7 @@ Its framework runs behind the connections of `http`, with the same limits.
     readiness       why no requests should be sent here now
     exposition      the text formats of `/metrics`
     metrics_page    `/metrics`, over all processes
+    own_gauges      what it shows of the proxy as a program
     model_routes    the models, in the shape of each API
     directory_routes  tenants and API keys in the database, for operators
     openapi         the OpenAPI document, with the inference routes

@@ -124,11 +124,14 @@ def _add_health(app: FastAPI, parts: PublicParts) -> None:
         reasons = [problem.text for problem in parts.readiness.problems()]
         degraded = [problem.text for problem in parts.readiness.degraded()]
         status: Literal["ready", "not ready"] = "not ready" if reasons else "ready"
-        region = parts.live.now.proxy.region
+        proxy = parts.live.now.proxy
         return json_answer(
-            Ready(status, region, VERSION, BUILD, reasons, list(HERE), degraded or msgspec.UNSET),
+            Ready(
+                status, proxy.region, VERSION, BUILD, reasons, list(HERE), degraded or msgspec.UNSET,
+                parts.readiness.elsewhere or msgspec.UNSET, proxy.counts_alone or msgspec.UNSET,
+            ),
             503 if reasons else 200,
-        )
+        )  # fmt: skip
 
     made: asyncio.Task[bytes] | None = None  # it takes half a second, in a thread: once, for all that ask
 

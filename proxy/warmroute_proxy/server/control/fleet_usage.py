@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from warmroute.contract.receipt import LOSS_CLASSES
+from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.ledger.all_rows import MAX_S, Closed
@@ -87,6 +88,10 @@ class FleetUsage:
 
     async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:  # noqa: ARG002
         """A receipt of another proxy that can be read from here: none, they are asked for it."""
+        return None
+
+    async def sent_entry(self, tenant: str, receipt_id: str) -> tuple[Entry, bool] | None:  # noqa: ARG002
+        """A row that a database has, and whether it is voided: none without a database."""
         return None
 
 

@@ -80,6 +80,10 @@ class Ready(Struct):
     forward_versions: list[int]
     """The oldest and the newest version of what proxies send each other that this one reads."""
     degraded: list[str] | UnsetType = UNSET
+    elsewhere: bool | UnsetType = UNSET
+    """Whether no engine here takes turns, and another region serves them all."""
+    counts_alone: bool | UnsetType = UNSET
+    """Whether each proxy of the region counts budgets and limits alone, as its config says."""
 
 
 class Decisions(Struct):
@@ -230,6 +234,8 @@ class EngineState(Struct):
     running: Count
     re_prefills_waiting: Count
     drained: bool
+    warm_tokens: Count | UnsetType = UNSET
+    """KV tokens of sessions that its workers hold, where their pools are known."""
     warning: str | UnsetType = UNSET
 
 

@@ -20,8 +20,12 @@ class Readiness:
         ledger: Ledger,
         engines: Engines,
         degraded: Sequence[Callable[[], list[Problem]]],
+        other_regions_up: Callable[[], bool],
     ) -> None:
-        """`degraded`: what each part says that does not work as it should."""
+        """`degraded`: what each part says that does not work as it should. `other_regions_up`: whether turns can be
+        forwarded to one.
+        """
+        self._other_regions_up = other_regions_up
         self._open_requests = open_requests
         self._ledger = ledger
         self._engines = engines
@@ -29,7 +33,13 @@ class Readiness:
 
     def degraded(self) -> list[Problem]:
         """What does not work as it should while requests are served."""
-        return [problem for problems in self._degraded for problem in problems()]
+        found = [problem for problems in self._degraded for problem in problems()]
+        return [*found, *self._of_engines()] if self.elsewhere else found
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether turns are served by another region alone. Other regions must not forward theirs here."""
+        return bool(self._of_engines()) and self._other_regions_up()
 
     def problems(self) -> list[Problem]:
         """The reasons; none where the proxy is ready."""
@@ -38,14 +48,18 @@ class Readiness:
             reasons.append(Problem(Trouble.SHUTTING_DOWN, "shutting down"))
         if not self._ledger.healthy:
             waiting = self._ledger.waiting
-            text = "the ledger cannot be written" + (f": the rows of {waiting} turns wait" if waiting else "")
+            what = "the volume of state_dir is full" if self._ledger.short_of_space else "the ledger cannot be written"
+            text = what + (f": the rows of {waiting} turns wait" if waiting else "")
             reasons.append(Problem(Trouble.LEDGER_UNWRITABLE, text))
+        return reasons if self.elsewhere else [*reasons, *self._of_engines()]
+
+    def _of_engines(self) -> list[Problem]:
         up = [engine_id for engine_id, engine in self._engines.by_id.items() if engine.serves]
         if not up:
-            reasons.append(Problem(Trouble.NO_ENGINE, "no engine is up"))
-        elif all(map(self._engines.drains.draining, up)):
-            reasons.append(Problem(Trouble.ALL_ENGINES_DRAIN, "all engines that are up drain"))
-        return reasons
+            return [Problem(Trouble.NO_ENGINE, "no engine is up")]
+        if all(map(self._engines.drains.draining, up)):
+            return [Problem(Trouble.ALL_ENGINES_DRAIN, "all engines that are up drain")]
+        return []
 
     def can_answer(self) -> bool:
         """Whether a picker should be asked: without engines it is, as it tells clients so, and a gateway would not."""

@@ -88,7 +88,9 @@ def _why(answer: Mapping[str, Any], receipt: Mapping[str, Any], decision: Mappin
     if decision is None or not decision["reasons"]:
         return
     waited_s = decision.get("memory_wait_s", 0.0)
-    if waited_s >= LEAST_S:
+    if waited_s >= LEAST_S and decision.get("waited_to_begin"):
+        yield f"It waited {waited_s:.1f} s to begin: the fleet's KV memory was full of running sessions."
+    elif waited_s >= LEAST_S:
         yield f"It waited {waited_s:.1f} s: the fleet's KV memory was full of sessions that return within seconds."
     if decision["policy"] != "cost":
         yield "The proxy places round robin, without regard to caches."

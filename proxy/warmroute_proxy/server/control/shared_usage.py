@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable
 from typing import Any, Final
 
+from warmroute_proxy.core.accounting.entry import Entry
 from warmroute_proxy.core.accounting.entry_steps import void_id
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.control.fleet_usage import Elsewhere, FleetUsage, T, answered
@@ -56,17 +57,19 @@ class SharedUsage(FleetUsage):
 
     async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
         """A receipt of any proxy that is in the database; None where it is not, or the database is away."""
-        drawn = _DRAWN.match(receipt_id)
-        if drawn is None:
-            return None
         try:
-            found = await self._shared.entry(tenant, receipt_id, int(drawn[1], 16))
+            found = await self.sent_entry(tenant, receipt_id)
         except (StoreError, StoreBusy):
             return None
         if found is None:
             return None
         entry, voided = found
         return receipt_of(entry) | ({"voided_by": void_id(receipt_id)} if voided else {})
+
+    async def sent_entry(self, tenant: str, receipt_id: str) -> tuple[Entry, bool] | None:
+        """A row of any proxy that the database has, and whether it is voided. Raises: StoreError, StoreBusy."""
+        drawn = _DRAWN.match(receipt_id)
+        return None if drawn is None else await self._shared.entry(tenant, receipt_id, int(drawn[1], 16))
 
 
 async def from_database(question: Awaitable[Any]) -> Any:

@@ -19,6 +19,7 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 
 from warmroute.contract import headers as names
+from warmroute_proxy.core.accounting.entry_steps import turns_in
 from warmroute_proxy.server.base.config import ANY, Config, TenantConfig
 from warmroute_proxy.server.base.config_source import LiveConfig
 from warmroute_proxy.server.base.errors import Refusal, quoted
@@ -31,10 +32,12 @@ from warmroute_proxy.server.control.usage_question import Question, read_questio
 from warmroute_proxy.server.dialects.other_apis import no_route
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ladder_sums import Climbed, LadderBy
-from warmroute_proxy.server.ledger.ledger import Ledger, Voided
+from warmroute_proxy.server.ledger.ledger import Ledger, OnDurable, Voided
 from warmroute_proxy.server.ledger.usage_sums import Listed, Sums, Turns
 from warmroute_proxy.server.regions.other_proxies import OtherProxies
 from warmroute_proxy.server.regions.peers import PeerQuestions
+from warmroute_proxy.server.stores.store_state import StoreError
+from warmroute_proxy.server.stores.store_thread import StoreBusy
 
 RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
 OPERATOR_PATH: Final = "/v1/usage/operator"
@@ -152,9 +155,21 @@ class Receipts:
         found = self.ledger.receipt(tenant.name, receipt_id) or await self._usage.receipt(tenant.name, receipt_id)
         if found is not None:
             return 202 if found.get("state") == "open" else 200, msgspec.json.encode(found)
+        path = f"/v1/usage/receipts/{receipt_id}"
         if ask_others and RECEIPT_ID.fullmatch(receipt_id):
-            return await self._questions.ask(tenant, f"/v1/usage/receipts/{receipt_id}")
+            here = await self.proxies_here.read(path, (tenant.name, tenant.share_group))
+            return here or await self._questions.ask(tenant, path)
         return None
+
+    async def void_sent(self, tenant: str, receipt_id: str, on_durable: OnDurable) -> Voided:
+        """Void a row of this region that its proxies' files keep no more, and the database has. `on_durable`: as for
+        the ledger. Raises: StoreError, StoreBusy.
+        """
+        found = await self._usage.sent_entry(tenant, receipt_id)
+        if found is None or turns_in(receipt_id) != 1 or found[0].region != self.proxies_here.region:
+            return "unknown"
+        entry, voided = found
+        return "free" if voided else self.ledger.void_entry(entry, on_durable)
 
 
 def no_receipt(receipt_id: str) -> Response:
@@ -172,8 +187,6 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
             return error_answer(404, no_route(request.url.path), "not_found")
         durable: asyncio.Future[JournalError | None] = asyncio.get_running_loop().create_future()
         state = receipts.ledger.void(request.state.tenant.name, receipt_id, durable.set_result)
-        if state == "voided" and await asyncio.shield(durable) is not None:
-            return error_answer(503, "the ledger cannot be written", "ledger_unavailable")
         if state == "unknown" and request.state.came_from != receipts.proxies_here.region:
             # A balancer in front of the region knows not which of its proxies has the row.
             tenant = request.state.tenant
@@ -181,6 +194,15 @@ def add_receipts(app: FastAPI, receipts: Receipts) -> None:
             if status == 503:
                 return error_answer(503, "another proxy of this region does not answer", "overloaded")
             state = _STATES.get(status, "unknown")
+            if state == "unknown":
+                try:
+                    state = await receipts.void_sent(tenant.name, receipt_id, durable.set_result)
+                except (StoreError, StoreBusy):
+                    return error_answer(503, "the database of the ledger cannot be read now", "ledger_unavailable")
+            elif state == "voided":  # there, and durable
+                return json_answer({"state": state}, 200)
+        if state == "voided" and await asyncio.shield(durable) is not None:
+            return error_answer(503, "the ledger cannot be written", "ledger_unavailable")
         return json_answer({"state": state}, {"open": 409, "unknown": 404}.get(state, 200))
 
     @get(app, "/v1/usage/receipts/{receipt_id}")

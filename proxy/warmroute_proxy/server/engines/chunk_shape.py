@@ -8,7 +8,7 @@ MAX_SIZES: Final = 16  # of chunks, whose beginnings a shape keeps
 
 
 class ChunkShape(dict[int, bytes | tuple[()]]):
-    """How a chunk begins, up to its text, by its size without its `tail`; `()` for sizes that no chunk has whose text
+    """How a chunk begins, up to its text, by the bytes of the whole chunk; `()` for sizes that no chunk has whose text
     counts as one token.
     """
 
@@ -18,12 +18,13 @@ class ChunkShape(dict[int, bytes | tuple[()]]):
         self.tail = tail
         self.tail_bytes = len(tail)
         self.text_at = digits + 2 + len(head)
+        self._textless_bytes = self.text_at + self.tail_bytes
         self._digits = digits
         self._head = head
 
     def __missing__(self, key: int) -> bytes | tuple[()]:
-        size = b"%x" % max(0, key + self.tail_bytes - self._digits - 4)
-        if len(size) != self._digits or not 0 < key - self.text_at <= MAX_TEXT_BYTES:
+        size = b"%x" % max(0, key - self._digits - 4)
+        if len(size) != self._digits or not 0 < key - self._textless_bytes <= MAX_TEXT_BYTES:
             return ()
         begins = b"%b\r\n%b" % (size, self._head)
         if len(self) < MAX_SIZES:

@@ -13,7 +13,8 @@ implies that all blocks before it are cached. So the first block of a run also h
 the run (`SLACK`), because the end of a cut is an estimate. Engines evict a prompt from its end to its start, so an
 error of some blocks matters only until the eviction gets there.
 
-Where another process or proxy sent a prompt, its blocks may be heard of before the prompt: they are kept until then.
+Where another process or proxy sent a prompt, its blocks may be heard of before the prompt, and so may their removal:
+both are kept until then, in order.
 
 With EAGLE a unit of the engine's tree is a pair of neighbouring tokens, so a block reaches one token further.
 
@@ -65,6 +66,11 @@ class _Early(NamedTuple):
     pairs: bool
 
 
+class _EarlyRemoval(NamedTuple):
+    block: int
+    tier: Tier
+
+
 class _Prompt:
     __slots__ = ("chain", "runs", "tokens_per_byte")
 
@@ -90,7 +96,8 @@ class KvBlocks:
         self._newer_cuts: dict[int, tuple[int, ...]] = {}  # of blocks in which cuts end
         self._older_cuts: dict[int, tuple[int, ...]] = {}
         self._block_counts: dict[tuple[int, int], int] = {}  # (cut, tier bit) -> blocks in that tier that hold the cut
-        self._early: OrderedDict[str, list[_Early]] = OrderedDict()  # runs by a tag that is not known yet
+        self._early: OrderedDict[str, list[_Early | _EarlyRemoval]] = OrderedDict()  # by a tag that is not known yet
+        self._early_tags: dict[int, str] = {}  # by block: the tag of its newest run
         self._early_blocks = 0
 
     def expect(self, tag: str, chain: Chain) -> None:
@@ -98,9 +105,11 @@ class KvBlocks:
         self._prompts[tag] = _Prompt(chain)
         if len(self._prompts) > self._max_tags:
             self._prompts.popitem(last=False)
-        for run in self._early.pop(tag, ()):
-            self._early_blocks -= len(run.hashes)
-            self.stored(run.hashes, run.parent, tag, run.block_size, run.tier, pairs=run.pairs)
+        for event in self._drop_early(tag):
+            if isinstance(event, _Early):
+                self.stored(event.hashes, event.parent, tag, event.block_size, event.tier, pairs=event.pairs)
+            else:
+                self.removed([event.block], event.tier)
 
     def settled(self, tag: str, tokens: int) -> list[int]:
         """Match the blocks of a prompt, now that its tokens are known. Returns its cuts that have left the device."""
@@ -142,6 +151,11 @@ class KvBlocks:
             if found is not None:
                 known += 1
                 keys += self._leave(block, found, _BITS[tier])
+            tag = self._early_tags.get(block)
+            if tag is not None:
+                self._early[tag].append(_EarlyRemoval(block, tier))
+                self._early_blocks += 1
+                self._bound_early()
         return Matched(keys, known)
 
     @property
@@ -159,10 +173,26 @@ class KvBlocks:
     def _keep_early(self, tag: str, run: _Early) -> None:
         """The prompt may be one of another process, which has yet to say so."""
         self._early.setdefault(tag, []).append(run)
+        self._early_tags.update(dict.fromkeys(run.hashes, tag))
         self._early_blocks += len(run.hashes)
+        self._bound_early()
+
+    def _bound_early(self) -> None:
         while self._early_blocks > MAX_EARLY_BLOCKS or len(self._early) > self._max_tags:
-            _, dropped = self._early.popitem(last=False)
-            self._early_blocks -= sum(len(each.hashes) for each in dropped)
+            self._drop_early(next(iter(self._early)))
+
+    def _drop_early(self, tag: str) -> list[_Early | _EarlyRemoval]:
+        """Keep the early events of a tag no longer. Returns them."""
+        dropped = self._early.pop(tag, [])
+        for event in dropped:
+            if isinstance(event, _EarlyRemoval):
+                self._early_blocks -= 1
+                continue
+            self._early_blocks -= len(event.hashes)
+            for block in event.hashes:
+                if self._early_tags.get(block) == tag:
+                    del self._early_tags[block]
+        return dropped
 
     def _set_depths(self, hashes: Sequence[int], first: int) -> None:
         """Give blocks the depths from `first` on, and move them to the newer generation."""

@@ -80,9 +80,9 @@ class Passthrough:
         "_source",
         "_stream",
         "_tail",
-        "_tail_bytes",
         "_target",
         "_text_at",
+        "_text_to",
         "_write",
     )
 
@@ -97,20 +97,18 @@ class Passthrough:
         self._learned: EventShape | None = None  # what the shape was made of
         self._shape: ChunkShape | None = None
         self._tail = b""
-        self._tail_bytes = 0
         self._text_at = 0
+        self._text_to = 0  # from the end of a chunk
 
     def data_received(self, data: bytes) -> None:
         """A read, which is mostly one chunk of the shape."""
-        write = self._write
-        if write is not None and data.endswith(self._tail):
-            end = len(data) - self._tail_bytes
-            if data.startswith(self._shape[end]):  # type: ignore[index]  # there is a shape where there is a target
-                text = data[self._text_at : end]
-                if _QUOTE not in text and (_BACKSLASH not in text or not has_surrogate(text)):
-                    self._scanner.tokens_seen += 1
-                    write(data)
-                    return
+        write, shape = self._write, self._shape
+        if write is not None and data.endswith(self._tail) and data.startswith(shape[len(data)]):  # type: ignore[index]
+            text = data[self._text_at : self._text_to]
+            if _QUOTE not in text and (_BACKSLASH not in text or not has_surrogate(text)):
+                self._scanner.tokens_seen += 1
+                write(data)
+                return
         self._take(data)
 
     def eof_received(self) -> None:
@@ -208,7 +206,8 @@ class Passthrough:
         assert shape is not None
         pieces = data.rsplit(shape.tail)  # from the right: CPython searches twice as fast
         pieces.pop()  # the bytes behind the last one
-        alike = list(map(bytes.startswith, pieces, map(shape.__getitem__, map(len, pieces))))
+        sizes = map(shape.tail_bytes.__add__, map(len, pieces))
+        alike = list(map(bytes.startswith, pieces, map(shape.__getitem__, sizes)))
         if False in alike:
             del pieces[alike.index(False) :]
         at = shape.text_at
@@ -238,8 +237,8 @@ class Passthrough:
             self._learned = learned
             shape = self._shape = ChunkShape(digits, learned.head, learned.tail + b"\r\n")
             self._tail = shape.tail
-            self._tail_bytes = shape.tail_bytes
             self._text_at = shape.text_at
+            self._text_to = -shape.tail_bytes
         return True
 
 

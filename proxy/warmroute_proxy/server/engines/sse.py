@@ -17,6 +17,7 @@ from warmroute_proxy.dialects.call_numbers import MAX_CHOICES, CallNumbers, made
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
 from warmroute_proxy.dialects.chunk_view import (
     ABSENT,
+    FAILED,
     ONE_TOKEN_BYTES,
     AnswerView,
     ChoiceView,
@@ -261,7 +262,7 @@ class UsageTracker:
 
     def _takes_view(self, view: AnswerView, event: bytes, payload: bytes) -> bool:
         """Note what a chunk reports of the account, and of the answer unless it has failed."""
-        usage, extension = view.reported(), as_object(view.sglext)
+        usage, extension = view.reported(), None if view.sglext is ABSENT else as_object(view.sglext)
         if usage is not None:
             self._usage, self._counted = usage, b""
         if extension is not None and isinstance(extension.get("cached_tokens_details"), dict):
@@ -280,13 +281,14 @@ class UsageTracker:
             if choice.finish_reason == ABORT:
                 self.aborted = True
                 return False
-            if choice.error is not ABSENT or choice.finish_reason == "error":
+            if choice.error is not ABSENT or choice.finish_reason == FAILED:
                 fault = choice.fault()
                 if fault is not None:
                     self._failed(fault)
                     return False
         if self.aborted:
             return True
+        is_first = not self.started  # it names a role, which the others do not
         for choice in choices:
             output, ends = choice.outputs(), choice.finish_reason
             if output:
@@ -297,7 +299,7 @@ class UsageTracker:
                 self.started = True
                 self.ended_choices += 1
                 self.called_tools = self.called_tools or ends in ENDS_IN_TOOLS
-            elif output and len(choices) == 1 and not self._renumbers:
+            elif output and len(choices) == 1 and not is_first and not self._renumbers:
                 self.shape = shape_of(event, output, counts=counts) or self.shape
         return True
 
@@ -308,9 +310,11 @@ def shape_of(event: bytes, output: dict[str, Raw], *, counts: bool) -> EventShap
         return None
     name, raw = next(iter(output.items()))
     text = bytes(arguments_of(raw) if name == "tool_calls" else raw)
-    if len(text) < 3 or text[0] != _QUOTE or b"\\" in text or event.count(text) != 1:
+    if len(text) < 3 or text[0] != _QUOTE or _BACKSLASH in text:
         return None
     at = event.find(text) + 1
+    if not at or event.find(text, at) >= 0:
+        return None
     tail = event[at + len(text) - 2 :]
     return EventShape(event[:at], tail.translate(None, DIGITS) if counts else tail, counts=counts)
 

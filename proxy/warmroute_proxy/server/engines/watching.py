@@ -4,6 +4,7 @@ Bounds: a report and two counts for each worker, and for each of them and the re
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -47,7 +48,10 @@ class Watching:
         self._reported: dict[str, Reported] = {}
         self._accept_lengths: dict[str, AcceptLengths] = {}
         self._watched: dict[tuple[Condition, str], Watched] = {}
-        self._answers: dict[str, list[int]] = {}  # by worker: how many there were, and how many were empty
+        self.answers: Counter[str] = Counter()
+        """How many requests each worker has answered since its answers were judged."""
+
+        self._empty_answers: Counter[str] = Counter()
         self._hits = (0, 0, 0)
         self._read_at_s: dict[str, float] = {}
         self._unix_clock = unix_clock
@@ -73,17 +77,11 @@ class Watching:
             if known is not None:
                 self._observe_worker(reported, now_s)
 
-    def answered(self, workers: tuple[Worker, ...], model: str, *, empty: bool) -> None:
-        """Workers have answered a request; `empty`: with neither text nor calls."""
-        for worker in workers:
-            counts = self._answers.get(worker.id)
-            if counts is None:
-                counts = self._answers[worker.id] = [0, 0]
-            counts[0] += 1
-            if empty:
-                counts[1] += 1
-                labels = (("worker", worker.id), ("model", model))
-                self._metrics.add(declared.EMPTY_ANSWERS_TOTAL, labels=labels)
+    def answered_nothing(self, worker_id: str, model: str) -> None:
+        """A worker has answered a request with neither text nor calls."""
+        self._empty_answers[worker_id] += 1
+        labels = (("worker", worker_id), ("model", model))
+        self._metrics.add(declared.EMPTY_ANSWERS_TOTAL, labels=labels)
 
     def observe_region(self, workers: list[Worker], now_s: float) -> None:
         """Judge what concerns more than one worker. `workers`: those that there are now."""
@@ -153,12 +151,12 @@ class Watching:
 
     def _observe_answers(self, ids: set[str], now_s: float) -> None:
         """Judge the workers that have answered enough since they were judged last."""
-        for worker_id, (answers, empty) in list(self._answers.items()):
-            sign = empty_answers(answers, empty)
+        for worker_id, answers in list(self.answers.items()):
+            sign = empty_answers(answers, self._empty_answers[worker_id])
             if sign.bad is not None and worker_id in ids:
                 self._sign(Condition.EMPTY_ANSWERS, worker_id, sign, now_s)
             if sign.bad is not None or worker_id not in ids:
-                del self._answers[worker_id]
+                del self.answers[worker_id], self._empty_answers[worker_id]
 
     def _sign(self, condition: Condition, subject: str, sign: Sign, now_s: float) -> None:
         key = condition, subject

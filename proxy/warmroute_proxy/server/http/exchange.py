@@ -155,8 +155,7 @@ class Exchange:
         connection.on_status(request, 200)
         if not request.keep_alive:
             lines += b"connection: close\r\n"
-        if "origin" in request.headers:
-            lines += request.more_lines
+        lines += request.more_lines
         connection.write(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (lines, len(body), body))
         connection.exchange_ended(self)
 

@@ -41,6 +41,9 @@ MAX_KEY_CHARS: Final = 2048  # of all that tells one caller from another
 EXPECTED: Final = {"tool": TOOLS, "human": PERSON, "end": OVER}
 """Values of `x-warmroute-expect`. It steers no more than how long KV is protected, so that others are ignored."""
 
+COUNTS_ALONE: Final = b'"counts_alone":true'
+"""The member of a receipt whose tenant has limits that each proxy of the region counts alone."""
+
 _NO_PARTS: Final = lineage_parts({})
 
 
@@ -56,6 +59,7 @@ class Caller:
         "is_claude_code",
         "key_id",
         "known_bodies",
+        "may_wait",
         "parent",
         "path",
         "receipt_fields",
@@ -93,6 +97,7 @@ class Caller:
         self.regions = None if ANY in tenant.regions else tenant.regions
         self.home_hint = headers.get(names.HOME)
         self.expects = EXPECTED.get(headers.get(names.EXPECT, ""), UNKNOWN)
+        self.may_wait = headers.get(names.WAIT) != "no"
         self.idempotent = names.IDEMPOTENCY in headers
         self.is_claude_code = CLAUDE_SESSION in headers
         self.session: Session | None = None
@@ -107,16 +112,19 @@ class Caller:
         self.known_bodies: list[KnownBody] = []  # the longest tails first: a short one may be the end of another
         self.candidates: list[int] = []  # hashes of all but the messages of the last bodies that were not known
         if identity:
-            try:
-                self.session = session_of(identity, {})
-            except InvalidSessionKey as error:
-                raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
-            if self.session is not None:
-                self.session_hex, self.session_key = secrets.session_of(tenant.share_group, self.session.key)
+            self._read_session(identity, secrets)
             agent, kind = described(identity)
             if not agent and self.agent:
                 agent = secrets.session_of(tenant.share_group, self.agent)[0]
         self.receipt_fields = _receipt_fields(identity, key=key_id, agent=agent, parent=parent_hex, kind=kind)
+
+    def _read_session(self, identity: Mapping[str, str], secrets: Secrets) -> None:
+        try:
+            self.session = session_of(identity, {})
+        except InvalidSessionKey as error:
+            raise Refusal(400, str(error), code="invalid_session_key", param=error.source) from None
+        if self.session is not None:
+            self.session_hex, self.session_key = secrets.session_of(self.tenant.share_group, self.session.key)
 
     def keep(self, body: KnownBody) -> None:
         """Add a known body."""
@@ -178,13 +186,18 @@ class Callers:
         conversations: Conversations,
         prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS,
         region: str | None = None,
+        *,
+        counts_alone: bool = False,
     ) -> None:
-        """`region`: that of this proxy; None: each tenant may be served here."""
+        """`region`: that of this proxy; None: each tenant may be served here. `counts_alone`: whether it
+        counts budgets and limits without the others of its region.
+        """
         self.known_bodies = KnownBodies()
         self.prefix_breaks = prefix_breaks
         self.conversations = conversations
         self.secrets = secrets
         self._region = region
+        self._counts_alone = counts_alone
         self._callers: dict[tuple[str, ...], Caller] = {}
 
     def forget(self) -> None:
@@ -204,6 +217,8 @@ class Callers:
         if caller is None:
             here = self._region is None or tenant.may_be_served(self._region)
             caller = Caller(path, tenant, headers, self.secrets, key_id, region, served_here=here)
+            if self._counts_alone and tenant.limits is not None:
+                caller.receipt_fields = b",".join(filter(None, (caller.receipt_fields, COUNTS_ALONE)))
             if sum(map(len, key)) <= MAX_KEY_CHARS:
                 if len(self._callers) >= MAX_CALLERS:
                     self._callers.clear()

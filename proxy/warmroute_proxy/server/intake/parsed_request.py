@@ -57,6 +57,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     rtt_ms: float = 0.0
     """Of a forwarded request: the way between the two regions, there and back, as it was last measured."""
 
+    may_wait: bool = True
+    """Whether it may wait to begin a session; else it is refused."""
+
     def forwarded(self) -> list[bytes]:
         """The member of its receipt that says in which other region it came in, and what the distance cost."""
         return [b'"forwarded":%b' % msgspec.json.encode({"from": self.forwarded_from, "rtt_ms": self.rtt_ms})]

@@ -6,6 +6,7 @@ callback says when an entry is durable.
     ledger         opens and settles entries, and answers queries about them
     journal        the append-only file to which entries are written first
     earlier_turns  the newest turn of each lineage before the process began
+    retention      deletes the oldest rows of the SQLite file, and gives their space back
     fold           moves entries from the journal to SQLite
     schema         the tables, and the migration of earlier versions
     all_processes  reads what all processes of a proxy have settled

@@ -28,6 +28,9 @@ _NEWEST: Final = (
     f"SELECT json_extract(record, '$[{FIELD_AT['settled_at']}]') FROM turn_record"  # noqa: S608 - constants
     " WHERE rowid <= ? ORDER BY rowid DESC LIMIT 1"
 )
+_OLDEST: Final = (
+    f"SELECT rowid, json_extract(record, '$[{FIELD_AT['settled_at']}]') FROM turn_record ORDER BY rowid LIMIT 1"  # noqa: S608
+)
 
 
 class Closed(Exception):
@@ -70,7 +73,8 @@ class RowsPass:
         not_folded, high = self._begin()
         yield NOT_FOLDED, {"not_folded": not_folded}
         deadline, first = time.monotonic() + MAX_S, high
-        while high > self._above:
+        low = max(self._above, self._pruned())
+        while high > low:
             if self._stopped():
                 raise Closed
             newest = self._newest(high)
@@ -79,8 +83,16 @@ class RowsPass:
             if self._bounded and (time.monotonic() > deadline or first - high >= MAX_ROWS):
                 self.complete, self.began_s = False, newest
                 return
-            yield FOLDED, {"low": max(high - ROWS_AT_ONCE, self._above), "high": high}
+            yield FOLDED, {"low": max(high - ROWS_AT_ONCE, low), "high": high}
             high -= ROWS_AT_ONCE
+
+    def _pruned(self) -> int:
+        """The number below the oldest row that is still there, which may be needed: then this pass is not complete."""
+        row: tuple[int, float] | None = self.db.execute(_OLDEST).fetchone()
+        pruned = 0 if row is None else row[0] - 1
+        if row is not None and pruned > self._above and (self._since_s is None or self._since_s < row[1]):
+            self.complete, self.began_s = False, row[1]
+        return pruned
 
     def _begin(self) -> tuple[str, int]:
         """The records that are not folded, as a JSON array, and the number of the last row that is."""

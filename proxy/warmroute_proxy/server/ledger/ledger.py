@@ -35,14 +35,18 @@ import msgspec
 
 from warmroute_proxy.core.accounting.entry import COLUMNS, Entry
 from warmroute_proxy.core.accounting.entry_steps import turns_in, void_id, voiding, withdrawn
+from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.metrics import GaugeRow
 from warmroute_proxy.server.ledger.all_processes import AllProcessesReader
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn, read_earlier_turns
 from warmroute_proxy.server.ledger.fold import Fold, recover_all
 from warmroute_proxy.server.ledger.journal import Journal, JournalError, folder_of
 from warmroute_proxy.server.ledger.queries import LedgerQueries
+from warmroute_proxy.server.ledger.retention import RESERVE_BYTES, Retention, Upkeep, file_bytes, volume
 from warmroute_proxy.server.ledger.schema import TOTALS, LedgerError, connect
 
 FOLD_EVERY_S = 0.5
+SWEEPS_A_LOOK: Final = 4  # at the volume: a second
 MAX_FOLD_FAILURES: Final = 3  # in a row, before the ledger calls itself unhealthy
 LEDGER_FILE: Final = "ledger.sqlite"
 
@@ -72,8 +76,9 @@ class Ledger:
         sync: Literal["process", "disk"],
         loop: AbstractEventLoop,
         process: int | None = None,
+        retention: Retention | None = None,
     ) -> None:
-        """`process`: the number of this process; None where it is the only one."""
+        """`process`: the number of this process; None where it is the only one. The first one prunes the file."""
         folder = folder_of(state_dir, process or 0)
         folder.mkdir(parents=True, exist_ok=True)
         self._closed = contextlib.ExitStack()  # closes what is open, the last one first
@@ -81,23 +86,7 @@ class Ledger:
         self.interrupted = 0
         """Turns that were open when the process before this one died."""
 
-        with ledger_errors(state_dir), contextlib.ExitStack() as opened:
-            if process is None:
-                opened.callback(os.close, lock(state_dir))
-                self.interrupted = recover_all(state_dir, state_dir / LEDGER_FILE, time.time())
-            self._fold = Fold(folder, state_dir / LEDGER_FILE, process or 0)
-            opened.callback(self._fold.close)
-            sequence = self._fold.recover(time.time())
-            self.interrupted += self._fold.interrupted
-            self._reader = connect(state_dir / LEDGER_FILE)
-            opened.callback(self._reader.close)
-            self._all_processes = AllProcessesReader(state_dir, state_dir / LEDGER_FILE)
-            opened.callback(self._all_processes.close)
-            self.queries = LedgerQueries(state_dir, state_dir / LEDGER_FILE)
-            """Questions about many rows, answered in a thread."""
-            opened.callback(self.queries.close)
-            self._journal = Journal(folder, sequence, sync, loop)
-            self._closed = opened.pop_all()
+        self._journal = self._open(folder, process, sync, loop)
         self.earlier_turns: dict[str, EarlierTurn] = {}
         """The newest turns of lineages before this process began, once they are read."""
         self._reader_lock = threading.Lock()
@@ -108,14 +97,41 @@ class Ledger:
         self._ended: list[_Ended] = []
         self._callbacks: list[tuple[OnDurable, JournalError | None]] = []  # to run once durable
         self._fold_failures = 0
+        self.short_of_space = False  # the volume has no more free than running turns may need
+        self._sweeps, self._blocked = 0, False  # blocked: for a reason that the journal does not know
+        self.upkeep = Upkeep(state_dir / LEDGER_FILE, None if process else retention)
         self._closing = threading.Event()
         self._fold_thread = threading.Thread(target=self._fold_on, name="ledger-fold", daemon=True)
         self._fold_thread.start()
 
+    def _open(
+        self, folder: Path, process: int | None, sync: Literal["process", "disk"], loop: AbstractEventLoop
+    ) -> Journal:
+        """Recover what the process before has left, and open all files. Returns the journal of this process."""
+        state_dir, file = self._state_dir, self._state_dir / LEDGER_FILE
+        with ledger_errors(state_dir), contextlib.ExitStack() as opened:
+            if process is None:
+                opened.callback(os.close, lock(state_dir))
+                self.interrupted = recover_all(state_dir, file, time.time())
+            self._fold = Fold(folder, file, process or 0)
+            opened.callback(self._fold.close)
+            sequence = self._fold.recover(time.time())
+            self.interrupted += self._fold.interrupted
+            self._reader = connect(file)
+            opened.callback(self._reader.close)
+            self._all_processes = AllProcessesReader(state_dir, file)
+            opened.callback(self._all_processes.close)
+            self.queries = LedgerQueries(state_dir, file)
+            """Questions about many rows, answered in a thread."""
+            opened.callback(self.queries.close)
+            journal = Journal(folder, sequence, sync, loop)
+            self._closed = opened.pop_all()
+        return journal
+
     @property
     def healthy(self) -> bool:
         """False while entries cannot be written or folded. After a failed write, reading this property tries again."""
-        return self._fold_failures < MAX_FOLD_FAILURES and self._journal.healthy
+        return not self._blocked and self._journal.healthy
 
     @property
     def waiting(self) -> int:
@@ -123,8 +139,12 @@ class Ledger:
         return self._journal.waiting
 
     def sweep(self) -> None:
-        """Try again to write the rows that wait; called several times a second."""
+        """Try again to write the rows that wait, and look at the volume; called several times a second."""
         self._journal.write_waiting()
+        self._sweeps += 1
+        if self._sweeps % SWEEPS_A_LOOK == 0:
+            self.short_of_space = volume(self._state_dir)[1] < RESERVE_BYTES
+        self._blocked = self.short_of_space or self._fold_failures >= MAX_FOLD_FAILURES
 
     def open(self, entry: Entry) -> None:
         """Journal an entry before its request is sent, and again before each retry. Raises: JournalError."""
@@ -206,7 +226,11 @@ class Ledger:
             return "unknown"
         if not entry.ended:
             return "open"
-        if not entry.price_nanousd or self._entry(tenant, void_id(receipt_id)) is not None:
+        return self.void_entry(entry, on_durable)
+
+    def void_entry(self, entry: Entry, on_durable: OnDurable) -> Voided:
+        """Void an ended row, which may have gone from here; otherwise as `void`."""
+        if not entry.price_nanousd or self._entry(entry.tenant, void_id(entry.id)) is not None:
             return "free"
         self.settle(voiding(entry, time.time()), on_durable)
         return "voided"
@@ -234,6 +258,15 @@ class Ledger:
             "hit_ratio": round(sums["cached_tokens"] / prompt, 6) if prompt else None,
             "saved_nanousd": sums["list_nanousd"] - sums["price_nanousd"],
         }
+
+    def gauges(self) -> list[GaugeRow]:
+        """What `/metrics` shows of the ledger file and its volume."""
+        size, free = volume(self._state_dir)
+        return [
+            (declared.LEDGER_FILE_BYTES, (), float(file_bytes(self._state_dir / LEDGER_FILE))),
+            (declared.STATE_VOLUME_BYTES, (), float(size)),
+            (declared.STATE_VOLUME_FREE_BYTES, (), float(free)),
+        ]
 
     def close(self) -> None:
         """Fold everything, settle open turns as interrupted, and release the folder."""
@@ -265,13 +298,18 @@ class Ledger:
         except Exception as error:  # without them losses are named less well
             _LOG.error("reading the turns before the start failed: %s", type(error).__name__)
         while not self._closing.wait(FOLD_EVERY_S):
-            try:
-                while self._fold.step():
-                    pass
-                self._fold_failures = 0
-            except Exception as error:  # go on: the journal keeps what could not be folded
-                self._fold_failures += 1
-                _LOG.error("folding the journal failed: %s: %s", type(error).__name__, error)
+            self._fold_all()
+            self.upkeep.step()
+        self.upkeep.close()
+
+    def _fold_all(self) -> None:
+        try:
+            while self._fold.step():
+                pass
+            self._fold_failures = 0
+        except Exception as error:  # go on: the journal keeps what could not be folded
+            self._fold_failures += 1
+            _LOG.error("folding the journal failed: %s: %s", type(error).__name__, error)
 
 
 @contextlib.contextmanager

@@ -138,6 +138,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     try:
         if not read_only:
             connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file: `retention` gives its space back
             _use_wal(connection)
             connection.execute("PRAGMA synchronous = NORMAL")
     except sqlite3.Error:

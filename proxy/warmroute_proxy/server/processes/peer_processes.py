@@ -97,6 +97,9 @@ class Gauges(NamedTuple):
     queue_memory_requests: int = 0
     queue_memory_missing_tokens: int = 0
     tokens_in_flight: int = 0
+    queue_begin_requests: int = 0
+    resident_memory_bytes: int = 0
+    cpu_seconds: float = 0.0
 
 
 class ProcessReport(msgspec.Struct, gc=False, array_like=True):

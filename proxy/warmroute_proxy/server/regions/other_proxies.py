@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 
 from warmroute.contract import headers as names
+from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.replicas.event_stream import Events, Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
@@ -30,7 +31,7 @@ from warmroute_proxy.server.engines.server_info import json_object
 from warmroute_proxy.server.engines.small_get import ask, get
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
-from warmroute_proxy.server.regions.versions import misunderstood, spoken_by
+from warmroute_proxy.server.regions.versions import WAITS_SINCE, misunderstood, spoken_by
 
 SEND_WITHIN_S: Final = 0.002
 RETRY_S: Final = 1.0
@@ -152,6 +153,18 @@ class OtherProxies:
             return known[0]
         return 404 if all(status == 404 for status in found) else 503
 
+    async def read(self, path: str, tenant: tuple[str, str]) -> tuple[int, bytes] | None:
+        """What the first other proxy answers that has what a GET asks for, ended or under way; None where none has."""
+        for status, body in await asyncio.gather(*[self._read(link, path, tenant) for link in self._links]):
+            if status in {200, 202}:
+                return status, body
+        return None
+
+    async def _read(self, link: _Link, path: str, tenant: tuple[str, str]) -> tuple[int, bytes]:
+        timeout_s = self._timeout_s / 2
+        token = self._forwards.sign(*tenant, path, self.region, SHA256_OF_NOTHING, timeout_s, version=link.version)
+        return await ask(link.upstream, path, f"{names.FORWARD}: {token}\r\n", timeout_s)
+
     async def _ask(self, link: _Link, path: str, tenant: tuple[str, str]) -> int:
         """All are asked at once, and have half of the time: who asks this proxy waits for it all."""
         timeout_s = self._timeout_s / 2
@@ -173,6 +186,8 @@ class OtherProxies:
     def send(self, event: Event, now_s: float) -> None:  # noqa: ARG002 - the router calls it with the time
         """Send an event of this process' router to all other proxies."""
         for link in self._links:
+            if isinstance(event, Waits) and (link.version or 0) < WAITS_SINCE:
+                continue
             lost = link.outbox.lost
             link.outbox.add(event)
             self._lost[0] += link.outbox.lost - lost

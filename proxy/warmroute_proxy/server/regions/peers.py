@@ -88,7 +88,7 @@ class Peers:
             return
         found = json_object(body) or {}
         self._observe(region, found)
-        up = status == 200 and self._understands(region, found)
+        up = status == 200 and not found.get("elsewhere") and self._understands(region, found)
         if up:
             self.rtt_s[region] = self._clock() - began_s
         self._missed[region] = 0 if up else self._missed[region] + 1

@@ -22,15 +22,18 @@ import msgspec
 
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.homes import home_key
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
-from warmroute_proxy.core.queue.admission import Queue, Waiter
+from warmroute_proxy.core.queue.admission import FOR_MEMORY, Queue, Waiter
 from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches, place_queued
 from warmroute_proxy.core.queue.dispatch_rate import DispatchRate
+from warmroute_proxy.core.queue.door import Announcing, begins, waits_to_begin
 from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.core.queue.quota import UsedTokens
+from warmroute_proxy.core.queue.refused_sessions import KEPT_S, RefusedSessions, in_words
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
-from warmroute_proxy.core.queue.shortage import Shortage
+from warmroute_proxy.core.queue.shortage import Fleet, Shortage
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.errors import Refusal, shutting_down
@@ -83,14 +86,17 @@ class Admission:
         """`shortage`: of KV memory, which is observed here."""
         bounds = config.limits
         self.queue: Queue[RequestToAdmit] = Queue(
-            bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s
-        )
+            bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s,
+            new_sessions_wait=bounds.new_sessions_wait,
+        )  # fmt: skip
         self.retries = RetryBudget()
         self._timeout_s = bounds.queue_timeout_s
         self._router = router
         self._metrics = metrics
         self._clock = clock
         self._dispatch_rate = DispatchRate()
+        self._refused_sessions: dict[str, RefusedSessions] = {}  # by model
+        self._announcing = Announcing(router, self.queue)
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
         self.prices = stores.prices
@@ -101,7 +107,10 @@ class Admission:
     def replace(self, config: Config) -> None:
         """Use the limits of another config. What requests have reserved, they settle with what it was reserved from."""
         bounds = config.limits
-        self.queue.resize(bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s)
+        self.queue.resize(
+            bounds.queue_requests, bounds.queue_bytes, bounds.queue_timeout_s, bounds.working_set_wait_s,
+            new_sessions_wait=bounds.new_sessions_wait,
+        )  # fmt: skip
         self._timeout_s = bounds.queue_timeout_s
         self.limits.replace(config)
         self.freed()
@@ -138,6 +147,7 @@ class Admission:
         """The client of a queued request has left."""
         waiter, request.waiter = request.waiter, None
         if waiter is not None and self.queue.leave(waiter):
+            self._remember(waiter)
             self._metrics.add(declared.QUEUE_LEFT_TOTAL)
             self.cancel(request)
 
@@ -160,13 +170,22 @@ class Admission:
     def sweep(self, now_s: float) -> None:
         """Refuse requests that have waited too long, and look for capacity. Called a few times a second."""
         for_memory = self.queue.all_for_memory() if self.queue.requests else []
-        self.shortage.observe(sum(waiter.need_tokens for waiter in for_memory), now_s)
+        beginning = sum(waiter.need_tokens for waiter in for_memory if waiter.begins)
+        self.shortage.observe(sum(waiter.need_tokens for waiter in for_memory), now_s, beginning)
+        if for_memory:
+            self.shortage.fleet = Fleet(self.queue.memory_wait_s, *self._router.working_set.speed_and_pool())
+        self._announcing.sweep(now_s)
         if not self.queue.requests:
             return
         for waiter in self.queue.expired(now_s - self._timeout_s):
             if waiter.item.waiter is not waiter:
                 continue  # refusing one of them began another request, which has taken this one's place
-            held_up = self.limits.held_up_by(waiter.item) or f"no engine for {waiter.model} had room"
+            held_up = self.limits.held_up_by(waiter.item)
+            if not held_up and waits_to_begin(waiter):
+                self.queue.leave(waiter)
+                self._refuse_to_begin(waiter, "session_wait")
+                continue
+            held_up = held_up or f"no engine for {waiter.model} had room"
             self._refuse_waiter(waiter, "queue_timeout", f"{held_up} within {self._timeout_s:g} s")
         for waiter in for_memory:
             if waiter.item.waiter is waiter and waiter.item.parsed.stream:
@@ -196,6 +215,8 @@ class Admission:
                 "timeout_s": self._timeout_s,
                 "memory_wait_s": self.queue.memory_wait_s,
                 "for_memory": len(self.queue.all_for_memory()),
+                "to_begin": sum(map(waits_to_begin, waiting)),
+                "waits_elsewhere": self._router.waits_elsewhere.all_running(),
                 "memory_missing_tokens": round(self.shortage.missing_tokens),
                 "oldest_s": now_s - min((waiter.since_s for waiter in waiting), default=now_s),
                 "drain_per_s": self._dispatch_rate.per_s(now_s),
@@ -226,13 +247,32 @@ class Admission:
         parsed = request.parsed
         key_id = parsed.key_id if self.limits.has_key(parsed.key_id) else ""
         size_bytes = len(request.body.raw)
-        return Waiter(request, parsed.tenant.name, request.routing.model, size_bytes, self._clock(), key_id)
+        routing, now_s = request.routing, self._clock()
+        is_new = begins(self._router, self.queue, routing)
+        asked_s = self._refused_of(routing.model).take(_session_key(routing), now_s) if is_new else now_s
+        return Waiter(
+            request, parsed.tenant.name, routing.model, size_bytes, now_s, key_id, begins=is_new, asked_s=asked_s
+        )
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()
         return place_queued(self._router, self.queue, waiter, request.routing, decision, request.excluded, now)
 
+    def _refused_of(self, model: str) -> RefusedSessions:
+        found = self._refused_sessions.get(model)
+        if found is None:
+            found = self._refused_sessions[model] = RefusedSessions()
+        return found
+
+    def _remember(self, waiter: "Waiter[RequestToAdmit]") -> None:
+        """A request that has waited to begin a session is not served: its session keeps its place for a while."""
+        if waiter.begins:
+            self._refused_of(waiter.model).keep(_session_key(waiter.item.routing), waiter.asked_s, self._clock())
+
     def _wait(self, waiter: "Waiter[RequestToAdmit]", worker_id: str, compute_s: float) -> None:
+        if worker_id == FOR_MEMORY and waiter.begins and not waiter.item.parsed.may_wait:
+            self._refuse_to_begin(waiter, "wait_declined")
+            return
         pushed_out = self.queue.join(waiter, worker_id, compute_s)
         if pushed_out is None:
             refusal = self._full(f"every engine for {waiter.model} is busy, and the queue is full")
@@ -292,26 +332,52 @@ class Admission:
         memory_s = waiter.memory_wait_s(now)
         if memory_s > 0:
             self._metrics.memory_wait.observe(memory_s)
-            decision = msgspec.structs.replace(decision, memory_wait_s=memory_s)
+            decision = msgspec.structs.replace(decision, memory_wait_s=memory_s, waited_to_begin=waiter.begins)
+            if waiter.begins:
+                self._metrics.add(declared.BEGUN_TOTAL)
+                self._refused_of(waiter.model).openings.observe(now)
         request.waiter = None
         self.limits.begin(request)
         request.admitted(decision)
 
     def _refuse_waiter(self, waiter: "Waiter[RequestToAdmit]", reason: str, message: str) -> None:
         self.queue.leave(waiter)
+        self._remember(waiter)
         self._refuse(waiter.item, reason, self._full(message))
+
+    def _refuse_to_begin(self, waiter: "Waiter[RequestToAdmit]", reason: str) -> None:
+        """Refuse a request that would begin a session: its place is kept, and the message says how long it may take."""
+        now_s, refused = self._clock(), self._refused_of(waiter.model)
+        line = self.queue.for_memory(waiter.model, begins=True)
+        before = refused.before(waiter.asked_s, now_s) + sum(each.asked_s < waiter.asked_s for each in line)
+        wait_s = (before + 1) / refused.openings.per_s(now_s)
+        self._remember(waiter)
+        are = "session is" if before == 1 else "sessions are"
+        message = (
+            f"the KV memory for {waiter.model} is full of running sessions, and no new one can begin yet: "
+            f"{in_words(wait_s)}: {before} {are} before this one, which keeps its place for {KEPT_S / 60:.0f} minutes"
+        )
+        refusal = self._full(message, refused.openings.retry_after_s(before + 1, now_s))
+        self._refuse(waiter.item, reason, refusal)
 
     def _refuse(self, request: RequestToAdmit, reason: str, refusal: Refusal) -> None:
         request.waiter = None
         self._metrics.add(declared.REFUSED_TOTAL, labels=(("reason", reason),))
         request.refused(refusal)
 
-    def _full(self, message: str) -> Refusal:
+    def _full(self, message: str, after_s: int | None = None) -> Refusal:
         """A 429 because the fleet is busy: its limits are those of the queue."""
-        after_s = self._dispatch_rate.retry_after_s(self.queue.requests, self._clock())
+        if after_s is None:
+            after_s = self._dispatch_rate.retry_after_s(self.queue.requests, self._clock())
         headers = (
             ("x-ratelimit-limit-requests", str(self.queue.max_requests)),
             ("x-ratelimit-remaining-requests", str(max(0, self.queue.max_requests - self.queue.requests))),
             ("x-ratelimit-reset-requests", go_duration(after_s)),
         )
         return Refusal(429, f"{message}; try again in {after_s} s", code=CODE, retry_after_s=after_s, headers=headers)
+
+
+def _session_key(routing: RoutingRequest) -> int:
+    """What a session is known by when it asks again: its key, or its whole prompt where the client names none."""
+    session = home_key(routing)
+    return routing.chain.hashes[-1] if session is None else session

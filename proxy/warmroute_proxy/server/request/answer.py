@@ -15,7 +15,7 @@ from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.dialects.call_numbers import with_ids
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs, with_null
-from warmroute_proxy.dialects.chunk_view import ABSENT, generated_bytes, read_choices, thoughts_in
+from warmroute_proxy.dialects.chunk_view import ABSENT, FAILED, generated_bytes, is_filled, read_choices, thoughts_in
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.server_info import json_object
@@ -41,30 +41,31 @@ class AnswerBound(NamedTuple):
     memory: BodyReservation | None
 
 
-def _members(raw: bytes) -> tuple[dict[str, Any], bytes]:
-    """The members of an answer, and itself. Half of a surrogate pair or NaN, which some servers write, spoils nothing
-    else. Raises: ValueError, where it is no JSON object.
+def _sound(raw: bytes) -> tuple[dict[str, Any], bytes]:
+    """The members of an answer without half of a surrogate pair or NaN, which some servers write; and that answer.
+    Raises: Refusal, if it is no JSON object.
     """
     try:
-        return _decode(raw), raw
-    except msgspec.DecodeError:
         sound = whole_pairs(raw) if has_surrogate(raw) else with_null(raw)
         return _decode(sound), sound
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        raise Refusal(400, "the answer is not a JSON object", code="invalid_json") from None
 
 
 class Answer:
     """One answer. `usage` and `sglext` are JSON, empty where the engine wrote none."""
 
-    __slots__ = ("_choices", "_members", "sglext", "usage")
+    __slots__ = ("_choices", "_members", "aborted", "empty", "is_one", "sglext", "usage")
 
     def __init__(self, raw: bytes, rid: str = "") -> None:
         """Read an answer. `rid`: by which ids of calls are made. Raises: Refusal, if it is not one JSON object with
         distinct names.
         """
         try:
-            members, sound = _members(raw)
-        except (msgspec.DecodeError, RecursionError, ValueError):
-            raise Refusal(400, "the answer is not a JSON object", code="invalid_json") from None
+            members: dict[str, Any] = _decode(raw)
+            sound = raw
+        except (msgspec.DecodeError, RecursionError):
+            members, sound = _sound(raw)
         self._members = members
         if len(_encode(members)) != len(sound):
             Body(sound)
@@ -73,37 +74,44 @@ class Answer:
         if usage is _EMPTY and choices:
             usage = choices[0].usage  # Moonshot's
         self.usage = bytes(usage)
-        for choice in choices:
-            calls = None if choice.message is None else choice.message.get("tool_calls")
-            if calls is not None and memoryview(calls)[0] == _BRACKET:
-                found = with_ids(bytes(members["choices"]), rid)
-                if found is not None:
-                    members["choices"] = msgspec.Raw(found)
-                break
         self.sglext = bytes(members.get("sglext", _EMPTY))
-
-    @property
-    def is_one(self) -> bool:
+        self.is_one = bool(choices)
         """Whether it is an answer: it has choices, and none of them is an error."""
-        for choice in self._choices:
-            if choice.error is not ABSENT and choice.fault() is not None:
-                return False
-        return bool(self._choices) and self._choices[0].finish_reason != "error"
 
-    @property
-    def aborted(self) -> bool:
+        self.aborted = False
         """Whether a choice was aborted."""
-        return ABORT in [choice.finish_reason for choice in self._choices]
+
+        self.empty = True
+        """Whether the model has said nothing."""
+
+        has_calls = False
+        for choice in choices:
+            reason = choice.finish_reason
+            if reason == ABORT:
+                self.aborted = True
+            elif (reason == FAILED or choice.error is not ABSENT) and choice.fault() is not None:
+                self.is_one = False
+            message = choice.message
+            if message is not None:
+                if self.empty and is_filled(message.get("content", ABSENT)):
+                    self.empty = False
+                calls = message.get("tool_calls")
+                if calls is not None and memoryview(calls)[0] == _BRACKET:
+                    has_calls = True
+            if self.empty and choice.outputs():
+                self.empty = False
+        if has_calls:
+            self._number_calls(rid)
+
+    def _number_calls(self, rid: str) -> None:
+        found = with_ids(bytes(self._members["choices"]), rid)
+        if found is not None:
+            self._members["choices"] = msgspec.Raw(found)
 
     @property
     def called_tools(self) -> bool:
         """Whether the model has called tools."""
         return self._choices[0].finish_reason in ENDS_IN_TOOLS if self._choices else False
-
-    @property
-    def empty(self) -> bool:
-        """Whether the model has said nothing."""
-        return not any(choice.outputs() for choice in self._choices)
 
     @property
     def thoughts(self) -> str:

@@ -178,11 +178,6 @@ class Attempt:
         self.engine = self._engines.of(answering)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether the model has answered with neither text nor calls."""
-        return not self.scanner.tokens_seen if self.answer is None else self.answer.empty
-
-    @property
     def usage(self) -> dict[str, Any] | None:
         """The answering engine's usage object."""
         return own_usage(self.answer, self.scanner)

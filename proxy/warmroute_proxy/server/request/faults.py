@@ -92,8 +92,13 @@ class Faults:
 
     def served(self, parsed: ParsedRequest, decision: Decision, *, empty: bool) -> None:
         """A request was served; `empty`: with neither text nor calls."""
-        self._engines.watching.answered(decision.workers, parsed.model.name, empty=empty)
-        if self.has_suspects:
+        answering = decision.decode if decision.worker is None else decision.worker
+        if answering is not None:  # None: in another region
+            watching = self._engines.watching
+            watching.answers[answering.id] += 1
+            if empty:
+                watching.answered_nothing(answering.id, parsed.model.name)
+        if not self._suspects.empty:
             self._suspects.cleared(_request(parsed))
         if not self._blame.empty:
             for worker in decision.workers:

@@ -232,7 +232,8 @@ class InferenceRequest:
             self._unreadable(problem)
             return
         self._path.admission.retries.succeeded(now_s)
-        self._path.faults.served(self.parsed, attempt.decision, empty=attempt.is_empty)
+        empty = not attempt.scanner.tokens_seen if attempt.answer is None else attempt.answer.empty
+        self._path.faults.served(self.parsed, attempt.decision, empty=empty)
         if self.state is _LEFT:
             self._settle_left(now_s, charged=True)
             return

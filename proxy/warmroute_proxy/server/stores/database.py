@@ -16,8 +16,10 @@ import asyncpg
 from warmroute_proxy.server.base.secrets import SPECIAL
 from warmroute_proxy.server.stores.store_state import Connection, NotDone, StoreAway, StoreState, WrongSchema
 
-REVISIONS: Final = ("0001", "0002", "0003", "0004")
+REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005")
 """Of the schema, the one that this proxy needs last."""
+
+_OLDEST_READER: Final = "SELECT oldest FROM schema_readers"
 
 MIGRATION_LOCK: Final = 7_283_001
 CONNECT_S: Final = 5.0
@@ -249,10 +251,19 @@ async def check_schema(connection: Connection) -> None:
     if found in REVISIONS:
         text = f"the database has schema {found}, this proxy needs {REVISIONS[-1]}: run `warmroute ledger migrate`"
         raise WrongSchema(StoreState.OLD_SCHEMA, text)
+    if await _is_readable(connection):
+        return
     text = (
         f"the database has schema {found}, which this proxy does not know (it needs {REVISIONS[-1]}): update the proxy"
     )
     raise WrongSchema(StoreState.NEW_SCHEMA, text)
+
+
+async def _is_readable(connection: Connection) -> bool:
+    """Whether a schema that this version does not know says that it can be read and written all the same."""
+    if await connection.fetchval("SELECT to_regclass('schema_readers')") is None:
+        return False
+    return await connection.fetchval(_OLDEST_READER) in REVISIONS
 
 
 def failure_text(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """`warmroute ledger migrate`: brings the schema of the database to the one that this proxy needs.
 
 All revisions are applied in one transaction, and one migration runs at a time: one that is stopped half-way leaves the
-schema as it was.
+schema as it was. Each revision says which proxies read the schema that it makes (`oldest_reader`), and the database
+keeps it: proxies of an older version go on, and start, while theirs is not older than that.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Any, Final
 import asyncpg
 from alembic import command
 from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -28,15 +30,17 @@ STATEMENT_S: Final = 600.0
 _FOLDER: Final = Path(__file__).parent / "migrations"
 
 
-def migrate(dsn: str) -> None:
-    """Apply what is missing. Raises: StoreError."""
+def migrate(dsn: str, *, expand_only: bool = False) -> str:
+    """Apply what is missing, and return the schema that the database then has. `expand_only`: only where proxies of the
+    schema of before go on with it. Raises: StoreError.
+    """
     try:
-        asyncio.run(_migrate(dsn))
+        return asyncio.run(_migrate(dsn, expand_only))
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, SQLAlchemyError, TimeoutError, ValueError) as error:
         raise StoreError(f"the database cannot be migrated: {failure_text(error)}") from None
 
 
-async def _migrate(dsn: str) -> None:
+async def _migrate(dsn: str, expand_only: bool) -> str:
     async def connect() -> Any:
         return await asyncpg.connect(dsn, timeout=CONNECT_S, command_timeout=STATEMENT_S)
 
@@ -45,26 +49,46 @@ async def _migrate(dsn: str) -> None:
         async with engine.begin() as connection:
             await connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_S}s'"))
             await connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
-            await connection.run_sync(_upgrade)
+            return await connection.run_sync(_upgrade, expand_only)
     finally:
         await engine.dispose()
 
 
-def _upgrade(connection: Connection) -> None:
-    _check_known(connection)
+def _upgrade(connection: Connection, expand_only: bool) -> str:
+    before = _schema(connection)
+    if before is not None and before not in REVISIONS:
+        return _unknown(connection, before)
     config = Config()
     config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-
-
-def _check_known(connection: Connection) -> None:
-    """Raises: StoreError, where the schema is of a newer version: there is no way back."""
-    if connection.execute(text("SELECT to_regclass('alembic_version')")).scalar() is None:
-        return
-    found = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if found is not None and found not in REVISIONS:
+    oldest: str = ScriptDirectory.from_config(config).get_revision("head").module.oldest_reader
+    if expand_only and before is not None and before < oldest:
         raise StoreError(
-            f"the database has schema {found}, and this version makes {REVISIONS[-1]}: there is no way back; update"
-            " warmroute, or restore the backup of before the migration"
+            f"schema {REVISIONS[-1]} would stop the proxies of schema {before}: first upgrade them to a version with"
+            f" schema {oldest} or later, or stop them and migrate without --expand-only"
         )
+    if before != REVISIONS[-1]:
+        command.upgrade(config, "head")
+        connection.execute(text("DELETE FROM schema_readers"))
+        connection.execute(text("INSERT INTO schema_readers VALUES (:oldest)"), {"oldest": oldest})
+    return REVISIONS[-1]
+
+
+def _schema(connection: Connection) -> str | None:
+    """The revision of the database; None where it has no tables."""
+    if connection.execute(text("SELECT to_regclass('alembic_version')")).scalar() is None:
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
+
+
+def _unknown(connection: Connection, found: str) -> str:
+    """A schema of a newer version, which this one may read all the same. Raises: StoreError, where it does not."""
+    if connection.execute(text("SELECT to_regclass('schema_readers')")).scalar() is not None:
+        oldest = connection.execute(text("SELECT oldest FROM schema_readers")).scalar()
+        if oldest in REVISIONS:
+            return found
+    raise StoreError(
+        f"the database has schema {found}, and this version makes {REVISIONS[-1]}: there is no way back; update"
+        " warmroute, or restore the backup of before the migration"
+    )

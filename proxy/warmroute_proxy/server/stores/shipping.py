@@ -53,7 +53,6 @@ class Shipping:
         self._spool = spool
         self._store = store
         self._position: Position | None = None  # None: it has to be asked for
-        self._confirmed = 0
         self._began_at = spool.newest()  # rows up to this one are of earlier starts
         self._caught_up = False
         self._reported_s = 0.0
@@ -62,6 +61,8 @@ class Shipping:
         self.closing = asyncio.Event()
         self.sent = 0
         """Rows that this process has sent."""
+        self.confirmed = 0
+        """The number of the last row that the store is known to have."""
         self.unsent = 0
         self.unreadable = 0
 
@@ -96,7 +97,7 @@ class Shipping:
             if problem != self.problem:
                 _LOG.error("rows cannot be sent to the database, they wait in the ledger file: %s", problem)
             self.problem = problem
-            self.unsent = self._spool.newest() - self._confirmed
+            self.unsent = self._spool.newest() - self.confirmed
             return False
         if self.problem:
             _LOG.info("rows are sent to the database again")
@@ -107,7 +108,7 @@ class Shipping:
         loop = asyncio.get_running_loop()
         if self._position is None:
             self._position = self._checked(await self._store.position())
-            self._confirmed = self._position.number
+            self.confirmed = self._position.number
         of_earlier = self._began_at - self._position.number
         if of_earlier <= 0 and not self._caught_up:
             await self._store.caught_up()
@@ -121,7 +122,7 @@ class Shipping:
             self._position = None
             return True
         self._reported_s = loop.time()
-        self._position, self._confirmed = batch.up_to, batch.up_to.number
+        self._position, self.confirmed = batch.up_to, batch.up_to.number
         self.unsent = left
         self.sent += len(batch.rows)
         if batch.unreadable:

@@ -68,6 +68,11 @@ class StoreThread:
         return self._shipping.unsent if self._shipping is not None else 0
 
     @property
+    def confirmed(self) -> int:
+        """The number of the last row that the store is known to have; 0 before it has answered."""
+        return self._shipping.confirmed if self._shipping is not None else 0
+
+    @property
     def sent(self) -> int:
         """How many rows this process has sent."""
         return self._shipping.sent if self._shipping is not None else 0

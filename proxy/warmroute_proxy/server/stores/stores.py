@@ -15,6 +15,7 @@ from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, DatabaseConfig
+from warmroute_proxy.server.base.config_counting import counts_limits_alone
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.metrics import GaugeRow, Metrics
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
@@ -126,6 +127,9 @@ class Stores:
         if self.access is not None and (nowhere := len(self.access.nowhere)):
             text = f"budgets name {nowhere} tenants that are not there: the log says which"
             found.append(Problem(Trouble.BUDGETS_WITHOUT_TENANTS, text))
+        if self.access is not None and counts_limits_alone(self.access.config):
+            text = "tenants of the database have limits that each proxy counts alone: they need [redis]"
+            found.append(Problem(Trouble.LIMITS_COUNTED_ALONE, text))
         thread = self._thread
         if thread is None or not thread.problem:
             return found
@@ -142,6 +146,10 @@ class Stores:
             rows.append((declared.STORE_UP, (("store", "postgres"),), float(not self._thread.problem)))
             rows.append((declared.LEDGER_UNSENT_ROWS, (), float(self._thread.unsent)))
         return [*rows, *self.limits.gauges()]
+
+    def confirmed(self) -> int | None:
+        """Up to which row of the ledger file a store has them; None where rows are sent to none."""
+        return None if self._thread is None else self._thread.confirmed
 
     async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Ask the database something. Raises: StoreAway, StoreBusy, WrongSchema, NotDone."""

@@ -17,6 +17,7 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
+oldest_reader = "0001"
 
 _SUMS = """
     turns bigint NOT NULL, prompt_tokens bigint NOT NULL, cached_tokens bigint NOT NULL,

@@ -15,6 +15,7 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
+oldest_reader = "0002"
 
 _STEPS = (
     "CREATE TABLE directory_version (kind text PRIMARY KEY, version bigint NOT NULL)",

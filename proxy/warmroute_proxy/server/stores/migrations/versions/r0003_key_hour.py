@@ -9,6 +9,7 @@ from alembic import op
 
 revision = "0003"
 down_revision = "0002"
+oldest_reader = "0003"
 
 _TABLE = """
 CREATE TABLE key_hour (

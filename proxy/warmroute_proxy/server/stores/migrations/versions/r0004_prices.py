@@ -8,6 +8,7 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0003"
+oldest_reader = "0004"
 
 _STEPS = (
     "INSERT INTO directory_version VALUES ('price', 0)",

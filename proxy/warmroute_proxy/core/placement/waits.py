@@ -1,0 +1,88 @@
+"""What waits for memory at other processes and proxies, as they announce it: so the door is shut at all of them.
+
+Each says by model and tenant how many turns of running sessions wait for memory in its queue, and how many tokens all
+of the tenant's turns need there. Numbers are absolute, and said again every few seconds: a lost message is put right by
+the next one. What was not said again for `KNOWN_S` is forgotten, and so is a process that has gone.
+
+Limit: `MAX_WAITS` tenants of each process.
+"""
+
+from typing import Final
+
+import msgspec
+
+MAX_WAITS: Final = 4096
+KNOWN_S: Final = 15.0
+
+
+class Waits(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="q"):
+    """Of one tenant: `running` turns of sessions that have begun wait for memory; all of its turns need `tokens`."""
+
+    model: str
+    tenant: str
+    running: int
+    tokens: int
+
+
+class WaitsElsewhere:
+    """By process, model and tenant."""
+
+    __slots__ = ("_by_peer", "_observed_s", "_running")
+
+    def __init__(self) -> None:
+        self._by_peer: dict[int, dict[tuple[str, str], Waits]] = {}
+        self._observed_s: dict[tuple[int, str, str], float] = {}
+        self._running: dict[str, int] = {}  # by model
+
+    def observe(self, peer: int, waits: Waits, now_s: float) -> None:
+        """A process says what waits there."""
+        key, of_peer = (waits.model, waits.tenant), self._by_peer.setdefault(peer, {})
+        before = of_peer.pop(key, None)
+        self._add(waits.model, -(before.running if before is not None else 0))
+        if (waits.running > 0 or waits.tokens > 0) and len(of_peer) < MAX_WAITS:
+            of_peer[key] = waits
+            self._observed_s[peer, *key] = now_s
+            self._add(waits.model, waits.running)
+        else:
+            self._observed_s.pop((peer, *key), None)
+
+    def expire(self, now_s: float) -> None:
+        """Forget what was not said again."""
+        for peer, model, tenant in [
+            key for key, observed_s in self._observed_s.items() if observed_s < now_s - KNOWN_S
+        ]:
+            self.observe(peer, Waits(model, tenant, 0, 0), now_s)
+
+    def forget(self, peer: int) -> None:
+        """A process has gone."""
+        for waits in self._by_peer.pop(peer, {}).values():
+            self._add(waits.model, -waits.running)
+            self._observed_s.pop((peer, waits.model, waits.tenant), None)
+
+    def running(self, model: str, tenant: str | None = None) -> int:
+        """Turns of running sessions that wait for memory; None: those of all tenants."""
+        if tenant is None or model not in self._running:
+            return self._running.get(model, 0)
+        return sum(waits.running for waits in self._of(model, tenant))
+
+    def all_running(self) -> int:
+        """These turns of all models."""
+        return sum(self._running.values())
+
+    def needed(self, model: str, tenant: str) -> int:
+        """Tokens that a tenant's turns need."""
+        return sum(waits.tokens for waits in self._of(model, tenant))
+
+    def tenants(self, model: str) -> set[str]:
+        """The tenants with a turn that waits."""
+        return {tenant for of_peer in self._by_peer.values() for each, tenant in of_peer if each == model}
+
+    def _of(self, model: str, tenant: str) -> list[Waits]:
+        return [waits for of_peer in self._by_peer.values() if (waits := of_peer.get((model, tenant))) is not None]
+
+    def _add(self, model: str, running: int) -> None:
+        left = self._running.get(model, 0) + running
+        if left > 0:
+            self._running[model] = left
+        else:
+            self._running.pop(model, None)

@@ -1,0 +1,120 @@
+"""Deletes the oldest rows of the ledger file, a few at a time, and gives their space back to the volume.
+
+A row goes only once it is folded, and once the store of rows, if there is one, has confirmed it. Of those it goes
+beyond the age or the size that the config allows. The last confirmed row and the newest one stay: numbers follow them.
+What the turns of a tenant add up to is in a table of its own, and stays whole.
+
+A file that was made by an earlier version does not shrink: freed pages are used again.
+"""
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from warmroute_proxy.server.ledger.schema import FIELD_AT, connect
+
+ROWS_AT_ONCE: Final = 2_000  # some 2.5 MB and 20 ms: twice a second, more than a proxy adds
+PAGES_AT_ONCE: Final = 512
+RESERVE_BYTES: Final = 32 * 2**20
+"""What the volume keeps free for the rows of running turns: below it, no turn begins."""
+
+_LOG: Final = logging.getLogger(__name__)
+_DAY_S: Final = 86_400.0
+_NEWEST: Final = "SELECT coalesce(max(rowid), 0) FROM turn_record"
+_OLDEST: Final = (
+    f"SELECT max(rowid), max(json_extract(record, '$[{FIELD_AT['settled_at']}]')) FROM"  # noqa: S608 - constants
+    " (SELECT rowid, record FROM turn_record WHERE rowid < ? ORDER BY rowid LIMIT ?)"
+)
+
+
+class Retention(NamedTuple):
+    """How much the file keeps; None: no limit."""
+
+    days: int | None = None
+    size_bytes: int | None = None
+
+
+class Pruner:
+    """Deletes rows of one file. Used by one thread."""
+
+    def __init__(self, database: Path, retention: Retention, wall_clock: Callable[[], float]) -> None:
+        self._db = connect(database)
+        self._retention = retention
+        self._wall_clock = wall_clock
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def step(self, confirmed: int | None) -> int:
+        """Delete some rows below the confirmed one, or below the newest where nothing confirms. Returns how many."""
+        (newest,) = self._db.execute(_NEWEST).fetchone()
+        below = newest if confirmed is None else min(confirmed, newest)
+        up_to, settled_at = self._db.execute(_OLDEST, (below, ROWS_AT_ONCE)).fetchone()
+        deleted = 0
+        if up_to is not None and self._is_beyond(settled_at or 0.0):
+            deleted = self._db.execute("DELETE FROM turn_record WHERE rowid <= ?", (up_to,)).rowcount
+        self._db.execute(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})").fetchall()
+        return deleted
+
+    def _is_beyond(self, settled_at: float) -> bool:
+        days, size_bytes = self._retention
+        if days is not None and settled_at < self._wall_clock() - days * _DAY_S:
+            return True
+        return size_bytes is not None and self._used_bytes() > size_bytes
+
+    def _used_bytes(self) -> int:
+        pages, free, page_bytes = (
+            self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * page_bytes)
+
+
+class Upkeep:
+    """Prunes the file of a ledger. `step` and `close` are called in the thread that folds."""
+
+    def __init__(self, database: Path, retention: Retention | None) -> None:
+        """`retention`: None where nothing goes."""
+        self._database = database
+        self._retention = retention if retention is not None and any(retention) else None
+        self._pruner: Pruner | None = None
+        self.confirmed: Callable[[], int | None] = lambda: 0
+        """Up to which row the store of rows has them; None where there is no store. Rows above it stay."""
+
+    def step(self) -> None:
+        """Prune some rows."""
+        if self._retention is None:
+            return
+        try:
+            if self._pruner is None:
+                self._pruner = Pruner(self._database, self._retention, time.time)
+            self._pruner.step(self.confirmed())
+        except sqlite3.Error as error:  # a full disk, or another process that writes: later
+            _LOG.warning("old rows of the ledger file stay for now: %s", error)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._pruner is not None:
+            self._pruner.close()
+
+
+def file_bytes(database: Path) -> int:
+    """The size of the file with its WAL, as it is on the volume."""
+    return sum(_size(path) for path in (database, database.with_name(f"{database.name}-wal")))
+
+
+def volume(folder: Path) -> tuple[int, int]:
+    """Bytes of the folder's volume, and those of them that are free."""
+    found = os.statvfs(folder)
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

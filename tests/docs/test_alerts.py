@@ -1,0 +1,168 @@
+"""Alerts by what users feel: each fires while users are hurt, keeps its environment's labels, and else stays silent."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from .test_conditions import ROOT, RULES, promtool
+
+pytestmark = pytest.mark.full  # promtool comes by apt
+
+ENVIRONMENT = 'namespace="prod",region="east",job="east-warmroute-proxies"'
+FALLEN = "0+1000x1500 1500000+100x120"
+"""A tenth of the rate of the day before."""
+
+
+class Case(NamedTuple):
+    """Series that an alert fires on at a minute, with the further labels that it has, and series that it does not."""
+
+    alert: str
+    fires: dict[str, str]
+    silent: dict[str, str]
+    labels: dict[str, str]
+    minute: int = 60
+
+
+def of(name: str, **labels: str) -> str:
+    more = "".join(f',{key}="{value}"' for key, value in labels.items())
+    return f"{name}{{{ENVIRONMENT}{more}}}"
+
+
+def turns(outcome: str, a_minute: int) -> dict[str, str]:
+    return {of("warmroute_turns_total", outcome=outcome): f"0+{a_minute}x1700"}
+
+
+def answers(status: int, a_minute: int) -> dict[str, str]:
+    return {of("warmroute_requests_total", status=str(status), route="chat"): f"0+{a_minute}x1700"}
+
+
+def gauge(name: str, value: float, **labels: str) -> dict[str, str]:
+    return {of(name, **labels): f"{value}x1700"}
+
+
+def streams(within_10_s: int) -> dict[str, str]:
+    """A hundred streams a minute, so many with their first token within 10 s, the others within 60."""
+    values = {"10": within_10_s, "60": 100, "+Inf": 100}
+    found = {of("warmroute_ttft_seconds_bucket", le=le): f"0+{count}x1700" for le, count in values.items()}
+    return found | {of("warmroute_ttft_seconds_count"): "0+100x1700"}
+
+
+INSTANCE = {"instance": "a"}
+VOLUME = gauge("warmroute_state_volume_bytes", 100, **INSTANCE)
+CASES = [
+    Case("ProxiesAreAbsent", gauge("up", 0, instance="a"), gauge("up", 1, instance="a"), {}),
+    Case("ProxiesAreAbsent", {of("up", instance="a"): "1x55"}, gauge("up", 1, instance="a"), {}, 65),
+    Case("TurnsFail", turns("engine_error", 100), turns("engine_error", 1) | turns("completed", 100), {}),
+    Case("RequestsGetErrors", answers(503, 10) | answers(200, 100), answers(429, 50) | answers(200, 100), {}),
+    Case(
+        "RequestsAreRefused",
+        {of("warmroute_refused_total", reason="queue_full"): "0+1000x1700"},
+        {of("warmroute_refused_total", reason="queue_full"): "0+1x1700"},
+        {"reason": "queue_full"},
+    ),
+    Case(
+        "SessionsWaitToBegin",
+        {of("warmroute_refused_total", reason="session_wait"): "0+1x1700"},
+        {of("warmroute_refused_total", reason="queue_full"): "0+1x1700"},
+        {},
+    ),
+    Case("FirstTokensAreLate", streams(50), streams(99), {}),
+    Case(
+        "HitShareFalls",
+        {of("warmroute_cached_tokens_total"): FALLEN, of("warmroute_prompt_tokens_total"): "0+10000x1700"},
+        {of("warmroute_cached_tokens_total"): "0+9000x1700", of("warmroute_prompt_tokens_total"): "0+10000x1700"},
+        {},
+        1560,
+    ),
+    Case("RegionIsDown", gauge("warmroute_region_up", 0), gauge("warmroute_region_up", 1), {}),
+    Case("ProxyIsDown", gauge("up", 0, **INSTANCE), gauge("up", 1, **INSTANCE), INSTANCE),
+    Case(
+        "ProxiesRestart",
+        {of("warmroute_start_time_seconds", **INSTANCE): "0x15 600x15 1500x15 2400x40"},
+        {of("warmroute_start_time_seconds", **INSTANCE): "0x30 600x100"},
+        INSTANCE,
+        58,
+    ),
+    Case(
+        "CertificateExpires",
+        gauge("warmroute_certificate_expiry_seconds", 6 * 86_400),
+        gauge("warmroute_certificate_expiry_seconds", 60 * 86_400),
+        {},
+        90,
+    ),
+    Case(
+        "VolumeFills",
+        gauge("warmroute_state_volume_free_bytes", 10, **INSTANCE)
+        | gauge("warmroute_state_volume_bytes", 100, **INSTANCE),
+        gauge("warmroute_state_volume_free_bytes", 30, **INSTANCE)
+        | gauge("warmroute_state_volume_bytes", 100, **INSTANCE),
+        INSTANCE,
+    ),
+    Case(
+        "RowsAreNotSent",
+        {of("warmroute_ledger_unsent_rows", **INSTANCE): "0+10000x1700"},
+        {of("warmroute_ledger_unsent_rows", **INSTANCE): "9000x1 0x9 9000x1 0x1700"},
+        INSTANCE,
+    ),
+    Case(
+        "EngineDown",
+        gauge("warmroute_engine_up", 0, engine="a0")
+        | {'warmroute_engine_up{namespace="staging",engine="a0"}': "1x1700"},
+        gauge("warmroute_engine_up", 0, engine="a0") | gauge("warmroute_engine_draining", 1, engine="a0"),
+        {"engine": "a0"},
+    ),
+    Case(
+        "KvPoolIsFull",
+        gauge("warmroute_worker_kv_usage_ratio", 0.99, tier="device", worker="a0"),
+        gauge("warmroute_worker_kv_usage_ratio", 0.9, tier="device", worker="a0"),
+        {"worker": "a0"},
+    ),
+]
+
+
+def fired(series: dict[str, str], minute: int, folder: Path) -> str:
+    """The labels of the alerts that fire on series at a minute, as promtool says them."""
+    listed = [{"series": name, "values": values} for name, values in series.items()]
+    wrong = [
+        {"expr": "ALERTS{alertstate='firing'}", "eval_time": f"{minute}m", "exp_samples": [{"labels": "x", "value": 0}]}
+    ]
+    tests = [{"interval": "1m", "input_series": listed, "promql_expr_test": wrong}]
+    document = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
+    (folder / "test.yml").write_text(yaml.safe_dump(document))
+    done = promtool("test", "rules", "test.yml", folder=folder)
+    assert "got:" in done.stdout + done.stderr, done.stdout + done.stderr
+    return (done.stdout + done.stderr).partition("got:")[2]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.alert}-{case.minute}" for case in CASES])
+def test_an_alert_fires_while_users_are_hurt_and_else_stays_silent(case: Case, tmp_path: Path) -> None:
+    found = re.findall(rf'{{[^}}]*alertname="{case.alert}"[^}}]*}}', fired(case.fires, case.minute, tmp_path))
+    assert len(found) == 1, found
+    for label in ('namespace="prod"', 'region="east"', *(f'{key}="{value}"' for key, value in case.labels.items())):
+        assert label in found[0]
+    assert f'alertname="{case.alert}"' not in fired(case.silent, case.minute, tmp_path)
+
+
+def test_each_rule_has_a_test() -> None:
+    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    by_their_own = {rule["alert"] for rule in rules if "condition=" in rule["expr"] or "trouble=" in rule["expr"]}
+    assert {rule["alert"] for rule in rules} == {case.alert for case in CASES} | by_their_own | {"TracesAreNotExported"}
+
+
+def test_each_rule_names_the_page_of_its_runbook() -> None:
+    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    for rule in rules:
+        path = rule["annotations"]["runbook_url"].partition("/blob/main/")[2]
+        assert (ROOT / path).read_text().startswith(f"# {rule['alert']}\n")
+
+
+def test_a_planned_restart_of_an_engine_alerts_nobody(tmp_path: Path) -> None:
+    """It drains by order, then is down for three minutes while it loads weights."""
+    series = gauge("up", 1, instance="a") | {
+        of("warmroute_engine_up", engine="a0"): "1x2 0x3 1x20",
+        of("warmroute_engine_draining", engine="a0"): "0x1 1x5 0x16",
+    }
+    assert "firing" not in fired(series, 5, tmp_path)

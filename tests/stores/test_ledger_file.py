@@ -1,0 +1,73 @@
+"""The ledger file of a proxy with a database stays small, and what it no longer has is answered by the database."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from secrets import token_hex
+
+import httpx
+import pytest
+
+from tests.machine import seconds
+from tests.subjects.processes import PLAIN, ProxyProcess, chat, until
+from tests.subjects.scripted import Handler, ScriptedEngine, whole
+from tests.subjects.stores import Postgres
+from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.regions.forward_claim import SHA256_OF_NOTHING, Forwards
+from warmroute_proxy.server.stores.migrate import migrate
+
+from .conftest import ledger_table
+
+USAGE = {"prompt_tokens": 500, "completion_tokens": 3, "total_tokens": 503, "padding": "x" * 30_000}
+"""Engines may report more than is settled: rows of 30 KB fill a file quickly."""
+
+
+@pytest.fixture
+def proxy(postgres: Postgres, tmp_path: Path) -> Iterator[ProxyProcess]:
+    dsn = postgres.new_database()
+    migrate(dsn)
+
+    def script(handler: Handler) -> None:
+        handler.reply(200, whole(USAGE))
+
+    engine = ScriptedEngine("e0", script)
+    limits = ledger_table(tmp_path, dsn, "ledger_file_bytes = 1048576\n")
+    made = ProxyProcess(tmp_path, [engine.toml()], limits=limits).start()
+    try:
+        yield made
+    finally:
+        made.stop()
+        engine.stop()
+
+
+def metric(proxy: ProxyProcess, name: str) -> float:
+    with proxy.admin() as admin:
+        lines = admin.get("/metrics").text.splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name} "))
+
+
+def test_old_turns_leave_the_file_and_their_receipts_do_not(proxy: ProxyProcess) -> None:
+    ids = []
+    with proxy.client() as client:
+        for number in range(120):
+            answer = client.post("/v1/chat/completions", json=chat(f"turn {number}"))
+            assert answer.status_code == 200
+            ids.append(answer.json()["usage"]["warmroute"]["id"])
+        until(lambda: ids[0] not in {row["id"] for row in proxy.rows()}, "the first row has left the file")
+        proxy.row(ids[-1])
+        receipts = [client.get(f"/v1/usage/receipts/{each}") for each in (ids[0], ids[-1])]
+        usage = client.get("/v1/usage?by=model").json()
+    assert [receipt.status_code for receipt in receipts] == [200, 200]
+    assert json.loads(receipts[0].text)["id"] == ids[0]
+    assert (usage["turns"], usage["complete"]) == (120, True)
+    path = f"/v1/usage/receipts/{ids[0]}/void"
+    token = Forwards(Secrets((proxy.folder / "../secret").read_bytes()), "west", time.time, token_hex).sign(
+        "first", "first", path, "east", SHA256_OF_NOTHING, 10.0
+    )
+    done = httpx.post(f"{proxy.url}{path}", headers={"x-warmroute-forward": token}, verify=PLAIN, timeout=seconds(10))
+    assert (done.status_code, done.json()) == (200, {"state": "voided"})
+    assert proxy.row(f"{ids[0]}-void")["price_nanousd"] < 0
+    assert 0 < metric(proxy, "warmroute_ledger_file_bytes") < 40 * 2**20
+    assert 0 < metric(proxy, "warmroute_state_volume_free_bytes") < metric(proxy, "warmroute_state_volume_bytes")
+    assert proxy.is_ready()
