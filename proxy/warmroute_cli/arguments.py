@@ -6,6 +6,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Final, TypeVar
 
+from warmroute.files.given import UnreadableFile, given_bytes
+
 MAX_KEY_BYTES: Final = 4_096
 DEFAULT_STATE_DIR: Final = Path(".warmroute")
 
@@ -268,10 +270,11 @@ class KeyFileError(ValueError):
 def key_in(file: Path) -> str:
     """The API key in a file. Raises: KeyFileError."""
     try:
-        key = file.read_bytes()[:MAX_KEY_BYTES].decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise KeyFileError(f"{file} cannot be read: {reason}") from None
+        key = given_bytes(file, MAX_KEY_BYTES).decode("ascii").strip()
+    except UnreadableFile as error:
+        raise KeyFileError(str(error)) from None
+    except UnicodeDecodeError:
+        raise KeyFileError(f"{file} cannot be read: it is no text") from None
     if not key or not key.isprintable():
         raise KeyFileError(f"{file} holds no key")
     return key

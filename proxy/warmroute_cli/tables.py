@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TextIO
 
+from warmroute.files.printable import printable
+
 WIDTH_OF_PAGES: Final = 170
 """The width of output that goes to a file or a pipe, unless `COLUMNS` says another."""
 
@@ -37,13 +39,6 @@ class Row(NamedTuple):
 
     cells: Sequence[str]
     notes: Sequence[str] = ()
-
-
-def printable(text: str) -> str:
-    """A text in one line, with control characters as escapes: a terminal must not obey what a log or server says."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def width() -> int:

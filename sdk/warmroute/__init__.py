@@ -30,6 +30,7 @@ complete, and never sends anything but the calls of its caller and, on request, 
     _session   `with warmroute.session(...)`
     pytest_plugin   the fixture `warmroute_cache`
     ways       clients of other libraries, and any library on httpx or httpx2
+    files      files that a user got from others, opened and bounded in one place
     guard      the pure part of the guard: prompts, causes, repair
     lint       `warmroute lint`
 

@@ -7,8 +7,8 @@
     Moonshot        prompt_tokens, cached_tokens
     Gemini          promptTokenCount, cachedContentTokenCount (absent for none), candidatesTokenCount
 
-Servers may send anything, so every number is checked before it is added to a sum: a count that is not a whole number of
-0 or more counts as absent.
+Servers may send anything, so every number is checked before it is added to a sum: a count that is not a whole number
+from 0 to `MAX_COUNT` counts as absent.
 """
 
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from warmroute._prices import Price, price_of
 from warmroute.contract import receipt as contract
 
+MAX_COUNT: Final = 2**53  # of tokens or nanodollars; above it a float is no longer exact
 MAX_FAULT_CHARS: Final = 300
 MAX_CLASSES: Final = 32  # of losses in a receipt; a newer proxy may name some that are not in the contract
 MAX_CLASS_CHARS: Final = 64
@@ -190,4 +191,4 @@ def _amounts(receipt: Mapping[str, Any]) -> Amounts | None:
 
 
 def _count(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else None

@@ -293,4 +293,4 @@ def test_the_command_says_whether_all_decisions_came_out_the_same(
     assert verify_records([west, tmp_path / "other", tmp_path / "none"]) == 2
     said = capsys.readouterr().err
     assert "other is no record of a router" in said
-    assert "none: No such file" in said
+    assert "none cannot be read: No such file" in said

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Collection
 
 from warmroute.contract.money import Rates, usd
+from warmroute.files.printable import printable
 from warmroute_cli.arguments import key_in
 from warmroute_cli.conform.checks import Check, Cost, checks_of, cost_of, results_of
 from warmroute_cli.conform.hiding import MAX_DEPTH, Hider
@@ -13,7 +14,7 @@ from warmroute_cli.conform.report import Results, as_dict, counted, table
 from warmroute_cli.conform.trial import Allowed, Trial, TrialOptions
 from warmroute_cli.conform.verdicts import FAIL, Cell
 from warmroute_cli.conform.wire import Endpoint, NotReached
-from warmroute_cli.tables import printable, width
+from warmroute_cli.tables import width
 from warmroute_cli.usd_rates import rates_of
 
 

@@ -14,9 +14,9 @@ from socket import socket
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from warmroute.files.printable import printable
 from warmroute_cli.conform.hiding import HIDDEN, Hider
 from warmroute_cli.conform.shapes import Counts, Shape, answers_in, begins, counts_of, ends, key_headers, usage_in
-from warmroute_cli.tables import printable
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_ERROR_BYTES: Final = 400

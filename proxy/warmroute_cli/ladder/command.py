@@ -7,12 +7,13 @@ from argparse import Namespace
 from collections.abc import Mapping
 
 from warmroute.contract.money import usd
+from warmroute.files.printable import printable
 from warmroute_cli.api import ApiError
 from warmroute_cli.installed import missing
 from warmroute_cli.ladder.logs import TRACE, LogTurns, format_of_all, rates_by_model
 from warmroute_cli.ladder.sources import source_of
 from warmroute_cli.ladder.table import ladder_table, what_if_table
-from warmroute_cli.tables import printable, width
+from warmroute_cli.tables import width
 from warmroute_proxy.ladder.sums import Ladder
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.errors import Refusal

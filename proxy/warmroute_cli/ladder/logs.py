@@ -5,7 +5,6 @@ Several files are the logs of several workers; their lines are read in the order
 Limits: a line of more than `MAX_LINE_BYTES` is passed over, as `readers.lines` says.
 """
 
-import gzip
 from argparse import Namespace
 from collections.abc import Iterator
 from heapq import merge
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from warmroute.contract.money import Rates, usd
+from warmroute.files.given import GivenFile
 from warmroute_cli.usd_rates import rates_of
 from warmroute_proxy.ladder.of_reports import Reports
 from warmroute_proxy.ladder.prefixes import MAX_WORKERS
@@ -25,6 +25,9 @@ from warmroute_proxy.ladder.readers.vllm import VLLM, is_request
 from warmroute_proxy.ladder.turn import LadderTurn
 
 TRACE: Final = "trace"
+MAX_FILE_BYTES: Final = 1 << 40
+"""Of a log, unpacked; it is read line by line, and none of it is kept."""
+
 MAX_NAMED: Final = 5
 """Models in a note."""
 
@@ -130,9 +133,7 @@ def _reader(name: str, worker: Path | None) -> Reader:
 
 def _lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, packed by gzip or not. Of one that is longer than what is read, only the beginning."""
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    with gzip.open(path) if packed else path.open("rb") as file:
+    with GivenFile(path, MAX_FILE_BYTES) as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
             yield line
             rest = line

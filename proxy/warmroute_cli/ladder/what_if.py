@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmroute.contract.money import Rates
+from warmroute.files.given import GivenFile
 from warmroute_cli.arguments import count
 from warmroute_cli.replay.arguments import kv_tokens, workers
 from warmroute_cli.usd_rates import rates_of
@@ -18,7 +19,8 @@ from warmroute_proxy.core.replicas.record import Frames, Opened
 from warmroute_proxy.ladder.of_reports import Report, Reports
 from warmroute_proxy.ladder.sums import Ladder
 from warmroute_proxy.ladder.turn import LadderTurn
-from warmroute_proxy.replay.loaders import load_all
+from warmroute_proxy.replay.loaders import begins_as_record, load_all
+from warmroute_proxy.replay.record import MAX_BYTES
 from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run_watched
 from warmroute_proxy.replay.trace import Trace
 
@@ -60,7 +62,7 @@ class Difference:
 
 
 def read_trace(paths: list[Path]) -> Trace:
-    """The trace in some files. Raises: TraceError, OSError."""
+    """The trace in some files. Raises: TraceError, UnreadableFile."""
     return load_all(paths)
 
 
@@ -108,10 +110,9 @@ def _changed(case: Case, text: str) -> Case:
 
 def _roles(path: Path) -> list[str]:
     """The roles of a record's workers; empty where the file is none."""
-    with path.open("rb") as file:
-        if file.read(17) != b"warmroute record ":
-            return []
-        file.seek(0)
+    if not begins_as_record(path):
+        return []
+    with GivenFile(path, MAX_BYTES, unpack=False) as file:
         for _, _, opened in Frames(file.read):
             return [worker.role for worker in opened.workers] if isinstance(opened, Opened) else []
     return []

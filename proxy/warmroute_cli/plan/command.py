@@ -83,13 +83,14 @@ def _made(arguments: argparse.Namespace) -> "Made":
     traffic = None
     if arguments.trace is not None:
         _need_numpy("--trace")
+        from warmroute.files.given import UnreadableFile
         from warmroute_cli.plan.traffic import average_of
         from warmroute_proxy.replay.loaders import load
         from warmroute_proxy.replay.trace import TraceError
 
         try:
             trace = load(arguments.trace)
-        except (TraceError, OSError) as error:
+        except (TraceError, UnreadableFile) as error:
             raise PlanError(f"{error}.") from None
         traffic = average_of(trace)
     elif arguments.input is not None or arguments.output is not None:

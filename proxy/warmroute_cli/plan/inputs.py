@@ -1,11 +1,11 @@
 """What a plan is made of, read from disk: a checkpoint's folder, a table of GPUs, a plan file."""
 
-import json
-import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from warmroute.files.documents import DocumentError, json_of, toml_in
+from warmroute.files.given import UnreadableFile, given_bytes
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, Gpu, gpus_with
@@ -14,6 +14,7 @@ from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.plan_file import read
 
 MAX_BYTES: Final = 64 << 20
+MAX_TOML_BYTES: Final = 4 << 20
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
 
@@ -60,9 +61,11 @@ def load_plan(path: Path) -> tuple[Plan, str]:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(_bytes(path))
-    except (ValueError, RecursionError) as error:
-        raise PlanError(f"{path} is not JSON ({error}).") from None
+        found = json_of(given_bytes(path, MAX_BYTES))
+    except UnreadableFile as error:
+        raise PlanError(f"{error}.") from None
+    except DocumentError as error:
+        raise PlanError(f"{path} {error}.") from None
     if not isinstance(found, dict):
         raise PlanError(f"{path} is no JSON object.")
     return found
@@ -70,17 +73,6 @@ def _object(path: Path) -> dict[str, Any]:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(_bytes(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path} is not TOML: {error}.") from None
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise PlanError(f"{path} cannot be read: {error.strerror}.") from None
-    if len(content) > MAX_BYTES:
-        raise PlanError(f"{path} has more than {MAX_BYTES:,} bytes.")
-    return content
+        return toml_in(path, MAX_TOML_BYTES)
+    except UnreadableFile as error:
+        raise PlanError(f"{error}.") from None

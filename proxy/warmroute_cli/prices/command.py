@@ -4,7 +4,6 @@ import getpass
 import socket
 import sys
 import time
-import tomllib
 from argparse import Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,6 +13,8 @@ from rich import box
 from rich.table import Table as Shown
 
 from warmroute.contract.receipt import RATES
+from warmroute.files.documents import toml_in
+from warmroute.files.given import UnreadableFile
 from warmroute_backend.plan.tables import table
 from warmroute_cli.installed import missing
 from warmroute_cli.ledger import NEEDED
@@ -131,11 +132,9 @@ def _entries(arguments: Namespace, problems: list[str]) -> tuple[str, list[Any]]
         given = vars(arguments)
         return "the command line", [values | {key: given[key] for key in RATES if given[key] is not None}]
     try:
-        if arguments.file.stat().st_size > MAX_FILE_BYTES:
-            raise NotDone(f"{arguments.file} is larger than {MAX_FILE_BYTES} bytes")
-        document = tomllib.loads(arguments.file.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise NotDone(f"{arguments.file} cannot be read: {error}") from None
+        document = toml_in(arguments.file, MAX_FILE_BYTES)
+    except UnreadableFile as error:
+        raise NotDone(str(error)) from None
     found = document.get("price")
     if not isinstance(found, list) or not found or len(document) > 1 or len(found) > MAX_BOOKS:
         problems.append(f"price: the file must hold 1 to {MAX_BOOKS} tables [[price]], and nothing else")

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
+from warmroute.files.given import UnreadableFile
 from warmroute_cli.replay.arguments import fleet_options
 from warmroute_proxy.core.replicas.record import RecordError
 from warmroute_proxy.replay.fleet_file import WorkerKind, read_fleet
@@ -46,7 +47,7 @@ def replay(arguments: argparse.Namespace) -> int:
         for path in filter(None, (arguments.json, arguments.html)):
             path.open("ab").close()  # before minutes are spent on what it cannot hold
         _show(arguments)
-    except TraceError as error:
+    except (TraceError, UnreadableFile) as error:
         print(f"warmroute replay: {error}", file=sys.stderr)
         return 2
     except OSError as error:
@@ -291,11 +292,8 @@ def verify_records(paths: Iterable[Path]) -> int:
 def _verified(path: Path) -> int:
     try:
         verdict = verify(path)
-    except RecordError as error:
+    except (RecordError, UnreadableFile) as error:
         print(f"warmroute replay: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"warmroute replay: {path}: {error.strerror}", file=sys.stderr)
         return 2
     same = verdict.decisions - verdict.differing
     print(f"{path}: {same:,} of {verdict.decisions:,} decisions came out the same; {_ending(verdict)}")

@@ -12,12 +12,12 @@
 The workers of each region, in this order, are those of the file.
 """
 
-import tomllib
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from warmroute.files.documents import toml_in
 from warmroute_proxy.replay.trace import TraceError
 
 MAX_WORKERS: Final = 1024
@@ -40,12 +40,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_fleet(path: Path) -> tuple[WorkerKind, ...]:
-    """The kind of each worker of a region. Raises: TraceError, which says what is wrong and where; OSError."""
+    """The kind of each worker of a region. Raises: TraceError, which says what is wrong and where; UnreadableFile."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise TraceError(f"{path}: a fleet has at most {MAX_BYTES} bytes")
-        found = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        found = msgspec.convert(toml_in(path, MAX_BYTES), _File)
+    except msgspec.ValidationError as error:
         raise TraceError(f"{path}: {error}") from None
     workers: list[WorkerKind] = []
     for number, kind in enumerate(found.worker, 1):

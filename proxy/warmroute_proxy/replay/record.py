@@ -1,11 +1,15 @@
 """Reads a record that a proxy has kept (`[proxy] record`): plays it again, and compares every decision."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from warmroute.files.given import GivenFile
 from warmroute_proxy.core.placement.decision import Candidate, Decision
 from warmroute_proxy.core.replicas.record import Closed, Frame, Frames, Opened, Placed, RecordError
 from warmroute_proxy.core.replicas.recorder import Playback
+
+MAX_BYTES: Final = 2 << 30
+"""Of a record, which ends at 1 GiB by itself."""
 
 
 class ReplayVerdict(NamedTuple):
@@ -24,8 +28,8 @@ class ReplayVerdict(NamedTuple):
 
 
 def verify(path: Path) -> ReplayVerdict:
-    """Make every decision of a record again. `RecordError` where it cannot be read, `OSError` where there is none."""
-    with path.open("rb") as file:
+    """Make every decision of a record again. Raises: RecordError, UnreadableFile."""
+    with GivenFile(path, MAX_BYTES, unpack=False) as file:
         try:
             return judge(Frames(file.read))
         except RecordError as error:

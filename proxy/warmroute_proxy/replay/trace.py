@@ -15,8 +15,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-MAX_REQUESTS = 5_000_000
-"""Requests of all traces of a replay: about 1 KB each."""
+MAX_REQUESTS = 1_000_000
+"""Requests of a trace: about 1 KB each."""
+
+MAX_ID_BYTES = 512 << 20
+"""Memory of the ids of a trace's blocks."""
+
+_SLOT_BYTES, _ID_BYTES = 8, 32
 
 
 class TraceError(ValueError):
@@ -43,6 +48,19 @@ class Request(msgspec.Struct, eq=False, gc=False):
     blocks: list[int]
     tail: int | None
     continued_tokens: int = 0
+
+
+class IdCount:
+    """Counts the ids of a trace before they are made: a few bytes of a file may stand for millions."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def add(self, slots: int, new: int) -> None:
+        """Count the slots of a list, and the ids that no list had before. Raises: TraceError."""
+        self._bytes += _SLOT_BYTES * slots + _ID_BYTES * new
+        if self._bytes > MAX_ID_BYTES:
+            raise TraceError(f"its blocks need more than {MAX_ID_BYTES >> 20} MiB of ids: replay a part of it")
 
 
 @dataclass(slots=True, eq=False)

@@ -101,7 +101,7 @@ def _sorted(value: object, depth: int, *, printed: bool = True) -> object:
                 continue
             if name == "content" and isinstance(item, str):
                 item = [{"type": "text", "text": item}]
-            if name == "type" and item in _TEXT_TYPES:
+            if name == "type" and isinstance(item, str) and item in _TEXT_TYPES:
                 item = "text"
             in_order = printed and name in _PRINTED and isinstance(item, dict)
             items[name] = _ordered(item, depth + 1) if in_order else _sorted(item, depth + 1, printed=printed)

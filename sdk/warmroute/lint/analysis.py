@@ -12,13 +12,17 @@ from typing import Final
 
 from warmroute._prices import price_of
 from warmroute._usage import tokens_of
+from warmroute.files.printable import printable
 from warmroute.guard.causes import Cause
 from warmroute.guard.memory import BYTES_PER_TOKEN, Memory, Reading, repeated_bytes
 from warmroute.guard.outcome import UNKNOWN, outcome
 from warmroute.guard.prompt import text_of
-from warmroute.lint.transcript import Recorded
+from warmroute.lint.transcript import Recorded, TranscriptError
 
 MAX_LINE_CHARS: Final = 160
+MAX_TURNS: Final = 500_000
+"""Of all files: 1 KB each."""
+
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _DIGIT: Final = re.compile(r"\d")
 
@@ -119,9 +123,11 @@ class Analysis:
 
 
 def analysed(requests: Iterable[Recorded], *, show_text: bool = False) -> Analysis:
-    """The sessions of recorded requests, in the order of their first turns."""
+    """The sessions of recorded requests, in the order of their first turns. Raises: TranscriptError."""
     memory, sessions, recorded = Memory(), dict[str, Session](), True
-    for request in requests:
+    for count, request in enumerate(requests, 1):
+        if count > MAX_TURNS:
+            raise TranscriptError(f"more than {MAX_TURNS:,} requests: lint fewer files at a time")
         reading = memory.read(request.session, request.body)
         reading.prompt.sent_s = request.time_s or 0.0
         session = sessions.setdefault(request.session, Session(request.session))
@@ -159,7 +165,7 @@ def _turn(request: Recorded, reading: Reading, memory: Memory, show_text: bool) 
         cached_tokens=cached_tokens,
         lost_tokens=lost,
         cause=cause,
-        where=broken.where if broken else "",
+        where=printable(broken.where[:MAX_LINE_CHARS]) if broken else "",
         line=broken.line if broken else None,
         before=line_before if show_text else masked(line_before),
         now=line_now if show_text else masked(line_now),
@@ -189,7 +195,7 @@ def _lines(reading: Reading) -> tuple[str, str]:
 
 def _line(text: str, number: int) -> str:
     lines = text.split("\n")
-    return lines[number - 1][:MAX_LINE_CHARS] if number <= len(lines) else ""
+    return printable(lines[number - 1][:MAX_LINE_CHARS]) if number <= len(lines) else ""
 
 
 def _total(session: str, cause: Cause, turns: list[Turn]) -> CauseTotal:

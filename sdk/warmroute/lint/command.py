@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from warmroute.files.given import UnreadableFile
+from warmroute.files.printable import printable
 from warmroute.guard.causes import Cause
 from warmroute.lint.analysis import Analysis, analysed
 from warmroute.lint.page import page_of
@@ -13,6 +15,7 @@ from warmroute.lint.table import json_of, text_of
 from warmroute.lint.transcript import Recorded, TranscriptError, recorded
 
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+MAX_MESSAGE_CHARS = 1_000
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -21,8 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
         analysis = analysed(_requests(arguments.transcript), show_text=arguments.show_text)
         if arguments.html is not None:
             arguments.html.write_text(page_of(analysis), encoding="utf-8")
-    except (TranscriptError, OSError) as error:
-        print(f"warmroute lint: {error}", file=sys.stderr)
+    except (TranscriptError, UnreadableFile, OSError) as error:
+        print(printable(f"warmroute lint: {error}"[:MAX_MESSAGE_CHARS]), file=sys.stderr)
         return 2
     print(json.dumps(json_of(analysis), indent=1) if arguments.json else text_of(analysis))
     failures = _failures(analysis, arguments.fail_under, arguments.fail_on)

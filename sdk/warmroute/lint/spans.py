@@ -5,9 +5,10 @@ instructions and tools are JSON, as an attribute's text or as a value. A span wi
 compared, since instrumentations leave them out unless they are told to record them.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+
+from warmroute.files.documents import DocumentError, json_of
 
 
 class SpanRequest(NamedTuple):
@@ -50,17 +51,20 @@ def request_of_span(span: Mapping[str, Any]) -> SpanRequest | None:
 
 
 def _spans(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for resource in record.get("resourceSpans") or ():
-        for scope in resource.get("scopeSpans") or ():
-            yield from scope.get("spans") or ()
+    for resource in _objects(record.get("resourceSpans")):
+        for scope in _objects(resource.get("scopeSpans")):
+            yield from _objects(scope.get("spans"))
+
+
+def _objects(value: object) -> Iterator[Mapping[str, Any]]:
+    return (each for each in value if isinstance(each, Mapping)) if isinstance(value, list) else iter(())
 
 
 def _attributes(value: object) -> dict[str, Any]:
     """Attributes as a mapping, from OTLP's list of keys and typed values too."""
     if isinstance(value, Mapping):
         return dict(value)
-    pairs = value if isinstance(value, list) else ()
-    return {pair["key"]: _value(pair.get("value")) for pair in pairs if isinstance(pair, Mapping) and "key" in pair}
+    return {str(pair["key"]): _value(pair.get("value")) for pair in _objects(value) if "key" in pair}
 
 
 def _value(value: object) -> Any:
@@ -72,18 +76,23 @@ def _value(value: object) -> Any:
     if "intValue" in value:
         return int(value["intValue"])
     if "arrayValue" in value:
-        return [_value(item) for item in value["arrayValue"].get("values", ())]
+        return [_value(item) for item in _values(value["arrayValue"])]
     if "kvlistValue" in value:
-        return _attributes(value["kvlistValue"].get("values"))
+        return _attributes(_values(value["kvlistValue"]))
     return None
+
+
+def _values(value: object) -> list[Any]:
+    found = value.get("values") if isinstance(value, Mapping) else None
+    return found if isinstance(found, list) else []
 
 
 def _parsed(value: object) -> object:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
-    except ValueError:
+        return json_of(value.encode("utf-8", "surrogatepass"))
+    except DocumentError:
         return value
 
 

@@ -2,22 +2,38 @@
 
 A record is a request's body, or an object that has one: `body` or `request`, with `headers`, and `response`, `reply` or
 `usage` where the answer was recorded. The requests of a batch file, HTTP recordings of agents and the samples of this
-project are such records. Spans of OpenTelemetry are read by `spans`. Anything else is a `TranscriptError` that says
-where.
+project are such records. Spans of OpenTelemetry are read by `spans`. Anything else is a `TranscriptError` or an
+`UnreadableFile` that says where.
+
+Memory: of JSON lines one is held at a time, of any other document all of it, up to `MAX_DOCUMENT_BYTES`.
 """
 
-import gzip
-import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 from warmroute.contract.identity import InvalidSessionKey, lineage_parts, session_of
+from warmroute.files.documents import DocumentError, json_of
+from warmroute.files.given import GivenFile
+from warmroute.files.printable import printable
 from warmroute.lint.spans import is_span, request_of_span, spans_of
 
-MAX_FILE_BYTES: Final = 2 * 1024 * 1024 * 1024
-"""Of a file, once it is unpacked."""
+MAX_FILE_BYTES: Final = 2 << 30
+"""Of a file of JSON lines, once it is unpacked."""
+
+MAX_DOCUMENT_BYTES: Final = 128 << 20
+"""Of a line, and of a file that is one document."""
+
+MAX_LINES: Final = 1_000_000
+MAX_SESSION_CHARS: Final = 1024
+_TOO_LARGE: Final = f"is longer than {MAX_DOCUMENT_BYTES:,} bytes; write one request a line"
+_EXPECTED: Final = (
+    "Expected are JSON objects, one a line or in a list, with messages, input, contents or prompt in them or in their "
+    "body, or spans of OpenTelemetry."
+)
 
 _BODIES: Final = ("body", "request", "kwargs")
 _ANSWERS: Final = ("response", "reply", "answer", "output")
@@ -42,63 +58,89 @@ class Recorded:
 
 
 def recorded(path: Path) -> Iterator[Recorded]:
-    """The requests of a file, in its order."""
+    """The requests of a file, in its order. Raises: TranscriptError, UnreadableFile."""
     found = False
-    for number, record in enumerate(_records(path), 1):
-        request = _request(record, number, path)
-        if request is not None:
-            found = True
-            yield request
+    with GivenFile(path, MAX_FILE_BYTES) as file:
+        for number, record in enumerate(_records(file), 1):
+            try:
+                request = _request(record, number, path)
+            except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+                # others may have written anything anywhere in a record
+                raise TranscriptError(f"{path}, request {number}: is none ({error}). {_EXPECTED}") from None
+            if request is not None:
+                found = True
+                yield request
     if not found:
-        raise TranscriptError(
-            f"{path}: no request in it. Expected are JSON objects, one a line or in a list, with messages, input, "
-            "contents or prompt in them or in their body, or spans of OpenTelemetry."
-        )
+        raise TranscriptError(f"{path}: no request in it. {_EXPECTED}")
 
 
-def _records(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The JSON objects of a file."""
-    text = _text(path)
+def _records(file: GivenFile) -> Iterator[Mapping[str, Any]]:
+    """The JSON objects of a file: of its lines, or where the first line is no JSON, of it as a whole."""
+    lines = _lines(file)
+    number, first = next(lines, (1, b"{}"))
+    following = next(lines, None)
     try:
-        whole = json.loads(text)
-    except ValueError:
-        yield from _lines(path, text)
+        found = json_of(first)
+    except DocumentError as error:
+        if following is None:
+            raise TranscriptError(f"{file.path}, line {number}: {error}") from None
+        found, following = _document(file, [(number, first), following]), None
+    if following is None:
+        yield from _objects_in(found, file.path)
         return
+    yield from _of_line(found, file.path, number)
+    for number, line in chain([following], lines):
+        try:
+            found = json_of(line)
+        except DocumentError as error:
+            raise TranscriptError(f"{file.path}, line {number}: {error}") from None
+        yield from _of_line(found, file.path, number)
+
+
+def _lines(file: GivenFile) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not empty, with their numbers from 1."""
+    number = 0
+    while line := file.readline(MAX_DOCUMENT_BYTES + 1):
+        number += 1
+        if len(line) > MAX_DOCUMENT_BYTES:
+            raise TranscriptError(f"{file.path}, line {number}: {_TOO_LARGE}")
+        if number > MAX_LINES:
+            raise TranscriptError(f"{file.path}: has more than {MAX_LINES:,} lines; split it")
+        if line.strip():
+            yield number, line
+
+
+def _document(file: GivenFile, begin: list[tuple[int, bytes]]) -> Any:
+    """A document of several lines, of which the first ones were read."""
+    data = b""
+    for number, line in begin:
+        data += b"\n" * (number - 1 - data.count(b"\n")) + line  # so that a mistake is named by its line
+    data += file.read(MAX_DOCUMENT_BYTES + 1)
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise TranscriptError(f"{file.path}: {_TOO_LARGE}")
+    try:
+        return json_of(data)
+    except DocumentError as error:
+        raise TranscriptError(f"{file.path}: {error}") from None
+
+
+def _objects_in(whole: Any, path: Path) -> Iterator[Mapping[str, Any]]:
+    """The objects of a file that is one document."""
     if isinstance(whole, Mapping) and "parts" in whole and "requests" in whole:
-        yield from _sample(whole)
+        try:
+            yield from _sample(whole)
+        except (TypeError, LookupError) as error:
+            raise TranscriptError(f"{path}: is no sample of requests that share their parts ({error})") from None
         return
     for record in whole if isinstance(whole, list) else [whole]:
         if isinstance(record, Mapping):
             yield from spans_of(record) or [record]
 
 
-def _lines(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise TranscriptError(f"{path}, line {number}: no JSON: {error}") from None
-        if not isinstance(record, Mapping):
-            raise TranscriptError(f"{path}, line {number}: an object was expected, not {type(record).__name__}")
-        yield from spans_of(record) or [record]
-
-
-def _text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            with gzip.open(path) as unpacked:
-                data = unpacked.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise TranscriptError(f"{path}: {error.strerror or error}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise TranscriptError(f"{path}: is longer than {MAX_FILE_BYTES:,} bytes")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TranscriptError(f"{path}: no UTF-8 at byte {error.start}") from None
+def _of_line(found: Any, path: Path, number: int) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(found, Mapping):
+        raise TranscriptError(f"{path}, line {number}: an object was expected, not {type(found).__name__}")
+    yield from spans_of(found) or [found]
 
 
 def _sample(whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -116,17 +158,22 @@ def _request(record: Mapping[str, Any], number: int, path: Path) -> Recorded | N
         span = request_of_span(record)
         if span is None:
             return None
-        return Recorded(span.session or path.stem, number, span.body, span.usage, span.time_s)
+        return Recorded(_shown(span.session or path.stem), number, span.body, span.usage, span.time_s)
     body = next((record[name] for name in _BODIES if isinstance(record.get(name), Mapping)), record)
     if isinstance(body.get("body"), Mapping):  # a recorded HTTP request
         body = body["body"]
     if not any(name in body for name in _PROMPTS):
         return None
     given = record.get("n")
-    time_s = next((float(record[name]) for name in _TIMES if isinstance(record.get(name), (int, float))), None)
+    times = (float(record[name]) for name in _TIMES if isinstance(record.get(name), (int, float)))
+    time_s = next(filter(math.isfinite, times), None)
     session = record.get("session") if isinstance(record.get("session"), str) else None
     name = session or _session(record, body) or path.name.partition(".")[0]
-    return Recorded(name, given if isinstance(given, int) else number, body, _usage(record), time_s)
+    return Recorded(_shown(name), given if isinstance(given, int) else number, body, _usage(record), time_s)
+
+
+def _shown(session: str) -> str:
+    return printable(session[:MAX_SESSION_CHARS])
 
 
 def _session(record: Mapping[str, Any], body: Mapping[str, Any]) -> str | None:
@@ -143,7 +190,8 @@ def _session(record: Mapping[str, Any], body: Mapping[str, Any]) -> str | None:
 
 def _headers(value: object) -> dict[str, str]:
     pairs = value.items() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return {str(name).lower(): str(text) for name, text in (pair for pair in pairs if len(pair) == 2)}
+    found = (pair for pair in pairs if isinstance(pair, (tuple, list)) and len(pair) == 2)
+    return {str(name).lower(): str(text) for name, text in found}
 
 
 def _usage(record: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from warmroute.files.given import UnreadableFile
 from warmroute.lint.transcript import Recorded, TranscriptError, recorded
 
 BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -93,5 +94,5 @@ def test_what_is_no_transcript_says_where_and_why(tmp_path: Path, text: str | by
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(TranscriptError, match="No such"):
+    with pytest.raises(UnreadableFile, match="No such"):
         list(recorded(tmp_path / "none.jsonl"))

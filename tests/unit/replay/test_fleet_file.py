@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from warmroute.files.given import UnreadableFile
 from warmroute_proxy.replay.agents import Agents, agents_trace
 from warmroute_proxy.replay.fleet_file import WorkerKind, read_fleet
 from warmroute_proxy.replay.setup import Setup, run
@@ -44,7 +45,7 @@ def test_a_file_says_what_each_worker_is(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(TraceError, match=r".*".join(says.split("`"))):
+    with pytest.raises((TraceError, UnreadableFile), match=r".*".join(says.split("`"))):
         read_fleet(fleet(tmp_path, text))
 
 

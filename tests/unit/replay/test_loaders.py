@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
+from warmroute.files.given import UnreadableFile
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
@@ -179,16 +180,31 @@ class TestPrompts:
         (b"\n \n", "is empty"),
         (b'{"a": 1}\n', "neither"),
         (b"nonsense\n", "line 1 is not JSON"),
-        (b"[" * 100_000, "line 1 is not JSON"),
-        (b"\x1f\x8b\x08", "not whole"),
-        (gzip.compress(b"{}" * 999, mtime=0)[:14] + b"\xff" * 9, "not whole"),
-        (gzip.compress(b"{}\n" * 5_000_001), "more than 5000000 lines"),
+        (b"[" * 100_000, "neither"),
+        (b'{"a":' * 100_000, "line 1 is not JSON"),
+        (b"\x1f\x8b\x08", "cut off or damaged"),
+        (gzip.compress(b"{}" * 999, mtime=0)[:14] + b"\xff" * 9, "cut off or damaged"),
+        (gzip.compress(b"{}\n" * 1_000_001), "more than 1000000 lines"),
+        (gzip.compress(b"[" + b"1," * 8_000_001), "more than 8000000 values"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=reason):
+    with pytest.raises((TraceError, UnreadableFile), match=reason):
+        load(path)
+
+
+@pytest.mark.parametrize("system_tokens", [0, 1 << 26])
+def test_few_bytes_do_not_stand_for_millions_of_blocks(tmp_path: Path, system_tokens: int) -> None:
+    """1 KB took 7.7 GB."""
+    lines = [
+        {"block": 1, "tool_tokens": number, "system_tokens": system_tokens, "turns": [[0, 9, 9, 1 << 24, 0, -1, 0, 0]]}
+        for number in range(200)
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(TraceError, match="need more than 512 MiB of ids: replay a part of it"):
         load(path)
 
 

@@ -4,11 +4,11 @@ Limits: a line of more than `MAX_LINE_BYTES` is passed over, and `MAX_OPEN` requ
 then the oldest is read as it is.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+from warmroute.files.documents import DocumentError, json_of
 from warmroute_proxy.ladder.of_reports import Report
 
 MAX_LINE_BYTES: Final = 16 << 20
@@ -34,8 +34,8 @@ def json_object(line: bytes) -> dict[str, Any] | None:
     if len(line) > MAX_LINE_BYTES:
         return None
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        found = json_of(line)
+    except DocumentError:
         return None
     return found if isinstance(found, dict) else None
 

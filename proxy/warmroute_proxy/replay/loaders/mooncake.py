@@ -20,13 +20,14 @@ from warmroute_proxy.replay.trace import Request, Trace, TraceError, mixed
 
 BLOCK_TOKENS = 512
 MAX_TIME_MS = 1e15
+MAX_TOKENS = 1 << 40
 MAX_ID = 2**64
 
 
 class _Row(msgspec.Struct, gc=False):
     timestamp: Annotated[float, msgspec.Meta(ge=0, le=MAX_TIME_MS)]
-    input_length: Annotated[int, msgspec.Meta(ge=1)]
-    output_length: Annotated[int, msgspec.Meta(ge=0)]
+    input_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
+    output_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0)]]
 
 

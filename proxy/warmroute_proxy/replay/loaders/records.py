@@ -20,10 +20,12 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from warmroute.files.given import GivenFile
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.record import Dispatched, Ended, Failed, Frames, Placed, RecordError
-from warmroute_proxy.replay.trace import MAX_REQUESTS, Request, Trace, TraceError, mixed
+from warmroute_proxy.replay.record import MAX_BYTES
+from warmroute_proxy.replay.trace import MAX_REQUESTS, IdCount, Request, Trace, TraceError, mixed
 
 BLOCK_TOKENS: Final = 128
 MAX_FORKS: Final = 4
@@ -61,7 +63,7 @@ def _add_turns(turns: list[_Turn], path: Path) -> None:
     open_: dict[int, tuple[RoutingRequest, float]] = {}
     failed_at_s: dict[tuple[int, int], float] = {}  # a turn that is tried again came when it came first
     dispatches = 0
-    with path.open("rb") as file:
+    with GivenFile(path, MAX_BYTES, unpack=False) as file:
         for _, _, call in Frames(file.read):
             if isinstance(call, Placed):
                 placed = call
@@ -92,6 +94,7 @@ def _requests(turns: list[_Turn], salt: int) -> tuple[list[Request], int]:
     lasts: dict[int, list[int]] = {}
     requests: list[Request] = []
     continued_by: dict[int, int] = {}
+    ids = IdCount()
     for number, turn in enumerate(turns):
         routing, ratio = turn.routing, ratios[turn.routing.model]
         key = (True, routing.lineage) if routing.session is None else (False, routing.session)
@@ -109,6 +112,7 @@ def _requests(turns: list[_Turn], salt: int) -> tuple[list[Request], int]:
         else:
             after = None
         tokens = max(1, int(routing.chain.total_bytes / ratio))
+        ids.add(tokens // BLOCK_TOKENS, tokens // BLOCK_TOKENS)
         requests.append(
             Request(
                 number, at_s, after, session, routing.turn, tokens, max(1, turn.completion_tokens),

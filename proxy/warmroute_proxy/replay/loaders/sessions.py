@@ -12,12 +12,12 @@ answering. Blocks are coarsened to `BLOCK_TOKENS`: a coarse block is named by it
 is part of its name. Answers have no ids of their own.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 
-from warmroute_proxy.replay.trace import MAX_REQUESTS, Request, Trace, TraceError, mixed
+from warmroute_proxy.replay.trace import MAX_REQUESTS, IdCount, Request, Trace, TraceError, mixed
 
 BLOCK_TOKENS: Final = 512
 STARTS_WITHIN_S: Final = 3600.0
@@ -25,21 +25,24 @@ SESSION_LIMIT_S: Final = 3600.0
 THINK_LIMIT_S: Final = 1800.0
 MAX_TURN_TOKENS: Final = 1 << 26
 
-_Turn = tuple[float, int, int, int, int, int | None, float | None, float | None]
+_Count = Annotated[int, msgspec.Meta(ge=-(1 << 60), le=1 << 60)]
+_Turn = tuple[float, _Count, _Count, _Count, _Count, _Count | None, float | None, float | None]
 _SHARED: Final = 1 << 63
 
 
 class _Session(msgspec.Struct, gc=False):
-    block: int
-    tool_tokens: int
-    system_tokens: int
+    block: _Count
+    tool_tokens: _Count
+    system_tokens: _Count
     turns: list[_Turn]
 
 
 class _Chains:
     """Coarse chains of the turns of one session; equal blocks are one number object, since a prompt has hundreds."""
 
-    def __init__(self, shared: list[int], fine_tokens: int, number: int, salt: int) -> None:
+    def __init__(self, shared: list[int], fine_tokens: int, number: int, salt: int, ids: IdCount) -> None:
+        """`ids` counts those of the trace; the fine ones are counted apart, since they end with the session."""
+        self._ids, self._fine_ids = ids, IdCount()
         self._shared = shared
         self._ratio = BLOCK_TOKENS // fine_tokens
         self._number = number
@@ -53,9 +56,11 @@ class _Chains:
         base = self._fine[base_turn] if base_turn >= 0 else []
         fine = base[:shared_blocks]
         fresh = blocks - len(fine)
+        self._fine_ids.add(blocks, max(fresh, 0))
         fine = fine + list(range(self._next, self._next + fresh))
         self._next += fresh
         ratio = self._ratio
+        self._ids.add(-(-blocks // ratio), -(-fresh // ratio))
         same = min(shared_blocks, len(base)) // ratio
         coarse = self._coarse[base_turn][:same] if base_turn >= 0 else self._shared[: blocks // ratio]
         if len(coarse) * ratio < len(fine):
@@ -76,6 +81,7 @@ def load(name: str, lines: list[bytes], salt: int, seed: int) -> Trace:
     random = np.random.default_rng(seed)
     shared_by_sizes: dict[tuple[int, int], list[int]] = {}
     requests: list[Request] = []
+    ids = IdCount()
     decode = msgspec.json.Decoder(_Session).decode
     for number, line in enumerate(lines):
         try:
@@ -90,8 +96,9 @@ def load(name: str, lines: list[bytes], salt: int, seed: int) -> Trace:
         if sizes not in shared_by_sizes:
             first = _SHARED | len(shared_by_sizes) << 32
             count = (session.tool_tokens + session.system_tokens) // BLOCK_TOKENS
+            ids.add(count, count)
             shared_by_sizes[sizes] = mixed(np.arange(count, dtype=np.uint64) + np.uint64(first), salt)
-        chains = _Chains(shared_by_sizes[sizes], session.block, number, salt)
+        chains = _Chains(shared_by_sizes[sizes], session.block, number, salt, ids)
         start_s = float(random.random()) * STARTS_WITHIN_S
         try:
             _add_turns(requests, session, chains, start_s, number)

@@ -24,7 +24,6 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     log_format    a line of the log, as text and as JSON
     loop_lag      how late the event loop is, and what held it
     port_owner    who listens on a port of this machine
-    regular_files reads files that others may have put there
     metrics       counters and histograms, and their text format
     sealing       reasoning that clients keep for us, sealed
     secrets       the fleet secret and what is derived from it, API keys, engine keys

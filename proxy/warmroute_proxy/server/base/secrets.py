@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
-from warmroute_proxy.server.base.regular_files import read_regular
+from warmroute.files.regular import read_regular
 
 MIN_SECRET_BYTES: Final = 32
 SECRET_ENV: Final = "WARMROUTE_SECRET"  # noqa: S105 - a name, not a secret

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-from warmroute_proxy.server.base.regular_files import read_regular
+from warmroute.files.regular import read_regular
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, SourceError
 
 MAX_FILE_BYTES: Final = 65_536

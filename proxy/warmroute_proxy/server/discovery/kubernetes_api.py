@@ -14,8 +14,8 @@ from urllib.parse import urlencode, urlsplit
 
 import httptools
 
+from warmroute.files.regular import read_regular
 from warmroute_proxy.server.base.config import authority
-from warmroute_proxy.server.base.regular_files import read_regular
 from warmroute_proxy.server.discovery.source import SourceError
 
 CONNECT_S: Final = 5.0

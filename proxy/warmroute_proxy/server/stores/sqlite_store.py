@@ -21,6 +21,7 @@ CREATE TABLE IF NOT EXISTS key_spent (key TEXT, hour INT, nanousd INT NOT NULL, 
 CREATE TABLE IF NOT EXISTS lease (
     boot TEXT, name TEXT, period TEXT, starts INT, nanousd INT NOT NULL, PRIMARY KEY (boot, name, period, starts)
 );
+CREATE TABLE IF NOT EXISTS charged_hour (hour INT PRIMARY KEY);
 INSERT OR IGNORE INTO spool VALUES (1, 0, '');
 """
 _SPEND: Final = """
@@ -42,8 +43,11 @@ SELECT coalesce(sum(nanousd), 0) FROM (
     SELECT nanousd FROM key_spent WHERE key IN ({}) AND hour >= ? AND hour < ?
 )
 """
-_OLDEST_S: Final = 40 * 86_400
-"""Costs of hours and leases that lie further back are deleted: the longest period is a month."""
+KEPT_HOURS: Final = 40 * 24
+"""Hours with costs that are kept: more than a month has, the longest period."""
+
+_NEW_HOUR: Final = "INSERT OR IGNORE INTO charged_hour VALUES (?)"
+_OLDEST: Final = "SELECT hour FROM charged_hour ORDER BY hour DESC LIMIT 1 OFFSET ?"
 
 
 class SqliteStore:
@@ -79,10 +83,7 @@ class SqliteStore:
                     if charged and budget.scope.holds(tenant, key_id):
                         key = self._boot, budget.name, budget.period, span_of(budget.period, hour).starts_s
                         self._db.execute(_SETTLE, (charged, *key))
-            if batch.rows:
-                self._db.execute("DELETE FROM spent WHERE hour < ?", (batch.rows[-1].hour - _OLDEST_S,))
-                self._db.execute("DELETE FROM key_spent WHERE hour < ?", (batch.rows[-1].hour - _OLDEST_S,))
-                self._db.execute("DELETE FROM lease WHERE starts < ?", (batch.rows[-1].hour - _OLDEST_S,))
+            self._delete_old({hour for _, _, hour in costs})
         return True
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
@@ -109,6 +110,19 @@ class SqliteStore:
     async def close(self) -> None:
         """Close the file."""
         self._db.close()
+
+    def _delete_old(self, hours: Iterable[int]) -> None:
+        """Delete what lies before the newest `KEPT_HOURS` hours with costs. The clock of one turn adds one such hour,
+        so that a clock which is wrong for a while deletes nothing.
+        """
+        if self._db.executemany(_NEW_HOUR, [(hour,) for hour in hours]).rowcount < 1:
+            return
+        oldest = self._db.execute(_OLDEST, (KEPT_HOURS - 1,)).fetchone()
+        if oldest is not None:
+            self._db.execute("DELETE FROM spent WHERE hour < ?", oldest)
+            self._db.execute("DELETE FROM key_spent WHERE hour < ?", oldest)
+            self._db.execute("DELETE FROM lease WHERE starts < ?", oldest)
+            self._db.execute("DELETE FROM charged_hour WHERE hour < ?", oldest)
 
     def _spent(self, budget: Budget, span: Span) -> int:
         tenants, keys = budget.scope.tenants, budget.scope.keys

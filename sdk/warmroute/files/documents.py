@@ -1,0 +1,60 @@
+"""JSON and TOML that others wrote: values are counted before objects are made of them, since `[],` becomes 25 times it.
+
+What is wrong is a `DocumentError` without the file's name, which its reader knows.
+"""
+
+import json
+import re
+import tomllib
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from warmroute.files.given import UnreadableFile, given_bytes
+
+MAX_VALUES: Final = 2_000_000
+"""Values of one document: 0.5 GB at the most, if all of them are objects."""
+
+_BEGINS_VALUE: Final = (b"[", b"{", b",")
+_OUTSIDE: Final = re.compile(rb'[\[{,]|"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+"""What begins a value, or a text, in which nothing does. One that is not closed ends with the file: linear."""
+
+_QUOTE: Final = ord('"')
+
+
+class DocumentError(ValueError):
+    """What is wrong with a document, and where in it."""
+
+
+def json_of(data: bytes) -> Any:
+    """The value of a JSON document. Raises: DocumentError."""
+    if sum(map(data.count, _BEGINS_VALUE)) > MAX_VALUES:
+        _check_values(data)
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"no UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise DocumentError("is nested too deeply") from None
+    except ValueError as error:
+        raise DocumentError(f"no JSON: {error}") from None
+
+
+def toml_in(path: Path, max_bytes: int) -> dict[str, Any]:
+    """The tables of a TOML file. Raises: UnreadableFile."""
+    content = given_bytes(path, max_bytes)
+    try:
+        return tomllib.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(f"{path} is not TOML: no UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise UnreadableFile(f"{path} is not TOML that can be read: it is nested too deeply") from None
+    except ValueError as error:  # also a number with too many digits
+        raise UnreadableFile(f"{path} is not TOML: {error}") from None
+
+
+def _check_values(data: bytes) -> None:
+    """Raises: DocumentError, where there are too many values outside of texts."""
+    begins = (found for found in _OUTSIDE.finditer(data) if data[found.start()] != _QUOTE)
+    if next(islice(begins, MAX_VALUES, None), None) is not None:
+        raise DocumentError(f"has more than {MAX_VALUES:,} values; split it")

@@ -1,0 +1,8 @@
+"""Texts of others for a terminal or a page."""
+
+
+def printable(text: str) -> str:
+    """A text in one line, with control characters as escapes: a terminal must not obey what others say."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
