@@ -17,6 +17,7 @@ from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Peer, Worker
 from warmroute_proxy.core.placement.router import Ticket
+from warmroute_proxy.core.placement.waits import Waits
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.admission import Waiter
@@ -357,3 +358,29 @@ async def test_a_request_that_no_longer_waits_for_another_region_reserves_its_pr
     await fleet.sweep()
     assert [turn.number for turn in fleet.running] == [1]
     assert lease.reserved > 0
+
+
+async def test_a_session_that_waits_for_too_long_to_begin_is_refused_and_keeps_its_place() -> None:
+    fleet = Fleet([Worker("a", "a", 0, "aggregated")], PEERS[0])
+    limits, elsewhere = Limits(), fleet.router.waits_elsewhere
+    fleet.arrive("free", "m", 12_000, 1)
+    elsewhere.observe(1, Waits("m", "other", 1, 50_000), fleet.now)
+    fleet.now = 10.0
+    new = InferenceRequest(fleet, "free", "m", 7, 12_000, 2)
+    fleet.turns.append(new)
+    assert fleet.admission.enter(new, fleet.router.place(new.routing, fleet.now)) is None
+    fleet.now += limits.working_set_wait_s + limits.queue_timeout_s - 1
+    elsewhere.observe(1, Waits("m", "other", 1, 50_000), fleet.now)
+    await fleet.sweep()
+    assert [turn.refusal for turn in fleet.turns if turn.refusal is not None] == []
+    fleet.now += 2
+    await fleet.sweep()
+    (refusal,) = [turn.refusal for turn in fleet.turns if turn.refusal is not None]
+    assert (refusal.status, refusal.retry_after_s) == (429, 30)
+    assert "about 30 s: 0 sessions are before this one, which keeps its place for 5 minutes" in refusal.message
+    asked_s = []
+    for later_s in (200.0, 400.0):
+        again = InferenceRequest(fleet, "free", "m", 8, 12_000, 2)
+        fleet.now += later_s
+        asked_s.append(fleet.now - fleet.admission._waiter(cast("RequestToAdmit", again)).asked_s)
+    assert asked_s == [351.0, 0.0]
