@@ -73,6 +73,10 @@ def rows(postgres: Postgres, dsn: str) -> int:
     return int(postgres.sql("SELECT count(*) FROM turn", dsn)[0])
 
 
+MARKS = (("alembic_version", "version_num"), ("schema_readers", "oldest"))
+"""By which a version says that it has migrated, and that older ones cannot go on."""
+
+
 def test_a_schema_that_another_version_has_migrated_meanwhile_is_named(
     engine: EngineProcess, postgres: Postgres, own_dsn: str, tmp_path: Path
 ) -> None:
@@ -80,12 +84,14 @@ def test_a_schema_that_another_version_has_migrated_meanwhile_is_named(
     try:
         assert send(proxy).status_code == 200
         until(lambda: rows(postgres, own_dsn) == 1, "the row is sent")
-        postgres.sql("UPDATE alembic_version SET version_num = '9999'", own_dsn)
+        for table, column in MARKS:
+            postgres.sql(f"UPDATE {table} SET {column} = '9999'", own_dsn)
         ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
         postgres.sql(f"{ended} AND pid <> pg_backend_pid()", own_dsn)
         assert send(proxy).status_code == 200
         until(lambda: any("postgres new_schema" in problem for problem in degraded(proxy)), "the state is named")
-        postgres.sql(f"UPDATE alembic_version SET version_num = '{REVISIONS[-1]}'", own_dsn)
+        for table, column in MARKS:
+            postgres.sql(f"UPDATE {table} SET {column} = '{REVISIONS[-1]}'", own_dsn)
         until(lambda: rows(postgres, own_dsn) == 2 and not degraded(proxy), "all rows are sent")
     finally:
         proxy.stop()

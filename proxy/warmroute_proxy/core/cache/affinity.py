@@ -46,7 +46,9 @@ class Affinity:
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
-        self._turns_by_lineage: OrderedDict[int, tuple[tuple[int, SettledTurn], ...]] = OrderedDict()  # with their cuts
+        self._turns_by_lineage: OrderedDict[int, tuple[tuple[int, SettledTurn], ...]] = OrderedDict()
+        """Each turn with the index of its last cut."""
+
         self._turn_by_thread: OrderedDict[int, SettledTurn] = OrderedDict()
         self._home_by_session: OrderedDict[int, _SessionHome] = OrderedDict()
 
@@ -56,10 +58,10 @@ class Affinity:
         if turns is None:
             return None
         hashes = chain.hashes
-        longest, most, known = None, 0, len(hashes)
-        for cuts, settled in turns:
-            if cuts <= known and hashes[cuts - 1] == settled.tip and cuts > most:
-                longest, most = settled, cuts
+        longest, most, known = None, -1, len(hashes)
+        for last, settled in turns:
+            if last < known and hashes[last] == settled.tip and last > most:
+                longest, most = settled, last
         if longest is not None:
             return longest
         return turns[0][1] if turn > 1 else None
@@ -84,13 +86,13 @@ class Affinity:
     ) -> None:
         """Store a turn of a lineage that was served; `session` is None where it has no home of its own."""
         hashes = chain.hashes
-        own = len(hashes)
+        own = len(hashes) - 1
         turns = [(own, settled)]
         for turn in self._turns_by_lineage.get(lineage, ()):
-            cuts, old = turn
-            if cuts > own or hashes[cuts - 1] != old.tip:
+            last, old = turn
+            if last > own or hashes[last] != old.tip:
                 turns.append(turn)
-            elif cuts == own:
+            elif last == own:
                 settled = _with_counts(settled, old)
                 turns[0] = (own, settled)
         self._store(lineage, turns, settled, session, thread)
@@ -104,7 +106,7 @@ class Affinity:
                 settled = _with_counts(settled, old)
             elif old.tip != served.follows:
                 turns.append(turn)
-        turns.insert(0, (served.cuts, settled))
+        turns.insert(0, (served.cuts - 1, settled))
         self._store(served.lineage, turns, settled, served.session, served.thread)
 
     @property

@@ -81,10 +81,7 @@ class Answer:
         self.aborted = False
         """Whether a choice was aborted."""
 
-        self.empty = True
-        """Whether the model has said nothing."""
-
-        has_calls = False
+        empty, has_calls = True, False
         for choice in choices:
             reason = choice.finish_reason
             if reason == ABORT:
@@ -93,13 +90,16 @@ class Answer:
                 self.is_one = False
             message = choice.message
             if message is not None:
-                if self.empty and is_filled(message.get("content", ABSENT)):
-                    self.empty = False
+                if empty and is_filled(message.get("content", ABSENT)):
+                    empty = False
                 calls = message.get("tool_calls")
                 if calls is not None and memoryview(calls)[0] == _BRACKET:
                     has_calls = True
-            if self.empty and choice.outputs():
-                self.empty = False
+            if empty and choice.outputs():
+                empty = False
+        self.empty = empty
+        """Whether the model has said nothing."""
+
         if has_calls:
             self._number_calls(rid)
 
