@@ -45,7 +45,16 @@ MAX_BUSY: Final = 0.9
 class PromptPrices:
     """The prices of one prompt at all workers of a fleet."""
 
-    __slots__ = ("_busy", "_bytes_per_token", "_shared", "_workers", "best_bytes", "delayed_per_s", "s_per_token")
+    __slots__ = (
+        "_again",
+        "_bytes_per_token",
+        "_private",
+        "_shared",
+        "_workers",
+        "best_bytes",
+        "delayed_per_s",
+        "s_per_token",
+    )
 
     def __init__(
         self,
@@ -61,7 +70,8 @@ class PromptPrices:
         self.s_per_token = s_per_token
         self.delayed_per_s = DELAYED * returning_per_s
         """`others`, for each second of queue and each of compute."""
-        self._busy = busy
+        slower = 1 / (1 - (busy if busy < MAX_BUSY else MAX_BUSY)) ** 2  # noqa: FURB136 - see `waits_s`
+        self._private, self._again = AGAIN * slower, AGAIN * (slower - 1)  # of a private token and of a shared one
         self._shared = shared
         self.best_bytes = best_bytes
         self._workers = workers
@@ -69,13 +79,11 @@ class PromptPrices:
 
     def reuse_s(self, matched: int) -> float:
         """`reuse` at a worker that has so many bytes cached: for the tokens from there to the longest cached prefix."""
-        best, busy = self.best_bytes, self._busy if self._busy < MAX_BUSY else MAX_BUSY  # noqa: FURB136 - see `waits_s`
-        slower = 1 / (1 - busy) ** 2
-        private, shared = AGAIN * slower, AGAIN * (slower - 1)
+        best, private = self.best_bytes, self._private
         weighted = (best - matched) * (private - 1)
         for end, sharers in self._shared:
             if matched < end and matched < best:
-                difference = shared / (1 + sharers / self._workers) - private
+                difference = self._again / (1 + sharers / self._workers) - private
                 weighted += (min(end, best) - matched) * difference
                 matched = end
         return weighted / self._bytes_per_token * self.s_per_token
