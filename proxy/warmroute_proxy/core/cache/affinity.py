@@ -59,9 +59,9 @@ class Affinity:
             return None
         hashes = chain.hashes
         longest, most, known = None, -1, len(hashes)
-        for last, settled in turns:
-            if last < known and hashes[last] == settled.tip and last > most:
-                longest, most = settled, last
+        for at, settled in turns:
+            if at < known and hashes[at] == settled.tip and at > most:
+                longest, most = settled, at
         if longest is not None:
             return longest
         return turns[0][1] if turn > 1 else None
@@ -89,10 +89,10 @@ class Affinity:
         own = len(hashes) - 1
         turns = [(own, settled)]
         for turn in self._turns_by_lineage.get(lineage, ()):
-            last, old = turn
-            if last > own or hashes[last] != old.tip:
+            at, old = turn
+            if at > own or hashes[at] != old.tip:
                 turns.append(turn)
-            elif last == own:
+            elif at == own:
                 settled = _with_counts(settled, old)
                 turns[0] = (own, settled)
         self._store(lineage, turns, settled, session, thread)
