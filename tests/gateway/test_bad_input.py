@@ -162,6 +162,9 @@ def test_a_body_that_is_slow_is_a_408(tmp_path: Path) -> None:
         until(lambda: it.post(chat("after")).status_code == 200, "what is not late is served")
 
 
+CHOICE = b'{"index":0,"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}'
+
+
 def _ends_when_refused(channel: grpc.Channel) -> bool:
     """Whether a stream that stays open is ended behind its 401; False where its head has come too late for one."""
     with Conversation(channel) as refused:
@@ -179,11 +182,12 @@ def _ends_when_refused(channel: grpc.Channel) -> bool:
         (b"", b"502"),
         (b"{", b"502"),
         (b"no json", b"502"),
-        (b'{"choices":[]}', b"200"),
-        (b'{"usage":{"prompt_tokens":-1}}', b"200"),
+        (b'{"choices":[]}', b"502"),
+        (b'{"choices":[%b]}' % CHOICE, b"200"),
+        (b'{"choices":[%b],"usage":{"prompt_tokens":-1}}' % CHOICE, b"200"),
         (b"\xff\xfe", b"502"),
     ],
-    ids=["empty", "half", "text", "no usage", "minus", "no text"],
+    ids=["empty", "half", "text", "no choices", "no usage", "minus", "no text"],
 )
 def test_an_answer_that_is_none_is_an_error_or_an_estimate(
     it: Scene, channel: grpc.Channel, answer: bytes, status: bytes
