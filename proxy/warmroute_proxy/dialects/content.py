@@ -17,6 +17,7 @@ _T = TypeVar("_T")
 _ALPHABET: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _STANDARD: Final = {ord("-"): "+", ord("_"): "/", ord("\n"): None, ord("\r"): None, ord(" "): None}
 IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp", "image/jpg")  # the last one is often sent
+_PROBLEMS: Final = (msgspec.DecodeError, ValueError, RecursionError)
 _NULL: Final = 0x6E
 _WINDOW_CHARS: Final = 1_048_576
 _decode_text: Final = msgspec.json.Decoder(str).decode
@@ -131,12 +132,16 @@ def data_text(data: str) -> str | None:
 
 
 def readable(decode: Callable[[bytes], _T], raw: Raw, work: TranslationWork) -> _T:
-    """An object of a history without the members that have another type; an empty one in the place of other JSON."""
+    """An object of a history, without the members that have another type; an empty one in the place of other JSON."""
+    try:
+        return decode(raw)
+    except _PROBLEMS:
+        pass
 
     def fits(members: Members) -> bool:
         try:
             decode(encode(members))
-        except (msgspec.DecodeError, ValueError, RecursionError):
+        except _PROBLEMS:
             return False
         return True
 

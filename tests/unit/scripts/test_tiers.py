@@ -1,5 +1,6 @@
 """`scripts/test`: what its arguments mean, which steps its commands have, and how its processes share the files."""
 
+import re
 import subprocess
 import sys
 import time
@@ -13,6 +14,13 @@ from scripts.tiers.taking import take
 from scripts.tiers.workers import files_of
 
 ROOT = Path(__file__).parents[3]
+
+
+def test_help_says_what_each_command_covers_and_sets_nothing_up() -> None:
+    done = subprocess.run(("scripts/test", "--help"), cwd=ROOT, capture_output=True, text=True, check=True, env={})
+    assert re.findall(r"^  scripts/test (\S+)", done.stdout, re.MULTILINE) == [
+        "[PYTEST-OPTION...]", "PATH...", "full", "nightly", "stress",
+    ]  # fmt: skip
 
 
 def test_a_path_that_is_not_there_ends_the_command_at_once() -> None:

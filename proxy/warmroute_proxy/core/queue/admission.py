@@ -196,11 +196,7 @@ class Queue(Generic[T]):
         may wait for memory before that; 0: none does. `new_sessions_wait`: while a turn of a running session does
         (`door`).
         """
-        self.max_requests = max_requests
-        self.new_sessions_wait = new_sessions_wait
-        self.max_bytes = max_bytes
-        self.max_patience_s = timeout_s / 2
-        self.memory_wait_s = memory_wait_s
+        self.resize(max_requests, max_bytes, timeout_s, memory_wait_s, new_sessions_wait=new_sessions_wait)
         self.requests = 0
         self.bytes = 0
         self._lines: dict[LineKey, _Line[T]] = {}

@@ -1,11 +1,11 @@
 """The door: a new session waits while running ones wait for memory (docs/decisions/052-door.md).
 
-What does not fit has to wait, and what has waited for W seconds after it was evicted is computed again:
+Turns that do not fit have to wait. A session that was evicted, and then waits for W seconds, is computed again:
 
     forced prefill per second  >=  waiting tokens / W
 
-in whatever order turns wait, and whichever sessions are evicted. Only a turn that begins a session has nothing to lose,
-so it waits behind all others:
+The order of turns and the choice of the evicted sessions do not change that. A turn that begins a session has nothing
+to lose, so it waits behind all others:
 
     shut     a turn of a running session of its tenant waits for memory; or one of any tenant does, and its own tenant
              is not small

@@ -382,10 +382,7 @@ def _piece_of(raw: Raw, work: TranslationWork) -> _Piece:
     """A part; a text among parts is one, too."""
     if is_text(raw):
         return _Piece(text=raw)
-    try:
-        return _decode_piece(raw)
-    except _PROBLEMS:
-        return readable(_decode_piece, raw, work)
+    return readable(_decode_piece, raw, work)
 
 
 def result_begins(call_id: str) -> bytes:
