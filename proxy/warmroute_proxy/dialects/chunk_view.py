@@ -244,6 +244,15 @@ def generated_bytes(choices: list[ChoiceView]) -> int:
     return total
 
 
+def most_output_bytes(choices: list[ChoiceView]) -> int:
+    """How many bytes of JSON the texts, thoughts and calls of a whole answer take."""
+    total = 0
+    for choice in choices:
+        output = choice.outputs()
+        total += sum([len(memoryview(output[name])) for name in (*_TEXTS, *_THOUGHTS, *_CALLS) if name in output])
+    return total
+
+
 def _text_bytes(raw: Raw) -> int:
     text = decoded(raw)
     return len(text.encode("utf-8", "replace")) if isinstance(text, str) else len(memoryview(raw))
