@@ -131,7 +131,7 @@ class PromptMemory:
 
 
 def _size_of(_session: int, prompts: list[KnownPrompt]) -> int:
-    """The bytes of the prompts of a session. Another process gets the memory that remembers nothing, so it has a name."""
+    """The bytes of a session's prompts. It has a name since another process gets the memory that remembers nothing."""
     return sum([each.size for each in prompts])
 
 

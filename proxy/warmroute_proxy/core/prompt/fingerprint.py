@@ -94,13 +94,8 @@ def _fingerprint(
     """All messages of a prompt, or those behind what has `begun`, whose hashes and ends grow; none of them leads."""
     leading = begun is None
     if begun is None:
-        hashes, ends, structural_bytes, turn, digest = list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest
-        user: UserPart | None = None  # the message before, if it is a user's
-        returned: list[UserPart] = []
-        messages: list[int] = []
-        opaque = False
-    else:
-        hashes, ends, structural_bytes, turn, digest, user, returned, messages, opaque = begun
+        begun = Begun(list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest, None, [], [], False)
+    hashes, ends, structural_bytes, turn, digest, user, returned, messages, opaque = begun
     hash_, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
