@@ -96,6 +96,8 @@ class Conversations:
         self._receive = receive
         self._max = max_conversations
         self._max_bytes = max_total_bytes
+        self._half = max_conversations // 2
+        self._half_bytes = max_total_bytes // 2
         self._bytes = 0
         self._begun = 0
         self._numbers = 0
@@ -163,7 +165,7 @@ class Conversations:
         if len(alike) > MAX_ALIKE:
             self._forget(next(iter(alike.values())))
         division = self._division
-        if division.begun or 2 * len(self._by_key) > self._max or 2 * self._bytes > self._max_bytes:
+        if len(self._by_key) > self._half or self._bytes > self._half_bytes or division.begun:
             if newest.key in self._by_key:
                 division.stored(newest.key, self._by_key)
             while len(self._by_key) > self._max or self._bytes > self._max_bytes:

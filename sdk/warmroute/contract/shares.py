@@ -110,21 +110,18 @@ def _one(_key: object, _value: object) -> int:
 class Division(Generic[K, V]):
     """The shares of a table, once it is more than half full."""
 
-    __slots__ = ("_owner_of", "_shares", "_weight_of", "owners")
+    __slots__ = ("_owner_of", "_shares", "_weight_of", "begun", "owners")
 
     def __init__(self, owner_of: Callable[[K, V], str] | None = None, weight_of: Callable[[K, V], int] = _one) -> None:
         """`owner_of` and `weight_of` are asked of entries that are in the table; without `owner_of` the table notes
-        whose each of its entries is in `owners`.
+        whose each of its entries is in `owners`, except those of nobody.
         """
         self.owners: dict[K, str] = {}
         self._owner_of = owner_of
         self._weight_of = weight_of
         self._shares: Shares[K] | None = None
-
-    @property
-    def begun(self) -> bool:
+        self.begun = False
         """Whether each entry of the table that is stored or used has to be `stored` here."""
-        return self._shares is not None
 
     def stored(self, key: K, table: Mapping[K, V]) -> None:
         """An entry was stored or used. Called first when the table, which has its oldest entry first, is more than half
@@ -133,18 +130,20 @@ class Division(Generic[K, V]):
         shares = self._shares
         if shares is None:
             shares = self._shares = Shares()
+            self.begun = True
             for each, value in table.items():
                 self._add(shares, each, value)
         else:
             self._add(shares, key, table[key])
 
     def _add(self, shares: Shares[K], key: K, value: V) -> None:
-        owner = self.owners[key] if self._owner_of is None else self._owner_of(key, value)
+        owner = self.owners.get(key, "") if self._owner_of is None else self._owner_of(key, value)
         shares.add(key, owner, self._weight_of(key, value))
 
     def discard(self, key: K) -> None:
         """An entry is no more in the table."""
-        self.owners.pop(key, None)
+        if self.owners:
+            self.owners.pop(key, None)
         if self._shares is not None:
             self._shares.discard(key)
 

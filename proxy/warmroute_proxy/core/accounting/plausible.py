@@ -45,13 +45,10 @@ class Allowed(NamedTuple):
 
 def is_sure(usage: Usage, prompt_tokens_est: int, most_tokens: int) -> bool:
     """Whether no count can be doubted, whatever was said: the estimate has the bounds of bytes per token."""
-    prompt, completion = usage.prompt_tokens, usage.completion_tokens
-    return (
-        completion <= SILENT_TOKENS
-        and completion <= most_tokens
-        and prompt <= prompt_tokens_est + TEMPLATE_TOKENS
-        and prompt_tokens_est <= prompt * _SURE_SHARE
-    )
+    completion = usage.completion_tokens
+    if completion > SILENT_TOKENS or completion > most_tokens:
+        return False
+    return -TEMPLATE_TOKENS <= prompt_tokens_est - usage.prompt_tokens <= usage.prompt_tokens * (_SURE_SHARE - 1)
 
 
 def doubted(usage: Usage, allowed: Allowed) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ class Affinity:
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
+        self._half = max_entries // 2
         self._turns_by_lineage: OrderedDict[int, tuple[tuple[int, SettledTurn], ...]] = OrderedDict()
         """Each turn with the index of its last cut."""
 
@@ -144,26 +145,32 @@ class Affinity:
         by_lineage, by_thread, by_session = self._turns_by_lineage, self._turn_by_thread, self._home_by_session
         by_lineage[lineage] = tuple(turns[:MAX_FORKS])
         by_lineage.move_to_end(lineage)
-        self._lineages.owners[lineage] = tenant
         if thread is not None:
             by_thread[thread] = settled
             by_thread.move_to_end(thread)
-            self._threads.owners[thread] = tenant
         if session is not None:
             home = by_session.get(session)
             if home is None or home.lineage == lineage or home.prompt_bytes < settled.prompt_bytes:
                 by_session[session] = _SessionHome(settled.region, lineage, settled.prompt_bytes)
             by_session.move_to_end(session)
-            self._sessions.owners[session] = tenant
-        half = self._max_entries // 2
+        if tenant:
+            self._note_owner(lineage, thread, session, tenant)
+        half = self._half
         if len(by_lineage) > half or len(by_thread) > half or len(by_session) > half:
             self._divide(by_lineage, self._lineages, lineage)
             self._divide(by_thread, self._threads, thread)
             self._divide(by_session, self._sessions, session)
 
+    def _note_owner(self, lineage: int, thread: int | None, session: int | None, tenant: str) -> None:
+        self._lineages.owners[lineage] = tenant
+        if thread is not None:
+            self._threads.owners[thread] = tenant
+        if session is not None:
+            self._sessions.owners[session] = tenant
+
     def _divide(self, table: OrderedDict[int, Any], division: Division[int, Any], key: int | None) -> None:
         """An entry was stored in a map: where that is full, one goes."""
-        if key is None or 2 * len(table) <= self._max_entries:
+        if key is None or len(table) <= self._half:
             return
         division.stored(key, table)
         if len(table) > self._max_entries:

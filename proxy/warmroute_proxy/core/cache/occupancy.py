@@ -66,6 +66,7 @@ class Occupancy:
     __slots__ = (
         "_by_lineage",
         "_division",
+        "_half",
         "_max",
         "_pool_tokens",
         "_shared",
@@ -78,6 +79,7 @@ class Occupancy:
 
     def __init__(self, max_histories: int = MAX_HISTORIES) -> None:
         self._max = max_histories
+        self._half = max_histories // 2
         self._division: Division[int, History] = Division(lambda _, history: history.tenant)
         self._by_lineage: OrderedDict[int, History] = OrderedDict()  # the oldest first
         self._shared: dict[int, int] = {}
@@ -103,7 +105,7 @@ class Occupancy:
             history = self._by_lineage[lineage] = History(lineage, tenant)
         else:
             self._by_lineage.move_to_end(lineage)
-        if self._division.begun or 2 * len(self._by_lineage) > self._max:
+        if len(self._by_lineage) > self._half or self._division.begun:
             self._division.stored(lineage, self._by_lineage)
             if len(self._by_lineage) > self._max:
                 self._tokens -= self._forget(self._division.next_to_go()).tokens

@@ -101,7 +101,8 @@ class PromptMemory:
         """Store a prompt that continues none; the oldest of a session with too many goes."""
         prompts = self._by_session.setdefault(session, [])
         prompts.insert(0, prompt)
-        self._division.owners[session] = tenant
+        if tenant:
+            self._division.owners[session] = tenant
         self.bytes += prompt.size
         self._by_session.move_to_end(session)
         left_out = prompts[MAX_PROMPTS:]

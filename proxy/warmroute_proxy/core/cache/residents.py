@@ -53,6 +53,7 @@ class Residents:
 
     __slots__ = (
         "_fresh",
+        "_half",
         "_idle",
         "_in_use",
         "_max",
@@ -69,6 +70,7 @@ class Residents:
 
     def __init__(self, max_seats: int = MAX_SEATS) -> None:
         self._max = max_seats
+        self._half = max_seats // 2
         self._shares: Division[int, Seat] = Division(lambda _, seat: seat.tenant)
         self._in_use: dict[int, Seat] = {}
         self._idle: dict[int, Seat] = {}  # all that are fresh or stale
@@ -267,7 +269,7 @@ class Residents:
     def _put(self, lineage: int, seat: Seat) -> None:
         """Add an idle seat, which was used just now."""
         self._idle[lineage] = seat
-        if self._shares.begun or 2 * len(self._idle) > self._max:
+        if len(self._idle) > self._half or self._shares.begun:
             self._shares.stored(lineage, self._idle)
         seat.is_fresh = seat.kind != OVER
         if seat.is_fresh:

@@ -131,7 +131,8 @@ class Histories:
         for lineage, left, tenant in evicted:
             if lineage not in gone:
                 gone[lineage] = {}
-                division.owners[lineage] = tenant
+                if tenant:
+                    division.owners[lineage] = tenant
                 if division.begun or 2 * len(gone) > self._max_entries:
                     division.stored(lineage, gone)
             gone[lineage][worker] = left

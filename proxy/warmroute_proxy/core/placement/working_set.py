@@ -87,7 +87,8 @@ class WorkingSet:
             if home is not worker and home_id != worker.id:
                 home.load.residents.drop(lineage)
         self._homes[lineage] = worker.id
-        self._home_shares.owners[lineage] = tenant
+        if tenant:
+            self._home_shares.owners[lineage] = tenant
         homes = len(self._homes)
         if homes > MAX_HOMES // 2:  # before that, nothing is forgotten soon
             self._home_shares.stored(lineage, self._homes)
@@ -120,7 +121,8 @@ class WorkingSet:
         lineages = self._sessions.get(session)
         if lineages is None:
             lineages = self._sessions[session] = [lineage]
-            self._session_shares.owners[session] = tenant
+            if tenant:
+                self._session_shares.owners[session] = tenant
         if lineages[-1] != lineage:
             if lineage in lineages:
                 lineages.remove(lineage)

@@ -94,8 +94,13 @@ def _fingerprint(
     """All messages of a prompt, or those behind what has `begun`, whose hashes and ends grow; none of them leads."""
     leading = begun is None
     if begun is None:
-        begun = Begun(list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest, None, [], [], False)
-    hashes, ends, structural_bytes, turn, digest, user, returned, messages, opaque = begun
+        hashes, ends, structural_bytes, turn, digest = list(prefix.hashes), list(prefix.ends), 0, 1, prefix.digest
+        user: UserPart | None = None  # the message before, if it is a user's
+        returned: list[UserPart] = []
+        messages: list[int] = []
+        opaque = False
+    else:
+        hashes, ends, structural_bytes, turn, digest, user, returned, messages, opaque = begun
     hash_, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
@@ -119,10 +124,8 @@ def _fingerprint(
                     returned.append(user)
             user = None
         size = len(part)
-        if leading:
-            leading = role in _LEADING
-            if leading:
-                digest = xxh3_64_intdigest(part, digest)
+        if leading and (leading := role in _LEADING):
+            digest = xxh3_64_intdigest(part, digest)
         if size <= STRIDE_BYTES:
             hash_ = xxh3_64_intdigest(part, hash_)
             total += size
@@ -133,9 +136,8 @@ def _fingerprint(
             hash_, total = hashes[-1], ends[-1]
         messages.append(4 * len(hashes) + number)
     _check_unicode(user_contents)
-    return Fingerprint(
-        Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user, returned, 1, messages, opaque
-    )
+    chain = Chain(hashes, ends)
+    return Fingerprint(chain, structural_bytes, turn, prefix.digest, digest, user, returned, 1, messages, opaque)
 
 
 def _is_short(user: UserPart) -> bool:

@@ -107,7 +107,9 @@ def _read_known(
     routing = replace(
         routing, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
     )
-    parsed = replace(parsed, routing=routing, messages=prompt.messages, opaque=prompt.opaque)
+    parsed = replace(parsed, routing=routing, messages=prompt.messages)
+    if prompt.opaque:
+        parsed = replace(parsed, opaque=True)
     return ReadRequest(parsed, TemplatedBody(raw, body_template))
 
 
@@ -231,6 +233,7 @@ def _keep(parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: 
         session=None if found.converses else parsed.session,
         conversation=None,
         messages=[],
+        opaque=False,
     )
     tools = tools_prefix(_tools(body), found.seed)
     known = KnownBody(template, without_prompt, tools, found.seed, found.identity, derives=found.converses)

@@ -18,9 +18,11 @@ from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs, wi
 from warmroute_proxy.dialects.chunk_view import (
     ABSENT,
     FAILED,
+    decoded,
     generated_bytes,
     is_filled,
     most_output_bytes,
+    nested_text_bytes,
     read_choices,
     thoughts_in,
 )
@@ -128,11 +130,11 @@ class Answer:
 
     def text_bytes(self) -> int:
         """How long the generated texts are together: what there is to go by where the engine has counted no tokens."""
-        return generated_bytes(self._choices)
+        return generated_bytes(self._choices) or nested_text_bytes(decoded(self._members.get("choices", _EMPTY)))
 
     def output_bytes(self) -> int:
         """How many bytes of JSON all that the model said takes: no fewer than it has tokens."""
-        return most_output_bytes(self._choices)
+        return most_output_bytes(self._choices) or self.text_bytes()
 
     def choices(self) -> bytes:
         """The answer with its choices alone."""
