@@ -256,6 +256,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     stores = await _stores(config, number, metrics, ledger)
     router, recording, conversations = routing(config, slot, engines, metrics, announcements, peer_processes)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
+    engines.take_turns(loop_lag.turns)
     open_requests, shortage = OpenRequests(), engines.watching.shortage
     admission = Admission(config, router, metrics, clock, stores, shortage)
     faults = Faults(router, engines, open_requests, request_metrics)
@@ -454,4 +455,5 @@ def control_planes(
         page, engine_admin, flips, proxy.router, proxy.admission, proxy.open_requests, directory, asking,
         views, orders, clock,
     )  # fmt: skip
-    return Bridge(public, {}), Bridge(admin_app(parts, page_files()), {})
+    turns = proxy.loop_lag.turns
+    return Bridge(public, {}, turns), Bridge(admin_app(parts, page_files()), {}, turns)
