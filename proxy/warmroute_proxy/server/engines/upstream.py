@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from warmroute_proxy.core.load.blame import Cause
+from warmroute_proxy.server.base.patience import Patience
 from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.passthrough import Passthrough
@@ -137,7 +138,7 @@ class Upstream:
     async def _connect_and_start(self, leg: Leg, head: bytes, body: Parts, before: str) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with Patience(self._connect_timeout_s):
                 tls = authorities.context() if self._tls else None
                 _, connection = await loop.create_connection(lambda: _Connection(self), self.host, self.port, ssl=tls)
         except (OSError, TimeoutError) as error:
@@ -373,7 +374,7 @@ class _Connection(asyncio.Protocol):
         """End the passthrough: the parser gets the rest of the stream, `data` first."""
         self._end_passthrough()
         if data:
-            self.data_received(data)
+            self.feed(data)  # not `data_received`: the rest of a read comes before the next portion
 
     def _end_passthrough(self) -> None:
         """Be the transport's protocol again."""
