@@ -20,6 +20,7 @@ class Condition(StrEnum):
     STARVING_SIDE = "pd_side_starves"
     WORKING_SET = "working_set_does_not_fit"
     EMPTY_ANSWERS = "answers_are_empty"
+    HAND_OVERS = "pd_hand_overs_fail"
 
 
 class Phase(StrEnum):

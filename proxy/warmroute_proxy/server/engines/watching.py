@@ -14,6 +14,7 @@ from warmroute_proxy.core.load.signs import (
     EngineReport,
     Sign,
     empty_answers,
+    hand_overs,
     missing_hits,
     retractions,
     starving_side,
@@ -52,6 +53,7 @@ class Watching:
         """How many requests each worker has answered since its answers were judged."""
 
         self._empty_answers: Counter[str] = Counter()
+        self._hand_overs: dict[str, tuple[int, str]] = {}  # by worker: how many failed in a row, and between whom
         self._hits = (0, 0, 0)
         self._read_at_s: dict[str, float] = {}
         self._unix_clock = unix_clock
@@ -83,6 +85,18 @@ class Watching:
         labels = (("worker", worker_id), ("model", model))
         self._metrics.add(declared.EMPTY_ANSWERS_TOTAL, labels=labels)
 
+    def not_handed_over(self, worker_id: str, words: str) -> None:
+        """KV of a pair was not handed over. `words`: between which engines, and what others show."""
+        failed, _ = self._hand_overs.get(worker_id, (0, ""))
+        self._hand_overs[worker_id] = (failed + 1, words)
+
+    def handed_over(self, *worker_ids: str) -> None:
+        """KV was handed over between two workers."""
+        if self._hand_overs:
+            for worker_id in worker_ids:
+                if worker_id in self._hand_overs:
+                    self._hand_overs[worker_id] = (0, "")
+
     def observe_region(self, workers: list[Worker], now_s: float) -> None:
         """Judge what concerns more than one worker. `workers`: those that there are now."""
         ids = {worker.id for worker in workers}
@@ -92,6 +106,9 @@ class Watching:
         for key in [key for key in self._watched if key[1] not in ids and key[1] != self._region]:
             del self._watched[key]
         self._observe_answers(ids, now_s)
+        self._hand_overs = {id_: found for id_, found in self._hand_overs.items() if id_ in ids}
+        for worker_id, found in self._hand_overs.items():
+            self._sign(Condition.HAND_OVERS, worker_id, hand_overs(*found), now_s)
         sides: dict[str, dict[str, EngineReport]] = {"prefill": {}, "decode": {}, "aggregated": {}}
         for worker_id, reported in self._reported.items():
             sides[reported.worker.role][worker_id] = reported.now
