@@ -14,10 +14,13 @@ from warmroute_cli.api import Api, ApiError
 from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_cli.usage import losses_text
 
-BREAKS: Final = ("prefix_changed", "moved", "evicted", "salt_changed", "unknown")
+BREAKS: Final = ("prefix_changed", "moved", "not_computed_yet", "evicted", "forgotten", "salt_changed", "unknown")
 """Loss classes of tokens that could have been cached."""
 
-POSSIBLE: Final = ("moved", "elsewhere", "evicted", "salt_changed", "not_kept", "engine_misreport", "unknown")
+POSSIBLE: Final = (
+    "moved", "elsewhere", "not_computed_yet", "evicted", "forgotten", "salt_changed", "not_kept", "engine_misreport",
+    "unknown",
+)  # fmt: skip
 """Loss classes of tokens that the fleet had computed before: with them cached the hit ratio is the ideal."""
 
 NO_TURNS: Final = ("voided", "credited")
