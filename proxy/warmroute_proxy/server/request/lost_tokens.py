@@ -3,8 +3,6 @@
 `core.accounting.losses` gives the classes; here stands what it compares.
 """
 
-from typing import NamedTuple
-
 from msgspec.structs import replace
 
 from warmroute_proxy.core.accounting.losses import NOTHING_SEEN, IndexEstimates, LastTurn, Seen, classify
@@ -12,39 +10,35 @@ from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.load.load import WorkerLoad
-from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import last_prompt_tokens, repeats
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, turn_before
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
-
-
-class Turn(NamedTuple):
-    """A turn that has been served. `here`: the region of this proxy; `looked` may have the turn whose prefix this one
-    has changed.
-    """
-
-    routing: RoutingRequest
-    decision: Decision
-    usage: Usage
-    page_tokens: int
-    here: str
-    looked: Looked | KnownPrompt | None = None
+from warmroute_proxy.server.request.attempt import Attempt
 
 
 def losses_of(
-    turn: Turn, before: SettledTurn | None, earlier: EarlierTurn | None = None, seen: Seen | None = None
+    before: SettledTurn | None,
+    routing: RoutingRequest,
+    usage: Usage,
+    attempt: Attempt,
+    *,
+    here: str,
+    earlier: EarlierTurn | None = None,
+    looked: Looked | KnownPrompt | None = None,
+    seen: Seen | None = None,
 ) -> dict[str, int]:
-    """The loss classes of a turn. `before` is what the router knew before this turn is settled, and where it knew
-    nothing, `earlier` is what the ledger knows from before the proxy's start. `seen`: of the caches, once that was
-    looked at; estimates are then by this prompt's own bytes per token.
+    """The loss classes of a turn in the region `here`. `looked` may have the turn whose prefix this one has changed.
+    Else `before` is what the router knew before this turn is settled, and where it knew nothing, `earlier` is what the
+    ledger knows from before the proxy's start. `seen`: of the caches, once that was looked at; estimates are then by
+    this prompt's own bytes per token.
 
     Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
     `before` has changed nothing, whatever `looked` found in an older one.
     """
-    routing, decision, usage, here = turn.routing, turn.decision, turn.usage, turn.here
+    decision = attempt.decision
     known, other_region = decision.known_tokens, decision.other_region_tokens
-    last_turn = turn_before(turn.looked, decision, here)
+    last_turn = turn_before(looked, decision, here)
     is_repeated = before is not None and repeats(routing.chain, before)
     is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
     if before is not None and (before.salt_epoch != routing.salt_epoch or not is_rewritten):
@@ -72,7 +66,7 @@ def losses_of(
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
-        page_size=turn.page_tokens,
+        page_size=attempt.engine.info.page_tokens,
         estimates=estimates,
         last_turn=last_turn,
         disaggregated=decision.prefill is not None,

@@ -20,7 +20,7 @@ from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.return_times import PERSON, TOOLS
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
-from warmroute_proxy.core.cache.tiers import cacheable_tokens
+from warmroute_proxy.core.cache.tiers import Held, cacheable_tokens
 from warmroute_proxy.core.placement.credit import Credits, MovedTurn, credit_nanousd
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm
@@ -32,13 +32,14 @@ from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.intake.caller import as_warm
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, member
+from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
-from warmroute_proxy.server.request.lost_tokens import Turn, losses_of, with_restart
+from warmroute_proxy.server.request.lost_tokens import losses_of, with_restart
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.stores.limits.request_limits import LimitedRequest
 
@@ -158,7 +159,10 @@ class Settlement:
         if account.continuation is not None:
             usage = account.continuation.settled(usage, attempt.scanner)
         before = self._router.last_settled(routing)
-        loss = self._losses(account, attempt, usage, routing, before)
+        earlier = None if before is not None else self._ledger.earlier_turns.get(entry.lineage)
+        loss = losses_of(before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked)
+        if not PLAIN.issuperset(loss):
+            loss = self._missed(account, attempt, usage, routing, before, earlier) or loss
         settled = self._settle_ticket(account, attempt, request, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
@@ -168,13 +172,7 @@ class Settlement:
         changes = parsed.changes
         if parsed.dropped:
             changes = changes._replace(dropped_fields=names_of(parsed.dropped.union(changes.dropped_fields)))
-        predicted, most = attempt.decision.predicted, entry.predicted_cached
-        if settled is not None:
-            most = settled.predicted_cached_tokens
-        elif most:
-            most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
-        if most < entry.predicted_cached:  # the prompt is shorter than it was estimated
-            entry.predicted_cached, predicted = most, predicted.within(most)
+        predicted = _within_prompt(entry, attempt, usage, settled)
         ending = Ending(
             end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
             changes, self._receipt_fields(account, parsed, loss, before, attempt.decision, usage),
@@ -187,25 +185,28 @@ class Settlement:
         if changes.normalised:
             self._metrics.normalised(changes.normalised)
 
-    def _losses(
+    def _missed(
         self,
         account: RequestAccount,
         attempt: Attempt,
         usage: Usage,
         routing: RoutingRequest,
         before: SettledTurn | None,
+        earlier: EarlierTurn | None,
     ) -> dict[str, int]:
-        """The loss classes. The caches are looked at where a turn found less in them than it was expected to."""
-        assert account.entry is not None
-        earlier = None if before is not None else self._ledger.earlier_turns.get(account.entry.lineage)
-        turn = Turn(routing, attempt.decision, usage, attempt.engine.info.page_tokens, self._region, account.looked)
-        loss = losses_of(turn, before, earlier)
-        if account.ticket is None or PLAIN.issuperset(loss):
-            return loss
-        worker, seen = account.ticket.cache_worker, self._router.seen(account.ticket, usage.prompt_tokens)
+        """The loss classes of a turn that found less than it was expected to, by what was seen of the caches. None
+        where its load was released before.
+        """
+        ticket = account.ticket
+        if ticket is None:
+            return {}
+        worker, seen = ticket.cache_worker, self._router.seen(ticket, usage.prompt_tokens)
         if not attempt.engine.is_sglang and worker.load.capacity.pool_tokens is None:
             seen = replace(seen, forgets=True)
-        loss = losses_of(turn, before, earlier, with_restart(seen, worker.load, earlier))
+        seen = with_restart(seen, worker.load, earlier)
+        loss = losses_of(
+            before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked, seen=seen
+        )
         self._engines.watching.lost(worker.id, loss, usage.cached_tokens, worker.load.occupancy)
         return loss
 
@@ -339,6 +340,18 @@ def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collect
         and account.entry is not None
         and len(account.entry.rids) == 1
     )
+
+
+def _within_prompt(entry: Entry, attempt: Attempt, usage: Usage, settled: Settled | None) -> Held:
+    """What was predicted, cut to the prompt where that is shorter than it was estimated; so is the entry's."""
+    predicted, most = attempt.decision.predicted, entry.predicted_cached
+    if settled is not None:
+        most = settled.predicted_cached_tokens
+    elif most:
+        most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
+    if most < entry.predicted_cached:
+        entry.predicted_cached, predicted = most, predicted.within(most)
+    return predicted
 
 
 def _counted(attempt: Attempt, parsed: ParsedRequest) -> tuple[Usage, dict[str, Any] | bytes | None]:
