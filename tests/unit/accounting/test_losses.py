@@ -118,6 +118,11 @@ def test_a_small_change_within_the_error_blames_nobody() -> None:
     assert losses == {"new": 900, "page_rounding": 16, "unknown": 192}
 
 
+def test_a_turn_that_another_worker_served_is_moved_within_the_error_too() -> None:
+    last = LastTurn(10_000, 300, same_worker=False, salt_changed=False, repeated=True)
+    assert why(10_900, 9_792, 9_800, 9_800, 0, last) == {"new": 900, "page_rounding": 16, "moved": 192}
+
+
 def test_a_new_salt_epoch_explains_everything_known() -> None:
     losses = why(10_900, 0, 0, 0, 0, turn(10_000, salt=True))
     assert losses == {"new": 900, "page_rounding": 16, "salt_changed": 9984}

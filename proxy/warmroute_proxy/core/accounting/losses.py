@@ -70,7 +70,8 @@ class LastTurn(Frozen, frozen=True):
 
     `completion_tokens` are those that a client sends back: the answer without its reasoning. `same_worker`: the worker
     chosen now computed that prompt (in PD the prefill worker); `same_region`: a worker of its region did.
-    `salt_changed`: the tenant's salt epoch is another now. `rewritten`: the client has changed a part of that prompt.
+    `salt_changed`: the tenant's salt epoch is another now. `rewritten`: the client has changed a part of that prompt;
+    `repeated`: this prompt begins with the whole of it.
     """
 
     prompt_tokens: int
@@ -79,6 +80,7 @@ class LastTurn(Frozen, frozen=True):
     salt_changed: bool
     same_region: bool = True
     rewritten: bool = False
+    repeated: bool = False
 
 
 class IndexEstimates(Frozen, frozen=True):
@@ -199,7 +201,7 @@ def _missed(
 ) -> None:
     """Classes for [cached, reusable), which is more than a page: it could have been reused and was not."""
     if reusable - cached <= _error(reusable, page):
-        _never_computed(losses, cached, reusable, last_turn)
+        _within_error(losses, cached, reusable, last_turn)
         return
     start, seen = cached, estimates.seen
     if estimates.restarted > 0:
@@ -207,7 +209,7 @@ def _missed(
         start = _held(losses, "evicted", start, min(estimates.restarted, reusable), page)
     start = _held(losses, "not_computed_yet", start, min(seen.waiting, reusable), page)
     if start == cached and _is_misjudged(cached, reusable, estimates, last_turn):
-        _never_computed(losses, start, reusable, last_turn)
+        _within_error(losses, start, reusable, last_turn)
         return
     start = _held_somewhere(losses, start, reusable, _expected(estimates, last_turn), page)
     start = _held(losses, _gone(seen.evicted, seen.forgets), start, min(estimates.known, reusable), page)
@@ -233,13 +235,18 @@ def _is_misjudged(cached: int, reusable: int, estimates: IndexEstimates, last_tu
     return most - max(estimates.here, 0) <= ESTIMATE_ERROR * most
 
 
-def _never_computed(losses: dict[str, int], start: int, reusable: int, last_turn: LastTurn | None) -> None:
-    """Class what was taken for known by an estimate alone: `unknown` is what the previous turn is known to have had."""
+def _within_error(losses: dict[str, int], start: int, reusable: int, last_turn: LastTurn | None) -> None:
+    """Class what is missed within the error of estimates: of it, only the previous turn is known to have been computed,
+    and where.
+    """
     if last_turn is None:
         _add(losses, "cold", start, reusable)
         return
     counted = min(max(start, last_turn.prompt_tokens), reusable)
-    _add(losses, "unknown", start, counted)
+    name = "unknown"
+    if last_turn.repeated and not last_turn.same_worker:
+        name = "moved" if last_turn.same_region else "elsewhere"
+    _add(losses, name, start, counted)
     _add(losses, "new", counted, reusable)
 
 

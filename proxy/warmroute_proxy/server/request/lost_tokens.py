@@ -5,11 +5,12 @@
 
 from msgspec.structs import replace
 
-from warmroute_proxy.core.accounting.losses import NOTHING_SEEN, IndexEstimates, LastTurn, Seen, classify
+from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, Seen, classify
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.load.load import WorkerLoad
+from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import last_prompt_tokens, repeats
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, turn_before
@@ -50,6 +51,7 @@ def losses_of(
         last_turn = LastTurn(
             tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
             salt_changed=before.salt_epoch != routing.salt_epoch, same_region=before.region == here,
+            repeated=is_repeated,
         )  # fmt: skip
     elif earlier is not None and routing.turn > earlier.turn and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
@@ -57,22 +59,29 @@ def losses_of(
             earlier.prompt_tokens, earlier.completion_tokens, decision.cache_worker in earlier.workers,
             salt_changed=False, same_region=earlier.region == here,
         )  # fmt: skip
-    estimates = IndexEstimates(
-        known, decision.predicted_cached_tokens, decision.other_worker_tokens, other_region, decision.restarted_tokens,
-        seen or NOTHING_SEEN,
-    )  # fmt: skip
-    if seen is not None and before is None and "prompt_tokens" not in usage.estimated:
-        estimates = estimates.scaled(usage.prompt_tokens, decision.prompt_tokens_est)
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=attempt.engine.info.page_tokens,
-        estimates=estimates,
+        estimates=_estimates(decision, usage, known, other_region, seen, is_learned=before is None),
         last_turn=last_turn,
         disaggregated=decision.prefill is not None,
         misreported=usage.misreported_tokens > 0,
         cached_reported="cached_tokens" not in usage.estimated,
     )
+
+
+def _estimates(
+    decision: Decision, usage: Usage, known: int, other_region: int, seen: Seen | None, *, is_learned: bool
+) -> IndexEstimates:
+    """What caches were expected to hold. `is_learned`: it was estimated by the bytes per token of other prompts."""
+    here, moved, restarted = decision.predicted_cached_tokens, decision.other_worker_tokens, decision.restarted_tokens
+    if seen is None:
+        return IndexEstimates(known, here, moved, other_region, restarted)
+    found = IndexEstimates(known, here, moved, other_region, restarted, seen)
+    if not is_learned or "prompt_tokens" in usage.estimated:
+        return found
+    return found.scaled(usage.prompt_tokens, decision.prompt_tokens_est)
 
 
 def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> Seen:
