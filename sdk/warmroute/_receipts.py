@@ -13,8 +13,8 @@ def receipt_of(answer: object) -> Receipt | None:
     """
     response = getattr(answer, "response", None) or getattr(answer, "_response", None)
     watch = watch_of(response)
-    for holder in (answer, watch, response):  # an event of Responses has the answer in `response`
-        usage = getattr(holder, "usage", None)
+    for each in (answer, watch, response):  # an event of Responses has the answer in `response`
+        usage = getattr(each, "usage", None)
         receipt = usage.get("warmroute") if isinstance(usage, Mapping) else getattr(usage, "warmroute", None)
         if isinstance(receipt, Mapping):
             return cast("Receipt", receipt)
