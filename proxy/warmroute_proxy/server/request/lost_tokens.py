@@ -48,9 +48,10 @@ def losses_of(
             known = max(known, tokens)
             if before.region != here:
                 other_region = max(other_region, tokens)
+        changed, is_here = before.salt_epoch != routing.salt_epoch, before.region == here
         last_turn = LastTurn(
-            tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
-            salt_changed=before.salt_epoch != routing.salt_epoch, same_region=before.region == here, repeated=is_repeated,
+            tokens, before.completion_tokens or 0, decision.cache_worker in before.workers, salt_changed=changed,
+            same_region=is_here, repeated=is_repeated,
         )  # fmt: skip
     elif earlier is not None and routing.turn > earlier.turn and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
