@@ -37,8 +37,7 @@ def losses_of(
     Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
     `before` has changed nothing, whatever `looked` found in an older one.
     """
-    decision = attempt.decision
-    known, other_region = decision.known_tokens, decision.other_region_tokens
+    decision, known, other_region = attempt.decision, attempt.decision.known_tokens, attempt.decision.other_region_tokens
     last_turn = turn_before(looked, decision, here)
     is_repeated = before is not None and repeats(routing.chain, before)
     is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
