@@ -37,17 +37,16 @@ def losses_of(
     Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
     `before` has changed nothing, whatever `looked` found in an older one.
     """
-    decision, known, other_region = attempt.decision, attempt.decision.known_tokens, attempt.decision.other_region_tokens
+    decision = attempt.decision
+    known, other_region = decision.known_tokens, decision.other_region_tokens
     last_turn = turn_before(looked, decision, here)
     is_repeated = before is not None and repeats(routing.chain, before)
     is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
     if before is not None and (before.salt_epoch != routing.salt_epoch or not is_rewritten):
         tokens = last_prompt_tokens(before, routing, usage.prompt_tokens)
-        if is_repeated:  # so it was sent before, whatever the index has forgotten
-            known = max(known, tokens)
-            if before.region != here:
-                other_region = max(other_region, tokens)
         changed, is_here = before.salt_epoch != routing.salt_epoch, before.region == here
+        if is_repeated:  # so it was sent before, whatever the index has forgotten
+            known, other_region = max(known, tokens), other_region if is_here else max(other_region, tokens)
         last_turn = LastTurn(
             tokens, before.completion_tokens or 0, decision.cache_worker in before.workers, salt_changed=changed,
             same_region=is_here, repeated=is_repeated,
