@@ -76,6 +76,6 @@ def test_kv_is_found_in_the_store_and_on_its_disk_after_a_restart_of_all(tmp_pat
         def found() -> bool:
             """An engine tells the master of its disk some seconds after its start."""
             flush(launched)
-            return cached(ask(launched, again))["storage"] >= left
+            return bool(cached(ask(launched, again))["storage"] >= left)
 
         until(found, f"{left} tokens are found on the disk", 60)

@@ -439,7 +439,11 @@ class Attempt:
             log.warning("worker %s answered %d to request %s: %s", worker.id, status, self.rid, found.refusal.internals)
         failure = refused_by(worker, found, engine.config.kind)
         prefill, decode = self.decision.prefill, self.decision.decode
-        if prefill is None or decode is None or not (failure.at_fault and names_hand_over(found.refusal.internals)):
+        if (
+            prefill is None
+            or decode is None
+            or not (failure.at_fault and names_hand_over(found.refusal.internals or ""))
+        ):
             return failure
         return failure._replace(pair=(prefill, decode))
 
