@@ -23,6 +23,7 @@ class Condition(StrEnum):
     HAND_OVERS = "pd_hand_overs_fail"
     NO_HITS = "prompts_repeat_without_hits"
     UNEXPLAINED = "losses_without_a_cause"
+    MISCOUNTED = "counts_are_impossible"
 
 
 class Phase(StrEnum):

@@ -65,6 +65,7 @@ class Watching:
         self._unknown_tokens = 0
         self._prompt_tokens = 0
         self._hits = (0, 0, 0, 0)
+        self._miscounted: Counter[str] = Counter()
         self._read_at_s: dict[str, float] = {}
         self._unix_clock = unix_clock
         self.shortage = Shortage()
@@ -114,6 +115,12 @@ class Watching:
             self._repeats[worker_id] += 1
         if occupancy.has_events:  # so it says what it evicts
             self._unknown_tokens += unknown
+
+    def miscounted(self, worker_id: str, name: str, stated: int, now_s: float) -> None:
+        """A worker has reported a count of tokens that cannot be true."""
+        self._miscounted[worker_id] += 1
+        self._metrics.add(declared.IMPOSSIBLE_COUNTS_TOTAL, labels=(("worker", worker_id), ("count", name)))
+        self._sign(Condition.MISCOUNTED, worker_id, Sign(True, f"{stated:,} {name} were reported"), now_s)
 
     def observe_region(self, workers: list[Worker], now_s: float) -> None:
         """Judge what concerns more than one worker. `workers`: those that there are now."""
@@ -192,8 +199,10 @@ class Watching:
             sign = empty_answers(answers, self._empty_answers[worker_id])
             if sign.bad is not None and worker_id in ids:
                 self._sign(Condition.EMPTY_ANSWERS, worker_id, sign, now_s)
+                if not self._miscounted[worker_id] and (Condition.MISCOUNTED, worker_id) in self._watched:
+                    self._sign(Condition.MISCOUNTED, worker_id, Sign(False), now_s)
             if sign.bad is not None or worker_id not in ids:
-                del self.answers[worker_id], self._empty_answers[worker_id]
+                del self.answers[worker_id], self._empty_answers[worker_id], self._miscounted[worker_id]
 
     def _observe_causes(self, ids: set[str], now_s: float) -> None:
         """Judge the workers that report no hits, and how much is lost without a cause."""

@@ -286,6 +286,8 @@ class InferenceRequest:
         self.excluded |= unable(self._path.engines, self._exchange.request.path)
         if not self._try_again():
             return False
+        if self._attempt is not None:
+            self._attempt.follows(len(self.body.raw))
         continuation.go_on(rest)
         self._progress.restart()
         self._pause(paused)
