@@ -455,4 +455,5 @@ def control_planes(
         page, engine_admin, flips, proxy.router, proxy.admission, proxy.open_requests, directory, asking,
         views, orders, clock,
     )  # fmt: skip
-    return Bridge(public, {}), Bridge(admin_app(parts, page_files()), {})
+    memory = proxy.body_memory
+    return Bridge(public, {}, memory), Bridge(admin_app(parts, page_files()), {}, memory)
