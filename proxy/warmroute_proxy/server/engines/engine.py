@@ -85,7 +85,6 @@ class Engine:
 
         self.registered = True
         """Of prefill: whether its bootstrap server has its ranks, or is where the proxy cannot ask."""
-
         self.registered_at_s = -REGISTERED_EVERY_S
         self.was_ready = False
         """Whether it has been ready since it began. A 503 then means that it drains, and before that it starts."""
