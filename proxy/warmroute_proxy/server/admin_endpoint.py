@@ -12,6 +12,9 @@ from warmroute_proxy.server.http.exchange import Exchange, Request
 
 PAGE: Final = "/page"
 VIEW: Final = "/admin/view"
+OPERATOR: Final = "the operator"
+"""In whose share the connections of the admin key count; no tenant has a space in its name."""
+
 MAX_VIEWS: Final = 8
 """So many views of a tenant wait for an answer; a browser asks six questions at a time."""
 
@@ -40,6 +43,8 @@ class AdminEndpoint:
             request.tenant = viewer.name
             if request.length != 0:  # bodies of tenants have their memory at the public listener
                 raise _without_body(request)
+        else:
+            request.tenant = OPERATOR
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Hand it to the control plane, with the tenant whose key it has; None: it has the admin key."""

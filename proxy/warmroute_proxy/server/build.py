@@ -256,8 +256,8 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     stores = await _stores(config, number, metrics, ledger)
     router, recording, conversations = routing(config, slot, engines, metrics, announcements, peer_processes)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
-    engines.take_turns(loop_lag.turns)
     open_requests, shortage = OpenRequests(), engines.watching.shortage
+    engines.watching.reports_hits = router.reports_hits
     admission = Admission(config, router, metrics, clock, stores, shortage)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)
@@ -455,5 +455,6 @@ def control_planes(
         page, engine_admin, flips, proxy.router, proxy.admission, proxy.open_requests, directory, asking,
         views, orders, clock,
     )  # fmt: skip
-    turns = proxy.loop_lag.turns
-    return Bridge(public, {}, turns), Bridge(admin_app(parts, page_files()), {}, turns)
+    memory, turns = proxy.body_memory, proxy.loop_lag.turns
+    proxy.engines.take_turns(turns)
+    return Bridge(public, {}, memory, turns), Bridge(admin_app(parts, page_files()), {}, memory, turns)

@@ -12,6 +12,7 @@ homes          the regions where the lineages of sessions are at home
     steering   fields and headers that steer an engine, and are never taken from a client
     money      rates in picodollars a token, amounts in nanodollars, one rounding rule
     receipt    the receipt of a turn, and the checks that any reader can run on it
+    receipt_type  the same as a type, for type checkers
     meanings   what each loss class means
     changes    what a proxy changed in a request, as the receipt shows it
     version    the version of this release

@@ -112,7 +112,7 @@ class Affinity:
         self._store(lineage, turns, settled, session, thread, tenant)
 
     def observe(self, served: RegionalTurn) -> None:
-        """Store a turn that another region serves. It replaces the turn that it continues. It counts for the region."""
+        """Store a turn that another region serves. It replaces the turn that it continues."""
         settled, turns = served.turn, []
         for turn in self._turns_by_lineage.get(served.lineage, ()):
             old = turn[1]
@@ -121,7 +121,7 @@ class Affinity:
             elif old.tip != served.follows:
                 turns.append(turn)
         turns.insert(0, (served.cuts - 1, settled))
-        self._store(served.lineage, turns, settled, served.session, served.thread, f"@{settled.region}")
+        self._store(served.lineage, turns, settled, served.session, served.thread, served.tenant)
 
     @property
     def lineages(self) -> int:

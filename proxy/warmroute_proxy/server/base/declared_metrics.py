@@ -42,6 +42,10 @@ RETRIES_REFUSED_TOTAL: Final = Metric(
     "warmroute_retries_refused_total", "Turns not dispatched again because the retry budget was spent."
 )
 REFUSED_TOTAL: Final = Metric("warmroute_refused_total", "Requests refused before a dispatch, by reason.")
+CONNECTIONS_CLOSED_TOTAL: Final = Metric(
+    "warmroute_connections_closed_total",
+    "Connections that a full port closed for newer ones, or refused, by port (`public`, `admin`) and reason.",
+)
 QUEUE_LEFT_TOTAL: Final = Metric(
     "warmroute_queue_left_total", "Turns whose client left while they waited in the queue."
 )

@@ -6,9 +6,9 @@ rest waits. Whose turn it is follows from the time that the steps of its line ha
 (P. Goyal, H. Vin, H. Cheng, 1996). Those without a key have one line together, and so has each engine for what is of no
 tenant.
 
-What a refusal costs is mostly the reading of its request, which is *owed* by its line: it waits for longer before its
+What a refusal costs is mostly the reading of its request, which is *charged* to its line: it waits for longer before its
 next turn. A task runs after the step that begins it: so one task begins in an iteration, and the time of its steps is
-owed likewise.
+charged likewise.
 
 The lines are bounded by the connections of clients and engines: each has one step that waits.
 """
@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from typing import Final
 
 SLICE_S: Final = 0.004
-MOST_OWED_S: Final = 0.25
+MOST_CHARGED_S: Final = 0.25
 
 Step = Callable[[], None]
 
@@ -46,7 +46,7 @@ class Turns:
         self._turn_s = 0.0  # time of the line that went on last
         self._lined_up = 0
         self._tasks = 0  # that have begun and have not run
-        self._owed_s: dict[str, float] = {}
+        self._charged_s: dict[str, float] = {}
 
     def take(self, tenant: str, step: Step) -> None:
         """Run a step: now, if nobody waits and this iteration has time left."""
@@ -77,10 +77,10 @@ class Turns:
             self.began = True
             self._call_soon()
 
-    def owe(self, tenant: str, seconds: float) -> None:
+    def charge(self, tenant: str, seconds: float) -> None:
         """A step of this line has cost so much more than it has taken: this iteration has less time, too."""
         self.end_s -= seconds
-        self._owed_s[tenant] = min(self._owed_s.get(tenant, 0.0) + seconds, MOST_OWED_S)
+        self._charged_s[tenant] = min(self._charged_s.get(tenant, 0.0) + seconds, MOST_CHARGED_S)
 
     def task_begun(self) -> None:
         """A step has begun a task, which runs in the next iteration."""
@@ -92,7 +92,7 @@ class Turns:
         if first:
             self._tasks -= 1
         self._ran(seconds)
-        self._owed_s[tenant] = min(self._owed_s.get(tenant, 0.0) + seconds, MOST_OWED_S)
+        self._charged_s[tenant] = min(self._charged_s.get(tenant, 0.0) + seconds, MOST_CHARGED_S)
 
     def _call_soon(self) -> None:
         """Go on in the next iteration."""
@@ -100,15 +100,15 @@ class Turns:
 
     def _await_turn(self, tenant: str, turn_s: float) -> None:
         self._lined_up += 1
-        heappush(self._turns, (turn_s + self._owed_s.pop(tenant, 0.0), self._lined_up, tenant))
+        heappush(self._turns, (turn_s + self._charged_s.pop(tenant, 0.0), self._lined_up, tenant))
 
     def go_on(self) -> None:
         """Another iteration has begun."""
         lines = self.lines
         if not lines:
             self.began = False
-            if self._owed_s:
-                self._owed_s.clear()
+            if self._charged_s:
+                self._charged_s.clear()
             return
         now_s = self._clock()
         self.end_s = now_s + SLICE_S

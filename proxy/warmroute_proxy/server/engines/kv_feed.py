@@ -230,9 +230,9 @@ class KvFeed:
             if event.type == "AllBlocksCleared":
                 self._clear()
             elif event.medium in _TIERS:
-                for part in _parts_of(event):
-                    self._apply_one(part, _TIERS[event.medium])
-                    yield len(part.block_hashes)
+                for piece in _pieces_of(event):
+                    self._apply_one(piece, _TIERS[event.medium])
+                    yield len(piece.block_hashes)
             yield UNITS_OF_EVENT
 
     def _apply_one(self, event: _Event, tier: Tier) -> None:
@@ -264,7 +264,7 @@ class KvFeed:
                 )
 
 
-def _parts_of(event: _Event) -> Iterator[_Event]:
+def _pieces_of(event: _Event) -> Iterator[_Event]:
     """An event with many blocks as several that follow each other."""
     hashes = event.block_hashes
     if len(hashes) <= BLOCKS_AT_ONCE:

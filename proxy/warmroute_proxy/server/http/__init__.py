@@ -9,6 +9,7 @@ never parses HTTP on its own: httptools does, for each byte.
 - cross_origin: which pages in browsers may read answers
 - authorities: trusted authorities of outgoing TLS connections
 - body_memory: the budget of all bodies, and what a request has reserved of it
+- crowding: what a full listener closes, counted and logged
 - exchange: one request, its answer, and the `Endpoint` that handles them
 - frames: the messages of a WebSocket from bytes, within limits
 - header_lines: decodes header lines, and keeps those that it has seen

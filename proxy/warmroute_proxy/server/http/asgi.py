@@ -1,7 +1,7 @@
 """A bridge from our connections to an ASGI application, for the control plane.
 
 The inference paths use no framework. Pages and small JSON do, on the same port and behind the same limits, because the
-same connections read their requests. Answers are small: they are collected and sent whole.
+same connections read their requests. Answers are collected, counted in the memory of bodies, and sent whole.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.turns import Turns
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 
@@ -62,9 +63,10 @@ async def _awaited(steps: _Steps) -> None:
 class Bridge:
     """Runs requests through one ASGI application."""
 
-    def __init__(self, app: App, state: dict[str, Any], turns: Turns) -> None:
+    def __init__(self, app: App, state: dict[str, Any], memory: BodyMemory, turns: Turns) -> None:
         self._app = app
         self._state = state
+        self._memory = memory
         self._turns = turns
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the connections: one exchange each
 
@@ -118,7 +120,13 @@ class Bridge:
             log.exception("control plane: %s %s failed", exchange.request.method, exchange.request.path)
             exchange.refuse(Refusal(500, "internal error", code="internal_error"))
             return
-        exchange.respond(status, [(n, v) for n, v in headers if n.lower() != "content-length"], b"".join(parts))
+        request, body = exchange.request, b"".join(parts)
+        if request.body_reservation is None:
+            request.body_reservation = self._memory.reserve(request.tenant, 0)
+        if request.body_reservation.add_answer(len(body)):
+            exchange.respond(status, [(n, v) for n, v in headers if n.lower() != "content-length"], body)
+        else:
+            exchange.refuse(self._memory.refusal())
 
     def _scope(self, exchange: Exchange, extra: dict[str, Any]) -> Message:
         request = exchange.request

@@ -64,4 +64,4 @@ class RequestStarts:
         refusal = request.refusal
         if refusal is not None and not exchange.ended:
             exchange.refuse(self._endpoint.in_shape(request, refusal))
-            self._turns.owe(request.tenant, READING_S)
+            self._turns.charge(request.tenant, READING_S)

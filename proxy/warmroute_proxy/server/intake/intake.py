@@ -194,6 +194,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         stream_options, value("return_cached_tokens_details") or False, value("n") or 1, prompt.prompts,
         _without_session(value("metadata")), salt, session_hex, routing, caller.region, read.dropped, read.bounded,
         receipt_fields=caller.receipt_fields, key_id=caller.key_id, messages=prompt.messages,
+        agent=xxh3_64_intdigest(caller.agent.encode("utf-8", "surrogatepass")) if caller.agent else 0,
         may_wait=caller.may_wait, opaque=prompt.opaque,
         most_tokens=most_tokens, demanded_tokens=demanded_tokens,
     )  # fmt: skip

@@ -55,6 +55,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS
     """Compares its prompt with those before it."""
 
+    agent: int = 0
+    """A hash of the agent of its session that sends it, 0 where its head names none."""
+
     rtt_ms: float = 0.0
     """Of a forwarded request: the way between the two regions, there and back, as it was last measured."""
 
@@ -76,7 +79,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
 
     def look(self, body: AnyBody) -> Looked | KnownPrompt | None:
         """Compare its prompt with those before it, while its text is there."""
-        return self.prefix_breaks.look(self.routing, self.messages, body, self.salt)
+        return self.prefix_breaks.look(self.routing, self.messages, body, self.salt, self.agent)
 
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""

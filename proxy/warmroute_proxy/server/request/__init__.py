@@ -20,6 +20,7 @@ and `core` decides. `build.py` gives each part what it uses.
     failure             how an attempt fails
     faults              whose fault that is, and what may be tried again
     settlement          ledger row, receipt and what the router learns
+    lost_tokens         why tokens of its prompt were not cached
     request_metrics     the counters of requests
     forwarding          requests that another region serves
     idempotency         retries under an `Idempotency-Key` share one answer

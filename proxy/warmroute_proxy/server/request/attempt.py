@@ -25,6 +25,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.dialects.chunk_view import decoded, read_view
 from warmroute_proxy.server.base.engine_refusals import NO_WAITS, Waits, refusal_from_engine, status_of_engine_error
+from warmroute_proxy.server.base.engine_text import names_hand_over
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.carrier import Carrier
 from warmroute_proxy.server.engines.engines import Engines
@@ -458,7 +459,15 @@ class Attempt:
         engine = self._engines.of(worker)
         if engine.refusals.is_logged(status, self._engines.clock()):
             log.warning("worker %s answered %d to request %s: %s", worker.id, status, self.rid, found.refusal.internals)
-        return refused_by(worker, found, engine.config.kind)
+        failure = refused_by(worker, found, engine.config.kind)
+        prefill, decode = self.decision.prefill, self.decision.decode
+        if (
+            prefill is None
+            or decode is None
+            or not (failure.at_fault and names_hand_over(found.refusal.internals or ""))
+        ):
+            return failure
+        return failure._replace(pair=(prefill, decode))
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
         """All workers of an engine: a connection that breaks is no fault of one rank alone."""

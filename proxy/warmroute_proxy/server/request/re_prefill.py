@@ -249,7 +249,7 @@ class _RePrefill:
         """It is not cached there; the next request of its session will compute it."""
         self._attempt.abort()
         self._attempt.close()
-        self._end("failed", failure.at_fault)
+        self._end("failed", failure.at_fault if failure.pair is None else ())
 
     def crashed(self) -> None:
         """An error of the proxy's own."""
