@@ -6,9 +6,9 @@ rest waits. Whose turn it is follows from the time that the steps of its line ha
 (P. Goyal, H. Vin, H. Cheng, 1996). Those without a key have one line together, and so has each engine for what is of no
 tenant.
 
-What a refusal costs is mostly the reading of its request, which is *charged* to its line: it waits for longer before its
-next turn. A task runs after the step that begins it: so one task begins in an iteration, and the time of its steps is
-charged likewise.
+What a refusal costs is mostly the reading of its request, which is *charged* to its line: it waits for longer before
+its next turn. A task runs after the step that begins it: so one task begins in an iteration, and the time of its steps
+is charged likewise.
 
 The lines are bounded by the connections of clients and engines: each has one step that waits.
 """

@@ -18,8 +18,8 @@ from warmroute_proxy.server.base.metrics import HeldBy
 from warmroute_proxy.server.base.turns import SLICE_S
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 
-READING_S: Final = 0.000_2
-"""What it takes to read a request that is refused, and its answer to be written: its refusal takes a tenth of that."""
+READING_S: Final = 0.000_5
+"""What it takes to read a request that is refused and to write its answer, generously: its refusal takes a tenth."""
 
 
 class RequestStarts:
