@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.server.test_portions import Clock, Loop
@@ -97,3 +98,18 @@ def test_a_line_that_was_charged_long_ago_does_not_wait_for_it() -> None:
     while scene.loop.turn():
         pass
     assert scene.done[-21:].index("alice") <= 5
+
+
+def test_a_step_that_fails_holds_up_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+
+    def fails() -> None:
+        raise ValueError("secret")
+
+    for _ in range(3):
+        scene.turns.line_up("alice", fails)
+    scene.turns.line_up("bob", scene.step_of("bob", "step", 0.001))
+    while scene.loop.turn():
+        pass
+    assert scene.done == ["bob"]
+    assert "secret" not in caplog.text

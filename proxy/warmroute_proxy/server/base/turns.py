@@ -14,10 +14,13 @@ The lines are bounded by the connections of clients and engines: each has one st
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.004
 MOST_CHARGED_S: Final = 0.25
@@ -116,7 +119,10 @@ class Turns:
             turn_s, _, tenant = heappop(self._turns)
             self._turn_s = max(self._turn_s, turn_s)
             line = lines[tenant]
-            line.popleft()()
+            try:
+                line.popleft()()
+            except Exception as error:  # the lines go on; the type is logged, never the text
+                log.error("a step of the event loop failed: %s", type(error).__name__)
             began_s, now_s = now_s, self._clock()
             self._ran(now_s - began_s)
             if line:
