@@ -103,7 +103,8 @@ async def flooded(place: Place, kind: str) -> list[int]:
     request, answers = f"{head}{length}\r\n".encode() + text, [0]
     loop = asyncio.get_running_loop()
     connections = [
-        await loop.create_connection(lambda: Flooding(request, answers), url.host, url.port) for _ in range(CONNECTIONS)
+        await loop.create_connection(lambda: Flooding(request, answers), url.host, url.port or 80)
+        for _ in range(CONNECTIONS)
     ]
     found = []
     headers = {"authorization": f"Bearer {place.proxy.keys[INNOCENT]}"}
