@@ -15,6 +15,7 @@ Limits: `MAX_WAITING` batches wait for a replay; with more it is given up.
 """
 
 import logging
+import time
 from collections import deque
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.declared_metrics import Metric
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.engines.kv_blocks import KvBlocks, Matched
 
 log = logging.getLogger(__name__)
@@ -89,6 +91,9 @@ class KvFeed:
         self._can_replay = can_replay
         self._router = router
         self._metrics = metrics
+        # An engine may do each of these in each batch.
+        lines = [RepeatedLine(log, logging.WARNING, time.monotonic) for _ in range(3)]
+        self._lost, self._restarted, self._unreadable = lines
         self._next: int | None = None  # until the first batch
         self._published = -1  # number of the newest batch that was not replayed; below `_next`
         self._waiting: deque[tuple[int, bytes]] = deque()  # number and batch
@@ -128,7 +133,7 @@ class KvFeed:
         waiting, self._waiting, self.replaying = self._waiting, deque(), False
         for number, payload in waiting:
             if self._next is not None and number > self._next:
-                log.warning("KV events of worker %s were lost: its index is dropped", self._worker.id)
+                self._lost.write("KV events of worker %s were lost: its index is dropped", self._worker.id)
                 self._count(COUNTS.drops)
                 self._drop()
             self._take(number, payload, unix_s)
@@ -138,7 +143,9 @@ class KvFeed:
         by_replay = self._next is not None and self._published < number < self._next
         if number <= self._published:
             self._count(COUNTS.restarts)
-            log.warning("worker %s numbers its KV events from the start again: it has restarted", self._worker.id)
+            self._restarted.write(
+                "worker %s numbers its KV events from the start again: it has restarted", self._worker.id
+            )
             self.blocks.clear()
             self._router.worker_restarted(self._worker.id)
         self._published = number
@@ -155,7 +162,7 @@ class KvFeed:
         try:
             batch = _decode(payload)
         except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-            log.warning("a batch of KV events of worker %s cannot be read: %s", self._worker.id, error)
+            self._unreadable.write("a batch of KV events of worker %s cannot be read: %s", self._worker.id, error)
             self._count(COUNTS.drops)
             self._drop()
             return
