@@ -66,8 +66,8 @@ _COMPILED: Final = {
     "server/intake": "body body_fields body_template caller intake request_parser known_body",
     "server/ledger": "journal ledger",
     "server/tracing": "traced_request",
-    "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request placing"
-    " prefill_leg request_metrics settlement states",
+    "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request lost_tokens"
+    " placing prefill_leg request_metrics settlement states",
 }
 """Module names by room."""
 

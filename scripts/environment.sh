@@ -18,12 +18,13 @@ find_python() {
     fail "Python 3.11 or newer is needed; none of python3.13, python3.12, python3.11, python3 is."
 }
 
-# apt_install PACKAGE...: one at a time, since apt takes its locks or fails.
+# apt_install PACKAGE...: one at a time, and after other programs that hold apt's locks.
 apt_install() {
     (
         flock 8
-        apt-get update -qq >/dev/null || true
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@" >/dev/null
+        local wait=(-o DPkg::Lock::Timeout=600)
+        apt-get update -qq "${wait[@]}" >/dev/null || true
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${wait[@]}" "$@" >/dev/null
     ) 8>"${TMPDIR:-/tmp}/warmroute-apt.lock"
 }
 

@@ -140,7 +140,7 @@ def add_state_dir(command: argparse.ArgumentParser) -> None:
 
 def add_turns(command: argparse.ArgumentParser) -> None:
     """Add the options that say which turns, and in which form."""
-    command.add_argument("--session", metavar="KEY", help="only the session with this key")
+    command.add_argument("--session", metavar="KEY", help="only the session with this key, hash, or name in a table")
     command.add_argument("--since", metavar="TIME", help="only turns since TIME: 30m, 7d, today, monday, 2026-11-23")
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -205,7 +205,7 @@ def add_up(up: argparse.ArgumentParser) -> None:
 def add_usage(usage: argparse.ArgumentParser) -> None:
     """Add the options of `usage`."""
     add_turns(usage)
-    by = ("session", "model", "tenant", "day", "hour")
+    by = ("session", "model", "harness", "agent", "tenant", "day", "hour")
     usage.add_argument("--by", choices=by, default="model", help="group of a row (%(default)s); tenant: for operators")
     usage.add_argument(
         "--watch", type=above_zero, nargs="?", const=2.0, metavar="SECONDS", help="repeat every SECONDS (%(const)g)"
@@ -218,8 +218,6 @@ def add_receipts(receipts: argparse.ArgumentParser) -> None:
     actions = receipts.add_subparsers(required=True, metavar="ACTION", dest="action")
     newest = actions.add_parser("list", help="list the newest turns")
     add_turns(newest)
-    by_hash = "only the session with this hash, as `usage --by session` prints it, or its first letters"
-    newest.add_argument("--session-hash", metavar="HASH", help=by_hash)
     newest.add_argument(
         "--limit", type=listed, default=20, metavar="N", help="number of turns, at most 200 (%(default)d)"
     )

@@ -3,6 +3,7 @@
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -10,6 +11,7 @@ from urllib.parse import quote
 from warmroute.contract.money import usd
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.asking import admin_apis, tenants_api
+from warmroute_cli.names import agent_names, newest, question_of, session_names
 from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_cli.usage import noted, since_of
 from warmroute_proxy.server.base.config_file import ConfigError
@@ -22,14 +24,13 @@ if TYPE_CHECKING:
 DECISIONS = {"limit": "1000"}
 NEWEST: Final = {"limit": "200"}
 ID_CHARS: Final = 27
-HASH_CHARS: Final = 16
 WIDE: Final = 120
 """From here on there is room for the day of each turn, even if all are of one."""
 COLUMNS: Final = (
     Column("receipt"), Column("ended"), Column("turn", is_number=True), Column("prompt", is_number=True),
-    Column("cached", is_number=True), Column("cost USD", is_number=True),
-    Column("answer", is_number=True, optional=True), Column("model", optional=True),
-    Column("session", optional=True), Column("region", optional=True),
+    Column("cached", is_number=True), Column("cost USD", is_number=True), Column("session", optional=True),
+    Column("agent", optional=True), Column("answer", is_number=True, optional=True), Column("model", optional=True),
+    Column("region", optional=True),
 )  # fmt: skip
 
 
@@ -44,13 +45,16 @@ def run(arguments: Namespace) -> int:
 
 def _list(arguments: Namespace) -> int:
     api, parameters = tenants_api(arguments), {"limit": str(arguments.limit)} | since_of(arguments)
-    if arguments.session_hash is not None:
-        parameters["session_hash"] = _whole_hash(api, arguments.session_hash)
-    found = api.ask("/usage/receipts", parameters, session=arguments.session or "")
+    session = ""
+    if arguments.session:
+        of_session, session = question_of(api, arguments.session)
+        parameters |= of_session
+    found = api.ask("/usage/receipts", parameters, session=session)
     if arguments.json:
         print(json.dumps(found, indent=2))
     else:
-        print("\n".join(receipts_table(found["data"], width())))
+        names = session_names(newest(api)) if found["data"] else {}
+        print("\n".join(receipts_table(found["data"], width(), names)))
     return 0 if noted(found) else 1
 
 
@@ -70,11 +74,6 @@ def _whole_id(api: "Api | PastFleet", given: str) -> str:
     if len(start) >= ID_CHARS or not start[3:]:
         return quote(given, safe="")
     return _only_one(api, "id", start, "receipt")
-
-
-def _whole_hash(api: "Api | PastFleet", given: str) -> str:
-    """The session hash that begins so, among the newest turns. Raises: ApiError, if not unique."""
-    return given if len(given) >= HASH_CHARS else _only_one(api, "session", given, "session hash")
 
 
 def _only_one(api: "Api | PastFleet", field: str, start: str, named: str) -> str:
@@ -98,15 +97,21 @@ def _decision(arguments: Namespace, receipt: dict[str, Any]) -> dict[str, Any] |
     return next((decision for decision in decisions if decision["id"] == receipt["id"]), None)
 
 
-def receipts_table(turns: list[dict[str, Any]], most: int) -> list[str]:
-    """The lines of a list of turns, at most so wide. A turn that was not completed has its outcome."""
+def receipts_table(turns: list[dict[str, Any]], most: int, names: Mapping[str, str] | None = None) -> list[str]:
+    """The lines of a list of turns, at most so wide. A turn that was not completed has its outcome. `names`: of
+    sessions, by their hashes.
+    """
+    known = session_names(turns) | (dict(names) if names else {})
+    agents = agent_names(turns)
     ended = [datetime.fromtimestamp(turn["settled_at"]).astimezone() for turn in turns]
     days = {each.date() for each in ended}
     form = "%H:%M:%S" if len(days) == 1 and most < WIDE else "%Y-%m-%d %H:%M:%S"
     rows: list[Row] = []
-    for turn, at in zip(turns, ended, strict=True):
+    for turn, at, agent in zip(turns, ended, agents, strict=True):
         counts = [f"{turn[name]:,}" for name in ("turn", "prompt_tokens", "cached_tokens")]
-        cells = [turn["id"], at.strftime(form), *counts, usd(turn["price_nanousd"]), f"{turn['completion_tokens']:,}"]
+        cells = [turn["id"], at.strftime(form), *counts, usd(turn["price_nanousd"])]
         outcome = [] if turn["outcome"] == "completed" else [str(turn["outcome"])]
-        rows.append(Row([*cells, turn["model"], turn.get("name") or turn["session"] or "-", turn["region"]], outcome))
+        of = known.get(turn["session"] or "", "-")
+        answer = f"{turn['completion_tokens']:,}"
+        rows.append(Row([*cells, of, agent, answer, turn["model"], turn["region"]], outcome))
     return fitted(COLUMNS, rows, "outcome", most)

@@ -13,18 +13,19 @@ from rich.console import Console
 from warmroute.contract.money import usd
 from warmroute_cli.api import ApiError
 from warmroute_cli.asking import admin_apis, since_parameter, tenants_api
+from warmroute_cli.names import SHORT_HASH, UNNAMED, agent_names, newest, question_of, session_names
 from warmroute_cli.tables import WIDTH_OF_PAGES, Column, Row, fitted, width
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError
 
-NEWEST = "200"
-SHORT_HASH = 6
 CLEARED = "\x1b[H\x1b[2J\x1b[3J"
 COLUMNS = (
     Column("turns", is_number=True), Column("prompt", is_number=True), Column("cached", is_number=True),
     Column("hit", is_number=True), Column("answer", is_number=True), Column("cost USD", is_number=True),
     Column("saved USD", is_number=True),
 )  # fmt: skip
+LESS = frozenset({"answer", "saved USD"})
+"""What a table of sessions, whose names are long, leaves out first."""
 
 
 def run(arguments: Namespace) -> int:
@@ -87,7 +88,10 @@ def _losses(losses: Mapping[str, int]) -> list[str]:
 
 def _ask(arguments: Namespace) -> dict[str, Any]:
     parameters = {"by": arguments.by} | since_of(arguments)
-    session = arguments.session or ""
+    session = ""
+    if arguments.session:
+        of_session, session = question_of(tenants_api(arguments), arguments.session)
+        parameters |= of_session
     if arguments.by == "tenant" or arguments.tenant or arguments.config is not None:
         admin = next(iter(admin_apis(arguments).values()))
         given = {"tenant": arguments.tenant} if arguments.tenant else {}
@@ -98,29 +102,38 @@ def _ask(arguments: Namespace) -> dict[str, Any]:
 def _text(arguments: Namespace, found: Mapping[str, Any]) -> str:
     if arguments.json:
         return json.dumps(found, indent=2)
-    names = _names(arguments) if found["by"] == "session" and found["groups"] else {}
+    names = _names(arguments, found["by"]) if found["by"] in {"session", "agent"} and found["groups"] else {}
     return "\n".join(usage_table(found, width(), names))
 
 
-def _names(arguments: Namespace) -> dict[str, str]:
-    """The names of the newest sessions that have one, by their hashes; none where they cannot be asked for."""
+def _names(arguments: Namespace, by: str) -> dict[str, str]:
+    """The names of the newest sessions, by their hashes, or of agents, by their ids."""
     try:
-        rows = tenants_api(arguments).ask("/usage/receipts", {"limit": NEWEST} | since_of(arguments))["data"]
+        turns = newest(tenants_api(arguments), since_of(arguments))
     except ApiError:
         return {}
-    return {row["session"]: row["name"] for row in reversed(rows) if row.get("name") and row["session"]}
+    if by == "session":
+        return session_names(turns)
+    agents = zip((turn.get("agent") or "" for turn in turns), agent_names(turns), strict=True)
+    return {agent: f"{name} ({agent[:SHORT_HASH]})" for agent, name in agents if name != agent}
 
 
 def usage_table(found: Mapping[str, Any], most: int, names: Mapping[str, str] | None = None) -> list[str]:
     """The lines of an answer about usage, at most so wide. `names`: what people know sessions by."""
     known = names or {}
-    rows = [_row(_named(group["key"], known.get(group["key"], "")), group) for group in found["groups"]]
-    return fitted([Column(found["by"]), *COLUMNS], [*rows, _row("all", found)], "not cached", most)
+    by_session = found["by"] == "session"
+    rows = [
+        _row(known.get(group["key"]) or _key(group["key"], by_session=by_session), group) for group in found["groups"]
+    ]
+    columns = [each._replace(optional=by_session and each.name in LESS) for each in COLUMNS]
+    return fitted([Column(found["by"]), *columns], [*rows, _row("all", found)], "not cached", most)
 
 
-def _named(key: str, name: str) -> str:
-    """A session's name with the beginning of its hash, which tells two of one name apart; else its key."""
-    return f"{name} ({key[:SHORT_HASH]})" if name else key or "(none)"
+def _key(key: str, *, by_session: bool) -> str:
+    """A group that has no name; a session whose turns are not among the newest ones has its whole hash."""
+    if not key:
+        return "(none)"
+    return f"{UNNAMED} ({key})" if by_session else key
 
 
 def _row(key: str, sums: Mapping[str, Any]) -> Row:

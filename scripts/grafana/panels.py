@@ -65,7 +65,8 @@ PROTECTED, TOKEN_LIMIT = "warmroute_worker_kv_protected_tokens", "warmroute_work
 CACHED, PROMPT = "warmroute_cached_tokens_total", "warmroute_prompt_tokens_total"
 PREDICTED, LOSS = "warmroute_predicted_tokens_total", "warmroute_loss_tokens_total"
 NEVER_CACHED, NOT_HELD, ELSEWHERE = (
-    "new|cold|prefix_changed|salt_changed|page_rounding|engine_misreport", "evicted|not_kept", "moved|elsewhere"
+    "new|cold|prefix_changed|salt_changed|page_rounding|engine_misreport",
+    "not_computed_yet|evicted|forgotten|not_kept", "moved|elsewhere",
 )  # fmt: skip
 """Loss classes by the step of the ladder that they lead to (docs/reference/ladder.md)."""
 

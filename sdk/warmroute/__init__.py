@@ -24,7 +24,8 @@ complete, and never sends anything but the calls of its caller and, on request, 
     _usage     the numbers of a usage object, of any dialect, and `_prices` where it has none
     _cache     `client.cache`
     _stream    openai's streams, without the usage chunk that only the SDK requested
-    _report    what `client.cache` returns: report, explanations, and the receipt of an answer
+    _report    what `client.cache` returns: report and explanations
+    _receipts  the receipt of an answer, a chunk or a stream
     _telemetry  spans of turns, and all their names
     _warm      prompts that are computed ahead, and sessions that are kept warm
     _session   `with warmroute.session(...)`
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
     from warmroute._cache import AsyncCache, Cache
     from warmroute._client import AsyncOpenAI, OpenAI
     from warmroute._guard import GuardEvent, PrefixBroken, PrefixWarning
-    from warmroute._report import CacheReport, Totals, receipt_of
+    from warmroute._receipts import receipt_of
+    from warmroute._report import CacheReport, Totals
     from warmroute._session import session
+    from warmroute.contract.receipt_type import Receipt
     from warmroute.ways.transport import transport
     from warmroute.ways.wrap import cache_of, wrap
 
@@ -62,6 +65,7 @@ __all__ = [
     "OpenAI",
     "PrefixBroken",
     "PrefixWarning",
+    "Receipt",
     "Totals",
     "__version__",
     "cache_of",
@@ -80,9 +84,10 @@ _HOMES: Final = {
     "PrefixBroken": "warmroute._guard",
     "PrefixWarning": "warmroute._guard",
     "OpenAI": "warmroute._client",
+    "Receipt": "warmroute.contract.receipt_type",
     "Totals": "warmroute._report",
     "cache_of": "warmroute.ways.wrap",
-    "receipt_of": "warmroute._report",
+    "receipt_of": "warmroute._receipts",
     "session": "warmroute._session",
     "transport": "warmroute.ways.transport",
     "wrap": "warmroute.ways.wrap",

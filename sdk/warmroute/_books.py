@@ -273,8 +273,9 @@ class Books:
         return None if rates is None else rates.cached_share
 
     def save(self, session: str) -> dict[str, Any]:
-        """What is known of a session, as JSON."""
+        """What is known of a session, as JSON. Raises: LookupError."""
         with self._lock:
+            self._check_seen(session)
             return {
                 "session": session,
                 "homes": self._homes.of_session(session),
@@ -294,13 +295,20 @@ class Books:
         return key
 
     def fork(self, session: str, key: str | None) -> str:
-        """A session of its own key that shares what another one has sent; returns the key."""
+        """A session of its own key that shares what another one has sent; returns the key. Raises: LookupError."""
         twin = f"f-{secrets.token_hex(16)}" if key is None else checked_key(key)
         with self._lock:
+            self._check_seen(session)
             self.guard.memory.copy(session, twin)
             for base_url, home in self._homes.of_session(session).items():
                 self._homes.put(base_url, twin, home)
         return twin
+
+    def _check_seen(self, session: str) -> None:
+        """Called with the lock."""
+        known = session in self._sessions or self.guard.memory.known(session) is not None
+        if not known and not self._homes.of_session(session):
+            raise LookupError(f"this client has seen no turn of session {session!r}")
 
     def report(self) -> CacheReport:
         """All numbers as they are now."""

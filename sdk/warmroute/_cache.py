@@ -86,7 +86,9 @@ class CacheView:
         return messages if found is None else found
 
     def save(self, session: str) -> dict[str, Any]:
-        """Return a session as JSON for `load`: digests of its prompts, and no text except dates."""
+        """Return a session as JSON for `load`: digests of its prompts, and no text except dates. Raises: LookupError,
+        where this client has seen no turn of it.
+        """
         return self._books.save(session)
 
     def load(self, saved: Mapping[str, Any]) -> str:
@@ -94,7 +96,9 @@ class CacheView:
         return self._books.load(saved)
 
     def fork(self, session: str, key: str | None = None) -> str:
-        """Begin a session that shares the history of `session`, and return its key."""
+        """Begin a session that shares the history of `session`, and return its key. Raises: LookupError, where this
+        client has seen no turn of it.
+        """
         return self._books.fork(session, key)
 
     def samples(self, session: str, count: int, *, spread: bool = False) -> list[str]:

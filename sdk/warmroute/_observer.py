@@ -328,6 +328,6 @@ def _observed(stream_cls: Any) -> Any:
 
 def _of_block(key: str | None, block: Named | None) -> str:
     """The session, and the kind and agent of its block: what its prompts are compared within."""
-    if key is None or block is None or block.key != key or (block.kind in ("main", "sample") and block.agent is None):
+    if key is None or block is None or block.key != key or (block.kind == "main" and block.agent is None):
         return key or ""
     return f"{key} {block.kind} {block.agent or ''}"

@@ -1,4 +1,4 @@
-"""What `client.cache` returns: its report, its explanations and the receipt of an answer. The counting is in `_books`.
+"""What `client.cache` returns: its report and its explanations. The counting is in `_books`.
 
 Mappings are plain dicts, copied for each report, so that a report can be pickled and given to `dataclasses.asdict`.
 `None`, never 0, means that no server reported it: without cached tokens there is no hit ratio, and without prices no
@@ -7,7 +7,6 @@ cost.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from warmroute._turns import Turn
 from warmroute.contract.meanings import MEANINGS, UNKNOWN_CLASS
@@ -118,13 +117,6 @@ class CacheReport(Totals):
 
 def _usd(amount_nanousd: int | None) -> float | None:
     return None if amount_nanousd is None else amount_nanousd / _NANO_PER_USD
-
-
-def receipt_of(answer: object) -> Mapping[str, Any] | None:
-    """`usage.warmroute` of a completion, of a chunk, or of a stream that has been read to its end; None without one."""
-    usage = getattr(answer, "usage", None)
-    receipt = usage.get("warmroute") if isinstance(usage, Mapping) else getattr(usage, "warmroute", None)
-    return receipt if isinstance(receipt, Mapping) else None
 
 
 def explain(turn: Turn | None, name: str | None) -> str:

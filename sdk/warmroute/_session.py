@@ -13,12 +13,12 @@ from typing import Final, Literal, NamedTuple, get_args
 from warmroute.contract import headers
 from warmroute.contract.identity import InvalidSessionKey, check_key
 
-Kind = Literal["main", "sub", "title", "compact", "sample"]
-"""The purpose of a session's calls. Prompts of a kind other than `main` are not compared with the main loop's."""
+Kind = Literal["main", "sub", "title", "compaction", "auxiliary"]
+"""The purpose of a session's calls, as in the header `x-warmroute-kind` and in receipts. Prompts of a kind other than
+`main` are not compared with the main loop's.
+"""
 
 _KINDS: Final = get_args(Kind)
-_KIND_NAMES: Final = {"compact": "compaction"}
-"""Kinds that have another name in `contract.identity.KINDS`."""
 
 
 class Named(NamedTuple):
@@ -66,7 +66,7 @@ def session(
 
 def purpose(named: Named) -> dict[str, str]:
     """The headers that tell a warmroute server what a block's calls are for, for their receipts."""
-    found = {} if named.kind in ("main", "sample") else {headers.KIND: _KIND_NAMES.get(named.kind, named.kind)}
+    found: dict[str, str] = {} if named.kind == "main" else {headers.KIND: named.kind}
     found |= {headers.AGENT: named.agent} if named.agent else {}
     return found | ({headers.NAME: named.name} if named.name else {})
 

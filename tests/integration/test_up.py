@@ -118,16 +118,32 @@ def test_usage_says_what_a_session_cost(fleet: Fleet, by_environment: bool) -> N
     assert sum(found["losses"].values()) == found["prompt_tokens"] - found["cached_tokens"]
 
 
-@pytest.mark.parametrize("by", ["session", "model", "tenant", "day", "hour"])
+@pytest.mark.parametrize("by", ["session", "model", "harness", "agent", "tenant", "day", "hour"])
 def test_usage_is_a_table(fleet: Fleet, by: str) -> None:
     done = command(fleet.folder, "usage", "--by", by)
     assert (done.returncode, done.stderr) == (0, "")
     head, *rows = [line for line in done.stdout.splitlines() if line.strip() and "─" not in line]
     assert head.split()[:4] == [by, "turns", "prompt", "cached"]
-    key = {"session": fleet.usages[0]["warmroute"]["session"], "model": "kimi-k2.5", "tenant": "demo"}.get(by, "20")
-    assert rows[0].strip().startswith(key)
+    of = {
+        "session": "python-httpx ",
+        "model": "kimi-k2.5",
+        "tenant": "demo",
+        "harness": "python-httpx",
+        "agent": "main",
+    }
+    assert rows[0].strip().startswith(of.get(by, "20"))
     assert "page_rounding" in done.stdout  # at 80 columns in a line of its own
-    assert [row.split()[0] for row in rows if row[0] != " "][-1] == "all"
+    assert "all" in [row.split()[0] for row in rows if row[0] != " "][-2:]
+
+
+def test_what_a_table_prints_of_a_session_is_accepted(fleet: Fleet) -> None:
+    lines = command(fleet.folder, "usage", "--by", "session", COLUMNS="170").stdout.splitlines()
+    session = str(fleet.usages[0]["warmroute"]["session"])
+    printed = next(line for line in lines if f"({session[:6]})" in line).partition(")")[0] + ")"
+    for text in (printed, session, session[:6]):
+        for words in (("usage",), ("receipts", "list")):
+            found = json.loads(command(fleet.folder, *words, "--session", text, "--json").stdout)
+            assert found.get("turns") or found.get("data")
 
 
 def test_a_receipt_is_explained_in_words(fleet: Fleet) -> None:
@@ -247,7 +263,7 @@ def test_ports_stay_and_what_was_used_is_remembered(tmp_path: Path) -> None:
     assert "Where: in region" in command(tmp_path, "receipts", "show", turn_["id"][3:-2]).stdout
     assert json.loads(command(tmp_path, "usage", "--session", SESSION, "--json").stdout)["turns"] == 1
     assert json.loads(command(tmp_path, "usage", "--session", "other", "--json").stdout)["turns"] == 0
-    for words, count in ((["--session-hash", turn_["session"][:5]], 1), (["--session-hash", "0" * 16], 0)):
+    for words, count in ((["--session", turn_["session"][:5]], 1), (["--session", "0" * 16], 0)):
         assert len(json.loads(command(tmp_path, "receipts", "list", "--json", *words).stdout)["data"]) == count
     assert "no receipt" in command(tmp_path, "receipts", "show", "wr-000000000000000000000000").stderr
 

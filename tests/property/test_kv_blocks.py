@@ -47,11 +47,14 @@ def test_a_cut_is_said_to_be_gone_with_its_last_block_and_not_before(
 
 
 @example([("stored", "device", [0]), ("removed", "device", [0])], [])
-@given(OPERATIONS, st.lists(st.integers(0, 2), max_size=40))
+@example([("stored", "device", [0]), ("removed", "device", [0]), ("stored", "device", [0])], [])
+@given(OPERATIONS, st.lists(st.integers(-2, 2), max_size=40))
 def test_prompts_that_are_heard_of_late_hold_what_they_would_have_held(
     operations: list[tuple[str, Tier, list[int]]], told: list[int]
 ) -> None:
-    """Another process says which prompt a tag is, and how many tokens it has, before events of its blocks or later."""
+    """Another process says which prompt a tag is, and how many tokens it has, before events of its blocks or later; of
+    several prompts in their order (`told` > 0), or the newest first.
+    """
     early, late = KvBlocks(), KvBlocks()
     untold: list[tuple[str, Chain]] = []
 
@@ -67,9 +70,8 @@ def test_prompts_that_are_heard_of_late_hold_what_they_would_have_held(
             early.settled(str(number), BLOCK * len(names))
             untold.append((str(number), chain))
         now = told[number] if number < len(told) else 0
-        for each in untold[:now]:
-            tell(*each)
-        del untold[:now]
+        for _ in range(min(abs(now), len(untold))):
+            tell(*untold.pop(0 if now > 0 else -1))
         for blocks in (early, late):
             if what == "stored":
                 blocks.stored(names, None, str(number), BLOCK, tier, pairs=False)

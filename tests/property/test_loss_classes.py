@@ -4,9 +4,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from warmroute.contract.receipt import LOSS_CLASSES
-from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
+from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, Seen, classify
 
 tokens = st.integers(-50, 300_000) | st.integers(0, 400)
+sights = st.builds(Seen, st.booleans(), st.booleans(), st.booleans(), tokens)
 lasts = st.none() | st.builds(LastTurn, tokens, tokens, st.booleans(), st.booleans(), st.booleans())
 
 
@@ -22,6 +23,7 @@ lasts = st.none() | st.builds(LastTurn, tokens, tokens, st.booleans(), st.boolea
     st.booleans(),
     st.booleans(),
     st.booleans(),
+    sights,
 )
 def test_losses_sum_and_are_of_known_classes(
     prompt: int,
@@ -35,13 +37,14 @@ def test_losses_sum_and_are_of_known_classes(
     pd: bool,
     misreported: bool,
     counted: bool,
+    seen: Seen,
 ) -> None:
     cached = min(max(cached, 0), prompt)
     losses = classify(
         prompt_tokens=prompt,
         cached_tokens=cached,
         page_size=page,
-        estimates=IndexEstimates(known, here, elsewhere, region),
+        estimates=IndexEstimates(known, here, elsewhere, region, seen=seen),
         last_turn=last,
         disaggregated=pd,
         misreported=misreported,
@@ -50,6 +53,9 @@ def test_losses_sum_and_are_of_known_classes(
     assert sum(losses.values()) == prompt - cached
     assert all(count > 0 for count in losses.values())
     assert set(losses) <= set(LOSS_CLASSES)
+    assert "evicted" not in losses or seen.evicted_here or seen.evicted
+    assert "forgotten" not in losses or seen.forgets
+    assert "not_computed_yet" not in losses or seen.waiting > 0
 
 
 @given(
@@ -106,7 +112,7 @@ def test_a_new_session_on_a_warm_worker_is_cold_only_beyond_what_is_shared(
         last_turn=None,
         disaggregated=False,
     )
-    assert set(losses) <= {"cold", "page_rounding", "unknown"}
+    assert set(losses) <= {"cold", "page_rounding"}
     assert losses.get("cold", 0) >= own - 0.03 * shared - 1
 
 
@@ -142,7 +148,9 @@ def test_a_wiped_cache_is_an_eviction_and_a_strange_worker_a_move(previous: int,
             prompt_tokens=previous + appended,
             cached_tokens=0,
             page_size=page,
-            estimates=IndexEstimates(previous, previous if same else 0, 0 if same else previous),
+            estimates=IndexEstimates(
+                previous, previous if same else 0, 0 if same else previous, seen=Seen(evicted_here=True, evicted=True)
+            ),
             last_turn=LastTurn(previous, 0, same, False),
             disaggregated=False,
         )

@@ -98,9 +98,9 @@ export class PrefixWatch {
     })
   }
 
-  /** A request was sent: tools that come from now on are new. */
+  /** A turn was sent, whose tools are all known: those that come from now on are new. */
   requested(): void {
-    this.#requested = true
+    this.#requested = this.#tools.size > 0
   }
 
   #once(key: string, session: string | undefined, text: string): string[] {

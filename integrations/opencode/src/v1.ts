@@ -155,7 +155,8 @@ class V1 {
     session.requests += 1
     session.proxy = addressOf(input)
     session.expected = undefined
-    this.#watch.requested()
+    // A title has no tools, and is asked for while those of the first turn are still being defined.
+    if (kind === "main" || kind === "sub") this.#watch.requested()
     const early = this.#early ?? []
     this.#early = undefined
     for (const message of early) this.warn(message)

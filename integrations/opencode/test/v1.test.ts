@@ -76,6 +76,20 @@ test("each request says who sends it and what for", async () => {
   }
 })
 
+test("a title that is asked for while tools are defined makes none of them new", async () => {
+  const { hooks, asked } = await started()
+  await created(hooks, "ses_1")
+  const define = (toolID: string) =>
+    hooks["tool.definition"]?.({ toolID } as never, { description: toolID, parameters: {} } as never)
+  await define("bash")
+  await request(hooks, "ses_1", "title")
+  for (const tool of ["read", "write", "edit"]) await define(tool)
+  await request(hooks, "ses_1")
+  assert.equal(asked.toasts.length, 0)
+  await define("mcp_new")
+  assert.match(asked.toasts[0]?.message ?? "", /"mcp_new" was added/)
+})
+
 test("a session has the name that a person knows, once it has a title", async () => {
   const { hooks } = await started()
   const tell = (type: string, title: string) =>

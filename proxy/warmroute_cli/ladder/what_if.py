@@ -145,10 +145,11 @@ def _turns(trace: Trace, case: Case, reports: Reports) -> Iterable[LadderTurn]:
         }
         keys = {"session": str(request.session), "model": "", "day": ""}
         not_kept = max(0, most - max(held, of_prompts[request.number]))  # of answers, which decode workers alone have
+        under_way = 0 if turn.after_evictions else most - held - not_kept  # nothing is gone that was computed
         yield reports.turn_of(
             Report(
                 prompt_tokens=request.input_tokens, completion_tokens=request.output_tokens, levels=levels, keys=keys,
-                loss={"not_kept": not_kept},
+                loss={"not_kept": not_kept, "not_computed_yet": under_way},
             )
         )  # fmt: skip
 

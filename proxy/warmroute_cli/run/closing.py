@@ -11,13 +11,17 @@ from typing import Any, Final
 from warmroute.contract.meanings import MEANINGS
 from warmroute.contract.money import usd
 from warmroute_cli.api import Api, ApiError
+from warmroute_cli.names import agent_names, session_names
 from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_cli.usage import losses_text
 
-BREAKS: Final = ("prefix_changed", "moved", "evicted", "salt_changed", "unknown")
+BREAKS: Final = ("prefix_changed", "moved", "not_computed_yet", "evicted", "forgotten", "salt_changed", "unknown")
 """Loss classes of tokens that could have been cached."""
 
-POSSIBLE: Final = ("moved", "elsewhere", "evicted", "salt_changed", "not_kept", "engine_misreport", "unknown")
+POSSIBLE: Final = (
+    "moved", "elsewhere", "not_computed_yet", "evicted", "forgotten", "salt_changed", "not_kept", "engine_misreport",
+    "unknown",
+)  # fmt: skip
 """Loss classes of tokens that the fleet had computed before: with them cached the hit ratio is the ideal."""
 
 NO_TURNS: Final = ("voided", "credited")
@@ -74,9 +78,9 @@ def _lines(api: Api, since_s: float) -> Iterator[str]:
 def by_agent(rows: Sequence[Mapping[str, Any]], most: int) -> list[str]:
     """A table of the newest turns by agent, with the hit ratio that is possible beside the one that was."""
     turns: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
+    for row, agent in zip(rows, agent_names(rows), strict=True):
         if row["outcome"] not in NO_TURNS and row.get("kind") != "warm":
-            turns.setdefault(row.get("agent") or row.get("kind") or "main", []).append(row)
+            turns.setdefault(agent, []).append(row)
     return ["", *fitted(COLUMNS, [_agents_row(agent, of) for agent, of in turns.items()], "", most), ""]
 
 
@@ -90,7 +94,7 @@ def _agents_row(agent: str, turns: Sequence[Mapping[str, Any]]) -> Row:
 
 def _broken(api: Api, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The turns that lost most."""
-    turns = [row for row in rows if row["outcome"] not in NO_TURNS]
+    turns, names = [row for row in rows if row["outcome"] not in NO_TURNS], session_names(rows)
     coldest = sorted(turns, key=lambda row: row["cached_tokens"] - row["prompt_tokens"])[:MAX_READ]
     receipts = [api.ask(f"/usage/receipts/{row['id']}")["usage"]["warmroute"] for row in coldest]
     found = [(receipt["loss"].get(name, 0), name, receipt) for receipt in receipts for name in BREAKS]
@@ -99,6 +103,7 @@ def _broken(api: Api, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         why = MEANINGS[name].partition(".")[0]
         if name == "prefix_changed" and "prefix_break" in receipt:
             why = "in {where}: {cause}".format_map(receipt["prefix_break"])
-        yield f"  turn {receipt['turn']} of {receipt['session']}: {tokens:,} tokens ({name}) {why}; {receipt['id']}"
+        of = names.get(receipt["session"] or "", "an unnamed session")
+        yield f"  turn {receipt['turn']} of {of}: {tokens:,} tokens ({name}) {why}; {receipt['id']}"
     if len(worst) > MAX_LISTED:
         yield f"  and {len(worst) - MAX_LISTED} more; `warmroute receipts show ID` explains a turn"

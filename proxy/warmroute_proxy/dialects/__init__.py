@@ -15,6 +15,7 @@ The package never sees a connection, a tenant or an engine. It gets raw JSON mem
 - raw_json: reading the members of a request or of its body, with errors that say where they are
 - chat_answers: what translators read of chat's answers
 - call_numbers: the calls of a chat stream as chat's own clients tell them apart
+- call_extras: what an engine wants back with a call, carried in the id of the call
 - chat_calls: the tool calls of a chat answer, told apart
 - chat_stream: a chat stream, handed to a dialect event by event
 - chunk_view: what a relay has to know of an answer

@@ -34,6 +34,8 @@ class ToolCall(msgspec.Struct):
     index: int | None = None
     id: str | None = None
     function: Function | None = None
+    extra_content: Raw = Raw()
+    """What the engine wants back with the call: of Gemini, a thought signature."""
 
 
 class _Piece(msgspec.Struct):

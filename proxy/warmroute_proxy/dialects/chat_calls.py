@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects.call_extras import carrying
 from warmroute_proxy.dialects.chat_answers import Function, ToolCall
-from warmroute_proxy.dialects.raw_json import encode
+from warmroute_proxy.dialects.raw_json import encode, is_object
 
 WENT_BACK: Final = "it continued a tool call that had ended"
 
@@ -67,7 +68,8 @@ def whole_calls(calls: Iterable[ToolCall], made: str) -> list[Piece]:
     found, ids = [], CallIds(made)
     for number, call in enumerate(calls):
         function = call.function or Function()
-        found.append(Piece(number, ids.of(number, call.id), function.name or "", function.text()))
+        call_id = carrying(ids.of(number, call.id), call.extra_content)
+        found.append(Piece(number, call_id, function.name or "", function.text()))
     return found
 
 
@@ -81,11 +83,23 @@ def is_cut(arguments: str) -> bool:
 class _Begun:
     """A call that has begun. How far its arguments are is known by a look at each of their characters, once."""
 
-    __slots__ = ("_depth", "_escapes", "_given", "_in_text", "_looked", "arguments", "call_id", "given_id", "name")
+    __slots__ = (
+        "_depth",
+        "_escapes",
+        "_given",
+        "_in_text",
+        "_looked",
+        "arguments",
+        "call_id",
+        "extra",
+        "given_id",
+        "name",
+    )
 
     def __init__(self, given_id: str) -> None:
         self.given_id = given_id
         self.call_id = ""
+        self.extra = Raw()
         self.name = ""
         self.arguments: list[str] = []
         self._given = 0  # pieces
@@ -166,6 +180,8 @@ class CallPieces:
         begun = self._calls[number]
         if name and number > self._begun:
             begun.name = _longer_name(begun.name, name)
+        if call.extra_content and is_object(call.extra_content):
+            begun.extra = call.extra_content
         begun.add(arguments)
         return number
 
@@ -230,7 +246,7 @@ class CallPieces:
     def _id_of(self, number: int) -> str:
         begun = self._calls[number]
         if not begun.call_id:
-            begun.call_id = self._ids.of(number, begun.given_id)
+            begun.call_id = carrying(self._ids.of(number, begun.given_id), begun.extra)
         return begun.call_id
 
     def _number(self, call: ToolCall, name: str, arguments: str) -> int:

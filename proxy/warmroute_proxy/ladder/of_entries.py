@@ -5,7 +5,7 @@ gives each step, from the bottom up:
 
     delivered = cached                                chosen    = predicted_cached
     predicted = chosen + moved + elsewhere            kept      = cached + unknown + moved + elsewhere
-    reachable = kept + evicted + not_kept             prompt    = reachable + all other classes
+    reachable = kept + those of `CAUSES["kept"]`      prompt    = reachable + all other classes
 
 `kept` and `predicted` differ by the error of the prediction, which comes back at `delivered`.
 """

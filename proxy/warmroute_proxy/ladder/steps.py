@@ -23,7 +23,7 @@ STEPS: Final = ("reachable", "kept", "predicted", "chosen", "delivered", "report
 
 CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "reachable": ("new", "cold", "prefix_changed", "salt_changed", "page_rounding", "engine_misreport"),
-    "kept": ("evicted", "not_kept"),
+    "kept": ("not_computed_yet", "evicted", "forgotten", "not_kept"),
     "predicted": ("underpredicted", "overpredicted"),
     "chosen": ("moved", "elsewhere"),
     "delivered": ("overpredicted", "underpredicted", "unknown"),
@@ -50,7 +50,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "salt_changed": "cached under another salt",
     "page_rounding": "engines reuse whole pages, and never the last token",
     "engine_misreport": "the engine's count was out of range",
+    "not_computed_yet": "sent at the same time, and still being computed",
     "evicted": "no cache held it any more",
+    "forgotten": "a server that reports no evictions had it no more",
     "not_kept": "the last answer's KV stayed with the decode engine",
     "underpredicted": "cached, and the proxy did not expect it",
     "overpredicted": "expected, and not cached",
@@ -81,6 +83,8 @@ REMEDIES: Final = (
     Remedy("affinity", ("moved", "elsewhere"), "send a session key, and let turns return to their home"),
     Remedy("second replica", ("moved",), "warm hot prompts on a second worker before it is needed"),
     Remedy("warm-up", ("cold",), "warm prompts that sessions share before the first one comes"),
+    Remedy("a head start", ("not_computed_yet",), "send the first of several equal beginnings a moment earlier"),
+    Remedy("keep-alive", ("forgotten",), "shorter pauses, or keep-alive turns: the SDK's `keep_warm`"),
     Remedy("working set", ("evicted",), "admit fewer sessions at once: `[limits] working_set`"),
     Remedy("host tier", ("evicted", "not_kept"), "give engines a host tier (HiCache), or a cache at the decode side"),
     Remedy("repair of a prefix", ("prefix_changed",), "`warmroute lint`, the SDK's guard, or `normalise` rules"),

@@ -59,6 +59,8 @@ class ReplayTurn(msgspec.Struct, eq=False):
     """Prompt tokens that some worker's tiers held or would hold when it was sent, where caches are watched."""
     here_tokens: int = 0
     """Those of the worker that it was sent to."""
+    after_evictions: bool = False
+    """Whether some worker had evicted anything by then."""
     state: Any = None
     """The policy's own state of this turn."""
 

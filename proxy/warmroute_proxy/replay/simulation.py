@@ -213,6 +213,7 @@ class Simulation:
         if self.watch_caches:
             turn.held_tokens = max((worker.held_tokens(request) for worker in self.fleet.prefills), default=0)
             turn.here_tokens = chosen.held_tokens(request)
+            turn.after_evictions = any(worker.scheduler.cache.evicted_pages for worker in self.fleet.prefills)
         chosen.requests += 1
         chosen.tokens += request.input_tokens
         turn.work = Work(request.input_tokens, request.output_tokens, request.blocks, owner=turn)

@@ -257,6 +257,7 @@ async def build(config: Config, slot: ProcessSlot | None) -> Proxy:
     router, recording, conversations = routing(config, slot, engines, metrics, announcements, peer_processes)
     request_metrics, loop_lag = _request_metrics(metrics, ledger, slot), LoopLag(metrics, clock)
     open_requests, shortage = OpenRequests(), engines.watching.shortage
+    engines.watching.reports_hits = router.reports_hits
     admission = Admission(config, router, metrics, clock, stores, shortage)
     faults = Faults(router, engines, open_requests, request_metrics)
     re_prefills = RePrefills(config.kept_prompt_bytes, router, engines, admission, open_requests, metrics, clock)

@@ -12,7 +12,11 @@ MEANINGS: Final = {
     "came without its session. Keep one session key per conversation; `warmroute receipts show` has the costs.",
     "elsewhere": "are cached in another region than the one that served the turn: that one could not be reached, or "
     "this one was faster or cheaper. Nothing to do, unless it happens often.",
+    "not_computed_yet": "stand in a prompt that was sent shortly before and was still being computed: turns that begin "
+    "alike and are sent at once each compute their beginning. Send the first one a moment earlier.",
     "evicted": "were cached and had to make room. Shorter pauses between turns, or more cache on the server, help.",
+    "forgotten": "were computed before by a server that reports no evictions, and it has them no more: such servers "
+    "keep caches by their own clock, often for minutes. Shorter pauses between turns help.",
     "salt_changed": "are cached under the key of another salt epoch. The loss ends with the next turns.",
     "page_rounding": "are the rest of a page: engines reuse whole pages, and never a prompt's last token. "
     "Nothing to do.",

@@ -74,6 +74,8 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
     "opencode": Provider(header="x-opencode-session", parent_header="x-parent-session-id", hosts=("opencode.ai",)),
     # openrouter.ai/docs/guides/best-practices/prompt-caching: the same provider for 10 minutes
     "openrouter": Provider(header="x-session-id", hosts=("openrouter.ai",), ttl_s=600),
+    # docs.sglang.ai: its radix cache is always on, no signal; the OpenAI-compatible API takes `cache_salt`
+    "sglang": Provider(salted=True),
     # smg-docs, sticky sessions: the first of its header list
     "smg": Provider(header="x-smg-routing-key"),
     # docs.vllm.ai/en/latest/design/prefix_caching.html, "Cache Isolation for Security"

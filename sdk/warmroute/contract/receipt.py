@@ -64,7 +64,9 @@ LOSS_CLASSES: Final = (
     "prefix_changed",  # the client rewrote its history
     "moved",  # cached on another worker of the region than the one chosen
     "elsewhere",  # cached in another region, which `elsewhere_region` names
+    "not_computed_yet",  # sent with another prompt, and still being computed when this one came
     "evicted",  # the chosen worker had it and no longer does, or another one had it and none does now
+    "forgotten",  # a server that reports no evictions had it and no longer does: it keeps caches by its own clock
     "salt_changed",  # the tenant's salt epoch changed
     "page_rounding",  # the engine reuses whole pages, and never the last token
     "not_kept",  # the last answer lives on the decode side only

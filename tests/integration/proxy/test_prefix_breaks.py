@@ -69,10 +69,12 @@ def _ask(
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]] = TOOLS,
     home: str | None = None,
+    agent: str | None = None,
 ) -> dict[str, Any]:
     named = [_of(session, each) for each in messages]
     body = {"model": "kimi-k2.5", "max_tokens": 4, "tools": tools, "messages": named}
-    headers = ({"x-session-affinity": session} if session else {}) | ({"x-warmroute-home": home} if home else {})
+    given = {"x-session-affinity": session, "x-warmroute-home": home, "thread-id": agent}
+    headers = {name: value for name, value in given.items() if value}
     answer = client.post("/v1/chat/completions", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     usage: dict[str, Any] = answer.json()["usage"]
@@ -127,6 +129,22 @@ def test_changed_tools_are_named(
     for turns in (1, 2, 3):
         _ask(client, f"tools-{name}", [_system(), *_history(turns)])
     assert _broken(_ask(client, f"tools-{name}", [_system(), *_history(4)], tools)) == expected
+
+
+def test_a_sub_agent_with_fewer_tools_breaks_nothing_of_its_parent(client: httpx.Client) -> None:
+    task = [{"role": "user", "content": "Write the letter."}]
+    _ask(client, "subs", [_system(), *_history(1)], TOOLS, agent="parent")
+    receipt = _ask(client, "subs", [_system(), *task], TOOLS[:2], agent="sub")
+    assert {"prefix_changed", "prefix_break"}.isdisjoint({*receipt["loss"], *receipt})
+    assert "prefix_break" not in _ask(client, "subs", [_system(), *_history(2)], TOOLS, agent="parent")
+
+
+def test_tools_that_a_client_no_longer_searches_for_are_a_break(client: httpx.Client) -> None:
+    """Claude Code leaves most tools out, and offers all of them once its search for tools is off."""
+    found, all_ = TOOLS, [*TOOLS, *[_tool(f"more{number}", "path") for number in range(10)]]
+    for turns in (1, 2):
+        _ask(client, "searched", [_system(), *_history(turns)], found)
+    assert _broken(_ask(client, "searched", [_system(), *_history(3)], all_)) == ("tools, number 4", "tool-set")
 
 
 @pytest.mark.parametrize("session", ["edited", None])

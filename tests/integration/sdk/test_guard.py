@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import warmroute
+from warmroute.contract.identity import KINDS
 
 pytestmark = pytest.mark.full
 
@@ -173,6 +174,23 @@ def test_a_fork_has_its_own_key_and_shares_the_prefix(driver: "Driver") -> None:
             send(driver, client, dated("Sat Nov 21 2026"))
     assert driver.server.last.headers["x-session-affinity"] == key != "s"
     assert re.fullmatch("f-[0-9a-f]{32}", key)
+
+
+def test_a_session_that_was_never_seen_is_neither_saved_nor_forked(driver: "Driver") -> None:
+    client = driver.client(session="s")
+    send(driver, client, BEFORE)
+    for use in (client.cache.save, client.cache.fork):
+        with pytest.raises(LookupError, match="no turn of session 'other'"):
+            use("other")
+
+
+@pytest.mark.parametrize("kind", ["sub", "title", "compaction", "auxiliary"])
+def test_a_kind_has_one_name_in_a_block_a_header_and_a_receipt(driver: "Driver", kind: Any) -> None:
+    client = driver.client()
+    with warmroute.session("s", kind=kind):
+        send(driver, client, BEFORE)
+    assert driver.server.last.headers["x-warmroute-kind"] == kind
+    assert kind in KINDS
 
 
 def test_compaction_repeats_what_was_sent(driver: "Driver") -> None:

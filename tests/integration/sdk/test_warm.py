@@ -137,7 +137,7 @@ def test_samples_stay_or_spread(driver: "Driver") -> None:
     keys = client.cache.samples("s", 3, spread=True)
     assert len({*keys, "s"}) == 4
     for key in keys:
-        with warmroute.session(key, kind="sample"):
+        with warmroute.session(key):
             driver.run(client.chat.completions.create(model="m", messages=[SYSTEM, ASK]))
         assert driver.server.last.headers["x-session-affinity"] == key
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
+from warmroute_proxy.core.accounting.losses import NOTHING_SEEN, IndexEstimates, LastTurn, Seen, classify
 
 PAGE = 64
+EVICTED = Seen(evicted_here=True, evicted=True)
 
 
 def why(
@@ -16,7 +17,7 @@ def why(
         prompt_tokens=prompt,
         cached_tokens=cached,
         page_size=more.pop("page", PAGE),
-        estimates=IndexEstimates(known, here, elsewhere),
+        estimates=IndexEstimates(known, here, elsewhere, seen=more.pop("seen", NOTHING_SEEN)),
         last_turn=last,
         disaggregated=more.pop("disaggregated", False),
         **more,
@@ -82,21 +83,21 @@ def test_an_unknown_lineage_whose_prefix_is_on_another_worker_is_moved_and_cold(
 
 
 def test_a_worker_that_lost_its_cache_has_evicted() -> None:
-    losses = why(10_900, 0, 10_000, 10_000, 0, turn(10_000))
+    losses = why(10_900, 0, 10_000, 10_000, 0, turn(10_000), seen=EVICTED)
     assert losses == {"new": 900, "page_rounding": 16, "evicted": 9984}
 
 
 def test_an_eviction_is_seen_though_the_index_forgot_too() -> None:
-    assert why(10_900, 0, 10_000, 0, 0, turn(10_000))["evicted"] == 9984
+    assert why(10_900, 0, 10_000, 0, 0, turn(10_000), seen=EVICTED)["evicted"] == 9984
 
 
 def test_part_of_the_prefix_evicted_here_and_more_of_it_elsewhere() -> None:
-    losses = why(20_000, 0, 20_000, 8_000, 20_000, turn(20_000, same=False))
+    losses = why(20_000, 0, 20_000, 8_000, 20_000, turn(20_000, same=False), seen=EVICTED)
     assert losses == {"evicted": 8000, "moved": 20_000 - 8000 - 32, "page_rounding": 32}
 
 
 def test_a_second_copy_that_is_longer_only_by_the_error_is_no_move() -> None:
-    losses = why(11_000, 0, 10_000, 9_800, 10_000, None)
+    losses = why(11_000, 0, 10_000, 9_800, 10_000, None, seen=EVICTED)
     assert losses == {"cold": 1000, "page_rounding": 16, "evicted": 9800, "unknown": 184}
 
 
@@ -117,6 +118,11 @@ def test_a_small_change_within_the_error_blames_nobody() -> None:
     assert losses == {"new": 900, "page_rounding": 16, "unknown": 192}
 
 
+def test_a_turn_that_another_worker_served_is_moved_within_the_error_too() -> None:
+    last = LastTurn(10_000, 300, same_worker=False, salt_changed=False, repeated=True)
+    assert why(10_900, 9_792, 9_800, 9_800, 0, last) == {"new": 900, "page_rounding": 16, "moved": 192}
+
+
 def test_a_new_salt_epoch_explains_everything_known() -> None:
     losses = why(10_900, 0, 0, 0, 0, turn(10_000, salt=True))
     assert losses == {"new": 900, "page_rounding": 16, "salt_changed": 9984}
@@ -124,7 +130,7 @@ def test_a_new_salt_epoch_explains_everything_known() -> None:
 
 def test_text_known_from_elsewhere_is_not_new() -> None:
     # A retry of a request that settled no turn: the index knows all of it, the worker has lost it.
-    losses = why(20_000, 0, 20_000, 20_000, 0, turn(10_000))
+    losses = why(20_000, 0, 20_000, 20_000, 0, turn(10_000), seen=EVICTED)
     assert losses == {"page_rounding": 32, "evicted": 19_968}
 
 
@@ -178,4 +184,39 @@ def test_what_an_engine_lost_with_its_restart_is_evicted_though_the_turn_runs_el
 
 def test_text_that_was_sent_before_and_that_nobody_holds_is_evicted_and_not_cold() -> None:
     # An edited conversation, which is another session: the index knows its beginning.
-    assert why(10_900, 0, 10_000, 0, 0, None) == {"cold": 900, "page_rounding": 16, "evicted": 9984}
+    losses = why(10_900, 0, 10_000, 0, 0, None, seen=EVICTED)
+    assert losses == {"cold": 900, "page_rounding": 16, "evicted": 9984}
+
+
+def test_what_is_left_over_without_an_eviction_is_unknown() -> None:
+    assert why(10_900, 0, 10_000, 10_000, 0, turn(10_000)) == {"new": 900, "page_rounding": 16, "unknown": 9984}
+    assert why(10_900, 0, 10_000, 10_000, 0, None) == {"cold": 900, "page_rounding": 16, "unknown": 9984}
+
+
+def test_an_eviction_elsewhere_does_not_blame_the_worker_that_has_evicted_nothing() -> None:
+    losses = why(10_900, 0, 10_000, 10_000, 0, turn(10_000), seen=Seen(evicted=True))
+    assert losses == {"new": 900, "page_rounding": 16, "unknown": 9984}
+
+
+def test_what_a_provider_forgets_has_a_class_of_its_own() -> None:
+    losses = why(10_900, 0, 10_000, 10_000, 0, turn(10_000), seen=Seen(forgets=True))
+    assert losses == {"new": 900, "page_rounding": 16, "forgotten": 9984}
+
+
+@pytest.mark.parametrize(("here", "moved"), [(3000, 0), (0, 3000)])
+def test_what_another_prompt_was_still_computing_is_not_computed_yet(here: int, moved: int) -> None:
+    losses = why(3100, 0, 3000, here, moved, None, seen=Seen(evicted_here=True, evicted=True, waiting=3000))
+    assert losses == {"cold": 100, "page_rounding": 56, "not_computed_yet": 2944}
+
+
+@pytest.mark.parametrize("cached", [18_624, 19_008])
+def test_tools_that_have_more_tokens_than_their_share_of_bytes_are_cold_and_not_evicted(cached: int) -> None:
+    # The index expects all of the 20,000 tokens that sessions share; the engine counts fewer for the same text.
+    for seen in (Seen(), EVICTED):
+        losses = why(26_000, cached, 20_000, 20_000, 0, None, seen=seen)
+        assert set(losses) == {"cold", "page_rounding"}
+
+
+def test_a_shared_beginning_of_which_the_index_saw_a_part_go_is_evicted() -> None:
+    losses = why(26_000, 15_936, 20_000, 16_000, 0, None, seen=EVICTED)
+    assert losses == {"cold": 6000, "page_rounding": 32, "evicted": 20_000 - 32 - 15_936}

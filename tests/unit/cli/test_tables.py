@@ -44,7 +44,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(most: int) -> N
     for number in NUMBERS:
         assert text.count(number) >= 3, number
     lines = receipts_table([turn(), turn(outcome="engine_error")], most)
-    assert max(map(len, lines)) <= max(most, len("  model kimi-k2.5-with-a-long-name"))
+    assert max(map(len, lines)) <= max(most, len("  session client 11-23 02:13 (00aa11)"))
     text = " ".join(lines)
     for number in ("wr-33405eadd37df1c3d2c29c45", "1,234,567", "1,200,000", "0.123456789"):
         assert text.count(number) == 2
@@ -55,15 +55,16 @@ def test_at_80_columns_what_matters_is_in_one_table() -> None:
     lines = receipts_table([turn(outcome="client_left"), turn()], 80)
     assert lines[0].split() == ["receipt", "ended", "turn", "prompt", "cached", "cost", "USD"]
     assert lines[2].strip() == "outcome: client_left"
-    assert "Left out here: answer, model, session, region." in "\n".join(lines)
+    assert "Left out here: session, agent, answer, model, region." in "\n".join(lines)
     usage = usage_table(USAGE, 80)
     assert "not cached: cold 20,000,000, new 4,691,357, prefix_changed 11,111," in "\n".join(usage)
 
 
 def test_a_wide_terminal_has_all_columns() -> None:
     lines = receipts_table([turn()], 170)
-    assert lines[0].split()[-4:] == ["answer", "model", "session", "region"]
-    assert "00aa11bb22cc33dd" in lines[1]
+    assert lines[0].split()[-4:] == ["agent", "answer", "model", "region"]
+    assert "client 11-23" in lines[1]
+    assert "(00aa11)  main" in lines[1]
     assert usage_table(USAGE, 170)[0].endswith("not cached")
 
 
@@ -143,9 +144,11 @@ def test_nothing_is_said_where_there_is_no_terminal() -> None:
 
 def test_a_session_that_has_a_name_is_shown_by_it() -> None:
     groups = [{"key": "0123456789abcdef", **SUMS}, {"key": "fedcba9876543210", **SUMS}]
-    text = "\n".join(usage_table({**USAGE, "by": "session", "groups": groups}, 170, {"0123456789abcdef": "fix tests"}))
+    text = "\n".join(
+        usage_table({**USAGE, "by": "session", "groups": groups}, 170, {"0123456789abcdef": "fix tests (012345)"})
+    )
     assert "fix tests (012345)" in text
-    assert "fedcba9876543210" in text
+    assert "client (fedcba9876543210)" in text
 
 
 def test_control_characters_are_shown_as_escapes() -> None:

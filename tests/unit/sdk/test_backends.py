@@ -22,6 +22,7 @@ SIGNALS: list[tuple[str, str, dict[str, str], dict[str, str]]] = [
     ("anthropic", "https://api.anthropic.com", {}, {}),
     ("deepseek", "https://api.deepseek.com/v1", {}, {}),
     ("moonshot", "https://api.moonshot.ai/v1", {}, {}),
+    ("sglang", "", {}, {}),
     ("vllm", "", {}, {}),
     ("llama.cpp", "", {}, {}),
     ("mistral", "https://api.mistral.ai", {}, {}),

@@ -18,6 +18,7 @@ PUBLIC = [
     "OpenAI",
     "PrefixBroken",
     "PrefixWarning",
+    "Receipt",
     "Totals",
     "__version__",
     "cache_of",

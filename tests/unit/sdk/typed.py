@@ -39,3 +39,9 @@ async def awaited() -> None:
 
 assert_type(warmroute.cache_of(wrapped), warmroute.Cache)
 assert_type(warmroute.cache_of(warmroute.wrap(openai.AsyncOpenAI())), warmroute.AsyncCache)
+
+receipt = warmroute.receipt_of(client.chat.completions.create(model="m", messages=[]))
+assert_type(receipt, warmroute.Receipt | None)
+if receipt is not None:
+    assert_type(receipt["loss"], dict[str, int])
+    receipt["prize_nanousd"]  # type: ignore[typeddict-item]

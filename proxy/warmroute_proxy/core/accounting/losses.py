@@ -19,15 +19,19 @@ where prefill and decode are apart it is `not_kept`, because its KV stayed with 
 R is K cut to what an engine can reuse: whole pages, and never the last token of the prompt. [R, K) is `page_rounding`.
 
 [C, R) should have been cached and was not. A new salt epoch explains all of it. Else one page is still rounding (page
-borders of estimates are off by one), and what lies within the error of an estimate is `unknown`. Else by position: what
-this worker was expected to hold is `evicted`, what only another one of this region was expected to hold is `moved`,
-what only another region was expected to hold is `elsewhere`. A worker is expected to hold what the index predicts, and
-what the previous turn computed on it, unless that was lost with its engine. What no worker holds, of a text that the
-index knows, is `evicted` too: it was computed once. The rest is `unknown`.
+borders of estimates are off by one). Else by position, and by what was seen (`Seen`): what other requests were still
+computing when this one was sent is `not_computed_yet`. What this worker was expected to hold is `evicted` if an
+eviction was seen, and `forgotten` on a server that shows neither its pool nor evictions. What only another worker of
+this region was expected to hold is `moved`, what only another region was expected to hold is `elsewhere`. A worker is
+expected to hold what the index predicts, and what the previous turn computed on it, unless that was lost with its
+engine. What no worker holds, of a text that the index knows, was computed once, and is `evicted` or `forgotten` too.
+The rest is `unknown`: no class is given because it is left over.
 
 Index figures are estimates made from bytes and are off by a few per cent; counts of turns are exact. So differences
 between an estimate and a count count only beyond `ESTIMATE_ERROR` of it plus a page, and no class that blames a worker
-or a client (`evicted`, `moved`, `prefix_changed`) is given for less.
+or a client (`evicted`, `moved`, `prefix_changed`) is given for less. Tools and prose of one prompt differ more in bytes
+per token (`RATIO_ERROR`). A new lineage that finds a beginning that the index expects whole was right about the cache
+and wrong about the text's tokens: within that error the rest is `cold`.
 """
 
 from typing import Final
@@ -37,13 +41,37 @@ from warmroute_proxy.core.base.compiled import Frozen
 ESTIMATE_ERROR: Final = 0.03
 """Relative error of token counts that are estimated from bytes."""
 
+RATIO_ERROR: Final = 0.25
+"""How far a part of a prompt may be from the bytes per token of the whole."""
+
+
+class Seen(Frozen, frozen=True):
+    """What was seen of the caches when a turn missed what it was expected to find.
+
+    `evicted_here`: the chosen worker has evicted since its start, or must have, and this text may be among it;
+    `evicted`: some worker has. `forgets`: the server reports neither its pool nor evictions. `waiting`: tokens of the
+    prompt that other requests had sent, here or elsewhere, and whose computation had not ended when this one was sent.
+    """
+
+    evicted_here: bool = False
+    evicted: bool = False
+    forgets: bool = False
+    waiting: int = 0
+
+
+NOTHING_SEEN: Final = Seen()
+
+PLAIN: Final = frozenset({"new", "cold", "page_rounding", "not_kept"})
+"""The classes of a turn that missed nothing: no caches have to be looked at for these."""
+
 
 class LastTurn(Frozen, frozen=True):
     """The previous turn of a lineage, as far as losses need it.
 
     `completion_tokens` are those that a client sends back: the answer without its reasoning. `same_worker`: the worker
     chosen now computed that prompt (in PD the prefill worker); `same_region`: a worker of its region did.
-    `salt_changed`: the tenant's salt epoch is another now. `rewritten`: the client has changed a part of that prompt.
+    `salt_changed`: the tenant's salt epoch is another now. `rewritten`: the client has changed a part of that prompt;
+    `repeated`: this prompt begins with the whole of it.
     """
 
     prompt_tokens: int
@@ -52,13 +80,14 @@ class LastTurn(Frozen, frozen=True):
     salt_changed: bool
     same_region: bool = True
     rewritten: bool = False
+    repeated: bool = False
 
 
 class IndexEstimates(Frozen, frozen=True):
     """Prefixes of the prompt by the index, in tokens: the longest known anywhere in the tenant, the one predicted on
     the chosen worker, the one on the best other worker of its region, and the one in the best other region. What
     another region has computed of this prompt, as it announced, counts as known and as held there. `restarted`: the one
-    that was lost with engines which have restarted or left.
+    that was lost with engines which have restarted or left. `seen`: what was seen of the caches.
     """
 
     known: int
@@ -66,6 +95,16 @@ class IndexEstimates(Frozen, frozen=True):
     moved: int
     elsewhere: int = 0
     restarted: int = 0
+    seen: Seen = NOTHING_SEEN
+
+    def scaled(self, prompt_tokens: int, estimated_tokens: int) -> "IndexEstimates":
+        """The same by this prompt's own bytes per token: it was estimated at so many tokens, and has so many."""
+        if estimated_tokens <= 0 or estimated_tokens == prompt_tokens:
+            return self
+        ratio = prompt_tokens / estimated_tokens
+        counts = (self.known, self.here, self.moved, self.elsewhere, self.restarted)
+        known, here, moved, elsewhere, restarted = [int(count * ratio) for count in counts]
+        return IndexEstimates(known, here, moved, elsewhere, restarted, self.seen)
 
 
 def classify(
@@ -162,20 +201,59 @@ def _missed(
 ) -> None:
     """Classes for [cached, reusable), which is more than a page: it could have been reused and was not."""
     if reusable - cached <= _error(reusable, page):
-        _add(losses, "unknown", cached, reusable)
+        _within_error(losses, cached, reusable, last_turn)
         return
-    start = cached
+    start, seen = cached, estimates.seen
     if estimates.restarted > 0:
         start = _held_somewhere(losses, start, reusable, _expected(estimates, None), page)
         start = _held(losses, "evicted", start, min(estimates.restarted, reusable), page)
+    start = _held(losses, "not_computed_yet", start, min(seen.waiting, reusable), page)
+    if start == cached and _is_misjudged(cached, reusable, estimates, last_turn):
+        _within_error(losses, start, reusable, last_turn)
+        return
     start = _held_somewhere(losses, start, reusable, _expected(estimates, last_turn), page)
-    start = _held(losses, "evicted", start, min(estimates.known, reusable), page)
+    start = _held(losses, _gone(seen.evicted, seen.forgets), start, min(estimates.known, reusable), page)
     _add(losses, "unknown", start, reusable)
+
+
+def _gone(evicted: bool, forgets: bool) -> str:
+    """The class of what a cache had and has no more."""
+    if evicted:
+        return "evicted"
+    return "forgotten" if forgets else "unknown"
+
+
+def _is_misjudged(cached: int, reusable: int, estimates: IndexEstimates, last_turn: LastTurn | None) -> bool:
+    """Whether the text that a new lineage shares was estimated too long, rather than lost.
+
+    The worker that the index expects to hold all of it holds its beginning. What is lost to others goes from its end,
+    but then the index or another cache knows more of it than this one.
+    """
+    if last_turn is not None or not cached or reusable - cached > RATIO_ERROR * reusable:
+        return False
+    most = max(estimates.known, estimates.moved, estimates.elsewhere)
+    return most - max(estimates.here, 0) <= ESTIMATE_ERROR * most
+
+
+def _within_error(losses: dict[str, int], start: int, reusable: int, last_turn: LastTurn | None) -> None:
+    """Class what is missed within the error of estimates: of it, only the previous turn is known to have been computed,
+    and where.
+    """
+    if last_turn is None:
+        _add(losses, "cold", start, reusable)
+        return
+    counted = min(max(start, last_turn.prompt_tokens), reusable)
+    name = "unknown"
+    if last_turn.repeated and not last_turn.same_worker:
+        name = "moved" if last_turn.same_region else "elsewhere"
+    _add(losses, name, start, counted)
+    _add(losses, "new", counted, reusable)
 
 
 def _held_somewhere(losses: dict[str, int], start: int, reusable: int, expected: IndexEstimates, page: int) -> int:
     """Classes of what a cache was expected to hold. Where the rest begins."""
-    start = _held(losses, "evicted", start, min(expected.here, reusable), page)
+    seen = expected.seen
+    start = _held(losses, _gone(seen.evicted_here, seen.forgets), start, min(expected.here, reusable), page)
     start = _held(losses, "moved", start, min(expected.moved, reusable), page)
     return _held(losses, "elsewhere", start, min(expected.elsewhere, reusable), page)
 
@@ -196,7 +274,7 @@ def _expected(estimates: IndexEstimates, last_turn: LastTurn | None) -> IndexEst
             here = max(here, last_turn.prompt_tokens)
         elif last_turn.same_region:
             moved = max(moved, last_turn.prompt_tokens)
-    return IndexEstimates(estimates.known, here, moved, elsewhere)
+    return IndexEstimates(estimates.known, here, moved, elsewhere, seen=estimates.seen)
 
 
 def _error(tokens: int, page: int) -> float:

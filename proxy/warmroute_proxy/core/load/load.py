@@ -38,6 +38,8 @@ DECODE_S_PER_RESIDENT_TOKEN: Final = 2e-9
 PROVEN_S: Final = 10.0
 """Seconds of prefill after which a restarted worker is treated like the others."""
 
+FULL: Final = 0.9
+"""The share of its pool from which a worker counts as full: answers are cached too, and estimates are off."""
 
 LOADS_FRESH_S: Final = 5.0
 
@@ -128,8 +130,10 @@ class WorkerLoad:
         "ahead",
         "availability",
         "capacity",
+        "computed_from",
         "departures",
         "fills_sooner",
+        "has_evicted",
         "inserted",
         "moves",
         "occupancy",
@@ -150,6 +154,7 @@ class WorkerLoad:
         self.ahead: Ahead | None = None  # as `look` computed it, until something changes
         self.availability = Availability(self._changes)
         self.capacity = Capacity(max_running)
+        self.computed_from = 0  # tokens of prompts that had left its queue when it started
         self.departures = Departures()
         self.inserted = 0.0
         self.moves = MoveRates()
@@ -159,6 +164,7 @@ class WorkerLoad:
         self.prefills = PrefillQueue()
         self.resident_tokens = 0
         self.fills_sooner = 1.0  # the mean size of caches over that of this one
+        self.has_evicted = False  # since it started: as it reports, or as more was computed than it can hold
         self.occupancy = Occupancy()
         self.residents = Residents()
         self.running = 0
@@ -201,6 +207,12 @@ class WorkerLoad:
         """Whether the engine would run another request now, rather than queue it."""
         capacity = self.capacity
         return self.running < capacity.running and self.resident_tokens < capacity.tokens
+
+    def must_have_evicted(self) -> bool:
+        """Whether the worker was seen to evict since it started, or has computed more than its pool holds."""
+        pool = self.capacity.pool_tokens
+        computed = self.prefills.ended_tokens - self.computed_from
+        return self.has_evicted or (pool is not None and computed >= FULL * pool)
 
     # What a new request would find
 
@@ -247,6 +259,9 @@ class WorkerLoad:
             if loads.max_tokens:
                 self.occupancy.set_pool(loads.max_tokens)
                 self.residents.pool_tokens = loads.max_tokens
+                most = max(loads.total_tokens or 0, loads.used_tokens or 0, loads.prefill_uncached_tokens_total or 0)
+                if most >= FULL * loads.max_tokens:
+                    self.has_evicted = True
         prefill = (loads.waiting_uncached_tokens or 0) - self.prefills.tokens
         resident = (loads.used_tokens or 0) - self.resident_tokens
         if self._others.observe(prefill, resident, now_s):
@@ -282,6 +297,7 @@ class WorkerLoad:
         self._apply_rate()
         self.moves = MoveRates()
         self.inserted = 0.0
+        self.has_evicted, self.computed_from = False, self.prefills.ended_tokens
         self.occupancy = Occupancy()
         self.residents = Residents()
         self._others.forget()

@@ -26,6 +26,10 @@ class PrefillQueue:
             return request
         return None
 
+    def newest(self, most: int) -> list[object]:
+        """The requests that were sent last, at most so many."""
+        return list(self._tokens_of)[-most:]
+
     def add(self, request: object, tokens: int, now_s: float) -> None:
         """Append a prompt that has `tokens` tokens to compute."""
         if not self._tokens_of:

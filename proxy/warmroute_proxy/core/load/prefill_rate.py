@@ -19,30 +19,30 @@ RATE_WEIGHT_TOKENS: Final = 50_000
 class PrefillRate:
     """The learned rate of one worker, and the counters of its last report."""
 
-    __slots__ = ("_busy_us_total", "_uncached_total", "s_per_token")
+    __slots__ = ("_busy_us_total", "s_per_token", "uncached_total")
 
     def __init__(self) -> None:
         self.s_per_token = PREFILL_S_PER_TOKEN_PRIOR
-        self._uncached_total: int | None = None
+        self.uncached_total: int | None = None  # tokens that the engine has computed since it started, as last reported
         self._busy_us_total: int | None = None
 
     def has_restarted(self, loads: EngineLoads) -> bool:
         """Whether the totals of a report are below those of the last one: the engine restarted in between."""
         tokens = loads.prefill_uncached_tokens_total
-        return tokens is not None and self._uncached_total is not None and tokens < self._uncached_total
+        return tokens is not None and self.uncached_total is not None and tokens < self.uncached_total
 
     def observe(self, loads: EngineLoads) -> bool:
         """Learn from a report. Return whether the rate has changed."""
         tokens, busy_us = loads.prefill_uncached_tokens_total, loads.prefill_busy_us_total
         if tokens is None or busy_us is None:
             return False
-        if self._uncached_total is None or self._busy_us_total is None or tokens < self._uncached_total:
-            self._uncached_total, self._busy_us_total = tokens, busy_us  # the first report, or the engine restarted
+        if self.uncached_total is None or self._busy_us_total is None or tokens < self.uncached_total:
+            self.uncached_total, self._busy_us_total = tokens, busy_us  # the first report, or the engine restarted
             return False
-        if tokens - self._uncached_total < RATE_MIN_TOKENS:
+        if tokens - self.uncached_total < RATE_MIN_TOKENS:
             return False
-        learned = self.learn(tokens - self._uncached_total, (busy_us - self._busy_us_total) / 1e6)
-        self._uncached_total, self._busy_us_total = tokens, busy_us
+        learned = self.learn(tokens - self.uncached_total, (busy_us - self._busy_us_total) / 1e6)
+        self.uncached_total, self._busy_us_total = tokens, busy_us
         return learned
 
     def learn(self, uncached_tokens: int, busy_s: float) -> bool:
@@ -59,4 +59,4 @@ class PrefillRate:
     def restart(self, s_per_token: float) -> None:
         """The engine restarts: its counters begin at 0, and `s_per_token` is its rate until the next report."""
         self.s_per_token = s_per_token
-        self._uncached_total = self._busy_us_total = None
+        self.uncached_total = self._busy_us_total = None

@@ -66,6 +66,15 @@ EMPTY_SHARE: Final = 0.25
 """Of the answers of a worker. A model that is well says nothing now and then; MoonshotAI/Kimi-K2#128 has 13 of 15."""
 
 
+LEAST_REPEATS: Final = 3
+LEAST_REPEATED_TOKENS: Final = 1_024
+"""Known tokens of a prompt, from which it repeats one: providers cache no shorter ones."""
+
+UNKNOWN_SHARE: Final = 0.01
+"""Of prompt tokens. Engines with KV events say what they evict, so more than this is an error of the proxy."""
+LEAST_PROMPTS: Final = 20_000
+
+
 class AcceptLengths:
     """The accept length of a rank without hits of lower tiers, learned, and its intervals with them against it."""
 
@@ -115,11 +124,33 @@ def empty_answers(answers: int, empty: int) -> Sign:
     return Sign(empty >= EMPTY_SHARE * answers, f"{empty} of {answers} answers have neither text nor calls")
 
 
+def hand_overs(failed: int, words: str) -> Sign:
+    """Whether an engine's hand-overs of KV fail. `failed`: in a row, to now; `words`: between which engines. One says
+    nothing; an engine that is not tried any more stays bad.
+    """
+    return Sign(failed > 1 if failed != 1 else None, f"{failed} hand-overs in a row: {words}")
+
+
+def no_hits(repeats: int, reports_hits: bool) -> Sign:
+    """Whether a worker has reported nothing as cached since it started, though prompts repeated."""
+    if repeats < LEAST_REPEATS:
+        return Sign(False if reports_hits else None)
+    return Sign(not reports_hits, f"{repeats} prompts repeated earlier ones, and no token was reported as cached")
+
+
+def unexplained(unknown_tokens: int, prompt_tokens: int) -> Sign:
+    """Whether more prompt tokens than estimates are off have no cause, on engines that say what they evict."""
+    if prompt_tokens < LEAST_PROMPTS:
+        return Sign(None)
+    words = f"{unknown_tokens:,} of {prompt_tokens:,} prompt tokens were expected to be cached, and no cause was seen"
+    return Sign(unknown_tokens > UNKNOWN_SHARE * prompt_tokens, words)
+
+
 def missing_hits(evicted_tokens: int, reported_tokens: int, lost_events: int) -> Sign:
     """Whether most tokens that a worker has computed are gone when they are asked for again, or KV events are lost.
 
-    Sums of an interval: `evicted_tokens` are the losses of that class. Predictions are no measure: the index learns
-    within seconds that an engine keeps less than it says, and then predicts nothing.
+    Sums of an interval: `evicted_tokens` are the losses `evicted` and `unknown`. Predictions are no measure: the index
+    learns within seconds that an engine keeps less than it says, and then predicts nothing.
     """
     if lost_events > 0:
         return Sign(True, f"KV events were lost {lost_events} times")

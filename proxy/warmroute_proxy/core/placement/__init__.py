@@ -11,6 +11,7 @@ prices           what a placement costs all other requests
 homes            the region where a request's lineage or session was served
 costs            the cost at each worker: the formula and its terms
 warm             a known conversation stays where it is warm
+seen             what was seen of caches that a turn found less in than it was expected to
 listener         who is told what the router does
 placement        the cheapest of them, with the reasons
 decision         a decision and its candidates

@@ -147,7 +147,8 @@ class Fleet:
         """A worker has evicted these cuts from a tier."""
         slots = self._slots_of(worker_id, tier)
         if slots:
-            self.workers[worker_id].load.occupancy.has_events = True
+            load = self.workers[worker_id].load
+            load.occupancy.has_events = load.has_evicted = True
             self.index.remove(keys, slots)
 
     def cache_cleared(self, worker_id: str) -> None:
@@ -155,6 +156,7 @@ class Fleet:
         worker = self.workers.get(worker_id)
         if worker is not None:
             self._clear(worker, restarted=False)
+            worker.load.has_evicted = True
 
     def _clear(self, worker: WorkerState, *, restarted: bool) -> None:
         self.index.retire(worker.id, restarted=restarted)

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from warmroute_proxy.core.accounting.losses import Seen
 from warmroute_proxy.core.base.compiled import Frozen, mypyc_attr
 from warmroute_proxy.core.cache.affinity import Affinity
 from warmroute_proxy.core.cache.index import PrefixIndex
@@ -32,6 +33,7 @@ from warmroute_proxy.core.placement.in_flight import InFlight
 from warmroute_proxy.core.placement.listener import Listener
 from warmroute_proxy.core.placement.matched_prompt import MatchedPrompt
 from warmroute_proxy.core.placement.placement import place_by_cost, place_round_robin
+from warmroute_proxy.core.placement.seen import seen_of, under_way
 from warmroute_proxy.core.placement.ticket import Ticket
 from warmroute_proxy.core.placement.waits import Waits, WaitsElsewhere
 from warmroute_proxy.core.placement.working_set import SMALL_TOKENS
@@ -171,6 +173,11 @@ class Router:
         """The share of time in which a worker that caches prompts prefills, by what was sent lately."""
         return self.fleet.busy(now_s)
 
+    def reports_hits(self, worker_id: str) -> bool:
+        """Whether a worker has reported any token as cached since it started."""
+        worker = self.fleet.workers.get(worker_id)
+        return worker is not None and worker.load.occupancy.reports
+
     def running(self, worker_id: str) -> int:
         """How many requests that were sent to a worker have not ended."""
         worker = self.fleet.workers.get(worker_id)
@@ -190,10 +197,13 @@ class Router:
             chain, cache_worker, local, routing.sequences, from_cut, tokens, cached, decision=decision
         )  # fmt: skip
         ticket.shared_bytes = decision.shared_bytes
+        if cache_worker.load.prefills.tokens or decision.other_worker_tokens > cached:
+            ticket.behind = under_way(self.fleet, cache_worker, decision)
+        ticket.tenant = routing.tenant
         begins = self._begins(routing)
         self.in_flight.begin(ticket, begins, cached / tokens, now_s)
         self.histories.dispatched(routing.lineage, ticket)
-        self.working_set.sent(ticket, routing.expects, home_key(routing), routing.tenant)
+        self.working_set.sent(ticket, routing.expects, home_key(routing))
         for each in self.listeners:
             each.dispatched(ticket, routing, begins, now_s)
         return ticket
@@ -237,7 +247,8 @@ class Router:
         error = self._accuracy.observe(predicted, cached_tokens)
         self.end_history(ticket, routing.lineage, prompt_tokens, cached_tokens, completion_tokens)
         turn = self._settled_turn(ticket, routing, prompt_tokens, cached_tokens, completion_tokens)
-        self.remember(routing.model, routing.lineage, routing.chain, turn, home_key(routing), routing.thread)
+        home, thread = home_key(routing), routing.thread
+        self.remember(routing.model, routing.lineage, routing.chain, turn, home, thread, routing.tenant)
         for each in self.listeners:
             each.settled(ticket, routing, turn, streamed_tokens, expected, now_s)
         return Settled(error, predicted)
@@ -380,6 +391,10 @@ class Router:
             return self._affinity.last_of_thread(routing.thread)
         return turn
 
+    def seen(self, ticket: Ticket, prompt_tokens: int) -> Seen:
+        """What was seen of the caches that a turn was expected to find more in. Called before it is settled."""
+        return seen_of(self.fleet, ticket, prompt_tokens)
+
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Everything that pages and metrics show, as plain values."""
         for each in self.listeners:
@@ -500,9 +515,16 @@ class Router:
         )
 
     def remember(
-        self, model: str, lineage: int, chain: Chain, turn: SettledTurn, session: int | None, thread: int | None
+        self,
+        model: str,
+        lineage: int,
+        chain: Chain,
+        turn: SettledTurn,
+        session: int | None,
+        thread: int | None,
+        tenant: str,
     ) -> None:
         """Store a settled turn for the turns that follow it; `session` is None where it has no home of its own."""
         if turn.prompt_tokens is not None:
             self._bytes_per_token.observe(model, turn.prompt_bytes, turn.prompt_tokens)
-        self._affinity.remember(lineage, chain, turn, session, thread)
+        self._affinity.remember(lineage, chain, turn, session, thread, tenant)

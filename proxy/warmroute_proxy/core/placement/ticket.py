@@ -1,9 +1,13 @@
 """What one dispatched attempt adds to the load of the workers that it runs on, until it ends."""
 
+from typing import Final
+
 from warmroute_proxy.core.cache.occupancy import History
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.prompt.chain import Chain
+
+_NONE: Final[list[Chain]] = []
 
 
 class Ticket:
@@ -14,12 +18,14 @@ class Ticket:
     when it came, and the load of the decode worker then. `lineage` and `shared_bytes` (of the prompt, which other
     conversations use too) are for `histories`; `history` is what it uses in its cache, `used_before` the number of the
     use before its own, 0 where there was none, and below 0 until its worker begins to compute its prompt.
+    `tenant`: whose it is, where there are several. `behind`: prompts that were under way when this one was sent.
     `handed_over`: a prefill worker has computed the prompt and uses its history no more. `prompt_tokens`: as it was
     placed.
     """
 
     __slots__ = (
         "_decision",
+        "behind",
         "cache_worker",
         "chain",
         "computed",
@@ -38,12 +44,14 @@ class Ticket:
         "sequences",
         "shared_bytes",
         "slowdown_s",
+        "tenant",
         "uncached",
         "used_before",
     )
 
     removals: int
     sent_s: float
+    behind: list[Chain]
     first_s: float
     prefilling_s: float
     slowdown_s: float
@@ -61,6 +69,7 @@ class Ticket:
         decision: Decision | None = None,
     ) -> None:
         self._decision = decision
+        self.behind = _NONE
         self.chain = chain
         self.cache_worker = cache_worker
         self.decode_worker = decode_worker
@@ -73,6 +82,7 @@ class Ticket:
         self.history: History | None = None
         self.handed_over = False
         self.lineage = 0
+        self.tenant = ""
         self.shared_bytes = 0
         self.used_before = -1
         self.open = True

@@ -18,7 +18,7 @@ from warmroute_proxy.core.prompt.messages import TOOL
 from warmroute_proxy.core.prompt.parts import Head, LineMark, ToolMark, line_mark, sizes_of
 
 SIMILAR: Final = 0.5
-"""The share of tools, or of lines of a system prompt, that two prompts of one conversation have in common."""
+"""The share of the smaller set of tools, or of lines of a system prompt, that two prompts of a conversation share."""
 
 SHRUNK: Final = 0.5
 MAX_SUMMARY_CHARS: Final = 2_000
@@ -97,7 +97,8 @@ def find_break(before: PromptShape, now: PromptShape, texts: Texts, key: int) ->
 
 def _tools_alike(old: tuple[ToolMark, ...], new: tuple[ToolMark, ...]) -> bool:
     names, others = {tool.name for tool in old}, {tool.name for tool in new}
-    return len(names & others) >= SIMILAR * max(len(names), len(others)) and bool(names) and bool(others)
+    # Of the smaller set: a client that gives its search for tools up offers all that it had left out.
+    return len(names & others) >= SIMILAR * min(len(names), len(others)) and bool(names) and bool(others)
 
 
 def _lines_alike(old: Head, new: Head) -> bool:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects.call_extras import call_of, parted
 from warmroute_proxy.dialects.content import (
     assistant_message,
     cleaned,
@@ -341,13 +342,14 @@ class _ContentReading:
         if not call.name:
             self._dropped.append("functionCall")
             return []
-        call_id = call.id or f"call_{self._waiting.count + len(self._calls) + 1}"
-        self._calls.append((call_id, call.name))
+        given_id = call.id or f"call_{self._waiting.count + len(self._calls) + 1}"
         arguments = _json_text(call.args)
         if arguments[:1] != "{":
             self._dropped.append(NO_OBJECT)
             arguments = encode({"arguments": call.args}).decode()
-        return [{"id": call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}}]
+        found = call_of(given_id, call.name, arguments)
+        self._calls.append((found["id"], call.name))
+        return [found]
 
     def _of_user(self, pieces: list[tuple[_Piece, str]]) -> list[ChatPart]:
         """Results of calls first, then what the user says."""
@@ -370,8 +372,9 @@ class _ContentReading:
 
     def _answered(self, result: _FunctionResponse) -> str | None:
         """The id of the call that a result is of."""
-        call_id = self._waiting.answer(result.id, result.name)
-        if call_id is not None and call_id == result.id:
+        given_id = None if result.id is None else parted(result.id)[0]
+        call_id = self._waiting.answer(given_id, result.name)
+        if call_id is not None and call_id == given_id:
             self._results.append(_Result(call_id, result.name))
         else:
             self.stands_alone = False

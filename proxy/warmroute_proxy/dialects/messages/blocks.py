@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects.call_extras import call_of
 from warmroute_proxy.dialects.content import content_of, data_image, data_text, image_at, is_given, text_of
 from warmroute_proxy.dialects.foreign import UNTYPED, not_shown, texts_in
 from warmroute_proxy.dialects.raw_json import (
@@ -248,4 +249,4 @@ def tool_call(block: Members, call_id: str, name: str, path: str) -> tuple[ChatP
         text = text_in({"": given}, "") if is_text(given) else ""
         arguments = object_text(text) if is_text(given) else encode({"arguments": given}).decode()
         is_object = arguments == text
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}, is_object
+    return call_of(call_id, name, arguments), is_object

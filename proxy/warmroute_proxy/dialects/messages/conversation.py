@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
+from warmroute_proxy.dialects.call_extras import parted
 from warmroute_proxy.dialects.content import assistant_message, content_of, reminder
 from warmroute_proxy.dialects.foreign import count
 from warmroute_proxy.dialects.known import Known
@@ -187,7 +188,7 @@ class _Message:
             if kind_of(block) != "tool_result":
                 parts += self._blocks.piece(block, where, "user")
                 continue
-            call_id = text_in(block, "tool_use_id")
+            call_id, _ = parted(text_in(block, "tool_use_id"))
             if call_id in self._known_calls:
                 message, images = self._blocks.tool_message(block, where, call_id)
                 self._results.append(call_id)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects.call_extras import call_of, parted
 from warmroute_proxy.dialects.content import (
     cleaned,
     content_of,
@@ -159,7 +160,7 @@ class ItemReading:
         if is_text(raw):
             return self._of("user", [{"type": "text", "text": raw}])
         item = self._item(raw)
-        if item.call_id is not None and len(item.call_id) > MAX_CALL_ID_CHARS:
+        if item.call_id is not None and len(parted(item.call_id)[0]) > MAX_CALL_ID_CHARS:
             raise BadRequest(f"{path}.call_id", f"has more than {MAX_CALL_ID_CHARS} characters")
         kind = item.type
         if kind == "message":
@@ -259,8 +260,8 @@ class ItemReading:
         if not call_id or not name:
             self._dropped.append(item.type)
             return self._made(Kind.NOTHING)
-        function = {"name": chat_name(name, item.namespace), "arguments": arguments}
-        return self._made(Kind.CALL, encode({"id": call_id, "type": "function", "function": function}), call_id)
+        call = call_of(call_id, chat_name(name, item.namespace), arguments)
+        return self._made(Kind.CALL, encode(call), call["id"])
 
     def _arguments(self, given: Raw) -> str:
         """Arguments as a text; those that are no object, as one that holds them."""
@@ -283,7 +284,7 @@ class ItemReading:
             parts = self._output(item.output, f"{path}.output")
         texts = [piece for piece in parts if piece["type"] == "text"]
         images = [piece for piece in parts if piece["type"] != "text"]
-        call_id = item.call_id or item.id or ""
+        call_id, _ = parted(item.call_id or item.id or "")
         json = b"%b%b}" % (result_begins(call_id), encode(content_of(texts) if texts else ""))
         return self._made(Kind.RESULT, json, call_id, in_list(images), tools)
 

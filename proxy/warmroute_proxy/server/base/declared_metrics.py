@@ -194,6 +194,9 @@ WORKER_ENGINE_QUEUE_REQUESTS: Final = Metric(
 EMPTY_ANSWERS_TOTAL: Final = Metric(
     "warmroute_empty_answers_total", "Answers with neither text nor calls, by worker and model."
 )
+IMPOSSIBLE_COUNTS_TOTAL: Final = Metric(
+    "warmroute_impossible_counts_total", "Counts of tokens that cannot be true, by worker and count."
+)
 WORKER_RETRACTED_REQUESTS: Final = Metric(
     "warmroute_worker_retracted_requests", "Requests that an engine has taken out of its pool since it started."
 )

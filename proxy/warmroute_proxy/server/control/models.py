@@ -22,8 +22,8 @@ Count = Annotated[int, Meta(ge=0)]
 Limit = Annotated[int, Meta(ge=1, le=MAX_LISTED)]
 Since = Annotated[str, Meta(description="A time ago (`1h`, `7d`), a day (`2026-11-23`, UTC) or unix seconds.")]
 Hash = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
-By = Literal["session", "model", "day", "hour"]
-ByForAll = Literal["session", "model", "day", "hour", "tenant"]
+By = Literal["session", "model", "harness", "agent", "day", "hour"]
+ByForAll = Literal["session", "model", "harness", "agent", "day", "hour", "tenant"]
 Rates = Annotated[dict[str, str], Meta(extra_json_schema={"properties": {key: {"type": "string"} for key in RATES}})]
 
 DAY_S: Final = 86_400.0

@@ -6,6 +6,7 @@ A region whose proxies were not seen lately, or have rows that wait, is named `l
 
 import re
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any, Final
 
 from warmroute_proxy.core.accounting.entry import Entry
@@ -31,7 +32,11 @@ class SharedUsage(FleetUsage):
         self._shared = shared
 
     async def here(self, turns: Turns, by: By | None, *, operator: bool = False) -> Sums:
-        """The sums of all regions. Raises: Refusal."""
+        """The sums of all regions; by program or agent, which the database does not keep, those of this proxy alone.
+        Raises: Refusal.
+        """
+        if by in {"harness", "agent"}:
+            return replace(await super().here(turns, by, operator=operator), complete=False)
         turns = Turns(turns.tenant, turns.session, full_hour(turns.since_s))
         sent = await from_database(self._shared.add_up(turns, by))
         own = await answered(self._ledger.queries.add_up(turns, by, sent.position, operator=operator))

@@ -41,7 +41,7 @@ from warmroute_proxy.server.stores.store_thread import StoreBusy
 
 RECEIPT_ID: Final = re.compile(r"wr-[0-9a-f]{24}")
 OPERATOR_PATH: Final = "/v1/usage/operator"
-_SUMS: Final[Mapping[str, Any]] = {"by": By, "since": Since}
+_SUMS: Final[Mapping[str, Any]] = {"by": By, "since": Since, "session_hash": Hash}
 _LIST: Final[Mapping[str, Any]] = {"since": Since, "limit": Limit, "session_hash": Hash}
 _ONLY_OPERATORS: Final = "by=tenant needs the admin key: GET /admin/usage?by=tenant at the admin listener"
 

@@ -13,8 +13,8 @@ implies that all blocks before it are cached. So the first block of a run also h
 the run (`SLACK`), because the end of a cut is an estimate. Engines evict a prompt from its end to its start, so an
 error of some blocks matters only until the eviction gets there.
 
-Where another process or proxy sent a prompt, its blocks may be heard of before the prompt, and so may their removal:
-both are kept until then, in order.
+Where another process or proxy sent a prompt, its blocks may be heard of before the prompt: they are kept until then,
+with the tiers in which they are by all events since.
 
 With EAGLE a unit of the engine's tree is a pair of neighbouring tokens, so a block reaches one token further.
 
@@ -62,13 +62,7 @@ class _Early(NamedTuple):
     hashes: Sequence[int]
     parent: int | None
     block_size: int
-    tier: Tier
     pairs: bool
-
-
-class _EarlyRemoval(NamedTuple):
-    block: int
-    tier: Tier
 
 
 class _Prompt:
@@ -96,20 +90,20 @@ class KvBlocks:
         self._newer_cuts: dict[int, tuple[int, ...]] = {}  # of blocks in which cuts end
         self._older_cuts: dict[int, tuple[int, ...]] = {}
         self._block_counts: dict[tuple[int, int], int] = {}  # (cut, tier bit) -> blocks in that tier that hold the cut
-        self._early: OrderedDict[str, list[_Early | _EarlyRemoval]] = OrderedDict()  # by a tag that is not known yet
-        self._early_tags: dict[int, str] = {}  # by block: the tag of its newest run
+        self._early: OrderedDict[str, list[_Early]] = OrderedDict()  # by a tag that is not known yet
         self._early_blocks = 0
+        self._early_held: dict[int, int] = {}  # by block: in how many early runs it is, times `_DEPTH`, and its tiers
 
     def expect(self, tag: str, chain: Chain) -> None:
         """A prompt was sent under a tag."""
-        self._prompts[tag] = _Prompt(chain)
+        prompt = self._prompts[tag] = _Prompt(chain)
         if len(self._prompts) > self._max_tags:
             self._prompts.popitem(last=False)
-        for event in self._drop_early(tag):
-            if isinstance(event, _Early):
-                self.stored(event.hashes, event.parent, tag, event.block_size, event.tier, pairs=event.pairs)
-            else:
-                self.removed([event.block], event.tier)
+        for early in self._early.get(tag, ()):
+            self._begin_run(prompt, early.hashes, early.parent, early.block_size, pairs=early.pairs)
+            for block in early.hashes:
+                self._enter_again(block)
+        self._drop_early(tag)
 
     def settled(self, tag: str, tokens: int) -> list[int]:
         """Match the blocks of a prompt, now that its tokens are known. Returns its cuts that have left the device."""
@@ -125,19 +119,17 @@ class KvBlocks:
     ) -> Matched:
         """A run of blocks behind `parent` was stored in a tier. `pairs`: its units are pairs of tokens."""
         prompt = self._prompts.get(tag) if tag is not None else None
-        if tag is not None and prompt is None:
-            self._keep_early(tag, _Early(hashes, parent, block_size, tier, pairs))
-        before = self._find(parent) if parent is not None else -_DEPTH
-        run = None
-        if prompt is not None and before is not None and block_size > 0 and hashes:
-            run = _Run(before // _DEPTH + 1, hashes, block_size, int(pairs))
-            self._set_depths(hashes, run.first)
+        if self._early_held:
+            for block in hashes:
+                if block in self._early_held:
+                    self._early_held[block] |= _BITS[tier]
+        if prompt is not None:
+            run = self._begin_run(prompt, hashes, parent, block_size, pairs=pairs)
+        elif tag is not None:
+            self._keep_early(tag, _Early(hashes, parent, block_size, pairs), _BITS[tier])
         known = [block for block in hashes if self._enter(block, _BITS[tier])]
-        if prompt is not None and run is not None:
-            if prompt.tokens_per_byte:
-                self._match(prompt, run)
-            elif len(prompt.runs) < MAX_RUNS:
-                prompt.runs.append(run)
+        if prompt is not None and run is not None and prompt.tokens_per_byte:
+            self._match(prompt, run)
         return Matched([key for block in known for key in self._cuts_of(block)], len(known))
 
     def removed(self, hashes: Iterable[int], tier: Tier) -> Matched:
@@ -151,11 +143,8 @@ class KvBlocks:
             if found is not None:
                 known += 1
                 keys += self._leave(block, found, _BITS[tier])
-            tag = self._early_tags.get(block)
-            if tag is not None:
-                self._early[tag].append(_EarlyRemoval(block, tier))
-                self._early_blocks += 1
-                self._bound_early()
+            if block in self._early_held:
+                self._early_held[block] &= ~_BITS[tier]
         return Matched(keys, known)
 
     @property
@@ -170,29 +159,49 @@ class KvBlocks:
     def _cuts_of(self, block: int) -> tuple[int, ...]:
         return self._newer_cuts.get(block) or self._older_cuts.get(block, ())
 
-    def _keep_early(self, tag: str, run: _Early) -> None:
+    def _keep_early(self, tag: str, run: _Early, bit: int) -> None:
         """The prompt may be one of another process, which has yet to say so."""
         self._early.setdefault(tag, []).append(run)
-        self._early_tags.update(dict.fromkeys(run.hashes, tag))
         self._early_blocks += len(run.hashes)
-        self._bound_early()
-
-    def _bound_early(self) -> None:
+        for block in run.hashes:
+            self._early_held[block] = (self._early_held.get(block, 0) | bit) + _DEPTH
         while self._early_blocks > MAX_EARLY_BLOCKS or len(self._early) > self._max_tags:
             self._drop_early(next(iter(self._early)))
 
-    def _drop_early(self, tag: str) -> list[_Early | _EarlyRemoval]:
-        """Keep the early events of a tag no longer. Returns them."""
-        dropped = self._early.pop(tag, [])
-        for event in dropped:
-            if isinstance(event, _EarlyRemoval):
-                self._early_blocks -= 1
-                continue
-            self._early_blocks -= len(event.hashes)
-            for block in event.hashes:
-                if self._early_tags.get(block) == tag:
-                    del self._early_tags[block]
-        return dropped
+    def _drop_early(self, tag: str) -> None:
+        """Keep the early runs of a tag no longer."""
+        for run in self._early.pop(tag, ()):
+            self._early_blocks -= len(run.hashes)
+            for block in run.hashes:
+                held = self._early_held[block] - _DEPTH
+                if held < _DEPTH:
+                    del self._early_held[block]
+                else:
+                    self._early_held[block] = held
+
+    def _begin_run(
+        self, prompt: _Prompt, hashes: Sequence[int], parent: int | None, block_size: int, *, pairs: bool
+    ) -> _Run | None:
+        """Give the blocks of a run their depths, and keep the run until its prompt's tokens are known. None where the
+        block before it is not known.
+        """
+        before = self._find(parent) if parent is not None else -_DEPTH
+        if before is None or block_size <= 0 or not hashes:
+            return None
+        run = _Run(before // _DEPTH + 1, hashes, block_size, int(pairs))
+        self._set_depths(hashes, run.first)
+        if not prompt.tokens_per_byte and len(prompt.runs) < MAX_RUNS:
+            prompt.runs.append(run)
+        return run
+
+    def _enter_again(self, block: int) -> None:
+        """Note that a block that was heard of early is in its tiers; in none, it is forgotten."""
+        bits = self._early_held[block] % _DEPTH
+        for bit in _BITS.values():
+            if bits & bit:
+                self._enter(block, bit)
+        if not bits and self._newer.get(block, 1) % _DEPTH == 0:
+            del self._newer[block]
 
     def _set_depths(self, hashes: Sequence[int], first: int) -> None:
         """Give blocks the depths from `first` on, and move them to the newer generation."""

@@ -1,10 +1,11 @@
 """Probes of all engines: whether they answer, and what they report.
 
-Each round of probes asks each engine for `/ready`. A server without that route is up while it answers at all, and any
-only once it has answered `/server_info` as an engine does: at a wrong address, another server may answer. An engine
-that was ready and answers 503 drains: it finishes its requests and gets no new ones. With `/ready` goes `/v1/loads`, a
-snapshot of the engine's work. `/server_info` is read when an engine comes up, and each `INFORM_EVERY_S`: the ranks and
-the start time come from there. The router is told of new ranks; a new start time means an empty cache.
+Each round of probes asks each engine for `/ready`, and each `REGISTERED_EVERY_S` the bootstrap server of prefill for
+its ranks: without them an engine is down. A server without `/ready` is up while it answers at all, and any only once it
+has answered `/server_info` as an engine does: at a wrong address, another server may answer. An engine that was ready
+and answers 503 drains: it finishes its requests and gets no new ones. With `/ready` goes `/v1/loads`, a snapshot of the
+engine's work. `/server_info` is read when an engine comes up, and each `INFORM_EVERY_S`: the ranks and the start time
+come from there. The router is told of new ranks; a new start time means an empty cache.
 
 `/health` makes the engine generate a token, so it is requested only where nothing else shows progress
 (`core.load.health_monitor`). `/metrics` is read each `WATCH_EVERY_S`, where the engine has it, for metrics of workers
@@ -21,7 +22,7 @@ from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.load.health_monitor import HEALTH_TIMEOUT_S
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.engines.engine import MOVES_EVERY_S, Engine
+from warmroute_proxy.server.engines.engine import MOVES_EVERY_S, REGISTERED_EVERY_S, Engine
 from warmroute_proxy.server.engines.engine_metrics import counts_in, reports_by_rank
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_move_costs import totals_by_rank
@@ -38,6 +39,10 @@ GONE_S: Final = 5.0
 """An engine is lost after this time without an answer from `/ready`: one missed probe says little."""
 
 INFORM_EVERY_S: Final = 60.0
+ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
+"""Facts of the whole engine (SGLang 0.5.23, disaggregation/common/conn.py): 404 or 503 until its ranks are there."""
+
+_UNREGISTERED: Final = frozenset({0, 404, 503})
 
 
 async def fetch_server_infos(engines: Engines) -> None:
@@ -95,25 +100,48 @@ async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None
     if status == OWN_FAULT or not engines.has(engine):
         return
     engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
+    if engine.was_ready:
+        await _probe_bootstrap(engine, engines.clock())
+        if not engines.has(engine):
+            return
     engines.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
     if engine.was_ready and not engine.serves:  # first: it may have restarted, with an empty cache
         await fetch_server_info(engines, engine, router)
     if not engines.has(engine):
         return
-    was_up, engine.up = engine.up, engine.was_ready and engine.recognised and not engine.health_monitor.unwell
+    fit = engine.recognised and engine.registered and not engine.health_monitor.unwell
+    was_up, engine.up = engine.up, engine.was_ready and fit
     if was_up == engine.up:
         return
     engine.down_since_s = engines.clock()
     log.warning(
-        "engine %s is %s (/ready answered %s%s%s)",
+        "engine %s is %s (/ready answered %s%s%s%s)",
         engine.config.id,
         "up" if engine.up else "down",
         status or "nothing",
         ", /health did not" if engine.health_monitor.unwell else "",
         "" if engine.recognised else ", /server_info not as an engine does",
+        "" if engine.registered else ", its bootstrap server does not answer with its ranks",
     )
     for worker in engine.workers():
         router.set_up(worker.id, engine.up)
+
+
+async def _probe_bootstrap(engine: Engine, now_s: float) -> None:
+    """Ask a prefill engine's bootstrap server for its ranks, as decode engines do.
+
+    On another host than the engine's, it may be in a network that the proxy cannot reach: hand-overs show if it works.
+    """
+    server = engine.bootstrap()
+    if server is None:
+        engine.registered = True
+        return
+    if engine.registered and now_s - engine.registered_at_s < REGISTERED_EVERY_S:
+        return
+    status, _ = await get(server, ROUTE, "", ANSWER_S)
+    if status == OWN_FAULT or (not status and server.host != engine.upstream.host):
+        return
+    engine.registered, engine.registered_at_s = status not in _UNREGISTERED, now_s
 
 
 def _check_health(engines: Engines, engine: Engine, router: Router) -> None:

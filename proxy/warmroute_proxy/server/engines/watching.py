@@ -5,19 +5,24 @@ Bounds: a report and two counts for each worker, and for each of them and the re
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from warmroute_proxy.core.cache.occupancy import Occupancy
 from warmroute_proxy.core.load.conditions import Condition, Watched
 from warmroute_proxy.core.load.signs import (
+    LEAST_REPEATED_TOKENS,
     AcceptLengths,
     EngineReport,
     Sign,
     empty_answers,
+    hand_overs,
     missing_hits,
+    no_hits,
     retractions,
     starving_side,
     transfers,
+    unexplained,
 )
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.queue.shortage import Shortage
@@ -52,7 +57,15 @@ class Watching:
         """How many requests each worker has answered since its answers were judged."""
 
         self._empty_answers: Counter[str] = Counter()
-        self._hits = (0, 0, 0)
+        self._hand_overs: dict[str, tuple[int, str]] = {}  # by worker: how many failed in a row, and between whom
+        self.reports_hits: Callable[[str], bool] = lambda _worker_id: True
+        """Whether a worker has reported any token as cached since it started."""
+
+        self._repeats: Counter[str] = Counter()
+        self._unknown_tokens = 0
+        self._prompt_tokens = 0
+        self._hits = (0, 0, 0, 0)
+        self._miscounted: Counter[str] = Counter()
         self._read_at_s: dict[str, float] = {}
         self._unix_clock = unix_clock
         self.shortage = Shortage()
@@ -83,6 +96,32 @@ class Watching:
         labels = (("worker", worker_id), ("model", model))
         self._metrics.add(declared.EMPTY_ANSWERS_TOTAL, labels=labels)
 
+    def not_handed_over(self, worker_id: str, words: str) -> None:
+        """KV of a pair was not handed over. `words`: between which engines, and what others show."""
+        failed, _ = self._hand_overs.get(worker_id, (0, ""))
+        self._hand_overs[worker_id] = (failed + 1, words)
+
+    def handed_over(self, *worker_ids: str) -> None:
+        """KV was handed over between two workers."""
+        if self._hand_overs:
+            for worker_id in worker_ids:
+                if worker_id in self._hand_overs:
+                    self._hand_overs[worker_id] = (0, "")
+
+    def lost(self, worker_id: str, loss: Mapping[str, int], cached_tokens: int, occupancy: Occupancy) -> None:
+        """A turn of a worker has found less than it was expected to."""
+        unknown = loss.get("unknown", 0)
+        if unknown >= LEAST_REPEATED_TOKENS and not cached_tokens and not occupancy.reports:
+            self._repeats[worker_id] += 1
+        if occupancy.has_events:  # so it says what it evicts
+            self._unknown_tokens += unknown
+
+    def miscounted(self, worker_id: str, name: str, stated: int, now_s: float) -> None:
+        """A worker has reported a count of tokens that cannot be true."""
+        self._miscounted[worker_id] += 1
+        self._metrics.add(declared.IMPOSSIBLE_COUNTS_TOTAL, labels=(("worker", worker_id), ("count", name)))
+        self._sign(Condition.MISCOUNTED, worker_id, Sign(True, f"{stated:,} {name} were reported"), now_s)
+
     def observe_region(self, workers: list[Worker], now_s: float) -> None:
         """Judge what concerns more than one worker. `workers`: those that there are now."""
         ids = {worker.id for worker in workers}
@@ -92,6 +131,9 @@ class Watching:
         for key in [key for key in self._watched if key[1] not in ids and key[1] != self._region]:
             del self._watched[key]
         self._observe_answers(ids, now_s)
+        self._hand_overs = {id_: found for id_, found in self._hand_overs.items() if id_ in ids}
+        for worker_id, found in self._hand_overs.items():
+            self._sign(Condition.HAND_OVERS, worker_id, hand_overs(*found), now_s)
         sides: dict[str, dict[str, EngineReport]] = {"prefill": {}, "decode": {}, "aggregated": {}}
         for worker_id, reported in self._reported.items():
             sides[reported.worker.role][worker_id] = reported.now
@@ -101,9 +143,11 @@ class Watching:
             metrics.total(declared.LOSS_TOKENS_TOTAL, ("class", "evicted")),
             metrics.total(declared.CACHED_TOKENS_TOTAL),
             metrics.total(declared.KV_INDEX_DROPS_TOTAL),
+            metrics.total(declared.LOSS_TOKENS_TOTAL, ("class", "unknown")),
         )
-        evicted, reported_tokens, drops = [new - old for new, old in zip(now, before, strict=True)]
-        self._sign(Condition.MISSING_HITS, self._region, missing_hits(evicted, reported_tokens, drops), now_s)
+        evicted, reported_tokens, drops, unknown = [new - old for new, old in zip(now, before, strict=True)]
+        self._sign(Condition.MISSING_HITS, self._region, missing_hits(evicted + unknown, reported_tokens, drops), now_s)
+        self._observe_causes(ids, now_s)
         lacking = self.shortage.sign(now[0], self._unix_clock())
         self._sign(Condition.WORKING_SET, self._region, lacking, now_s)
 
@@ -155,8 +199,24 @@ class Watching:
             sign = empty_answers(answers, self._empty_answers[worker_id])
             if sign.bad is not None and worker_id in ids:
                 self._sign(Condition.EMPTY_ANSWERS, worker_id, sign, now_s)
+                if not self._miscounted[worker_id] and (Condition.MISCOUNTED, worker_id) in self._watched:
+                    self._sign(Condition.MISCOUNTED, worker_id, Sign(False), now_s)
             if sign.bad is not None or worker_id not in ids:
-                del self.answers[worker_id], self._empty_answers[worker_id]
+                del self.answers[worker_id], self._empty_answers[worker_id], self._miscounted[worker_id]
+
+    def _observe_causes(self, ids: set[str], now_s: float) -> None:
+        """Judge the workers that report no hits, and how much is lost without a cause."""
+        for worker_id in list(self._repeats):
+            sign = no_hits(self._repeats[worker_id], self.reports_hits(worker_id))
+            if worker_id not in ids:
+                del self._repeats[worker_id]
+            elif sign.bad is not None:
+                self._sign(Condition.NO_HITS, worker_id, sign, now_s)
+        prompt_tokens = self._metrics.total(declared.PROMPT_TOKENS_TOTAL)
+        sign = unexplained(self._unknown_tokens, prompt_tokens - self._prompt_tokens)
+        if sign.bad is not None:
+            self._sign(Condition.UNEXPLAINED, self._region, sign, now_s)
+            self._unknown_tokens, self._prompt_tokens = 0, prompt_tokens
 
     def _sign(self, condition: Condition, subject: str, sign: Sign, now_s: float) -> None:
         key = condition, subject

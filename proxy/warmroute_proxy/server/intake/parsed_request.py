@@ -7,6 +7,7 @@ import msgspec
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversation
+from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
@@ -54,11 +55,23 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     prefix_breaks: PrefixBreaks = NO_PREFIX_BREAKS
     """Compares its prompt with those before it."""
 
+    agent: int = 0
+    """A hash of the agent of its session that sends it, 0 where its head names none."""
+
     rtt_ms: float = 0.0
     """Of a forwarded request: the way between the two regions, there and back, as it was last measured."""
 
     may_wait: bool = True
     """Whether it may wait to begin a session; else it is refused."""
+
+    opaque: bool = False
+    """Whether its prompt holds media: then the number of its tokens does not follow from its bytes."""
+
+    most_tokens: int = MAX_TOKENS
+    """The most tokens that its answers together can have."""
+
+    demanded_tokens: int = 0
+    """How many tokens its client demands of its answers together, whether they have text or not."""
 
     def forwarded(self) -> list[bytes]:
         """The member of its receipt that says in which other region it came in, and what the distance cost."""
@@ -66,7 +79,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
 
     def look(self, body: AnyBody) -> Looked | KnownPrompt | None:
         """Compare its prompt with those before it, while its text is there."""
-        return self.prefix_breaks.look(self.routing, self.messages, body, self.salt)
+        return self.prefix_breaks.look(self.routing, self.messages, body, self.salt, self.agent)
 
     def left_unanswered(self) -> None:
         """Note that it got no answer: sent again, it is of the same conversation."""

@@ -44,34 +44,35 @@ class PrefixBreaks:
         self._is_on = max_bytes > 0
 
     def look(
-        self, routing: RoutingRequest, messages: list[int], body: AnyBody, salt: str
+        self, routing: RoutingRequest, messages: list[int], body: AnyBody, salt: str, agent: int = 0
     ) -> Looked | KnownPrompt | None:
         """Compare a prompt. Returns the one that it continues, if any, and None where it is not to be remembered.
 
-        `messages` as in its fingerprint.
+        `messages` as in its fingerprint; `agent`: which of its session's agents sends it, 0 where that is not known.
+        Prompts of two agents are not compared: a sub-agent begins anew, with its own tools.
         """
         session, chain = routing.session, routing.chain
         if not self._is_on or session is None or chain.ends[-1] < MIN_BYTES or not messages:
             return None
+        session ^= agent
         continued = self.memory.continued(session, routing.lineage, chain.hashes)
         if continued is not None:
             return continued
         if isinstance(body, LargeBody):
             return None
         try:
-            return self._compared(routing, messages, body.members, xxh3_64_intdigest(salt.encode()))
+            return self._compared(routing, session, messages, body.members, xxh3_64_intdigest(salt.encode()))
         except (msgspec.MsgspecError, MalformedPrompt, ValueError, KeyError, RecursionError):
             return None  # what cannot be read twice is not compared
 
     def _compared(
-        self, routing: RoutingRequest, messages: list[int], members: dict[str, msgspec.Raw], key: int
+        self, routing: RoutingRequest, session: int, messages: list[int], members: dict[str, msgspec.Raw], key: int
     ) -> Looked:
         raw = members["messages"]
-        assert routing.session is not None
         now = KnownPrompt(routing.lineage, head_of(members.get("tools"), raw, key), routing.chain, messages)
         texts = Texts(lambda: system_lines(raw), lambda at, count: message_texts(raw, at, count))
         shape = now.shape
-        for before in self.memory.others(routing.session, now.head.asked, is_under_way=routing.turn > 1):
+        for before in self.memory.others(session, now.head.asked, is_under_way=routing.turn > 1):
             found = find_break(before.shape, shape, texts, key)
             if found is not None:
                 return Looked(now, found, before)
@@ -84,15 +85,17 @@ class PrefixBreaks:
         looked: Looked | KnownPrompt,
         usage: Usage,
         decision: Decision,
+        agent: int = 0,
     ) -> None:
-        """Store a prompt that was served."""
+        """Store a prompt that was served. `agent` as in `look`."""
         session = routing.session
         if session is None:
             return
+        session ^= agent
         if isinstance(looked, KnownPrompt):
-            prompt = self.memory.renew(session, looked, routing.chain, messages)
+            prompt = self.memory.renew(session, looked, routing.chain, messages, routing.tenant)
         else:
-            prompt = self.memory.add(session, looked.prompt)
+            prompt = self.memory.add(session, looked.prompt, routing.tenant)
         prompt.prompt_tokens, prompt.region = usage.prompt_tokens, decision.region
         prompt.completion_tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
         prompt.worker = decision.cache_worker

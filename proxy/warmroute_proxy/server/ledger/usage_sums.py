@@ -1,4 +1,4 @@
-"""Adds up the rows of some turns, in all or by session, model, tenant, day or hour, and lists the newest ones.
+"""Adds up the rows of some turns, in all or by one of their keys, such as their model, and lists the newest ones.
 
 SQLite does the sums in C, without Python's lock, so that the event loop goes on meanwhile. They are in a temporary
 table, which SQLite moves to a file when it is large.
@@ -18,7 +18,7 @@ from warmroute_proxy.core.accounting.entry_steps import CREDIT_SUFFIX, VOID_SUFF
 from warmroute_proxy.server.ledger.all_rows import RowsPass, field
 from warmroute_proxy.server.ledger.schema import TOTALS
 
-By = Literal["session", "model", "tenant", "day", "hour"]
+By = Literal["session", "model", "tenant", "day", "hour", "harness", "agent"]
 
 MAX_GROUPS: Final = 1_000
 MAX_LISTED: Final = 200
@@ -31,6 +31,7 @@ WARM: Final = ("warm_prompt_tokens", "warm_cached_tokens")
 
 _SUMMED_HERE: Final = (*SUMMED, *WARM)
 
+_RECEIPT: Final = f"{field('usage')[:-2]}.warmroute"  # the beginning of an SQL call: a member's name and its end follow
 _KEYS: Final[dict[By | None, str]] = {
     None: "''",
     "session": f"coalesce({field('session')}, '')",
@@ -38,10 +39,11 @@ _KEYS: Final[dict[By | None, str]] = {
     "tenant": field("tenant"),
     "day": f"date({field('settled_at')}, 'unixepoch')",
     "hour": f"strftime('%Y-%m-%dT%H', {field('settled_at')}, 'unixepoch')",
+    "harness": f"coalesce({_RECEIPT}.harness'), '')",
+    "agent": f"coalesce({_RECEIPT}.agent'), {_RECEIPT}.kind'), 'main')",
 }
 LISTED: Final = ("id", "settled_at", "model", "session", "region", "turn", "stream", "outcome", *TOTALS[1:])
-OF_RECEIPT: Final = ("agent", "parent", "kind", "name", "loss")
-_RECEIPT: Final = f"{field('usage')[:-2]}.warmroute"  # the beginning of an SQL call: a member's name and its end follow
+OF_RECEIPT: Final = ("agent", "parent", "kind", "name", "harness", "loss")
 _TURNS: Final = (
     f"sum(CASE WHEN {field('id')} LIKE '%{VOID_SUFFIX}' THEN -1"
     f" WHEN {field('id')} LIKE '%{CREDIT_SUFFIX}' THEN 0 ELSE 1 END)"

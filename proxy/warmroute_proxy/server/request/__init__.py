@@ -13,12 +13,14 @@ and `core` decides. `build.py` gives each part what it uses.
     attempt             one dispatch: the answering leg and its end
     prefill_leg         the leg of a pair that goes to its prefill engine
     answer              what engines report of tokens, and a whole answer with settled usage
+    believed            what is believed of these tokens
     client_answer       headers, stream, body or error for the client
     continuation        an answer that another engine goes on with
     deadlines           time limits, and signs of life before the first token
     failure             how an attempt fails
     faults              whose fault that is, and what may be tried again
     settlement          ledger row, receipt and what the router learns
+    lost_tokens         why tokens of its prompt were not cached
     request_metrics     the counters of requests
     forwarding          requests that another region serves
     idempotency         retries under an `Idempotency-Key` share one answer

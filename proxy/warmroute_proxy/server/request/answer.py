@@ -15,7 +15,17 @@ from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.dialects.call_numbers import with_ids
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs, with_null
-from warmroute_proxy.dialects.chunk_view import ABSENT, FAILED, generated_bytes, is_filled, read_choices, thoughts_in
+from warmroute_proxy.dialects.chunk_view import (
+    ABSENT,
+    FAILED,
+    decoded,
+    generated_bytes,
+    is_filled,
+    most_output_bytes,
+    nested_text_bytes,
+    read_choices,
+    thoughts_in,
+)
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.server_info import json_object
@@ -120,7 +130,11 @@ class Answer:
 
     def text_bytes(self) -> int:
         """How long the generated texts are together: what there is to go by where the engine has counted no tokens."""
-        return generated_bytes(self._choices)
+        return generated_bytes(self._choices) or nested_text_bytes(decoded(self._members.get("choices", _EMPTY)))
+
+    def output_bytes(self) -> int:
+        """How many bytes of JSON all that the model said takes: no fewer than it has tokens."""
+        return most_output_bytes(self._choices) or self.text_bytes()
 
     def choices(self) -> bytes:
         """The answer with its choices alone."""

@@ -8,21 +8,22 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
 from warmroute_proxy.core.accounting.entry_steps import Ending, crediting, dispatch, interrupt, move, settle
-from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, classify
+from warmroute_proxy.core.accounting.losses import PLAIN
 from warmroute_proxy.core.accounting.usage import before_answers, with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.return_times import PERSON, TOOLS
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
-from warmroute_proxy.core.cache.tiers import cacheable_tokens
+from warmroute_proxy.core.cache.tiers import Held, cacheable_tokens
 from warmroute_proxy.core.placement.credit import Credits, MovedTurn, credit_nanousd
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm, last_prompt_tokens, repeats
+from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.quota import NO_TOKENS
@@ -30,7 +31,7 @@ from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.intake.caller import as_warm
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
-from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
+from warmroute_proxy.server.intake.prefix_breaks import Looked, member
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
@@ -38,6 +39,7 @@ from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
+from warmroute_proxy.server.request.lost_tokens import losses_of, with_restart
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.stores.limits.request_limits import LimitedRequest
 
@@ -159,6 +161,8 @@ class Settlement:
         before = self._router.last_settled(routing)
         earlier = None if before is not None else self._ledger.earlier_turns.get(entry.lineage)
         loss = losses_of(before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked)
+        if not PLAIN.issuperset(loss):
+            loss = self._missed(account, attempt, usage, routing, before, earlier) or loss
         settled = self._settle_ticket(account, attempt, request, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
@@ -168,13 +172,7 @@ class Settlement:
         changes = parsed.changes
         if parsed.dropped:
             changes = changes._replace(dropped_fields=names_of(parsed.dropped.union(changes.dropped_fields)))
-        predicted, most = attempt.decision.predicted, entry.predicted_cached
-        if settled is not None:
-            most = settled.predicted_cached_tokens
-        elif most:
-            most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
-        if most < entry.predicted_cached:  # the prompt is shorter than it was estimated
-            entry.predicted_cached, predicted = most, predicted.within(most)
+        predicted = _within_prompt(entry, attempt, usage, settled)
         ending = Ending(
             end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
             changes, self._receipt_fields(account, parsed, loss, before, attempt.decision, usage),
@@ -186,6 +184,31 @@ class Settlement:
         self._metrics.settled(entry, usage, loss, predicted, settled)
         if changes.normalised:
             self._metrics.normalised(changes.normalised)
+
+    def _missed(
+        self,
+        account: RequestAccount,
+        attempt: Attempt,
+        usage: Usage,
+        routing: RoutingRequest,
+        before: SettledTurn | None,
+        earlier: EarlierTurn | None,
+    ) -> dict[str, int]:
+        """The loss classes of a turn that found less than it was expected to, by what was seen of the caches. None
+        where its load was released before.
+        """
+        ticket = account.ticket
+        if ticket is None:
+            return {}
+        worker, seen = ticket.cache_worker, self._router.seen(ticket, usage.prompt_tokens)
+        if not attempt.engine.is_sglang and worker.load.capacity.pool_tokens is None:
+            seen = replace(seen, forgets=True)
+        seen = with_restart(seen, worker.load, earlier)
+        loss = losses_of(
+            before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked, seen=seen
+        )
+        self._engines.watching.lost(worker.id, loss, usage.cached_tokens, worker.load.occupancy)
+        return loss
 
     def _receipt_fields(
         self,
@@ -304,7 +327,9 @@ class Settlement:
         self._admission.freed()
         self._engines.settled(ticket.decision, attempt.rid, usage.prompt_tokens)
         if account.looked is not None and end.charged and end.outcome == "completed":
-            parsed.prefix_breaks.remember(routing, parsed.messages, account.looked, usage, ticket.decision)
+            parsed.prefix_breaks.remember(
+                routing, parsed.messages, account.looked, usage, ticket.decision, parsed.agent
+            )
         return settled
 
 
@@ -315,6 +340,18 @@ def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collect
         and account.entry is not None
         and len(account.entry.rids) == 1
     )
+
+
+def _within_prompt(entry: Entry, attempt: Attempt, usage: Usage, settled: Settled | None) -> Held:
+    """What was predicted, cut to the prompt where that is shorter than it was estimated; so is the entry's."""
+    predicted, most = attempt.decision.predicted, entry.predicted_cached
+    if settled is not None:
+        most = settled.predicted_cached_tokens
+    elif most:
+        most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
+    if most < entry.predicted_cached:
+        entry.predicted_cached, predicted = most, predicted.within(most)
+    return predicted
 
 
 def _counted(attempt: Attempt, parsed: ParsedRequest) -> tuple[Usage, dict[str, Any] | bytes | None]:
@@ -348,58 +385,6 @@ def _with_expected(
     if attempt.answer is not None:
         completion_tokens = attempt.answer.text_bytes() * decision.prompt_tokens_est // (routing.chain.total_bytes or 1)
     return with_expected(usage, decision.prompt_tokens_est, decision.predicted, completion_tokens)
-
-
-def losses_of(
-    last_settled: SettledTurn | None,
-    routing: RoutingRequest,
-    usage: Usage,
-    attempt: Attempt,
-    *,
-    here: str,
-    earlier: EarlierTurn | None = None,
-    looked: Looked | KnownPrompt | None = None,
-) -> dict[str, int]:
-    """The loss classes of a request. `looked` may have the turn whose prefix this one has changed. Else `last_settled`
-    is what the router knows before this request is settled, and where it knows nothing, `earlier` is what the ledger
-    knows from before the proxy's start.
-
-    Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
-    `last_settled` has changed nothing, whatever `looked` found in an older one.
-    """
-    decision, before = attempt.decision, last_settled
-    known, other_region = decision.known_tokens, decision.other_region_tokens
-    last_turn = turn_before(looked, decision, here)
-    is_repeated = before is not None and repeats(routing.chain, before)
-    is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
-    if before is not None and (before.salt_epoch != routing.salt_epoch or not is_rewritten):
-        tokens = last_prompt_tokens(before, routing, usage.prompt_tokens)
-        if is_repeated:  # so it was sent before, whatever the index has forgotten
-            known = max(known, tokens)
-            if before.region != here:
-                other_region = max(other_region, tokens)
-        last_turn = LastTurn(
-            tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
-            salt_changed=before.salt_epoch != routing.salt_epoch, same_region=before.region == here,
-        )  # fmt: skip
-    elif earlier is not None and routing.turn > earlier.turn and not is_rewritten:
-        known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
-        last_turn = LastTurn(
-            earlier.prompt_tokens, earlier.completion_tokens, decision.cache_worker in earlier.workers,
-            salt_changed=False, same_region=earlier.region == here,
-        )  # fmt: skip
-    expected, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
-    estimates = IndexEstimates(known, expected, moved, other_region, decision.restarted_tokens)
-    return classify(
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        page_size=attempt.engine.info.page_tokens,
-        estimates=estimates,
-        last_turn=last_turn,
-        disaggregated=decision.prefill is not None,
-        misreported=usage.misreported_tokens > 0,
-        cached_reported="cached_tokens" not in usage.estimated,
-    )
 
 
 def _ignore(_failure: JournalError | None) -> None:

@@ -16,7 +16,7 @@ import asyncpg
 from warmroute_proxy.server.base.secrets import SPECIAL
 from warmroute_proxy.server.stores.store_state import Connection, NotDone, StoreAway, StoreState, WrongSchema
 
-REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Of the schema, the one that this proxy needs last."""
 
 _OLDEST_READER: Final = "SELECT oldest FROM schema_readers"

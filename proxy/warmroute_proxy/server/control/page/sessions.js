@@ -17,7 +17,8 @@ export async function show(state, place) {
     ask("/admin/view/usage", { ...parameters, by: "session" }, state.signal),
     ask("/admin/view/receipts", { ...parameters, limit: LISTED }, state.signal),
   ]);
-  const names = new Map(newest.data.filter((row) => row.name).map((row) => [row.session, row.name]));
+  // The newest turns come first, so that of each session the oldest one counts.
+  const names = new Map(newest.data.filter((row) => row.session).map((row) => [row.session, row.name || `${row.harness || "client"} ${time(row.settled_at)}`]));
   const hash = state.detail || newest.data.find((row) => row.session)?.session || "";
   const turns = hash ? await ask("/admin/view/receipts", { tenant: state.tenant, session_hash: hash, limit: LISTED }, state.signal) : null;
   place.replaceChildren(

@@ -1,0 +1,66 @@
+"""The type of a receipt, as `receipt_of` returns it. `contract.receipt` says what each member means."""
+
+from typing import NotRequired, TypedDict
+
+
+class ReceiptWorker(TypedDict):
+    """A worker that took part in a turn."""
+
+    id: str
+    dp_rank: int
+    role: str
+
+
+class ReceiptTiers(TypedDict):
+    """Cached tokens by where they were found."""
+
+    device: int
+    host: int
+    storage: int
+
+
+class PrefixBreak(TypedDict):
+    """What broke the prefix of the turn before."""
+
+    where: str
+    cause: str
+    tokens: int
+    nanousd: int
+    compacted_tokens: NotRequired[int]
+    saved_nanousd_a_turn: NotRequired[int]
+
+
+class Receipt(TypedDict):
+    """`usage.warmroute` of an answer. A proxy may add members."""
+
+    v: int
+    id: str
+    session: str | None
+    turn: int
+    region: str
+    workers: list[ReceiptWorker]
+    cached: ReceiptTiers
+    predicted_cached: int
+    loss: dict[str, int]
+    rates_usd_per_mtok: dict[str, str]
+    list_nanousd: int
+    price_nanousd: int
+    saved_nanousd: int
+    estimated: list[str]
+    price_book: NotRequired[str]
+    key: NotRequired[str]
+    agent: NotRequired[str]
+    name: NotRequired[str]
+    parent: NotRequired[str]
+    kind: NotRequired[str]
+    harness: NotRequired[str]
+    elsewhere_region: NotRequired[str]
+    evicted_by: NotRequired[str]
+    prefix_break: NotRequired[PrefixBreak]
+    prefix_changed_by: NotRequired[list[str]]
+    dropped_fields: NotRequired[list[str]]
+    dropped_blocks: NotRequired[dict[str, int]]
+    cache_control: NotRequired[int]
+    cache_write: NotRequired[dict[str, int]]
+    normalised: NotRequired[list[str]]
+    provider_cost_nanousd: NotRequired[int]

@@ -1,0 +1,45 @@
+"""Conditions of losses: engines that report no hits, and losses of which no cause was seen."""
+
+import pytest
+
+from warmroute_proxy.core.cache.occupancy import Occupancy
+from warmroute_proxy.core.load.conditions import CLEAR_AFTER, RAISE_AFTER, Condition
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.server.base.declared_metrics import PROMPT_TOKENS_TOTAL
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.engines.watching import Watching
+
+WORKER = Worker("e0", "e0", 0, "aggregated")
+
+
+def raised(watching: Watching) -> list[tuple[Condition, str]]:
+    return [(each.condition, each.subject) for each in watching.raised()]
+
+
+def test_prompts_that_repeat_without_a_hit_are_a_condition_until_the_engine_reports_one() -> None:
+    hits: set[str] = set()
+    watching = Watching("here", Metrics(), lambda: 0.0)
+    watching.reports_hits = hits.__contains__
+    for _ in range(3):
+        watching.lost("e0", {"unknown": 5_000}, 0, Occupancy())
+    for now_s in range(RAISE_AFTER):
+        watching.observe_region([WORKER], float(now_s))
+    assert raised(watching) == [(Condition.NO_HITS, "e0")]
+    hits.add("e0")
+    for now_s in range(CLEAR_AFTER):
+        watching.observe_region([WORKER], 10.0 + now_s)
+    assert raised(watching) == []
+
+
+@pytest.mark.parametrize(("unknown", "expected"), [(1_000, []), (1_001, [(Condition.UNEXPLAINED, "here")])])
+def test_more_than_a_hundredth_without_a_cause_is_a_condition(
+    unknown: int, expected: list[tuple[Condition, str]]
+) -> None:
+    metrics = Metrics()
+    watching, occupancy = Watching("here", metrics, lambda: 0.0), Occupancy()
+    occupancy.has_events = True
+    for now_s in range(RAISE_AFTER):
+        metrics.add(PROMPT_TOKENS_TOTAL, 100_000)
+        watching.lost("e0", {"unknown": unknown}, 50_000, occupancy)
+        watching.observe_region([WORKER], float(now_s))
+    assert raised(watching) == expected
