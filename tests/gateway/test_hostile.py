@@ -147,3 +147,12 @@ def test_messages_without_a_key_take_bounded_memory(it: Scene, begin: Callable[[
 def highest_mib(process: int) -> float:
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def test_streams_without_a_key_take_no_place_of_others(tmp_path: Path) -> None:
+    with scene(tmp_path, engines=1, limits="connections = 16") as it, contextlib.ExitStack() as stack:
+        for _ in range(40):
+            channel = stack.enter_context(grpc.insecure_channel(it.picker.address))
+            stack.enter_context(Conversation(channel, 60))
+        for _ in range(3):
+            until(lambda: it.post(chat("beside")).status_code == 200, "others are served")

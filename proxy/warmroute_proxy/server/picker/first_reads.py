@@ -1,7 +1,8 @@
 """Streams without a key take turns to be read: gRPC holds what comes of a message from when it is read.
 
 What is not read stays with the gateway, but for 64 KiB. So `AT_ONCE` messages at most are in memory before a key is
-known. Where another stream waits, the one that was read longest is broken off after `PATIENCE_S`.
+known. Where another stream waits, the one that was read longest is broken off after `PATIENCE_S`. Where more than
+`MAX_WAITING` wait, the oldest is broken off.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from warmroute_proxy.server.picker.answer import Outbox
 
 AT_ONCE: Final = 8
 PATIENCE_S: Final = 0.25
+MAX_WAITING: Final = 1_024
 
 
 class FirstReads:
@@ -30,6 +32,11 @@ class FirstReads:
             return
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append((stream, turn))
+        if len(self._waiting) > MAX_WAITING:
+            oldest, its_turn = self._waiting.popleft()
+            oldest.break_off()
+            if not its_turn.done():
+                its_turn.set_result(None)  # it finds itself broken off
         self._look_later(loop)
         try:
             await turn

@@ -151,7 +151,7 @@ class _Conversation:
         self._context = context
         self._first_reads = first_reads
         self._members = members
-        self._stream = Stream(gateway, self._wake, full=len(members) >= gateway.in_use.total)
+        self._stream = Stream(gateway, self._wake)
         self._writing = asyncio.Lock()  # gRPC takes one message at a time, and the order counts
         self._writer: asyncio.Task[None] | None = None
 
@@ -190,7 +190,7 @@ class _Conversation:
             return await self._context.read()
         await self._first_reads.enter(stream.outbox)
         try:
-            return await self._context.read()
+            return grpc.aio.EOF if stream.outbox.broken else await self._context.read()
         finally:
             self._first_reads.leave(stream.outbox)
 

@@ -71,8 +71,8 @@ class Gateway:
 class Stream(Carrier):
     """One request and its answer."""
 
-    def __init__(self, gateway: Gateway, wake: Callable[[], None], *, full: bool = False) -> None:
-        """`wake` is called when there is something to send outside of `take`. `full`: there are too many streams."""
+    def __init__(self, gateway: Gateway, wake: Callable[[], None]) -> None:
+        """`wake` is called when there is something to send outside of `take`."""
         self.outbox = outbox = Outbox(wake)
         self.answer = GatewayAnswer(outbox, gateway.endpoint.on_status)
         self.deadline_s = gateway.clock() + gateway.limits.head_timeout_s
@@ -84,7 +84,6 @@ class Stream(Carrier):
         """Whether its request has a valid key."""
 
         self._shared: SharedExchange | None = None  # the answer of a request with an Idempotency-Key
-        self._full = full
         self._tenant = ""  # in whose share the stream counts
         self._gateway = gateway
         self._exchange: GatewayExchange | None = None
@@ -206,7 +205,7 @@ class Stream(Carrier):
         read_head(request, pairs, gateway.limits)
         self._names = [name for name in request.headers if not name.startswith(":")]
         request.length = 0 if headers.end_of_stream else length_of(request, gateway.limits)
-        if self._full:
+        if gateway.in_use.used >= gateway.in_use.total:
             raise Refusal(503, "too many requests are open; try again in 1 s", code="overloaded", retry_after_s=1)
         gateway.endpoint.on_head(request)
         self._count_for(request.tenant)
