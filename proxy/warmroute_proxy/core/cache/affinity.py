@@ -57,9 +57,14 @@ class Affinity:
         self._lineages: Division[int, Any] = Division()
         self._threads: Division[int, Any] = Division()
         self._sessions: Division[int, Any] = Division()
+        self._asked: Chain | None = None  # which was looked for last, since anything was stored
+        self._asked_lineage = self._asked_turn = 0
+        self._found: SettledTurn | None = None
 
     def last_settled(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
         """The turn that this prompt continues; for a conversation under way that continues none, the newest."""
+        if chain is self._asked and lineage == self._asked_lineage and turn == self._asked_turn:
+            return self._found
         turns = self._turns_by_lineage.get(lineage)
         if turns is None:
             return None
@@ -68,9 +73,10 @@ class Affinity:
         for at, settled in turns:
             if at < known and hashes[at] == settled.tip and at > most:
                 longest, most = settled, at
-        if longest is not None:
-            return longest
-        return turns[0][1] if turn > 1 else None
+        if longest is None and turn > 1:
+            longest = turns[0][1]
+        self._asked, self._asked_lineage, self._asked_turn, self._found = chain, lineage, turn, longest
+        return longest
 
     def last_of_thread(self, thread: int) -> SettledTurn | None:
         """The last settled turn of a lineage, whatever its system prompt was."""
@@ -143,6 +149,7 @@ class Affinity:
         tenant: str,
     ) -> None:
         by_lineage, by_thread, by_session = self._turns_by_lineage, self._turn_by_thread, self._home_by_session
+        self._asked = None
         by_lineage[lineage] = tuple(turns[:MAX_FORKS])
         by_lineage.move_to_end(lineage)
         if thread is not None:

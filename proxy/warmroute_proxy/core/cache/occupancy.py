@@ -64,9 +64,9 @@ class Occupancy:
     """The histories of one worker."""
 
     __slots__ = (
+        "_alone",
         "_by_lineage",
         "_division",
-        "_half",
         "_max",
         "_pool_tokens",
         "_shared",
@@ -79,7 +79,7 @@ class Occupancy:
 
     def __init__(self, max_histories: int = MAX_HISTORIES) -> None:
         self._max = max_histories
-        self._half = max_histories // 2
+        self._alone = max_histories // 2  # so many are not divided; -1 once they are
         self._division: Division[int, History] = Division(lambda _, history: history.tenant)
         self._by_lineage: OrderedDict[int, History] = OrderedDict()  # the oldest first
         self._shared: dict[int, int] = {}
@@ -105,7 +105,8 @@ class Occupancy:
             history = self._by_lineage[lineage] = History(lineage, tenant)
         else:
             self._by_lineage.move_to_end(lineage)
-        if len(self._by_lineage) > self._half or self._division.begun:
+        if len(self._by_lineage) > self._alone:
+            self._alone = -1
             self._division.stored(lineage, self._by_lineage)
             if len(self._by_lineage) > self._max:
                 self._tokens -= self._forget(self._division.next_to_go()).tokens

@@ -52,8 +52,8 @@ class Residents:
     """
 
     __slots__ = (
+        "_alone",
         "_fresh",
-        "_half",
         "_idle",
         "_in_use",
         "_max",
@@ -70,7 +70,7 @@ class Residents:
 
     def __init__(self, max_seats: int = MAX_SEATS) -> None:
         self._max = max_seats
-        self._half = max_seats // 2
+        self._alone = max_seats // 2  # so many are not divided; -1 once they are
         self._shares: Division[int, Seat] = Division(lambda _, seat: seat.tenant)
         self._in_use: dict[int, Seat] = {}
         self._idle: dict[int, Seat] = {}  # all that are fresh or stale
@@ -254,7 +254,7 @@ class Residents:
         seat = self._idle.pop(lineage, None)
         if seat is None:
             return None
-        if self._shares.begun:
+        if self._alone < 0:
             self._shares.discard(lineage)
         if seat.is_fresh:
             del self._fresh[seat.kind][lineage]
@@ -269,7 +269,8 @@ class Residents:
     def _put(self, lineage: int, seat: Seat) -> None:
         """Add an idle seat, which was used just now."""
         self._idle[lineage] = seat
-        if len(self._idle) > self._half or self._shares.begun:
+        if len(self._idle) > self._alone:
+            self._alone = -1
             self._shares.stored(lineage, self._idle)
         seat.is_fresh = seat.kind != OVER
         if seat.is_fresh:

@@ -5,12 +5,11 @@
 
 from msgspec.structs import replace
 
-from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, Seen, classify
+from warmroute_proxy.core.accounting.losses import NOTHING_SEEN, IndexEstimates, LastTurn, Seen, classify
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.load.load import WorkerLoad
-from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import last_prompt_tokens, repeats
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, turn_before
@@ -27,7 +26,7 @@ def losses_of(
     here: str,
     earlier: EarlierTurn | None = None,
     looked: Looked | KnownPrompt | None = None,
-    seen: Seen | None = None,
+    seen: Seen = NOTHING_SEEN,
 ) -> dict[str, int]:
     """The loss classes of a turn in the region `here`. `looked` may have the turn whose prefix this one has changed.
     Else `before` is what the router knew before this turn is settled, and where it knew nothing, `earlier` is what the
@@ -57,29 +56,20 @@ def losses_of(
             earlier.prompt_tokens, earlier.completion_tokens, decision.cache_worker in earlier.workers,
             salt_changed=False, same_region=earlier.region == here,
         )  # fmt: skip
+    predicted, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
+    expected = IndexEstimates(known, predicted, moved, other_region, decision.restarted_tokens, seen)
+    if before is None and seen is not NOTHING_SEEN and "prompt_tokens" not in usage.estimated:
+        expected = expected.scaled(usage.prompt_tokens, decision.prompt_tokens_est)
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=attempt.engine.info.page_tokens,
-        estimates=_estimates(decision, usage, known, other_region, seen, is_learned=before is None),
+        estimates=expected,
         last_turn=last_turn,
         disaggregated=decision.prefill is not None,
         misreported=usage.misreported_tokens > 0,
         cached_reported="cached_tokens" not in usage.estimated,
     )
-
-
-def _estimates(
-    decision: Decision, usage: Usage, known: int, other_region: int, seen: Seen | None, *, is_learned: bool
-) -> IndexEstimates:
-    """What caches were expected to hold. `is_learned`: it was estimated by the bytes per token of other prompts."""
-    here, moved, restarted = decision.predicted_cached_tokens, decision.other_worker_tokens, decision.restarted_tokens
-    if seen is None:
-        return IndexEstimates(known, here, moved, other_region, restarted)
-    found = IndexEstimates(known, here, moved, other_region, restarted, seen)
-    if not is_learned or "prompt_tokens" in usage.estimated:
-        return found
-    return found.scaled(usage.prompt_tokens, decision.prompt_tokens_est)
 
 
 def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> Seen:
