@@ -122,6 +122,11 @@ class Attempt:
         self.state = next_state(ATTEMPT, self.state, event)
 
     @property
+    def tenant(self) -> str:
+        """Whose answer it is, where there are several tenants."""
+        return self._asked.routing.tenant
+
+    @property
     def ended(self) -> bool:
         """Whether it has reported its end, or was given up."""
         return self.state in ATTEMPT_ENDED
