@@ -1,7 +1,7 @@
 """`scripts/integrations newest`: the newest versions of programs and libraries, and what they send that pins do not.
 
     python -m scripts.newest pins FOLDER             pins with the newest versions, as npm and pip know them
-    python -m scripts.newest report SHAPES RESULTS   what changed, as Markdown
+    python -m scripts.newest report SHAPES RESULTS MOVED   what changed, as Markdown
 
 It asks npm and pip for the packages that are pinned, and for no others.
 """
