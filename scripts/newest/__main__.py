@@ -115,11 +115,11 @@ def report(shapes: Mapping[str, Any], results: Path, moved: list[tuple[str, str,
 
 
 def _failures(results: Path) -> Iterator[tuple[str, str]]:
-    """The tests that failed, by pytest's file of results."""
-    if not results.exists():
+    """The tests that failed, by pytest's files of results in a folder."""
+    files = sorted(results.glob("*.xml"))
+    if not files:
         yield "pytest", "it has left no results"
-        return
-    for case in ET.parse(results).iter("testcase"):
+    for case in (case for file in files for case in ET.parse(file).iter("testcase")):
         for bad in (*case.findall("failure"), *case.findall("error")):
             why = (bad.get("message") or "").strip().splitlines() or [""]
             yield str(case.get("name")), why[0][:200]
