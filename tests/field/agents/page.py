@@ -1,6 +1,7 @@
 """The table of docs/reference/harnesses.md: a row for each program, measured by these tests."""
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ from .stage import Stage
 ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = ROOT / "docs" / "reference" / "harnesses.md"
 PINS: Final = ROOT / "scripts" / "integrations_pins"
+OF_PINS: Final = "WARMROUTE_PROGRAMS" not in os.environ
+"""Whether the pinned programs run, of which the page tells."""
+
 HEAD: Final = ("program", "version", "turns", "lineages", "hit off", "hit on", "ideal", "not cached: tokens by class")
 OF_THE_PROXY: Final = ("rid", "cache_salt", "bootstrap_host", "bootstrap_port", "bootstrap_room")
 """What the proxy adds to a body, beside what it asks engines to report."""
