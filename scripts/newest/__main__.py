@@ -80,7 +80,7 @@ def _newest_lines(file: Path, of_pip: Callable[[str], str], moved: list[tuple[st
         name, extras, version = pin[1], pin[2] or "", pin[3]
         newest = of_pip(name) or version
         moved.append((name, version, newest))
-        yield f"{name}{extras}=={newest}"
+        yield f"{name}{extras}>={version}"  # the newest that fits the others of its environment
 
 
 def _write(path: Path, text: str) -> None:
