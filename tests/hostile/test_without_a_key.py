@@ -16,6 +16,8 @@ from warmroute_proxy.server.base.descriptors import ADMIN_CONNECTIONS
 from .conftest import HOSTILE, INNOCENT
 from .test_idle_connections import is_closed
 
+pytestmark = pytest.mark.full
+
 CONNECTIONS = 24
 HEAD = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
 OPEN = b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n"

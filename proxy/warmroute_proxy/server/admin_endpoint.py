@@ -8,6 +8,7 @@ from warmroute_proxy.server.authentication import Authentication, bearer
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.cross_origin import NO_STORE
 from warmroute_proxy.server.http.exchange import Exchange, Request
 
 PAGE: Final = "/page"
@@ -38,6 +39,7 @@ class AdminEndpoint:
             if request.method not in {"GET", "HEAD"} or request.length != 0:
                 raise _without_body(request)
             return
+        request.more_lines = NO_STORE
         viewer = self._viewer(request)
         if viewer is not None:
             request.tenant = viewer.name

@@ -72,6 +72,9 @@ class Transport:
     def resume_reading(self) -> None:
         self.reads = True
 
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
     def get_write_buffer_size(self) -> int:
         return self.unsent
 

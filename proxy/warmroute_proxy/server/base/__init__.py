@@ -25,6 +25,7 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     loop_lag      how late the event loop is, and what held it
     patience      time limits in which the lateness of the proxy itself does not count
     port_owner    who listens on a port of this machine
+    repeated_line a line of the log that others can bring about without end
     metrics       counters and histograms, and their text format
     sealing       reasoning that clients keep for us, sealed
     secrets       the fleet secret and what is derived from it, API keys, engine keys

@@ -18,6 +18,7 @@ cannot be read. `MAX_LEFT_BYTES` wait to be applied: with more the index is drop
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -30,6 +31,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.declared_metrics import Metric
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.engines.kv_blocks import KvBlocks, Matched
 
 log = logging.getLogger(__name__)
@@ -44,7 +46,6 @@ UNITS_AT_ONCE: Final = 4_096
 """Blocks, and `UNITS_OF_EVENT` for each event: 4 ms."""
 
 UNITS_OF_EVENT: Final = 8
-WARN_EVERY_S: Final = 60.0
 
 _TIERS: Final[dict[str | None, Tier]] = {
     None: "device",
@@ -105,13 +106,15 @@ class KvFeed:
         self._can_replay = can_replay
         self._router = router
         self._metrics = metrics
+        # An engine may do each of these in each batch.
+        lines = [RepeatedLine(log, logging.WARNING, time.monotonic) for _ in range(3)]
+        self._lost, self._restarted, self._unreadable = lines
         self._next: int | None = None  # until the first batch
         self._published = -1  # number of the newest batch that was not replayed; below `_next`
         self._waiting: deque[tuple[int, bytes]] = deque()  # number and batch
         self._left: deque[tuple[bytes, float]] = deque()  # batches that are not applied yet, and when they came
         self._left_bytes = 0
         self._steps: Iterator[int] | None = None  # of the oldest of them
-        self._warned_s = -WARN_EVERY_S
 
     def settled(self, tag: str, prompt_tokens: int) -> None:
         """The request with this tag has ended, and its prompt has so many tokens."""
@@ -148,7 +151,7 @@ class KvFeed:
         waiting, self._waiting, self.replaying = self._waiting, deque(), False
         for number, payload in waiting:
             if self._next is not None and number > self._next:
-                log.warning("KV events of worker %s were lost: its index is dropped", self._worker.id)
+                self._lost.write("KV events of worker %s were lost: its index is dropped", self._worker.id)
                 self._count(COUNTS.drops)
                 self._drop()
             self._take(number, payload, unix_s)
@@ -158,7 +161,9 @@ class KvFeed:
         by_replay = self._next is not None and self._published < number < self._next
         if number <= self._published:
             self._count(COUNTS.restarts)
-            log.warning("worker %s numbers its KV events from the start again: it has restarted", self._worker.id)
+            self._restarted.write(
+                "worker %s numbers its KV events from the start again: it has restarted", self._worker.id
+            )
             self._forget_left()
             self.blocks.clear()
             self._router.worker_restarted(self._worker.id)
@@ -186,9 +191,9 @@ class KvFeed:
         self._left.append((payload, unix_s))
         self._left_bytes += len(payload)
         if len(payload) > MAX_BATCH_BYTES:
-            self._cannot_read(f"it has {len(payload)} bytes", unix_s)
+            self._cannot_read(f"it has {len(payload)} bytes")
         elif self._left_bytes > MAX_LEFT_BYTES:
-            self._cannot_read(f"more than {MAX_LEFT_BYTES} bytes wait", unix_s)
+            self._cannot_read(f"more than {MAX_LEFT_BYTES} bytes wait")
         elif self._steps is None:
             self.go_on()
 
@@ -212,12 +217,10 @@ class KvFeed:
                     self._left_bytes -= len(payload)
                     self._steps = None
             except _UNREADABLE as error:
-                self._cannot_read(str(error), unix_s)
+                self._cannot_read(str(error))
 
-    def _cannot_read(self, problem: str, unix_s: float) -> None:
-        if unix_s - self._warned_s >= WARN_EVERY_S:
-            self._warned_s = unix_s
-            log.warning("a batch of KV events of worker %s cannot be read: %s", self._worker.id, problem)
+    def _cannot_read(self, problem: str) -> None:
+        self._unreadable.write("a batch of KV events of worker %s cannot be read: %s", self._worker.id, problem)
         self._count(COUNTS.drops)
         self._drop()
 

@@ -23,5 +23,6 @@ never parses HTTP on its own: httptools does, for each byte.
 - request_reader: requests from bytes, within limits
 - shared_bytes: a large body in memory that another process can read
 - tls: certificate and key of a listener
+- tls_buffers: the buffers of TLS connections that were used for much
 - websocket: one client connection after its upgrade to a WebSocket
 """

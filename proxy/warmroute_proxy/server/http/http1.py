@@ -28,6 +28,7 @@ from warmroute_proxy.server.http.open_connections import BUSY, OpenConnection, O
 from warmroute_proxy.server.http.read_ahead import READ_AHEAD_BYTES, ReadAhead
 from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
 from warmroute_proxy.server.http.request_reader import RequestReader, head_bytes
+from warmroute_proxy.server.http.tls_buffers import Buffers, is_tls
 
 MAX_PIPELINED: Final = 16  # requests that came in one read
 LINGER_S: Final = 2.0
@@ -65,11 +66,13 @@ class Connection:
         self._ahead: ReadAhead | None = None
         self._unread: BodyReservation | None = None  # of an answer that the client has not read
         self._unsent_hold: BodyReservation | None = None  # of a stream that the client reads slowly
+        self._buffers: Buffers | None = None  # of TLS, once they are large
         self._head_hold: BodyReservation | None = None  # of a head that has not ended
         self.owner = UNNAMED
         self._user = UNNAMED  # the tenant that it counts for, from the head of a request until its answer is read
         self._expects = False  # the client waits for `100 Continue`
         self._starting = False
+        self._closes = False  # behind its answer
         self._paused = False
         self._unsent = 0  # bytes in the transport's buffer when it was last looked at
         self._asked_s = shared.clock()  # when it came, or when its last answer ended
@@ -92,7 +95,7 @@ class Connection:
         self._transport = None
         self._reader.close()
         self._waiting.clear()
-        self._ahead = self._unsent_hold = self._head_hold = None
+        self._ahead = self._unsent_hold = self._head_hold = self._buffers = None
         self._give_back()
         exchange, self._active = self._active, None
         if exchange is not None and not exchange.ended:
@@ -145,6 +148,7 @@ class Connection:
         elif (refusal := self._reader.feed(data)) is not None:
             self.stop_reading(refusal)
         if len(data) >= COUNTED_BYTES:
+            self._count_buffers()
             self._shared.reads.read(self, len(data), self._reader.tenant)
 
     # -- called by `ReadSlices`
@@ -307,9 +311,10 @@ class Connection:
         transport = self._transport
         if transport is None:
             return
-        if len(data) <= PIECE_BYTES:
+        if len(data) < COUNTED_BYTES:
             transport.write(data)
             return
+        self._count_buffers()
         # In pieces: TLS knows what is unsent only of what is written after the socket was full.
         for at in range(0, len(data), PIECE_BYTES):
             transport.write(data[at : at + PIECE_BYTES])
@@ -341,7 +346,7 @@ class Connection:
         elif reservation is not None:
             reservation.close()
         self._leave_if_idle()
-        if not exchange.request.keep_alive:
+        if self._closes or not exchange.request.keep_alive:
             self.close_after_flush()
             return
         if not self._paused:
@@ -460,6 +465,17 @@ class Connection:
         self._shared.unread.add(self)
         if not reservation.cover(min(self._unsent_bytes(), WRITE_HIGH_BYTES)):
             self.abort()
+
+    def _count_buffers(self) -> None:
+        """Much was read or is written: over TLS, its buffers stay. Without a place for them the connection does not."""
+        transport = self._transport
+        if self._buffers is not None or self._closes or not is_tls(transport):
+            return
+        self._buffers = self._shared.tls_buffers.reserve(self.owner)
+        self._closes = self._buffers is None
+        request = self._reader.request if self._active is None else self._active.request
+        if self._closes and request is not None:
+            request.keep_alive = False
 
     def _give_back(self) -> None:
         """Give back the memory of an answer that is read, or never will be."""

@@ -11,6 +11,7 @@ from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.crowding import IDLE, NO_KEY, REFUSED, Crowding
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.http.read_slices import ReadSlices
+from warmroute_proxy.server.http.tls_buffers import TlsBuffers
 
 READ_BYTES: Final = 262_144  # at most in one read
 LOOK_AGAIN_S: Final = 0.05  # where no connection was idle: a look at all of them is not for each one that comes
@@ -69,6 +70,7 @@ class OpenConnections:
         self.limits = limits
         self.clock = clock
         self.memory = memory
+        self.tls_buffers = TlsBuffers(memory)
         self.members: set[OpenConnection] = set()  # at most `limits.connections`
         self.newcomers: dict[OpenConnection, None] = {}
         """Those of them that no tenant has used, the oldest first."""

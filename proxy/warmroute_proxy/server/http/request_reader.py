@@ -234,7 +234,7 @@ class RequestReader:
         if request.length is None:
             self._chunks += 1
             if self._chunks - MAX_CHUNKS > self._body_bytes // BYTES_PER_CHUNK:
-                self._fail(_chunks_too_small())
+                self._fail(chunks_too_small())
         if request.refusal is not None:
             return  # it is read to keep the connection, and needed by nobody
         if self._body_bytes > self._limits.body_bytes:
@@ -346,7 +346,8 @@ def _head_too_large(limits: Limits) -> Refusal:
     )
 
 
-def _chunks_too_small() -> Refusal:
+def chunks_too_small() -> Refusal:
+    """The answer to a body that costs more than its bytes."""
     problem = f"the request body comes in too many small chunks: send chunks of {BYTES_PER_CHUNK} bytes or more"
     return Refusal(400, problem, code="bad_request")
 

@@ -32,6 +32,7 @@ from warmroute_proxy.server.http.frames import Messages, text_frame
 from warmroute_proxy.server.http.http1 import LINGER_S, PIECE_BYTES, STALLED_WRITE_S, UNREAD_BYTES
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
+from warmroute_proxy.server.http.tls_buffers import Buffers, is_tls
 
 MAX_OPEN_S: Final = 3_600.0
 PING_S: Final = 30.0
@@ -112,6 +113,8 @@ class WebSocket:
         self._paused = False
         self._written = 0  # bytes in all
         self._drained = 0  # of them, when it was last looked at while paused
+        self._buffers: Buffers | None = None  # of TLS, once they are large
+        self._closes = False  # once it is idle
         self._ending = False  # behind what it is busy with
         self._closing = False
         self._application: Application = application_of(self)
@@ -128,7 +131,7 @@ class WebSocket:
         self._shared.leave(self._tenant)
         self._shared.unread.discard(self)
         self._transport = None
-        self._reservation = self._unsent = None
+        self._reservation = self._unsent = self._buffers = None
         self._unread.clear()
         application, self._application = self._application, _GONE
         application.gone(by_client=exc is None and not self._ending and self._messages.is_left)
@@ -171,8 +174,16 @@ class WebSocket:
             self._began_s = self._active_s
         self._messages.read(data)
         self._go_on()
-        if len(data) >= COUNTED_BYTES and not self._waits and not self._closing:
-            self._shared.reads.read(self, len(data), self._tenant)
+        if len(data) >= COUNTED_BYTES:
+            self._count_buffers()
+            if not self._waits and not self._closing:
+                self._shared.reads.read(self, len(data), self._tenant)
+
+    def _count_buffers(self) -> None:
+        """Over TLS, the buffers for it stay. If there is no place for them, the connection ends with its answers."""
+        if self._buffers is None and not self._closes and is_tls(self._transport):
+            self._buffers = self._shared.tls_buffers.reserve(self._tenant)
+            self._closes = self._buffers is None
 
     def _go_on(self) -> None:
         """Take some of what was read. No exception may leave: those who call this call others, too."""
@@ -319,7 +330,7 @@ class WebSocket:
     def idle(self) -> None:
         """The application has answered all that was asked."""
         self._active_s = self._shared.clock()
-        if self.ending:
+        if self.ending or self._closes:
             self._end()
 
     def _flush(self) -> None:
