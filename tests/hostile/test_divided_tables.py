@@ -299,11 +299,12 @@ NOT_DIVIDED: Final = {
         view_routes.MAX_TENANTS working_set.MAX_GROUPS
     """,
     "of engines and of discovery": """
-        addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES discovery.MAX_SHOWN
+        addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES
         drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS
         engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS
         engine_words.MAX_CODE_CHARS engine_words.MAX_DEPTH engine_words.MAX_PROBLEMS engine_words.MAX_READ_CHARS
-        event_reader.MAX_EVENT_BYTES folder.MAX_FILE_BYTES index.MAX_SLOTS kubernetes_api.MAX_ANSWER_BYTES
+        event_reader.MAX_EVENT_BYTES first_reads.MAX_WAITING folder.MAX_FILE_BYTES index.MAX_SLOTS
+        kubernetes_api.MAX_ANSWER_BYTES
         kubernetes_api.MAX_LINE_BYTES kubernetes_watch.MAX_FAILURES kubernetes_watch.MAX_OBJECTS
         kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK kv_blocks.MAX_EARLY_BLOCKS
         kv_events.MAX_BATCHES_AT_ONCE kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES
