@@ -38,18 +38,20 @@ class Source(Protocol):
 class Portions:
     """What is left of the reads of one connection."""
 
-    __slots__ = ("_clock", "_held", "_left", "_lined_up", "_source", "_turns")
+    __slots__ = ("_at", "_clock", "_held", "_left", "_lined_up", "_source", "_turns")
 
     def __init__(self, source: Source, turns: Turns, clock: Callable[[], float]) -> None:
         self._source = source
         self._turns = turns
         self._clock = clock
         self._left = b""
+        self._at = 0  # where its rest begins: to cut it off each time would fragment the memory
         self._lined_up = self._held = False
 
     def add(self, data: bytes) -> None:
         """A large read came."""
-        self._left = self._left + data if self._left else data
+        self._left = self._left[self._at :] + data if self._left else data
+        self._at = 0
         self.go_on()
         if self._left and not self._held:
             self._held = True
@@ -71,7 +73,11 @@ class Portions:
         self._left = b""
 
     def _take_one(self) -> None:
-        portion, self._left = self._left[:PORTION_BYTES], self._left[PORTION_BYTES:]
+        begin = self._at
+        portion = self._left[begin : begin + PORTION_BYTES]
+        self._at += PORTION_BYTES
+        if self._at >= len(self._left):
+            self._left, self._at = b"", 0
         self._source.take_portion(portion)
 
     def _step(self) -> None:
