@@ -299,15 +299,17 @@ NOT_DIVIDED: Final = {
         view_routes.MAX_TENANTS working_set.MAX_GROUPS
     """,
     "of engines and of discovery": """
-        addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES discovery.MAX_SHOWN
+        addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES
         drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS
         engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS
         engine_words.MAX_CODE_CHARS engine_words.MAX_DEPTH engine_words.MAX_PROBLEMS engine_words.MAX_READ_CHARS
-        event_reader.MAX_EVENT_BYTES folder.MAX_FILE_BYTES index.MAX_SLOTS kubernetes_api.MAX_ANSWER_BYTES
+        event_reader.MAX_EVENT_BYTES first_reads.MAX_WAITING folder.MAX_FILE_BYTES index.MAX_SLOTS
+        kubernetes_api.MAX_ANSWER_BYTES
         kubernetes_api.MAX_LINE_BYTES kubernetes_watch.MAX_FAILURES kubernetes_watch.MAX_OBJECTS
         kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK kv_blocks.MAX_EARLY_BLOCKS
         kv_events.MAX_BATCHES_AT_ONCE kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES
-        kv_events.MAX_SOCKETS kv_feed.MAX_WAITING last_known.MAX_BYTES occupancy.MAX_SHARED
+        kv_events.MAX_SOCKETS kv_feed.MAX_BATCH_BYTES kv_feed.MAX_LEFT_BYTES hand_overs.MAX_PAIRS
+        seen.MAX_BEHIND kv_feed.MAX_WAITING last_known.MAX_BYTES occupancy.MAX_SHARED
         passthrough.MAX_REST_BYTES passthrough.MAX_SHAPES passthrough.MAX_SIZE_DIGITS
         prefill_leg.MAX_PREFILL_ANSWER_BYTES re_prefill.MAX_ANSWER_BYTES re_prefill.MAX_TRIED
         server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES token_counts.MAX_ANSWER_BYTES
@@ -360,7 +362,8 @@ NOT_DIVIDED: Final = {
         request_reader.MAX_CHUNKS request_reader.MAX_TARGET_BYTES responses_socket.MAX_REFUSED
         responses_socket.MAX_RUNNING responses_socket.MAX_STREAMS responses_socket.MAX_WAITING
         return_times.MAX_RETURNS settings.MAX_INCLUDED shares.MAX_COMPARED tool_grammars.MAX_SCHEMA_VALUES
-        tools.MAX_SCHEMA_DEPTH websocket.MAX_OPEN_S work.MAX_BRACKETS work.MAX_COMMAS work.MAX_MEMBERS
+        tools.MAX_SCHEMA_DEPTH websocket.MAX_OPEN_S call_extras.MAX_EXTRA_CHARS work.MAX_CALLS work.MAX_PARTS
+        work.MAX_BRACKETS work.MAX_COMMAS work.MAX_MEMBERS
         work.MAX_STEPS work.MAX_TOOLS_BYTES
     """,
 }

@@ -65,8 +65,11 @@ class Sink:
             self.passed += self.scanner.feed(data[line + 2 : line + 2 + size])
             at = line + 2 + size + 2
 
-    def reads(self, _: Passthrough) -> bool:
+    def reads(self, passthrough: Passthrough) -> bool:
         return True
+
+    def read_much(self, data: bytes) -> bool:
+        return False
 
     def go_on(self, data: bytes) -> None:
         self.feed(data)

@@ -93,10 +93,11 @@ def ledger_rows(proxy: Proxy) -> list[dict[str, Any]]:
 
 
 def ideal_by_label(recordings: Sequence[RecordedSession], one: Pass) -> dict[str, Ideal]:
-    """The ideal of each turn, in the order in which the turns of a pass arrived."""
+    """The ideal of each turn, in the order of the recordings: it does not depend on which turns met."""
     bodies = {(recording.name, request.n): request.body for recording in recordings for request in recording.requests}
-    prompts = [prompt_of(turn.recording, bodies[turn.recording, turn.n], PAGE_SIZE) for turn in one.turns]
-    return {turn.label: ideal for turn, ideal in zip(one.turns, ideals(prompts, PAGE_SIZE), strict=True)}
+    turns = sorted(one.turns, key=lambda turn: (turn.recording, turn.n))
+    prompts = [prompt_of(turn.recording, bodies[turn.recording, turn.n], PAGE_SIZE) for turn in turns]
+    return {turn.label: ideal for turn, ideal in zip(turns, ideals(prompts, PAGE_SIZE), strict=True)}
 
 
 def errors_of(passes: Sequence[Pass]) -> list[str]:

@@ -38,7 +38,7 @@ def prompt_of(recording: str, body: Mapping[str, Any], page_size: int) -> Prompt
 
 
 def ideals(prompts: Iterable[Prompt], page_size: int) -> list[Ideal]:
-    """The ideal of each prompt, in the order of arrival."""
+    """The ideal of each prompt, in their order."""
     by_session: dict[str, set[int]] = {}
     by_all: set[int] = set()
     found = []

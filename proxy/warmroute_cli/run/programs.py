@@ -135,7 +135,7 @@ _PI: Final = """{
     "warmroute": {
       "baseUrl": "$base_url",
       "api": "openai-completions",
-      "apiKey": "WARMROUTE_API_KEY",
+      "apiKey": "$$WARMROUTE_API_KEY",
       "compat": {"supportsDeveloperRole": false},
       "models": [{"id": "$model", "contextWindow": $context, "maxTokens": 32000}]
     }
@@ -305,7 +305,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
     ),
     "pi": Program(
         command="pi",
-        install="npm install -g @mariozechner/pi-coding-agent",
+        install="npm install -g @earendil-works/pi-coding-agent",
         model="kimi-k2.5",
         environment={
             "PI_CODING_AGENT_DIR": "$folder",
@@ -316,7 +316,7 @@ PROGRAMS: Final[Mapping[str, Program]] = {
         files={"models.json": _PI},
         arguments=("--provider", "warmroute", "--model", "$model"),
         cleared=("PI_CODING_AGENT_SESSION_DIR",),
-        sources=("models.md, usage.md: 0.73.1",),
+        sources=("models.md, usage.md: 1.6.0",),
     ),
     "copilot": Program(
         command="copilot",

@@ -48,6 +48,11 @@ from warmroute_proxy.server.tracing.traced_request import request_maker
 
 log = logging.getLogger("warmroute.proxy")
 
+SWITCH_S: Final = 0.000_5
+"""How long a thread, such as one that adds rows up, keeps the interpreter from the event loop. Python has 5 ms, which
+each iteration of the loop would wait.
+"""
+
 SWEEP_EVERY_S: Final = 0.25
 PROBE_EVERY_S: Final = 1.0
 VOIDS_EVERY_S: Final = 1.0
@@ -123,6 +128,7 @@ def _work(
     config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource, *, picker: bool = False
 ) -> int:
     """What one process does; its exit code. `running`: the config as its file, `source`, has it."""
+    sys.setswitchinterval(SWITCH_S)
     try:
         uvloop.run(_run(config, slot, running, source, picker=picker))
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:

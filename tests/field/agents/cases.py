@@ -413,7 +413,7 @@ CASES: Final = {
     ),
     "pi": Case(
         "pi",
-        "@mariozechner/pi-coding-agent",
+        "@earendil-works/pi-coding-agent",
         _pi,
         agents=4,
         resumed=1,

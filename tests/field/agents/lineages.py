@@ -56,6 +56,18 @@ def breaks(turns: Sequence[Turn]) -> list[Break]:
     return found
 
 
+def changed(turns: Sequence[Turn]) -> list[Turn]:
+    """The turns whose prefix broke, by the receipts or by the prompts; also where another lineage begins there."""
+    broken = {each.turn.row["id"] for each in breaks(turns)}
+    return [turn for turn in turns if turn.row["id"] in broken or "prefix_changed" in turn.losses]
+
+
+def begun(turns: Sequence[Turn]) -> list[Turn]:
+    """The first turns of all lineages but the first: where a conversation that was rewritten begins anew."""
+    first = {turn.lineage: turn for turn in reversed(turns)}
+    return [turn for turn in first.values() if turn is not turns[0]]
+
+
 def hit(turns: Sequence[Turn]) -> float:
     """The share of prompt tokens that were cached."""
     prompt, cached = (sum(int(turn.row[name]) for turn in turns) for name in ("prompt_tokens", "cached_tokens"))

@@ -1,6 +1,7 @@
 """The table of docs/reference/harnesses.md: a row for each program, measured by these tests."""
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +18,14 @@ from .stage import Stage
 ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = ROOT / "docs" / "reference" / "harnesses.md"
 PINS: Final = ROOT / "scripts" / "integrations_pins"
+OF_PINS: Final = "WARMROUTE_PROGRAMS" not in os.environ
+"""Whether the pinned programs run, of which the page tells."""
+
 HEAD: Final = ("program", "version", "turns", "lineages", "hit off", "hit on", "ideal", "not cached: tokens by class")
 OF_THE_PROXY: Final = ("rid", "cache_salt", "bootstrap_host", "bootstrap_port", "bootstrap_room")
 """What the proxy adds to a body, beside what it asks engines to report."""
 
+_CAUSES: Final = re.compile(r"(?<=<!-- causes -->\n).*?(?=<!-- end of causes -->)", re.DOTALL)
 _TABLE: Final = re.compile(r"(?<=<!-- harnesses -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
@@ -81,3 +86,24 @@ def write(cells: Sequence[str]) -> None:
     lines = [f"| {' | '.join(HEAD)} |", "|---|---|" + "--:|" * 5 + "---|"]
     lines += [f"| {' | '.join(rows[title])} |" for title in order if title in rows]
     PAGE.write_text(_TABLE.sub(lambda _: "\n".join([*lines, ""]), PAGE.read_text()))
+
+
+def causes() -> dict[str, str]:
+    """What the page says that each program loses where its prefix breaks."""
+    found = _CAUSES.search(PAGE.read_text())
+    assert found is not None
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()[2:]]
+    return {row[0]: row[-1] for row in rows}
+
+
+def write_cause(title: str, classes: str) -> None:
+    """Put what a program was seen to lose into its row."""
+
+    def written_again(table: re.Match[str]) -> str:
+        lines = []
+        for line in table[0].splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            lines.append(f"| {' | '.join([*cells[:-1], classes])} |" if cells[0] == title else line)
+        return "\n".join([*lines, ""])
+
+    PAGE.write_text(_CAUSES.sub(written_again, PAGE.read_text()))

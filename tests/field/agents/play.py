@@ -26,6 +26,7 @@ class Played:
     """`starts`: each with how it ended and the ids of its requests. `turns`: of all of them, in order.
 
     `replayed`: why the recording was played instead of the program. `sockets`: how many WebSockets it opened.
+    `names`: of headers, members and items in what it sent.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Played:
     turns: Sequence[Turn]
     replayed: str = ""
     sockets: int = 0
+    names: Sequence[str] = ()
 
     def turns_of(self, number: int) -> list[Turn]:
         """The turns of one start."""
@@ -46,6 +48,7 @@ def play(stage: Stage, name: str, case: Case) -> Played:
     chats = stage.fleet.taps.chats
     starts = []
     sockets = stage.opened_sockets()
+    stage.fleet.shapes.take()
     for start in case.starts(stage.project(name)):
         before = set(chats)
         done = stage.start(name, start)
@@ -54,7 +57,7 @@ def play(stage: Stage, name: str, case: Case) -> Played:
             return replay(stage, name, case, reason) if case.recording else Played(name, case, (), (), reason)
         starts.append((start, done, rids))
     turns = _turns(stage, [rid for _, _, rids in starts for rid in rids])
-    return Played(name, case, starts, turns, sockets=stage.opened_sockets() - sockets)
+    return Played(name, case, starts, turns, sockets=stage.opened_sockets() - sockets, names=stage.fleet.shapes.take())
 
 
 def cannot_run(stage: Stage, name: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-from tests.field.programs.pages import AIDER, LITELLM, NODE, QUIET, ROOT
+from tests.field.programs.pages import AIDER, AT, LITELLM, NODE, QUIET
 from tests.machine import seconds
 from tests.subjects.copies import CopiedFleet
 
@@ -22,18 +22,19 @@ from warmroute_cli.state import admin_key
 from warmroute_proxy.server.ledger.ledger import read_rows
 
 from . import network
+from .shapes import ShapeTaps
 from .taps import Taps
 
 SPEED: Final = 25
 START_TIMEOUT_S: Final = 60.0
 ROWS_TIMEOUT_S: Final = 10.0
-AGENTS: Final = ROOT / ".venv-agents"
+AGENTS: Final = AT / ".venv-agents"
 """An environment for each framework, and for each program of Python that needs one of its own."""
 
 BINS: Final = (
     NODE / "node_modules" / ".bin",
-    ROOT / LITELLM / "bin",
-    ROOT / AIDER / "bin",
+    AT / LITELLM / "bin",
+    AT / AIDER / "bin",
     *(AGENTS / name / "bin" for name in ("mistral-vibe", "gptme", "kimi-cli")),
 )
 SMALL: Final = "m"
@@ -48,6 +49,7 @@ class TappedFleet(CopiedFleet):
     def __init__(self, state_dir: Path, run_dir: Path, options: FleetOptions) -> None:
         super().__init__(state_dir, run_dir, options)
         self.taps = Taps()
+        self.shapes = ShapeTaps()
         self._relayed = False
 
     def _config(self, region: str, relay_urls: dict[str, str]) -> str:
@@ -61,6 +63,7 @@ class TappedFleet(CopiedFleet):
     def stop(self) -> None:
         super().stop()
         self.taps.stop()
+        self.shapes.stop()
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows of both regions, by the time when their requests came."""
@@ -120,7 +123,7 @@ class Stage:
         command = [sys.executable, "-m", "warmroute_cli.main", "run", *known]
         command += [
             "--base-url",
-            self.fleet.proxies[start.region].base_url,
+            self.fleet.shapes.before(self.fleet.proxies[start.region].base_url) + "/v1",
             "--state-dir",
             str(project.parent / "kept"),
         ]

@@ -47,6 +47,10 @@ class Taps:
         port = asyncio.run_coroutine_threadsafe(self._listen(str(parts.hostname), parts.port or 80), self._loop)
         return f"http://127.0.0.1:{port.result(seconds(10))}"
 
+    def listener(self) -> Any:
+        """What the parser of a connection calls."""
+        return _Requests(self.chats)
+
     def stop(self) -> None:
         """End them."""
         if self._loop is not None and self._thread.is_alive():
@@ -80,7 +84,7 @@ class Taps:
             writer.close()
             return
         self._writers |= {writer, here}
-        parser = httptools.HttpRequestParser(_Requests(self.chats))
+        parser = httptools.HttpRequestParser(self.listener())
         await asyncio.gather(_pump(reader, here, parser), _pump(there, writer, None))
         self._writers -= {writer, here}
 
@@ -91,7 +95,10 @@ async def _pump(
     try:
         while data := await reader.read(CHUNK_BYTES):
             if parser is not None:
-                parser.feed_data(data)
+                try:
+                    parser.feed_data(data)
+                except httptools.HttpParserUpgrade:  # frames follow
+                    parser = None
             writer.write(data)
             await writer.drain()
     except OSError:

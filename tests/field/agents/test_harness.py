@@ -17,7 +17,7 @@ from warmroute_cli.fleet import CONTEXT_TOKENS
 
 from . import network, page
 from .cases import CANARY, CASES, call, order
-from .lineages import Turn, breaks, hit, ideal_hit
+from .lineages import Turn, begun, breaks, changed, hit, ideal_hit, losses
 from .play import Played, cannot_run, play, replay
 from .stage import Stage, Start
 
@@ -47,6 +47,16 @@ def played(request: pytest.FixtureRequest, stage: Stage) -> Played:
     if found.replayed:
         warnings.warn(f"{name} cannot run here, its recording was played: {found.replayed}", stacklevel=1)
     return found
+
+
+def test_what_it_sends_is_noted(played: Played) -> None:
+    """For `scripts/integrations newest`, which compares it with what the pinned program sends."""
+    file = os.environ.get("WARMROUTE_SHAPES")
+    if file is None or not played.turns:
+        return
+    known = json.loads(Path(file).read_text()) if Path(file).exists() else {}
+    known[played.name] = {"names": played.names, "hit": hit(played.turns), "ideal": ideal_hit(played.turns)[1]}
+    Path(file).write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
 def test_the_program_ends_well(played: Played) -> None:
@@ -88,6 +98,22 @@ def test_prompts_only_grow_but_for_known_breaks(played: Played) -> None:
         assert why, f"{each.turn.row['id']}: {each.before!r} => {each.after!r}"
         assert set(each.turn.losses) <= {*why[0], *GROWTH}, f"{each.turn.losses}: {each.after!r}"
     assert bool(found) == bool(known)
+
+
+def test_the_page_says_what_is_lost_where_a_prefix_breaks(played: Played) -> None:
+    """As the receipts say it; `WARMROUTE_UPDATE_DOCS=1 scripts/integrations harness` writes it."""
+    if played.replayed or played.case.title not in page.causes() or not page.OF_PINS:
+        return
+    turns = changed(played.turns) or begun(played.turns)
+    seen = ", ".join(f"`{name}`" for name in sorted({name for turn in turns for name in turn.losses} - {*GROWTH}))
+    if os.environ.get("WARMROUTE_UPDATE_DOCS") == "1":
+        page.write_cause(played.case.title, seen)
+    assert page.causes()[played.case.title] == seen
+
+
+def test_unknown_is_at_most_a_hundredth(played: Played) -> None:
+    """What was expected to be cached, and is lost for no cause that was seen, is a fault of ours."""
+    assert losses(played.turns).get("unknown", 0) <= 0.01 * sum(int(turn.row["prompt_tokens"]) for turn in played.turns)
 
 
 def test_turns_are_as_warm_as_can_be(played: Played) -> None:
@@ -182,6 +208,8 @@ def test_the_page_has_its_row(played: Played, tmp_path: Path) -> None:
         with off.fleet:
             page.write(page.row_of(played, page.off_hit(off, played.turns)))
     if played.replayed:
+        return
+    if not page.OF_PINS:
         return
     cells = page.written()[played.case.title]
     assert cells[1] == page.pinned(played.case.package)

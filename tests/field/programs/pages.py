@@ -10,7 +10,10 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = ROOT / "docs" / "how-to" / "integrations.md"
-NODE: Final = ROOT / ".node-integrations"
+AT: Final = Path(os.environ.get("WARMROUTE_PROGRAMS", ROOT))
+"""Where programs are installed: `scripts/integrations newest` has a folder of its own."""
+
+NODE: Final = AT / ".node-integrations"
 
 _SNIPPET: Final = re.compile(
     r"^<!-- run (\S+) (plain|client): ([^\n]*) -->\n```(python|js|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL
@@ -32,7 +35,7 @@ class Program:
         if self.environment == NODE.name:
             return str(json.loads((NODE / "node_modules" / self.package / "package.json").read_text())["version"])
         code = f"from importlib.metadata import version; print(version({self.package!r}))"
-        python = ROOT / self.environment / "bin" / "python"
+        python = AT / self.environment / "bin" / "python"
         return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -70,8 +73,8 @@ class Snippet:
     def run(self, folder: Path, variables: dict[str, str], timeout_s: float) -> "subprocess.CompletedProcess[str]":
         """Run it in a folder of its own, with a home of its own, on the fleet that the variables name."""
         bins = [
-            ROOT / PROGRAMS[self.program].environment / "bin",
-            ROOT / LITELLM / "bin",
+            AT / PROGRAMS[self.program].environment / "bin",
+            AT / LITELLM / "bin",
             NODE / "node_modules" / ".bin",
         ]
         path = ":".join([*map(str, bins), os.environ["PATH"]])

@@ -31,6 +31,7 @@ from warmroute_proxy.dialects.chunk_view import (
     tokens_elsewhere,
 )
 from warmroute_proxy.dialects.event_reader import ERROR_EVENT, EventReader
+from warmroute_proxy.dialects.work import MAX_CALLS, SMALL_BYTES
 
 MAX_TEXT_BYTES: Final = ONE_TOKEN_BYTES  # of an event that passes unread
 
@@ -215,6 +216,8 @@ class UsageTracker:
         if payload == _DONE:
             self.done = True
             return b""
+        if len(payload) > SMALL_BYTES and payload.count(b'"function"') > 2 * MAX_CALLS:
+            raise ValueError(f"it calls more than {MAX_CALLS} tools")
         view = read_view(payload)
         if view is None:  # the client has to handle it
             if event.startswith(ERROR_EVENT):

@@ -6,11 +6,14 @@ same connections read their requests. Answers are collected, counted in the memo
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
@@ -21,13 +24,50 @@ Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
+class _Steps:
+    """A coroutine that is awaited, and whose steps report how long they hold the loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], ran: Callable[..., None]) -> None:
+        self._coroutine = coroutine
+        self._ran = ran
+        self._begun = False
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        error: BaseException | None = None
+        while True:
+            began_s, first, self._begun = time.perf_counter(), not self._begun, True
+            try:
+                waits_for = self._coroutine.throw(error) if error is not None else self._coroutine.send(None)
+            except StopIteration:
+                return
+            finally:
+                self._ran(time.perf_counter() - began_s, first=first)
+            error = None
+            try:
+                yield waits_for
+            except BaseException as raised:
+                error = raised
+
+    def close(self) -> None:
+        """Its task has ended, perhaps before it ran."""
+        self._coroutine.close()
+        if not self._begun:
+            self._begun = True
+            self._ran(0.0, first=True)
+
+
+async def _awaited(steps: _Steps) -> None:
+    await steps
+
+
 class Bridge:
     """Runs requests through one ASGI application."""
 
-    def __init__(self, app: App, state: dict[str, Any], memory: BodyMemory) -> None:
+    def __init__(self, app: App, state: dict[str, Any], memory: BodyMemory, turns: Turns) -> None:
         self._app = app
         self._state = state
         self._memory = memory
+        self._turns = turns
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the connections: one exchange each
 
     def handle(
@@ -40,7 +80,11 @@ class Bridge:
             if done is not None:
                 done()
             return
-        task = asyncio.get_running_loop().create_task(self._run(exchange, extra or {}))
+        self._turns.task_begun()
+        ran = partial(self._turns.task_ran, exchange.request.tenant)
+        steps = _Steps(self._run(exchange, extra or {}), ran)
+        task = asyncio.get_running_loop().create_task(_awaited(steps))
+        task.add_done_callback(lambda _task: steps.close())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if done is not None:

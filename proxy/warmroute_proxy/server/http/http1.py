@@ -286,7 +286,11 @@ class Connection:
             except Refusal as refusal:
                 request.refusal = refusal.with_traceback(None)
         if request.refusal is not None:
-            exchange.refuse(self._shared.endpoint.in_shape(request, request.refusal))
+            refuse = self._shared.reads.refuse
+            if refuse is None:
+                exchange.refuse(self._shared.endpoint.in_shape(request, request.refusal))
+            else:
+                refuse(request, exchange)
         else:
             self._shared.handle(request, exchange)
 

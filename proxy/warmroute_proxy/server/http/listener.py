@@ -42,9 +42,8 @@ class Listener:
     async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int:
         """Listen and return the port. `shared`: other processes of this proxy listen there too."""
         listening = _listening(host, port, shared)
-        self.connections.handle = RequestStarts(
-            self._endpoint, asyncio.get_running_loop(), self.connections.clock, self._lag
-        ).handle
+        starts = RequestStarts(self._endpoint, asyncio.get_running_loop(), self.connections.clock, self._lag)
+        self.connections.handle, self.connections.reads.refuse = starts.handle, starts.refuse
         self._socket = ListeningSocket(listening, self.connections, None if tls is None else tls.context)
         return int(listening.getsockname()[1])
 

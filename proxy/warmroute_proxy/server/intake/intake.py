@@ -94,20 +94,18 @@ def _read_known(
     else:
         prompt = known_bodies.read(known, raw, end, addresses, check)
     parsed = known.parsed
-    routing = parsed.routing
-    digest = prompt.tools_system_digest
     if known.derives:
-        parsed, routing = conversing(parsed, known.identity, prompt, caller, callers)
-        lineage = routing.lineage
-    elif digest == known.system_digest:
-        lineage = known.lineage
+        parsed = conversing(parsed, known.identity, prompt, caller, callers)
     else:
-        lineage = known.lineage = _key(known.identity, digest, prompt, routing.session)
-        known.system_digest = digest
-    routing = replace(
-        routing, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
-    )
-    parsed = replace(parsed, routing=routing, messages=prompt.messages)
+        routing, digest = parsed.routing, prompt.tools_system_digest
+        if digest != known.system_digest:
+            known.lineage = _key(known.identity, digest, prompt, routing.session)
+            known.system_digest = digest
+        routing = replace(
+            routing, lineage=known.lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes,
+            turn=prompt.turn,
+        )  # fmt: skip
+        parsed = replace(parsed, routing=routing, messages=prompt.messages)
     if prompt.opaque:
         parsed = replace(parsed, opaque=True)
     return ReadRequest(parsed, TemplatedBody(raw, body_template))
@@ -115,16 +113,17 @@ def _read_known(
 
 def conversing(
     parsed: ParsedRequest, identity: bytes, prompt: Fingerprint, caller: Caller, callers: Callers
-) -> tuple[ParsedRequest, RoutingRequest]:
-    """The parsed request that names no session, with that of the conversation that it continues."""
+) -> ParsedRequest:
+    """The parsed request of a prompt that names no session, with that of the conversation that it continues."""
     conversation = _conversation(prompt, caller, callers.conversations)
     session_hex, session = callers.secrets.session_of(caller.tenant.share_group, conversation.key)
     lineage = _key(identity, prompt.tools_system_digest, prompt, session)
     thread = _key(identity, prompt.tools_digest, prompt, session)
-    return (
-        replace(parsed, session=session_hex, conversation=conversation),
-        replace(parsed.routing, session=session, lineage=lineage, thread=thread),
-    )
+    routing = replace(
+        parsed.routing, session=session, lineage=lineage, thread=thread, chain=prompt.chain,
+        structural_bytes=prompt.structural_bytes, turn=prompt.turn,
+    )  # fmt: skip
+    return replace(parsed, session=session_hex, conversation=conversation, routing=routing, messages=prompt.messages)
 
 
 class ReadBody(NamedTuple):
@@ -143,8 +142,7 @@ def read_whole(raw: bytes, caller: Caller, callers: Callers, config: Config) -> 
     found = read_body(raw, caller, callers.secrets, config)
     parsed = replace(found.parsed, prefix_breaks=callers.prefix_breaks)
     if found.converses:
-        parsed, routing = conversing(parsed, found.identity, found.prompt, caller, callers)
-        parsed = replace(parsed, routing=routing)
+        parsed = conversing(parsed, found.identity, found.prompt, caller, callers)
     if caller.served_here and caller.path == CHAT and caller.seen_again(_around(found.body)):
         _keep(parsed, found, caller, callers.known_bodies)
     return ReadRequest(parsed, found.body)

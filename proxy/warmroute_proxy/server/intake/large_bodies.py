@@ -299,8 +299,7 @@ class LargeBodies:
         request.body = shared.view() if request.shared is shared else b""
         parsed = replace(found.read.parsed, tenant=caller.tenant)
         if found.read.converses:
-            parsed, routing = conversing(parsed, found.read.identity, found.read.prompt, caller, self._callers)
-            parsed = replace(parsed, routing=routing)
+            parsed = conversing(parsed, found.read.identity, found.read.prompt, caller, self._callers)
         return ReadRequest(parsed, LargeBody(shared.view(), found.spans))
 
     def _end(self, waiting: _Waiting, refusal: Refusal) -> None:

@@ -27,6 +27,7 @@ from warmroute_proxy.dialects.chunk_view import (
     thoughts_in,
 )
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
+from warmroute_proxy.dialects.work import MAX_CALLS
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.server_info import json_object
 from warmroute_proxy.server.engines.sse import ABORT, ENDS_IN_TOOLS, UsageTracker
@@ -114,7 +115,11 @@ class Answer:
             self._number_calls(rid)
 
     def _number_calls(self, rid: str) -> None:
-        found = with_ids(bytes(self._members["choices"]), rid)
+        raw = bytes(self._members["choices"])
+        if raw.count(b'"function"') > 2 * MAX_CALLS * len(self._choices):
+            self.is_one = False  # no model calls so many tools
+            return
+        found = with_ids(raw, rid)
         if found is not None:
             self._members["choices"] = msgspec.Raw(found)
 

@@ -59,7 +59,7 @@ MAX_HELD_BYTES: Final = 1_048_576  # before the first content: roles and comment
 _EVENTS: Final = "text/event-stream"
 # Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
-_SEND, _FINISH = AttemptEvent.SEND, AttemptEvent.FINISH
+_SEND, _CONTENT, _FINISH = AttemptEvent.SEND, AttemptEvent.CONTENT, AttemptEvent.FINISH
 _NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # of all attempts that are answered whole: it is fed nothing
 
 
@@ -120,6 +120,11 @@ class Attempt:
 
     def _advance(self, event: AttemptEvent) -> None:
         self.state = next_state(ATTEMPT, self.state, event)
+
+    @property
+    def tenant(self) -> str:
+        """Whose answer it is, where there are several tenants."""
+        return self._asked.routing.tenant
 
     @property
     def ended(self) -> bool:
@@ -317,7 +322,7 @@ class Attempt:
 
     def _pass(self, data: bytes) -> None:
         if self.state is _SENT:
-            self._advance(AttemptEvent.CONTENT)
+            self._advance(_CONTENT)
         self._owner.content(data)
 
     def on_end(self) -> None:

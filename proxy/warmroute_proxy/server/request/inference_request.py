@@ -46,6 +46,7 @@ MAX_ATTEMPTS: Final = 2
 _PLACING, _DISPATCHED, _ANSWERING = RequestState.PLACING, RequestState.DISPATCHED, RequestState.ANSWERING
 _LEFT, _SETTLING, _SETTLING_LEFT = RequestState.LEFT, RequestState.SETTLING, RequestState.SETTLING_LEFT
 _DISPATCH, _SETTLE, _ROW_WRITTEN = RequestEvent.DISPATCH, RequestEvent.SETTLE, RequestEvent.ROW_WRITTEN
+_CONTENT, _PREFILL = RequestEvent.CONTENT, RequestEvent.PREFILL
 
 
 class InferenceRequest:
@@ -188,7 +189,7 @@ class InferenceRequest:
         if state is _LEFT:
             return
         if state is not _ANSWERING:
-            self._advance(RequestEvent.CONTENT)
+            self._advance(_CONTENT)
             if account.ttft_ms is None:
                 self._first_content(now_s)
             else:
@@ -221,7 +222,7 @@ class InferenceRequest:
     def prefilled(self, now_s: float) -> None:
         """The prompt is computed: its tokens are load no more."""
         if self.state is _DISPATCHED:
-            self._advance(RequestEvent.PREFILL)
+            self._advance(_PREFILL)
         self._path.settlement.prefilled(self._account, now_s)
 
     def finished(self, now_s: float) -> None:

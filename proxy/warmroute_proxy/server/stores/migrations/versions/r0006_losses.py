@@ -14,4 +14,4 @@ def upgrade() -> None:
     """Add the columns."""
     for table in ("usage_hour", "usage_session"):
         for name in ("not_computed_yet", "forgotten"):
-            op.execute(f"ALTER TABLE {table} ADD COLUMN {name} bigint NOT NULL DEFAULT 0")
+            op.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {name} bigint NOT NULL DEFAULT 0")
