@@ -15,6 +15,7 @@ complete, and never sends anything but the calls of its caller and, on request, 
     _calls     three methods of a client's library, in which each call is observed
     _observer  prepares a call, and follows it until its usage is known
     _outgoing  what is added to a call: the session, and the request for usage
+    _redirects  keeps the session from a host that a server redirects to
     _backends  which signal each kind of server reads for a session
     _watch     takes the usage out of an answer while it is read
     _books     sums, sessions, homes and pending receipts of a client

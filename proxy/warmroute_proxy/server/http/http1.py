@@ -72,7 +72,6 @@ class Connection:
         self._user = UNNAMED  # the tenant that it counts for, from the head of a request until its answer is read
         self._expects = False  # the client waits for `100 Continue`
         self._starting = False
-        self._closes = False  # behind its answer
         self._paused = False
         self._unsent = 0  # bytes in the transport's buffer when it was last looked at
         self._asked_s = shared.clock()  # when it came, or when its last answer ended
@@ -346,7 +345,7 @@ class Connection:
         elif reservation is not None:
             reservation.close()
         self._leave_if_idle()
-        if self._closes or not exchange.request.keep_alive:
+        if not exchange.request.keep_alive:
             self.close_after_flush()
             return
         if not self._paused:
@@ -469,12 +468,11 @@ class Connection:
     def _count_buffers(self) -> None:
         """Much was read or is written: over TLS, its buffers stay. Without a place for them the connection does not."""
         transport = self._transport
-        if self._buffers is not None or self._closes or not is_tls(transport):
+        if self._buffers is not None or not is_tls(transport):
             return
         self._buffers = self._shared.tls_buffers.reserve(self.owner)
-        self._closes = self._buffers is None
         request = self._reader.request if self._active is None else self._active.request
-        if self._closes and request is not None:
+        if self._buffers is None and request is not None:
             request.keep_alive = False
 
     def _give_back(self) -> None:
