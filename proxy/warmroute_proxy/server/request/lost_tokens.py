@@ -43,25 +43,26 @@ def losses_of(
     is_repeated = before is not None and repeats(routing.chain, before)
     is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
     if before is not None and (before.salt_epoch != routing.salt_epoch or not is_rewritten):
-        tokens = last_prompt_tokens(before, routing, usage.prompt_tokens)
-        changed, is_here = before.salt_epoch != routing.salt_epoch, before.region == here
+        tokens, is_here = last_prompt_tokens(before, routing, usage.prompt_tokens), before.region == here
         if is_repeated:  # so it was sent before, whatever the index has forgotten
             known, other_region = max(known, tokens), other_region if is_here else max(other_region, tokens)
         last_turn = LastTurn(
-            tokens, before.completion_tokens or 0, decision.cache_worker in before.workers, salt_changed=changed,
-            same_region=is_here, repeated=is_repeated,
+            tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
+            before.salt_epoch != routing.salt_epoch, is_here, False, is_repeated,
         )  # fmt: skip
-    elif earlier is not None and routing.turn > earlier.turn and not is_rewritten:
+    elif before is None and earlier is not None and routing.turn > earlier.turn and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
-        last_turn = LastTurn(
-            earlier.prompt_tokens, earlier.completion_tokens, decision.cache_worker in earlier.workers,
-            salt_changed=False, same_region=earlier.region == here,
-        )  # fmt: skip
+        last_turn = _before_start(earlier, decision, here)
+    estimates = IndexEstimates(
+        known, decision.predicted_cached_tokens, decision.other_worker_tokens, other_region, decision.restarted_tokens
+    )  # fmt: skip
+    if seen is not None:
+        estimates = _by(estimates, seen, decision, usage, is_learned=before is None)
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=attempt.engine.info.page_tokens,
-        estimates=_estimates(decision, usage, known, other_region, seen, is_learned=before is None),
+        estimates=estimates,
         last_turn=last_turn,
         disaggregated=decision.prefill is not None,
         misreported=usage.misreported_tokens > 0,
@@ -69,17 +70,20 @@ def losses_of(
     )
 
 
-def _estimates(
-    decision: Decision, usage: Usage, known: int, other_region: int, seen: Seen | None, *, is_learned: bool
-) -> IndexEstimates:
-    """What caches were expected to hold. `is_learned`: it was estimated by the bytes per token of other prompts."""
-    here, moved, restarted = decision.predicted_cached_tokens, decision.other_worker_tokens, decision.restarted_tokens
-    if seen is None:
-        return IndexEstimates(known, here, moved, other_region, restarted)
-    found = IndexEstimates(known, here, moved, other_region, restarted, seen)
+def _before_start(earlier: EarlierTurn, decision: Decision, here: str) -> LastTurn:
+    """The turn before, of which only the ledger knows."""
+    return LastTurn(
+        earlier.prompt_tokens, earlier.completion_tokens, decision.cache_worker in earlier.workers,
+        salt_changed=False, same_region=earlier.region == here,
+    )  # fmt: skip
+
+
+def _by(estimates: IndexEstimates, seen: Seen, decision: Decision, usage: Usage, *, is_learned: bool) -> IndexEstimates:
+    """The same, with what was seen. `is_learned`: it was estimated by the bytes per token of other prompts."""
+    estimates = replace(estimates, seen=seen)
     if not is_learned or "prompt_tokens" in usage.estimated:
-        return found
-    return found.scaled(usage.prompt_tokens, decision.prompt_tokens_est)
+        return estimates
+    return estimates.scaled(usage.prompt_tokens, decision.prompt_tokens_est)
 
 
 def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> Seen:
