@@ -8,6 +8,7 @@ in openai 2.x and 3.x, and in anthropic.
 from typing import TYPE_CHECKING, Any
 
 from warmroute._observer import Call, Observer, current_call
+from warmroute._redirects import follow, keep, keep_async, note
 from warmroute._watch import watch_of
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ class Calls(_Library):  # type: ignore[misc]
         finally:
             current_call.set(outer)
             call.ended()
+
+    def _prepare_request(self, request: Any) -> None:
+        with self._observer.books.shelter():
+            note(request)
+            follow(self._client, keep)
+        super()._prepare_request(request)
 
     def _process_response(self, **answer: Any) -> Any:
         self._observer.answered(current_call.get(), answer.get("response"))
@@ -73,6 +80,12 @@ class AsyncCalls(_Library):  # type: ignore[misc]
         finally:
             current_call.set(outer)
             call.ended()
+
+    async def _prepare_request(self, request: Any) -> None:
+        with self._observer.books.shelter():
+            note(request)
+            follow(self._client, keep_async)
+        await super()._prepare_request(request)
 
     async def _process_response(self, **answer: Any) -> Any:
         self._observer.answered(current_call.get(), answer.get("response"))

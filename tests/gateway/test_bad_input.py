@@ -254,7 +254,9 @@ def test_the_length_of_an_answer_that_comes_too_late_is_not_left_on_another() ->
     gateway = cast(
         "Gateway",
         SimpleNamespace(
-            clock=lambda: 0.0, limits=SimpleNamespace(head_timeout_s=1.0), endpoint=SimpleNamespace(on_status=None)
+            clock=lambda: 0.0,
+            limits=SimpleNamespace(header_bytes=65_536, head_timeout_s=1.0),
+            endpoint=SimpleNamespace(on_status=None),
         ),
     )
     stream = Stream(gateway, lambda: None)
@@ -293,9 +295,10 @@ async def _many(it: Scene) -> None:
     options = [("grpc.use_local_subchannel_pool", 1)]
     channels = [grpc.aio.insecure_channel(it.picker.address, options=options) for _ in range(4)]
     try:
-        calls = [channels[number % 4].stream_stream(PROCESS)() for number in range(STREAMS)]
-        for call in calls:
-            await call.write(first)
+        calls = []
+        for number in range(STREAMS):
+            calls.append(channels[number % 4].stream_stream(PROCESS)())
+            await calls[-1].write(first)  # a gateway opens no stream before it has the headers
         assert (await asyncio.to_thread(it.post, chat("beside"))).status_code == 200
         for number, call in enumerate(calls[:100]):
             assert not call.done(), (number, await call.code(), await call.details(), await call.read())

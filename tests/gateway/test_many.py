@@ -169,6 +169,7 @@ async def test_who_reads_waits_for_what_another_task_writes() -> None:
 
     class Fake:
         outbox = SimpleNamespace(broken=False, out=deque([b"alone"]))
+        has_key = True
 
         def take(self, _message: bytes) -> None:
             self.outbox.out.append(b"%d" % len(read))

@@ -107,12 +107,15 @@ class Scene:
 
     def connect(self) -> socket.socket:
         host, _, port = self.proxy.url.partition("//")[2].partition(":")
-        client = socket.create_connection((host, int(port)))
+        client = self.socket_to(host, int(port))
         if self.tls is not None:
             client = self.tls.wrap_socket(client, server_hostname=host)
         client.setblocking(False)
         self.clients.append(client)
         return client
+
+    def socket_to(self, host: str, port: int) -> socket.socket:
+        return socket.create_connection((host, port))
 
     def websocket(self) -> socket.socket:
         """A connection that has become a WebSocket."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.search import searched
 from tests.subjects.body_memory import plenty
-from tests.subjects.small_client import HEAD, SmallClient
+from tests.subjects.small_client import HEAD, SmallClient, uncounted
 
 from warmroute_proxy.core.accounting.idempotency import IdempotencyBounds
 from warmroute_proxy.server.base.metrics import Metrics
@@ -48,7 +48,7 @@ class Answers(RuleBasedStateMachine):
     @rule()
     def ask(self) -> None:
         client = SmallClient()
-        call = self.idempotent_calls.join("tenant", "key", client)
+        call = self.idempotent_calls.join("tenant", "key", client, uncounted)
         if call is not None:
             assert self.turn is None
             self.turn = self.idempotent_calls.share(call, client)
@@ -119,7 +119,7 @@ class Answers(RuleBasedStateMachine):
     @rule()
     def another_body(self) -> None:
         client = SmallClient(b'{"other":1}')
-        if self.idempotent_calls.join("tenant", "key", client) is None:
+        if self.idempotent_calls.join("tenant", "key", client, uncounted) is None:
             assert client.how == "respond 422"
 
     @invariant()

@@ -21,6 +21,9 @@ from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, Announce
 from warmroute_proxy.server.regions.forward_claim import Forwards, Noted
 from warmroute_proxy.server.regions.versions import NEWEST, WAITS_SINCE
 
+TENANTS_SINCE: Final = 3
+"""Settled turns name theirs."""
+
 SECRETS: Final = Secrets(b"0123456789abcdef0123456789abcdef")
 SIGNED_AT_S: Final = 1000.0
 BODY_SHA256: Final = hashlib.sha256(b"{}").hexdigest()
@@ -45,7 +48,7 @@ def announcements(version: int = NEWEST) -> list[Announcement]:
         events = [msgspec.structs.replace(each, tenant="") if isinstance(each, Sent) else each for each in events]
     turn = msgspec.structs.replace(_TURN, workers=())
     return [
-        RegionalTurn(77, 99, 88, 12, 1 << 59, turn, [5, 6]),
+        RegionalTurn(77, 99, 88, 12, 1 << 59, turn, [5, 6], "first" if version >= TENANTS_SINCE else ""),
         RegionalTurn(78, None, None, 12, 0, msgspec.structs.replace(turn, prompt_tokens=None)),
         Continued(Newest("d-0-1", "first", 1 << 61, 9, b"what next?")),
         Events(4711, 1, events),

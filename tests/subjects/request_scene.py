@@ -131,7 +131,7 @@ class Engines:
     """One engine that does all, or a pair."""
 
     lost: frozenset[str] = frozenset()
-    watching = SimpleNamespace(answers=Counter(), answered_nothing=lambda *_: None)
+    watching = SimpleNamespace(answers=Counter(), answered_nothing=lambda *_: None, miscounted=lambda *_: None)
 
     def __init__(self, scene: "Scene", roles: Iterable[Any]) -> None:
         self.by_id = {role: Engine(Worker(role, role, 0, role)) for role in roles}
@@ -338,6 +338,7 @@ def _read(scene: Scene, several: bool, stream: bool) -> ReadRequest:
         route="/v1/chat/completions",
         model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
+        opaque=False, most_tokens=100, demanded_tokens=0,
         session=None, routing=routing, forwarded_from=None, wire_model=None, several=several,
         dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True,
         left_unanswered=lambda: setattr(scene, "unanswered", scene.unanswered + 1), look=lambda _: None,

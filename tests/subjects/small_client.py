@@ -73,3 +73,7 @@ class SmallClient(Exchange):
             self.ended = True
             if self.on_gone is not None:
                 self.on_gone()
+
+
+def uncounted() -> None:
+    """It has no limit of requests."""

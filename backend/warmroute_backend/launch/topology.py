@@ -4,7 +4,8 @@ The same plan is run in one of three ways:
 
     sglang       as it says
     embedded     each engine is the embedded one, with the ranks, pools, pages, tiers and ports of the plan
-    sglang-cpu   each engine is the real SGLang on a CPU with the tiny model: one rank, a small pool, KV over NIXL
+    sglang-cpu   each engine is the real SGLang on a CPU with the tiny model: one rank, a small pool, KV by Mooncake
+                 over TCP, which is the store, too
 
 What the last two cannot have is left out or replaced, and said: see `Topology.notes`. Pure, but for the paths it is
 given.
@@ -23,7 +24,7 @@ from warmroute_backend.launch.fast_start import DAEMON, DAEMON_READY, FastStart,
 from warmroute_backend.launch.program import Expected, Program
 from warmroute_backend.plan.argv import LAUNCH, argv, environment, mooncake_file
 from warmroute_backend.plan.deployment import Plan, PlannedEngine, Ports
-from warmroute_backend.plan.files.proxy import MASTER_PORT, master_command, mooncake_configs
+from warmroute_backend.plan.files.proxy import master_command, mooncake_configs
 from warmroute_backend.plan.tiers import host_tokens
 from warmroute_backend.sglang import command as cpu
 from warmroute_backend.sglang.installation import Installation
@@ -39,6 +40,8 @@ _SOURCES: Final[Mapping[Source, str]] = {
     "presharded": "restarts read files that the first start writes",
     "disk": "restarts read the checkpoint",
 }
+CPU_SEGMENT_BYTES: Final = 128 * 2**20
+"""Of an engine's memory in the store of a trial: some 30,000 tokens of the tiny model."""
 STORAGE: Final = "hicache"
 """The folder of the file tier of a trial, in the state directory."""
 
@@ -85,8 +88,13 @@ def topology(plan: Plan, setting: Setting) -> Topology:
         programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
         master = [_master(plan)] if setting.node == 0 and any(e.storage == "mooncake" for e in plan.engines) else []
         return Topology((*master, *_ordered(programs)), tuple(_engine_notes(engines, plan, setting)))
-    make = _embedded if setting.kind == "embedded" else _cpu
-    programs = [make(plan, engine, setting) for engine in plan.engines]
+    if setting.kind == "embedded":
+        programs = [_embedded(plan, engine, setting) for engine in plan.engines]
+    else:
+        programs = [_cpu(plan, engine, setting) for engine in plan.engines]
+        if any(engine.storage == "mooncake" for engine in plan.engines):
+            assert setting.installation is not None
+            programs.append(_master(plan, str(setting.installation.master)))
     return Topology(tuple(_ordered(programs)), tuple(_notes(plan, setting.kind)))
 
 
@@ -106,14 +114,24 @@ def _engine_notes(engines: list[PlannedEngine], plan: Plan, setting: Setting) ->
 
 
 def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
-    """Name in the state directory -> the store's configuration, of each engine of this node."""
+    """Name in the state directory -> the store's configuration, of each engine of this node; of a trial, of all."""
     configs, found = mooncake_configs(plan), {}
+    if setting.kind == "sglang-cpu":
+        return {name: _on_a_cpu(config, setting.state_dir) for name, config in configs.items()}
     for engine in plan.engines:
         rank = setting.node - engine.node
         if engine.storage == "mooncake" and 0 <= rank < engine.nodes:
             device = affinity(plan, engine, setting.near).store_device(rank * engine.shape.tp // engine.nodes)
             config = configs[mooncake_file(engine)]
             found[mooncake_file(engine)] = {**config, "device_name": device or config["device_name"]}
+    return found
+
+
+def _on_a_cpu(config: dict[str, Any], state_dir: Path) -> dict[str, Any]:
+    """A store's configuration for a machine without RDMA and with little memory; its disk is in the state directory."""
+    found = {**config, "protocol": "tcp", "device_name": "", "global_segment_size": CPU_SEGMENT_BYTES}
+    if "ssd_offload_path" in found:
+        found["ssd_offload_path"] = str(state_dir / STORAGE / Path(found["ssd_offload_path"]).name)
     return found
 
 
@@ -164,12 +182,12 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
     yield made
 
 
-def _master(plan: Plan) -> Program:
+def _master(plan: Plan, program: str = "mooncake_master") -> Program:
     return Program(
         name="mooncake-master",
         kind="store",
-        command=tuple(master_command(plan)),
-        ports=(("http", MASTER_PORT),),
+        command=tuple(master_command(plan, program)),
+        ports=(("http", plan.site.store_port), ("metrics", plan.site.store_metrics_port)),
         ready_path="",
     )
 
@@ -214,18 +232,25 @@ def _cpu(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
         distributed=engine.ports.distributed,
         bootstrap=engine.ports.bootstrap,
     )
-    command = cpu.arguments(engine.role, ports, setting.installation)
-    if engine.hicache is not None and engine.role == "prefill":
-        command += cpu.hicache()
+    command = cpu.arguments(engine.role, ports, setting.installation, tiers=False, transfer="mooncake_tcp")
+    stores = engine.storage == "mooncake"
+    if engine.role == "decode":
+        command += cpu.offload() if stores else []
+    elif engine.role == "aggregated" or engine.hicache is not None:
+        command += cpu.hicache("mooncake" if stores else "file")
     command += ["--served-model-name", plan.model_name]
     command += ["--context-length", str(min(engine.context_tokens, cpu.CONTEXT_TOKENS))]
     storage = setting.state_dir / STORAGE / engine.name
     variables = cpu.environment(storage, None, None, setting.slowness)
+    if stores:
+        variables |= cpu.store_environment(
+            setting.state_dir / mooncake_file(engine), has_disk=plan.site.store_disk_gb > 0
+        )
     return Program(
         name=engine.name,
         kind=engine.role,
         command=tuple(command),
-        environment=tuple({**variables, **dict(_file_tier(engine, setting))}.items()),
+        environment=tuple(variables.items()),
         ports=_ports(engine),
         expected=Expected(cpu.POOL_TOKENS, 0.0),
         start_timeout_s=CPU_START_S * setting.slowness,
@@ -234,7 +259,7 @@ def _cpu(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
 
 
 def _file_tier(engine: PlannedEngine, setting: Setting) -> tuple[tuple[str, str], ...]:
-    """A Mooncake store becomes a folder that all engines share; a file tier is each engine's own."""
+    """Of a file tier, each engine's own; of embedded engines, the folder that all share in place of the store."""
     if engine.storage == "none":
         return ()
     folder = setting.state_dir / STORAGE / ("shared" if engine.storage == "mooncake" else engine.name)
@@ -255,11 +280,13 @@ def _kv_events(engine: PlannedEngine) -> str:
 def _notes(plan: Plan, kind: EngineKind) -> list[str]:
     """What a trial does in another way than the plan."""
     found = []
-    if any(engine.storage == "mooncake" for engine in plan.engines):
-        found.append("the Mooncake store is a folder of files that all engines share")
+    stores = any(engine.storage == "mooncake" for engine in plan.engines)
     if kind == "embedded":
-        return found
-    found.append(f"the model is the tiny one, each engine one rank with {cpu.POOL_TOKENS:,} tokens, KV moves by NIXL")
+        return ["the Mooncake store is a folder of files that all engines share"] if stores else []
+    tiny = f"the model is the tiny one, each engine one rank with {cpu.POOL_TOKENS:,} tokens"
+    found.append(f"{tiny}, KV moves by Mooncake over TCP")
+    if stores:
+        found.append(f"each engine gives {CPU_SEGMENT_BYTES >> 20} MiB to the Mooncake store")
     if any(engine.speculation is not None for engine in plan.engines):
         found.append("no drafts: on a CPU, speculation runs without a pair and without HiCache only")
     if any(engine.hicache is None and engine.role == "aggregated" for engine in plan.engines):

@@ -6,7 +6,7 @@ from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.hardware import Cluster
 from warmroute_backend.plan.memory import EngineShape, Memory, memory
 from warmroute_backend.plan.model import Model
-from warmroute_backend.plan.words import CACHE_DIR, RDMA_RESOURCE, Objective, Storage
+from warmroute_backend.plan.words import CACHE_DIR, RDMA_RESOURCE, STORE_METRICS_PORT, STORE_PORT, Objective, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,10 @@ class Site:
     storage_dir: str = "/var/lib/warmroute/hicache"
     store_disk_gb: int = 0
     """What the Mooncake store may fill of each node's disk, below `storage_dir`, in 1e9 bytes. 0: memory only."""
+    store_port: int = STORE_PORT
+    """Of the Mooncake master, on the first node."""
+    store_metrics_port: int = STORE_METRICS_PORT
+    """Likewise, where it answers HTTP: its metrics, and which segments it has."""
     cache_dir: str = CACHE_DIR
     """On each node, for pods: kernels that SGLang compiles, and the checkpoint where `model_path` is empty."""
     rdma_resource: str = RDMA_RESOURCE

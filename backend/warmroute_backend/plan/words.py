@@ -15,4 +15,7 @@ KvType = Literal["bf16", "fp8_e4m3"]
 KV_TYPES: Final = ("bf16", "fp8_e4m3")
 
 CACHE_DIR: Final = "/var/cache/sglang"
+STORE_PORT: Final = 50051
+STORE_METRICS_PORT: Final = 9003
+"""Mooncake's own, both (mooncake-store/src/master.cpp)."""
 RDMA_RESOURCE: Final = "rdma/hca_shared_devices_a"

@@ -1,7 +1,8 @@
 """SGLang's command line on a CPU: the arguments and the environment of one server. No I/O.
 
 The aggregated server has everything a single server can have: HiCache in three tiers (device, host, files) and KV
-events. Of a pair, prefill has KV events; decode keeps no prefix cache, so it has none. KV moves between them by NIXL.
+events. Of a pair, prefill has KV events; decode keeps no prefix cache, so it has none. KV moves between them by NIXL,
+or by Mooncake over TCP.
 The speculative server is a single one with an EAGLE-3 draft and without HiCache.
 """
 
@@ -12,6 +13,7 @@ from typing import Literal
 
 from warmroute_backend.sglang.installation import Installation
 
+Transfer = Literal["nixl", "mooncake_tcp"]
 Role = Literal["aggregated", "prefill", "decode", "speculative"]
 
 HOST = "127.0.0.1"
@@ -28,6 +30,14 @@ RUNNING_REQUESTS = 8
 QUEUED_REQUESTS = 8
 THREADS = 1
 """Of torch. With more, tiny operations wait for each other: on two busy cores an answer takes twenty times as long."""
+
+STORE_DISK_BYTES = 4 * 2**30
+STORE_STAGING_BYTES = 256 * 2**20
+STORE_BUCKET_KEYS = 32
+"""Blocks that go to disk together. Mooncake's own 500 are more than short prompts have."""
+
+DECODE_OFFLOAD_STRIDE = 64
+"""Tokens of an answer after which decode gives its KV to the store."""
 
 BOOTSTRAP_TIMEOUT_S = 10
 WAITING_TIMEOUT_S = 15
@@ -49,14 +59,16 @@ class Ports:
     bootstrap: int
 
 
-def arguments(role: Role, ports: Ports, found: Installation, *, tiers: bool = True) -> list[str]:
-    """The command of a server. `tiers`: a single one has HiCache."""
+def arguments(
+    role: Role, ports: Ports, found: Installation, *, tiers: bool = True, transfer: Transfer = "nixl"
+) -> list[str]:
+    """The command of a server. `tiers`: a single one has HiCache; `transfer`: what moves the KV of a pair."""
     command = [str(found.python), str(found.launcher), "--model-path", str(found.model)]
     command += ["--served-model-name", MODEL_NAME, "--host", HOST, "--port", str(ports.http)]
     command += ["--nccl-port", str(ports.distributed), *_cpu(), *_limits(), *_reports(ports)]
     if role == "aggregated":
         return command + (hicache() if tiers else [])
-    return command + (_drafts(found) if role == "speculative" else _disaggregation(role, ports))
+    return command + (_drafts(found) if role == "speculative" else _disaggregation(role, ports, transfer))
 
 
 def environment(
@@ -112,16 +124,40 @@ def _reports(ports: Ports) -> list[str]:
     return ["--enable-cache-report", "--enable-metrics", "--kv-events-config", json.dumps(events)]
 
 
-def hicache() -> list[str]:
-    """Of the host and file tiers: everything in the pool is copied there at once, and files are waited for."""
+def hicache(storage: Literal["file", "mooncake"] = "file") -> list[str]:
+    """Of the host tier and the one behind it: everything in the pool is copied there at once, and is waited for."""
     command = ["--enable-hierarchical-cache"]
     command += ["--hicache-write-policy", "write_through", "--hicache-io-backend", "direct"]
-    command += ["--hicache-mem-layout", "page_first_direct", "--hicache-storage-backend", "file"]
+    command += ["--hicache-mem-layout", "page_first_direct", "--hicache-storage-backend", storage]
     return [*command, "--hicache-storage-prefetch-policy", "wait_complete"]
 
 
-def _disaggregation(role: Role, ports: Ports) -> list[str]:
-    command = ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
+def offload() -> list[str]:
+    """Of decode, whose answers go to the store, so that the next turn's prefill finds them (`plan.argv`)."""
+    command = ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
+    command += ["--disaggregation-decode-enable-offload-kvcache", "--hicache-io-backend", "direct"]
+    return [*command, "--hicache-mem-layout", "page_first_direct", "--hicache-storage-backend", "mooncake"]
+
+
+def store_environment(config: Path, *, has_disk: bool) -> dict[str, str]:
+    """Of an engine with the Mooncake store, over TCP; its disk is bounded, as `plan.argv` does."""
+    found = {
+        "SGLANG_HICACHE_MOONCAKE_CONFIG_PATH": str(config),
+        "MOONCAKE_LOCAL_HOSTNAME": HOST,
+        "MC_FORCE_TCP": "1",
+        "SGLANG_HICACHE_DECODE_OFFLOAD_STRIDE": str(DECODE_OFFLOAD_STRIDE),
+    }
+    if has_disk:
+        limits = ("TOTAL_SIZE_LIMIT_BYTES", "BUCKET_MAX_TOTAL_SIZE", "BUCKET_MAX_PHYSICAL_BYTES")
+        found |= {f"MOONCAKE_OFFLOAD_{name}": str(STORE_DISK_BYTES) for name in limits}
+        found |= {"MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY": "lru"}
+        found |= {"MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES": str(STORE_STAGING_BYTES)}
+        found |= {"MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT": str(STORE_BUCKET_KEYS)}
+    return found
+
+
+def _disaggregation(role: Role, ports: Ports, transfer: Transfer) -> list[str]:
+    command = ["--disaggregation-mode", role, "--disaggregation-transfer-backend", transfer]
     return [*command, "--disaggregation-bootstrap-port", str(ports.bootstrap)]
 
 

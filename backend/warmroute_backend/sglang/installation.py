@@ -26,6 +26,11 @@ class Installation:
     launcher: Path
     model: Path
 
+    @property
+    def master(self) -> Path:
+        """Mooncake's, which knows what the store has."""
+        return self.python.with_name("mooncake_master")
+
 
 def installation(checkout: Path | None = None) -> Installation:
     """What `scripts/sglang install` made in a checkout, else `NotInstalledError`. Without one it is that of

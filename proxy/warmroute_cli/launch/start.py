@@ -96,7 +96,7 @@ def start(arguments: argparse.Namespace) -> int:
             found_identity(os.getpid()),
         )  # fmt: skip
         _check_machine(plan, arguments, adopted, setting.cache_dir)
-        if arguments.engine == "sglang":
+        if arguments.engine != "embedded":
             for name, made in mooncake_files(plan, setting).items():
                 (state_dir / name).write_text(json.dumps(made, indent=2) + "\n")
         for note in (*found.notes, *adopted.notes):

@@ -13,6 +13,7 @@ from xxhash import xxh3_64_hexdigest
 
 from warmroute_proxy.dialects.chat_answers import ToolCall
 from warmroute_proxy.dialects.chat_calls import CallPieces
+from warmroute_proxy.dialects.work import MAX_CALLS
 
 MAX_CHOICES: Final = 128  # OpenAI's bound of `n`
 _calls: Final = msgspec.json.Decoder(list[ToolCall]).decode
@@ -54,6 +55,8 @@ class CallNumbers:
             given: list[dict[str, Any]] = _any(raw)
         except _UNREADABLE:
             return None
+        if len(found) > MAX_CALLS:
+            raise ValueError(f"it calls more than {MAX_CALLS} tools")
         changed = [self._right(call, piece) for call, piece in zip(found, given, strict=True)]
         return given if any(changed) else None
 

@@ -11,6 +11,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
+from warmroute_proxy.dialects.work import MAX_CALLS, MAX_PARTS, check_answer
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -66,9 +68,13 @@ class Output(msgspec.Struct):
             self.reasoning_content = self.reasoning
         if self.function_call is not None and not self.tool_calls:
             self.tool_calls = [ToolCall(0, None, self.function_call)]
+        if self.tool_calls is not None and len(self.tool_calls) > MAX_CALLS:
+            raise ValueError(f"it calls more than {MAX_CALLS} tools")
         parts = self.content
         if not isinstance(parts, list):
             return
+        if len(parts) > MAX_PARTS:
+            raise ValueError(f"its content has more than {MAX_PARTS} parts")
         self.content = "".join([piece.text or "" for piece in parts if piece.thinking is None])
         thoughts = "".join([_thought(piece.thinking) for piece in parts])
         self.reasoning_content = (self.reasoning_content or "") + thoughts or None
@@ -246,6 +252,7 @@ def _no_number(_name: str) -> None: ...
 
 def read_answer(raw: bytes) -> tuple[Choice, Usage]:
     """The choice and the usage of a whole answer. Raises: ValueError, where it is none that can be read."""
+    check_answer(raw)
     answer = _decoded(_decode_answer, raw, "chat completion")
     if not answer.choices:
         raise ValueError("it has no choices")
@@ -254,6 +261,7 @@ def read_answer(raw: bytes) -> tuple[Choice, Usage]:
 
 def read_chunk(raw: bytes) -> Chunk:
     """An event of a stream. Raises: ValueError, where it is none that can be read."""
+    check_answer(raw)
     return _decoded(_decode_chunk, raw, "chunk of a chat completion")
 
 

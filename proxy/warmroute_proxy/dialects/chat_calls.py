@@ -19,6 +19,7 @@ from msgspec import Raw
 from warmroute_proxy.dialects.call_extras import carrying
 from warmroute_proxy.dialects.chat_answers import Function, ToolCall
 from warmroute_proxy.dialects.raw_json import encode, is_object
+from warmroute_proxy.dialects.work import MAX_CALLS
 
 WENT_BACK: Final = "it continued a tool call that had ended"
 
@@ -259,6 +260,8 @@ class CallPieces:
             known = other
         if known is None or (name and self._begins(self._calls[known], call_id, name, arguments)):
             known = len(self._calls)
+            if known >= MAX_CALLS:
+                raise ValueError(f"it calls more than {MAX_CALLS} tools")
             self._calls.append(_Begun(call_id))
         begun = self._calls[known]
         begun.given_id = begun.given_id or call_id

@@ -23,11 +23,22 @@ count is a lower bound."""
 _NOTHING: Final = frozenset({b"null", b'""', b"[]", b"{}", b"[ ]", b"{ }", b"false"})
 _NOTHING_BYTES: Final = 5  # of the longest one
 _NULL: Final = 0x6E
+_QUOTE: Final = 0x22
 _QUOTES: Final = 2
 _UNREADABLE: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 _TEXTS: Final = ("content", "text", "refusal")
 _CALLS: Final = ("tool_calls", "function_call")
 _THOUGHTS: Final = ("reasoning_content", "reasoning")  # SGLang's name, and vLLM's
+_OTHER_TEXTS: Final = frozenset(
+    {
+        *_TEXTS, *_THOUGHTS, "thinking", "thought", "thoughts", "summary", "arguments", "input", "output",
+        "output_text", "response", "completion", "transcript", "generated_text", "token",
+    }
+)  # fmt: skip
+"""Names under which servers write text in places that nobody knows."""
+_OTHER_THOUGHTS: Final = ("reason", "think", "thought")
+"""How the names of members begin that hold thoughts, perhaps those that another member holds, too."""
+_NESTED: Final = frozenset({0x5B, 0x7B})
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -35,9 +46,14 @@ class _Function(msgspec.Struct, gc=False):
     arguments: Raw = Raw()
 
 
+class _Custom(msgspec.Struct, gc=False):
+    input: Raw = Raw()
+
+
 class _Call(msgspec.Struct, gc=False):
     id: Raw = Raw()
     function: _Function | None = None
+    custom: _Custom | None = None
 
 
 ABSENT: Final = Raw(b"")
@@ -56,8 +72,8 @@ class ChoiceView(msgspec.Struct, gc=False):
 
     def outputs(self) -> dict[str, Raw]:
         """What the model has output with it, by the names of the members."""
-        given = self.message if self.delta is None else self.delta
-        if given is None:
+        given = self.delta or self.message
+        if not given:
             return {"text": self.text} if is_filled(self.text) else {}
         return {
             name: raw
@@ -153,6 +169,7 @@ def read_view(raw: bytes) -> AnswerView | None:
     if not isinstance(found, dict):
         return None
     choices = found.get("choices")
+    choices = list(choices.values()) if isinstance(choices, dict) else choices
     sound = [_sound(choice) for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
     if not isinstance(found.get("x_groq"), dict):
         found.pop("x_groq", None)
@@ -199,9 +216,43 @@ def tokens_at_least(output: dict[str, Raw]) -> int:
         elif name in _THOUGHTS:
             thoughts = max(thoughts, len(memoryview(raw)))
         elif name in _CALLS:
-            size += _argument_bytes(output)
-    size += thoughts
+            size += _argument_bytes(output, name)
+        elif name.startswith(_OTHER_THOUGHTS):
+            thoughts = max(thoughts, _other_bytes(name, raw))
+        else:
+            size += _other_bytes(name, raw)
+    return _tokens_of(size + thoughts)
+
+
+def tokens_elsewhere(raw: bytes) -> int:
+    """How many tokens the model has generated for the text of a chunk that has none where it should be, at least."""
+    size = nested_text_bytes(decoded(raw))
+    return _tokens_of(size) if size else 0
+
+
+def _tokens_of(size: int) -> int:
     return 1 if size <= ONE_TOKEN_BYTES + _QUOTES else size // BYTES_PER_TOKEN
+
+
+def nested_text_bytes(value: object) -> int:
+    """How long the texts are that stand anywhere in a value, under names of texts."""
+    total, rest = 0, [("", value)]
+    while rest:
+        name, found = rest.pop()
+        if isinstance(found, dict):
+            rest += found.items()
+        elif isinstance(found, list):
+            rest += [(name, each) for each in found]
+        elif isinstance(found, str) and name in _OTHER_TEXTS:
+            total += len(found.encode("utf-8", "replace"))
+    return total
+
+
+def _other_bytes(name: str, raw: Raw) -> int:
+    """How long the texts of a member are that nobody knows."""
+    if memoryview(raw)[0] in _NESTED:
+        return nested_text_bytes(decoded(raw))
+    return len(memoryview(raw)) if name in _OTHER_TEXTS and memoryview(raw)[0] == _QUOTE else 0
 
 
 def thoughts_in(output: dict[str, Raw]) -> str:
@@ -222,16 +273,17 @@ def arguments_of(raw: Raw) -> Raw:
     return Raw() if function is None or is_filled(function.name) else function.arguments
 
 
-def _argument_bytes(output: dict[str, Raw]) -> int:
-    """How long the arguments of calls are."""
+def _argument_bytes(output: dict[str, Raw], name: str) -> int:
+    """How long the arguments of the calls are that a member has."""
+    raw = output[name]
     try:
-        calls = _calls(output["tool_calls"]) if "tool_calls" in output else []
-        functions = [call.function for call in calls if call.function is not None]
-        if "function_call" in output:
-            functions.append(_function(output["function_call"]))
+        if name == "function_call":
+            return len(memoryview(_function(raw).arguments))
+        calls = _calls(raw)
     except _UNREADABLE:
-        return 0
-    return sum([len(memoryview(each.arguments)) for each in functions])
+        return len(memoryview(raw))
+    size = sum([len(memoryview(call.function.arguments)) for call in calls if call.function is not None])
+    return size + sum([len(memoryview(call.custom.input)) for call in calls if call.custom is not None])
 
 
 def generated_bytes(choices: list[ChoiceView]) -> int:
@@ -239,8 +291,28 @@ def generated_bytes(choices: list[ChoiceView]) -> int:
     total = 0
     for choice in choices:
         output = choice.outputs()
-        total += max([_text_bytes(output[name]) for name in _THOUGHTS if name in output], default=0)
-        total += sum([_text_bytes(output[name]) for name in _TEXTS if name in output]) + _argument_bytes(output)
+        thoughts = 0
+        for name, raw in output.items():
+            if name in _TEXTS:
+                total += _text_bytes(raw)
+            elif name in _CALLS:
+                total += _argument_bytes(output, name)
+            elif name.startswith(_OTHER_THOUGHTS):
+                thoughts = max(thoughts, _text_bytes(raw) if name in _THOUGHTS else _other_bytes(name, raw))
+            else:
+                total += _other_bytes(name, raw)
+        total += thoughts
+    return total
+
+
+def most_output_bytes(choices: list[ChoiceView]) -> int:
+    """How many bytes of JSON the texts, thoughts and calls of a whole answer take."""
+    total = 0
+    for choice in choices:
+        output = choice.outputs()
+        for name, raw in output.items():
+            is_known = name in _TEXTS or name in _THOUGHTS or name in _CALLS
+            total += len(memoryview(raw)) if is_known else _other_bytes(name, raw)
     return total
 
 

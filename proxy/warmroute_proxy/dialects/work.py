@@ -40,6 +40,10 @@ MAX_MEMBERS: Final = 262_144
 MAX_COMMAS: Final = 524_288
 """Of a body in all, outside of its texts. A value is a token at least, and models take a million tokens at most."""
 
+MAX_CALLS: Final = 1_024
+MAX_PARTS: Final = 8_192
+"""Of tools in one answer, and of parts in its content."""
+
 MAX_TOOLS_BYTES: Final = 4_194_304
 MAX_STEPS: Final = 65_536
 STEPS_IN_LOOP: Final = 192
@@ -135,6 +139,17 @@ def check_values(raw: bytes) -> None:
         if _exceed(brackets, members, commas, quotes):
             problem = f"{MAX_BRACKETS} lists and objects, {MAX_MEMBERS} members or {MAX_COMMAS} values"
             raise BadRequest("", f"the request body holds more than {problem}")
+
+
+def check_answer(raw: bytes) -> None:
+    """Raises: ValueError, where an answer of an engine holds too many values to be translated in the event loop."""
+    if len(raw) <= SMALL_BYTES or raw.count(b"{") + raw.count(b"[") <= MAX_BRACKETS:
+        return  # as almost always: not even with what stands in its texts
+    brackets = 0
+    for outside, _ in _outside_of_texts(raw):
+        brackets += _counted(outside)[0]
+        if brackets > MAX_BRACKETS:
+            raise ValueError(f"it holds more than {MAX_BRACKETS} lists and objects")
 
 
 def brackets_of(raw: bytes) -> bytes:

@@ -8,10 +8,14 @@ from warmroute_proxy.server.authentication import Authentication, bearer
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.cross_origin import NO_STORE
 from warmroute_proxy.server.http.exchange import Exchange, Request
 
 PAGE: Final = "/page"
 VIEW: Final = "/admin/view"
+OPERATOR: Final = "the operator"
+"""In whose share the connections of the admin key count; no tenant has a space in its name."""
+
 MAX_VIEWS: Final = 8
 """So many views of a tenant wait for an answer; a browser asks six questions at a time."""
 
@@ -35,11 +39,14 @@ class AdminEndpoint:
             if request.method not in {"GET", "HEAD"} or request.length != 0:
                 raise _without_body(request)
             return
+        request.more_lines = NO_STORE
         viewer = self._viewer(request)
         if viewer is not None:
             request.tenant = viewer.name
             if request.length != 0:  # bodies of tenants have their memory at the public listener
                 raise _without_body(request)
+        else:
+            request.tenant = OPERATOR
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         """Hand it to the control plane, with the tenant whose key it has; None: it has the admin key."""

@@ -4,7 +4,7 @@ Keys and tokens are checked by the head alone, before a body is read.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.config import Config, TenantConfig
@@ -13,6 +13,9 @@ from warmroute_proxy.server.base.secrets import MAX_CACHED, ApiKeys
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.regions.forward_claim import Forward, Forwards, used_before
 from warmroute_proxy.server.regions.region_nonces import RegionNonces
+
+PROXIES: Final = "other proxies"
+"""In whose share connections of other proxies count for requests of their own; no tenant has a space in its name."""
 
 
 def bearer(request: Request) -> bytes:
@@ -76,6 +79,7 @@ class Authentication:
         if request.length is None or request.length > max_bytes:
             raise Refusal(413, f"{request.path} takes at most {max_bytes} bytes", code="request_too_large")
         self._forwards.check_head(request.headers[names.FORWARD])
+        request.tenant = PROXIES
 
     def of_whole(self, request: Request) -> tuple[TenantConfig, Forward | None]:
         """The tenant of a request that came whole, and the claim of the proxy that forwards it."""

@@ -455,4 +455,6 @@ def control_planes(
         page, engine_admin, flips, proxy.router, proxy.admission, proxy.open_requests, directory, asking,
         views, orders, clock,
     )  # fmt: skip
-    return Bridge(public, {}), Bridge(admin_app(parts, page_files()), {})
+    memory, turns = proxy.body_memory, proxy.loop_lag.turns
+    proxy.engines.take_turns(turns)
+    return Bridge(public, {}, memory, turns), Bridge(admin_app(parts, page_files()), {}, memory, turns)

@@ -38,7 +38,7 @@ from warmroute_proxy.server.dialects.translation import (
     translated_elsewhere,
 )
 from warmroute_proxy.server.http.asgi import Bridge
-from warmroute_proxy.server.http.cross_origin import is_allowed_preflight
+from warmroute_proxy.server.http.cross_origin import NO_STORE, is_allowed_preflight
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.intake.caller import Caller
@@ -168,6 +168,7 @@ class PublicEndpoint:
             elif request.path == ANNOUNCEMENTS:
                 self._receive_announcements(request, exchange)
             else:
+                request.more_lines += NO_STORE
                 tenant, claim = self._authentication.of_whole(request)
                 of_claim = {"forwarded": claim and claim.request_id, "came_from": claim and claim.region}
                 state = {"tenant": tenant, **of_claim}
@@ -366,7 +367,8 @@ class PublicEndpoint:
         self, request: Request, exchange: Exchange, caller: Caller, read: ReadRequest | None = None
     ) -> None:
         """Join the request that the key stands for, or begin it. `read`: where it was read already."""
-        call = self._idempotent_calls.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange)
+        count = partial(self._path.admission.count, caller)
+        call = self._idempotent_calls.join(caller.tenant.name, request.headers[names.IDEMPOTENCY], exchange, count)
         if call is None:
             return
         if read is None:

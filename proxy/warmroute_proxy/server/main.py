@@ -33,6 +33,7 @@ from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.probing import probe as probe_engines
 from warmroute_proxy.server.http.asgi import Bridge
+from warmroute_proxy.server.http.crowding import Crowding
 from warmroute_proxy.server.http.exchange import Endpoint
 from warmroute_proxy.server.http.listener import Listener
 from warmroute_proxy.server.http.tls import Tls, TlsError, tls_of
@@ -46,6 +47,11 @@ from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.tracing.traced_request import request_maker
 
 log = logging.getLogger("warmroute.proxy")
+
+SWITCH_S: Final = 0.000_5
+"""How long a thread, such as one that adds rows up, keeps the interpreter from the event loop. Python has 5 ms, which
+each iteration of the loop would wait.
+"""
 
 SWEEP_EVERY_S: Final = 0.25
 PROBE_EVERY_S: Final = 1.0
@@ -122,6 +128,7 @@ def _work(
     config: Config, slot: ProcessSlot | None, running: ReadConfig, source: ConfigSource, *, picker: bool = False
 ) -> int:
     """What one process does; its exit code. `running`: the config as its file, `source`, has it."""
+    sys.setswitchinterval(SWITCH_S)
     try:
         uvloop.run(_run(config, slot, running, source, picker=picker))
     except (ConfigError, SecretError, LedgerError, TlsError, OSError) as error:
@@ -182,7 +189,8 @@ async def _run(
     public_plane, admin_plane = control_planes(proxy, orders, readiness, page)
     public, admin_endpoint = _endpoints(proxy, public_plane, admin_plane, limits, readiness, picker=picker)
     admin_limits = replace(limits, connections=ADMIN_CONNECTIONS)
-    admin = Listener(admin_endpoint, admin_limits, proxy.clock, proxy.body_memory, proxy.loop_lag)
+    crowding = Crowding("admin", proxy.metrics)
+    admin = Listener(admin_endpoint, admin_limits, proxy.clock, proxy.body_memory, proxy.loop_lag, crowding)
     orders.reloads.begin()
     orders.reloads.appliers += [lambda live: public.use_limits(live.limits), lambda live: admin.use_limits(live.limits)]
     if slot is not None or hung_up.is_set():
@@ -238,7 +246,8 @@ def _endpoints(
     new_request, admin = request_maker(proxy.tracing), proxy.admin_endpoint(admin_plane)
     if not picker:
         endpoint = proxy.public_endpoint(public_plane, new_request)
-        return Listener(endpoint, limits, proxy.clock, proxy.body_memory, proxy.loop_lag), admin
+        crowding = Crowding("public", proxy.metrics)
+        return Listener(endpoint, limits, proxy.clock, proxy.body_memory, proxy.loop_lag, crowding), admin
     from warmroute_proxy.server.picker.admin import PickerAdmin
     from warmroute_proxy.server.picker.listener import PickerListener, for_gateway
 

@@ -7,6 +7,7 @@ Everything here is pure and uses only the standard library, so that any side may
     identity   who sent a turn (session), and which prompt it continues (lineage)
 homes          the regions where the lineages of sessions are at home
     conversations  which conversation a request without a session key continues
+    shares     bounded tables, divided between the owners of their entries
     providers  the session signal of each provider and server
     steering   fields and headers that steer an engine, and are never taken from a client
     money      rates in picodollars a token, amounts in nanodollars, one rounding rule

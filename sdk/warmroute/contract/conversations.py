@@ -16,16 +16,19 @@ beginning in front of a user's message is its *stem*; messages that may come bac
 A key names one conversation: it is made of a name that no other process or start has, and a number. So the processes of
 a proxy send each other what they note (`observe`), and never two conversations get one key.
 
-Limits: `MAX_CONVERSATIONS`, the one that was continued least lately is forgotten first, and then begins anew with its
-next request; of `MAX_ALIKE` with the same newest request the oldest, so that a prompt that is sent again and again (a
-health check, samples) does not drive out others. Of messages that may come back, `MAX_ASKED_BYTES` each and
-`MAX_TOTAL_BYTES` in all; longer ones are only found again unshortened.
+Limits: `MAX_CONVERSATIONS`, divided by tenant (`shares`): of the tenant that has most, the one that was continued least
+lately is forgotten first, and then begins anew with its next request; of `MAX_ALIKE` with the same newest request the
+oldest, so that a prompt that is sent again and again (a health check, samples) does not drive out others. Of messages
+that may come back, `MAX_ASKED_BYTES` each and `MAX_TOTAL_BYTES` in all, divided likewise; longer ones are only found
+again unshortened.
 """
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
+
+from warmroute.contract.shares import Division
 
 MAX_CONVERSATIONS: Final = 20_000
 MAX_ALIKE: Final = 16
@@ -93,12 +96,18 @@ class Conversations:
         self._receive = receive
         self._max = max_conversations
         self._max_bytes = max_total_bytes
+        self._half = max_conversations // 2
+        self._half_bytes = max_total_bytes // 2
         self._bytes = 0
         self._begun = 0
         self._numbers = 0
         self._by_key: OrderedDict[str, Conversation] = OrderedDict()
         self._by_tip: dict[int, dict[int, Conversation]] = {}  # by number, the newest last
         self._by_stem: dict[int, list[tuple[bytes, int, Conversation]]] = {}  # sorted by text
+        bytes_each = max_total_bytes // max_conversations
+        self._division: Division[str, Conversation] = Division(
+            lambda _, each: each.newest.tenant, lambda _, each: bytes_each + len(each.newest.text)
+        )
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -155,8 +164,12 @@ class Conversations:
             self._bytes += len(newest.text)
         if len(alike) > MAX_ALIKE:
             self._forget(next(iter(alike.values())))
-        while len(self._by_key) > self._max or self._bytes > self._max_bytes:
-            self._forget(next(iter(self._by_key.values())))
+        division = self._division
+        if len(self._by_key) > self._half or self._bytes > self._half_bytes or division.begun:
+            if newest.key in self._by_key:
+                division.stored(newest.key, self._by_key)
+            while len(self._by_key) > self._max or self._bytes > self._max_bytes:
+                self._forget(self._by_key[division.next_to_go()])
         return conversation
 
     def _continued(self, tenant: str, hashes: Sequence[int], returned: Sequence[Asked]) -> Conversation | None:
@@ -212,6 +225,7 @@ class Conversations:
 
     def _forget(self, conversation: Conversation) -> None:
         self._unlink(conversation)
+        self._division.discard(conversation.key)
         del self._by_key[conversation.key]
 
 

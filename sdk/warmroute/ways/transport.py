@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from warmroute._cache import CacheView
 from warmroute._guard import Guard
 from warmroute._observer import TURNS, Call, Observer
+from warmroute._redirects import has_left, note
 from warmroute.ways.answer_bytes import AnswerBytes, plain_encodings
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
@@ -142,8 +143,11 @@ class Transport:
         with self._observer.books.shelter():
             url = request.url
             path = str(url.path)
+            if has_left(request):
+                return None
             if request.method != "POST" or not path.rstrip("/").endswith((*TURNS, *_GEMINI)):
                 return None
+            note(request)
             content = request.content
             if len(content) > MAX_BODY_BYTES:
                 return None

@@ -80,6 +80,9 @@ class Transport:
 
     write_eof = abort = close
 
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
     def get_write_buffer_size(self) -> int:
         return 0
 

@@ -8,8 +8,8 @@ import pytest
 
 from .namespaces import missing
 
-OLDER = "4ff13d65"
-"""The last commit whose forward tokens and announcements name no version."""
+OLDER = "d52144d6"
+"""A commit whose proxies go on with a later schema of the database, where that names them as readers."""
 
 pytestmark = [pytest.mark.timeout(1500), pytest.mark.skipif(bool(missing()), reason=missing())]
 

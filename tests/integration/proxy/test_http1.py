@@ -55,6 +55,8 @@ class Echo:
     def on_head(self, request: Request) -> None:
         if request.path == "/secret":
             raise Refusal(401, "no", code="invalid_api_key")
+        if request.path == "/held":
+            request.tenant = "tenant"
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         exchange.on_gone = self.gone.set

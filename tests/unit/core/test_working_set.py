@@ -236,11 +236,11 @@ def test_a_session_whose_key_was_derived_has_no_name_by_which_it_could_be_ended(
 def test_the_conversations_of_sessions_are_bounded(router: Router) -> None:
     books = router.working_set
     for lineage in range(MAX_OF_SESSION + 5):
-        books.belongs(lineage, 1)
+        books.belongs(lineage, 1, "")
     for session in range(2, MAX_HOMES + 5):
-        books.belongs(session, session)
+        books.belongs(session, session, "")
     assert len(books._sessions) == MAX_HOMES
-    books.belongs(7, MAX_HOMES + 4)
+    books.belongs(7, MAX_HOMES + 4, "")
     assert max(map(len, books._sessions.values())) <= MAX_OF_SESSION
 
 

@@ -1,7 +1,7 @@
 """Readers of one answer, step by step: who sets the pace, who stays, when the turn is given up."""
 
 from tests.subjects.body_memory import plenty
-from tests.subjects.small_client import FULL_BYTES, HEAD, SmallClient
+from tests.subjects.small_client import FULL_BYTES, HEAD, SmallClient, uncounted
 
 from warmroute_proxy.core.accounting.idempotency import IdempotencyBounds
 from warmroute_proxy.server.base.metrics import Metrics
@@ -26,7 +26,7 @@ class Scene:
         self.turn = self.begin(self.first)
 
     def begin(self, client: SmallClient) -> SharedExchange:
-        call = self.idempotent_calls.join("tenant", "key", client)
+        call = self.idempotent_calls.join("tenant", "key", client, uncounted)
         assert call is not None
         turn = self.idempotent_calls.share(call, client, may_keep=self.may_keep)
         turn.on_gone, turn.on_pause = self._left, self.slow.append
@@ -38,7 +38,7 @@ class Scene:
 
     def join(self) -> SmallClient:
         client = SmallClient()
-        assert self.idempotent_calls.join("tenant", "key", client) is None
+        assert self.idempotent_calls.join("tenant", "key", client, uncounted) is None
         return client
 
     def wait(self, seconds: float) -> None:
@@ -69,7 +69,7 @@ def test_one_who_joins_and_has_room_sets_a_slow_turn_free_at_once() -> None:
     scene = Scene()
     scene.turn.write(PART + b"!")
     wide = SmallClient(full_bytes=10_000)
-    scene.idempotent_calls.join("tenant", "key", wide)
+    scene.idempotent_calls.join("tenant", "key", wide, uncounted)
     assert scene.slow == [True, False]
 
 
@@ -172,11 +172,11 @@ def test_an_error_is_given_to_all_and_the_next_try_is_a_new_one() -> None:
 def test_a_whole_answer_of_another_status_is_not_kept() -> None:
     idempotent_calls = Scene().idempotent_calls
     client = SmallClient()
-    call = idempotent_calls.join("other", "key", client)
+    call = idempotent_calls.join("other", "key", client, uncounted)
     assert call is not None
     idempotent_calls.share(call, client).respond(503, [], b"later")
     assert client.how == "respond 503"
-    assert idempotent_calls.join("other", "key", SmallClient()) is not None
+    assert idempotent_calls.join("other", "key", SmallClient(), uncounted) is not None
 
 
 def test_what_still_waited_in_the_queue_when_it_was_given_up_is_forgotten() -> None:
@@ -189,7 +189,7 @@ def test_what_still_waited_in_the_queue_when_it_was_given_up_is_forgotten() -> N
     scene.first.leaves()
     scene.wait(OUTLIVE_S)
     assert scene.gone == 1
-    assert scene.idempotent_calls.join("tenant", "key", SmallClient()) is not None
+    assert scene.idempotent_calls.join("tenant", "key", SmallClient(), uncounted) is not None
 
 
 def test_an_answer_that_may_not_be_kept_is_gone_once_its_readers_have_it() -> None:
@@ -205,7 +205,7 @@ def test_an_answer_that_may_not_be_kept_is_gone_once_its_readers_have_it() -> No
     assert scene.idempotent_calls.calls.recorded_bytes == 0
     assert scene.join().how == "respond 409"
     scene.wait(600.0)
-    call = scene.idempotent_calls.join("tenant", "key", client := SmallClient())
+    call = scene.idempotent_calls.join("tenant", "key", client := SmallClient(), uncounted)
     assert call is not None
     scene.idempotent_calls.share(call, client, may_keep=False).respond(200, [], b"whole")
     assert client.how == "respond 200"

@@ -42,6 +42,8 @@ READ_ONLY = frozenset(
         "begins_session",
         "estimated_tokens",
         "regional_turn",
+        "reports_hits",
+        "seen",
         "busy",
         "ended_prefill_tokens",
         "is_only_usable",

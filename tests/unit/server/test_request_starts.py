@@ -10,8 +10,9 @@ import uvloop
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.turns import SLICE_S
 from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
-from warmroute_proxy.server.http.request_starts import SLICE_S, RequestStarts
+from warmroute_proxy.server.http.request_starts import RequestStarts
 
 A_SLICE = 4  # requests
 

@@ -72,6 +72,9 @@ class Transport:
     def resume_reading(self) -> None:
         self.reads = True
 
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
     def get_write_buffer_size(self) -> int:
         return self.unsent
 
@@ -190,7 +193,7 @@ def test_a_connection_that_its_client_has_not_ended_is_only_gone(how: str) -> No
         scene.socket.close_when_idle()
         scene.socket.data_received(frame(b"\x03\xe9", Opcode.CLOSE))
     elif how == "another connection":
-        scene.socket.close_after_flush()
+        scene.socket.make_way()
     elif how == "a client that does not read":
         scene.socket.abort()
     scene.socket.connection_lost(ConnectionResetError() if how == "an error" else None)
@@ -286,13 +289,11 @@ def test_the_end_of_the_client_is_found_behind_that_of_the_server() -> None:
 
 def test_memory_of_an_answer_is_given_back_once_it_is_read() -> None:
     scene = Scene()
-    request = Request(0.0)
-    request.body_reservation = scene.memory.reserve("tenant", 1000)
     scene.transport.unsent = 100_000
-    scene.socket.release(request)
+    scene.socket.release(scene.memory.reserve("tenant", 1000))
     scene.connections.sweep()
-    assert scene.memory.budget.used == 2000
-    scene.transport.unsent = 50_000
+    assert scene.memory.budget.used == 2000 + 100_000
+    scene.transport.unsent = 8_000
     scene.connections.sweep()
     assert (scene.memory.budget.used, scene.connections.unread) == (0, set())
 
@@ -409,5 +410,5 @@ def test_the_one_that_was_idle_longest_makes_way() -> None:
     scene.application.busy = False
     scene.socket.data_received(frame(b"half of it", fin=False))
     assert scene.socket.idle_since_s == BUSY
-    scene.socket.close_after_flush()
+    scene.socket.make_way()
     assert (scene.application.told, scene.close_code(), scene.transport.how) == (["expired"], 1001, "close")

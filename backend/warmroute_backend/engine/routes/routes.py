@@ -16,6 +16,7 @@ from warmroute_backend.engine.request.prompt_request import Kind, overridden, pa
 from warmroute_backend.engine.request.reply import DONE
 from warmroute_backend.engine.routes import metrics
 from warmroute_backend.engine.routes.admin import Admin, role_switch
+from warmroute_backend.engine.routes.browsers import is_of_another_page
 from warmroute_backend.engine.routes.faults import Faults
 from warmroute_backend.engine.routes.shown import HIDDEN_HITS, Shown
 from warmroute_backend.engine.serving.bootstrap import route
@@ -76,6 +77,9 @@ class Routes:
         if exchange.method == "GET" and exchange.path.startswith("/v1/models/"):
             handler = self._model
         try:
+            if is_of_another_page(exchange.headers):
+                exchange.respond(403, encode({"detail": "pages in browsers cannot use this engine"}))
+                return
             if self._admin.refuses(exchange):
                 return
             if handler is None:
@@ -95,7 +99,9 @@ class Routes:
         """Answer one request of a prefill engine's bootstrap port."""
         settings = self._engine.settings
         number = exchange.path.removeprefix("/room/")
-        if exchange.method == "POST" and number != exchange.path and BOOTSTRAP_ROOM.fullmatch(number):
+        if is_of_another_page(exchange.headers):
+            exchange.respond(403, b'{"message":"Forbidden"}')
+        elif exchange.method == "POST" and number != exchange.path and BOOTSTRAP_ROOM.fullmatch(number):
             self._engine.bootstrap_rooms.call(int(number), exchange)
         elif exchange.path == "/health":
             exchange.respond(200, b"OK", _TEXT)

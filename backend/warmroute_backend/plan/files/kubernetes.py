@@ -12,7 +12,7 @@ from typing import Any, Final
 from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.argv import CONFIG_FOLDER, argv, environment
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
-from warmroute_backend.plan.files.proxy import MASTER, MASTER_PORT, STORE, master_command, mooncake_configs, pod_host
+from warmroute_backend.plan.files.proxy import MASTER, STORE, master_command, mooncake_configs, pod_host
 
 Manifest = dict[str, Any]
 
@@ -130,7 +130,7 @@ def _waits(plan: Plan, engine: PlannedEngine, *, leads: bool) -> list[Manifest]:
     decode the engines that it gets KV from. The others of a group follow their leader."""
     wanted = []
     if engine.storage == "mooncake":
-        wanted.append(("master", f"{MASTER}.{plan.site.namespace}.svc", MASTER_PORT))
+        wanted.append(("master", f"{MASTER}.{plan.site.namespace}.svc", plan.site.store_port))
     if engine.role == "decode" and leads:
         first = plan.of("prefill")[0]
         host = pod_host(plan, first, plan.engines.index(first))
@@ -268,14 +268,14 @@ def _mooncake(plan: Plan) -> Manifest:
 
 def _master(plan: Plan) -> Manifest:
     """One pod. After a restart engines register their KV with it again."""
-    port = {"tcpSocket": {"port": MASTER_PORT}, "periodSeconds": PROBE_S}
+    probe = {"tcpSocket": {"port": plan.site.store_port}, "periodSeconds": PROBE_S}
     container = {
         "name": "master",
         "image": plan.site.image,
         "command": master_command(plan),
-        "ports": [{"name": "rpc", "containerPort": MASTER_PORT}],
-        "readinessProbe": port,
-        "livenessProbe": {**port, "failureThreshold": 6},
+        "ports": [{"name": name, "containerPort": port} for name, port in _master_ports(plan)],
+        "readinessProbe": probe,
+        "livenessProbe": {**probe, "failureThreshold": 6},
         "resources": {"requests": {"cpu": "2", "memory": "8Gi"}},
     }
     labels = _labels("store")
@@ -299,9 +299,13 @@ def _master_service(plan: Plan) -> Manifest:
         "metadata": _metadata(plan, MASTER, "store"),
         "spec": {
             "selector": _labels("store"),
-            "ports": [{"name": "rpc", "port": MASTER_PORT, "targetPort": MASTER_PORT}],
+            "ports": [{"name": name, "port": port, "targetPort": port} for name, port in _master_ports(plan)],
         },
     }
+
+
+def _master_ports(plan: Plan) -> tuple[tuple[str, int], ...]:
+    return ("rpc", plan.site.store_port), ("metrics", plan.site.store_metrics_port)
 
 
 def _mooncake_volume() -> Manifest:

@@ -16,7 +16,6 @@ REGION: Final = "here"
 MASTER: Final = "mooncake-master"
 STORE: Final = "mooncake"
 """Below the storage folder, that of the store."""
-MASTER_PORT: Final = 50051
 STATE_DIR: Final = "/var/lib/warmroute"
 _HEAD: Final = f"""# The proxy of this plan. Set prices and tenants (`warmroute key`), then:
 # warmroute proxy --config proxy.toml --check
@@ -89,6 +88,9 @@ def pod_host(plan: Plan, engine: PlannedEngine, number: int) -> str:
 def mooncake_configs(plan: Plan, *, in_pods: bool = False) -> dict[str, dict[str, Any]]:
     """File name -> what `SGLANG_HICACHE_MOONCAKE_CONFIG_PATH` names. The host's name comes from
     `MOONCAKE_LOCAL_HOSTNAME`, so one file serves all nodes of an engine. All pods of a role have the first one's.
+
+    Without `check_server`: with it an engine waits until the master has a segment, before it gives its own
+    (`mooncake_store.py`, SGLang 0.5.23).
     """
     stored = [engine for engine in plan.engines if engine.storage == "mooncake"]
     if in_pods:
@@ -99,12 +101,11 @@ def mooncake_configs(plan: Plan, *, in_pods: bool = False) -> dict[str, dict[str
 
 def _mooncake(plan: Plan, engine: PlannedEngine, master: str) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "master_server_address": f"{master}:{MASTER_PORT}",
+        "master_server_address": f"{master}:{plan.site.store_port}",
         "metadata_server": "P2PHANDSHAKE",
         "protocol": "rdma",
         "device_name": plan.site.ib_devices,
         "global_segment_size": engine_segment_bytes(plan, engine),
-        "check_server": True,
     }
     if plan.site.store_disk_gb:
         found |= {"enable_ssd_offload": True, "ssd_offload_path": f"{plan.site.storage_dir}/{STORE}/{engine.name}"}
@@ -113,5 +114,6 @@ def _mooncake(plan: Plan, engine: PlannedEngine, master: str) -> dict[str, Any]:
 
 def master_command(plan: Plan, program: str = "mooncake_master") -> list[str]:
     """The Mooncake master's command line. With a disk, what is stored in memory is written there at once."""
-    command = [program, "--port", str(MASTER_PORT), "--eviction_high_watermark_ratio=0.95"]
+    command = [program, f"--rpc_port={plan.site.store_port}", f"--metrics_port={plan.site.store_metrics_port}"]
+    command.append("--eviction_high_watermark_ratio=0.95")
     return [*command, "--enable_offload=true"] if plan.site.store_disk_gb else command

@@ -4,6 +4,7 @@ It never writes a file and never knows a tenant's key: `server.ledger` does both
 
 usage_fields   token counts, as engines report them and as settled
 usage          merges the reports of a turn's legs into one set of counts
+plausible      which counts cannot be true
 losses         why prompt tokens were not cached
 entry          the ledger entry of one request
 entry_steps    the transitions of an entry

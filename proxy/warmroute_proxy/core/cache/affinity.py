@@ -19,12 +19,14 @@ comes in at any region finds the home of its lineage.
 
 Which worker of a region a lineage goes to is *not* stored here. The prefix index knows that better.
 
-Limits: `MAX_ENTRIES` each, the least recently served is dropped first; `MAX_FORKS` last turns a lineage, the newest.
+Limits: `MAX_ENTRIES` each, divided by tenant (`warmroute.contract.shares`): of the tenant that has most, the least
+recently served is dropped first; `MAX_FORKS` last turns a lineage, the newest.
 """
 
 from collections import OrderedDict
-from typing import Final
+from typing import Any, Final
 
+from warmroute.contract.shares import Division
 from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.prompt.chain import Chain
@@ -46,14 +48,23 @@ class Affinity:
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
+        self._half = max_entries // 2
         self._turns_by_lineage: OrderedDict[int, tuple[tuple[int, SettledTurn], ...]] = OrderedDict()
         """Each turn with the index of its last cut."""
 
         self._turn_by_thread: OrderedDict[int, SettledTurn] = OrderedDict()
         self._home_by_session: OrderedDict[int, _SessionHome] = OrderedDict()
+        self._lineages: Division[int, Any] = Division()
+        self._threads: Division[int, Any] = Division()
+        self._sessions: Division[int, Any] = Division()
+        self._asked: Chain | None = None  # which was looked for last, since anything was stored
+        self._asked_lineage = self._asked_turn = 0
+        self._found: SettledTurn | None = None
 
     def last_settled(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
         """The turn that this prompt continues; for a conversation under way that continues none, the newest."""
+        if chain is self._asked and lineage == self._asked_lineage and turn == self._asked_turn:
+            return self._found
         turns = self._turns_by_lineage.get(lineage)
         if turns is None:
             return None
@@ -62,9 +73,10 @@ class Affinity:
         for at, settled in turns:
             if at < known and hashes[at] == settled.tip and at > most:
                 longest, most = settled, at
-        if longest is not None:
-            return longest
-        return turns[0][1] if turn > 1 else None
+        if longest is None and turn > 1:
+            longest = turns[0][1]
+        self._asked, self._asked_lineage, self._asked_turn, self._found = chain, lineage, turn, longest
+        return longest
 
     def last_of_thread(self, thread: int) -> SettledTurn | None:
         """The last settled turn of a lineage, whatever its system prompt was."""
@@ -82,9 +94,17 @@ class Affinity:
         return turns[0][1] if turns else None
 
     def remember(
-        self, lineage: int, chain: Chain, settled: SettledTurn, session: int | None, thread: int | None = None
+        self,
+        lineage: int,
+        chain: Chain,
+        settled: SettledTurn,
+        session: int | None,
+        thread: int | None = None,
+        tenant: str = "",
     ) -> None:
-        """Store a turn of a lineage that was served; `session` is None where it has no home of its own."""
+        """Store a turn of a lineage that was served; `session` is None where it has no home of its own. `tenant`:
+        whose it is, where there are several.
+        """
         hashes = chain.hashes
         own = len(hashes) - 1
         turns = [(own, settled)]
@@ -95,7 +115,7 @@ class Affinity:
             elif at == own:
                 settled = _with_counts(settled, old)
                 turns[0] = (own, settled)
-        self._store(lineage, turns, settled, session, thread)
+        self._store(lineage, turns, settled, session, thread, tenant)
 
     def observe(self, served: RegionalTurn) -> None:
         """Store a turn that another region serves. It replaces the turn that it continues."""
@@ -107,7 +127,7 @@ class Affinity:
             elif old.tip != served.follows:
                 turns.append(turn)
         turns.insert(0, (served.cuts - 1, settled))
-        self._store(served.lineage, turns, settled, served.session, served.thread)
+        self._store(served.lineage, turns, settled, served.session, served.thread, served.tenant)
 
     @property
     def lineages(self) -> int:
@@ -126,8 +146,10 @@ class Affinity:
         settled: SettledTurn,
         session: int | None,
         thread: int | None,
+        tenant: str,
     ) -> None:
         by_lineage, by_thread, by_session = self._turns_by_lineage, self._turn_by_thread, self._home_by_session
+        self._asked = None
         by_lineage[lineage] = tuple(turns[:MAX_FORKS])
         by_lineage.move_to_end(lineage)
         if thread is not None:
@@ -138,18 +160,30 @@ class Affinity:
             if home is None or home.lineage == lineage or home.prompt_bytes < settled.prompt_bytes:
                 by_session[session] = _SessionHome(settled.region, lineage, settled.prompt_bytes)
             by_session.move_to_end(session)
-        most = self._max_entries
-        if len(by_lineage) > most or len(by_thread) > most or len(by_session) > most:
-            self._drop_oldest()
+        if tenant:
+            self._note_owner(lineage, thread, session, tenant)
+        half = self._half
+        if len(by_lineage) > half or len(by_thread) > half or len(by_session) > half:
+            self._divide(by_lineage, self._lineages, lineage)
+            self._divide(by_thread, self._threads, thread)
+            self._divide(by_session, self._sessions, session)
 
-    def _drop_oldest(self) -> None:
-        """Called after at most one entry was added to each map."""
-        if len(self._turns_by_lineage) > self._max_entries:
-            self._turns_by_lineage.popitem(last=False)
-        if len(self._turn_by_thread) > self._max_entries:
-            self._turn_by_thread.popitem(last=False)
-        if len(self._home_by_session) > self._max_entries:
-            self._home_by_session.popitem(last=False)
+    def _note_owner(self, lineage: int, thread: int | None, session: int | None, tenant: str) -> None:
+        self._lineages.owners[lineage] = tenant
+        if thread is not None:
+            self._threads.owners[thread] = tenant
+        if session is not None:
+            self._sessions.owners[session] = tenant
+
+    def _divide(self, table: OrderedDict[int, Any], division: Division[int, Any], key: int | None) -> None:
+        """An entry was stored in a map: where that is full, one goes."""
+        if key is None or len(table) <= self._half:
+            return
+        division.stored(key, table)
+        if len(table) > self._max_entries:
+            gone = division.next_to_go()
+            del table[gone]
+            division.discard(gone)
 
 
 def _with_counts(settled: SettledTurn, old: SettledTurn) -> SettledTurn:

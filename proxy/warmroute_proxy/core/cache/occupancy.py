@@ -14,13 +14,15 @@ more fits than was used since: `kept_tokens` falls to that, in steps. A turn tha
 as evicted raises it. Where nothing is reported, it is infinite until the first history is missed.
 
 Not learned: of engines that never report anything as cached, of engines whose events report evictions, of workers with
-a host tier or a store, of other regions. Limit: `MAX_HISTORIES` of a worker; the oldest is forgotten and then counts as
-cached.
+a host tier or a store, of other regions. Limit: `MAX_HISTORIES` of a worker, divided by tenant
+(`warmroute.contract.shares`): of the tenant that has most, the oldest is forgotten and then counts as cached.
 """
 
 import math
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
+
+from warmroute.contract.shares import Division
 
 MAX_HISTORIES: Final = 10_000
 MAX_SHARED: Final = 64
@@ -36,22 +38,35 @@ FIRST: Final = 1.5
 
 
 class History:
-    """What a worker holds of one conversation. `use` numbers its last use; `turns` are those under way."""
+    """What a worker holds of one conversation. `use` numbers its last use; `turns` are those under way. `tenant`: whose
+    it is, where there are several.
+    """
 
-    __slots__ = ("lineage", "tokens", "turns", "use")
+    __slots__ = ("lineage", "tenant", "tokens", "turns", "use")
 
-    def __init__(self, lineage: int) -> None:
+    def __init__(self, lineage: int, tenant: str) -> None:
         self.lineage = lineage
+        self.tenant = tenant
         self.tokens = 0
         self.turns = 0
         self.use = 0
+
+
+class Evicted(NamedTuple):
+    """What a cache must have evicted: so many tokens are left of a lineage, from its start."""
+
+    lineage: int
+    left: int
+    tenant: str = ""
 
 
 class Occupancy:
     """The histories of one worker."""
 
     __slots__ = (
+        "_alone",
         "_by_lineage",
+        "_division",
         "_max",
         "_pool_tokens",
         "_shared",
@@ -64,6 +79,8 @@ class Occupancy:
 
     def __init__(self, max_histories: int = MAX_HISTORIES) -> None:
         self._max = max_histories
+        self._alone = max_histories // 2  # so many are not divided; -1 once they are
+        self._division: Division[int, History] = Division(lambda _, history: history.tenant)
         self._by_lineage: OrderedDict[int, History] = OrderedDict()  # the oldest first
         self._shared: dict[int, int] = {}
         self._tokens = 0
@@ -81,15 +98,18 @@ class Occupancy:
             known = self.kept_tokens != math.inf
             self.kept_tokens = min(self._pool_tokens, self.kept_tokens) if known else tokens * share
 
-    def use(self, lineage: int, tokens: int) -> History:
+    def use(self, lineage: int, tokens: int, tenant: str = "") -> History:
         """A conversation uses so many tokens of its own here now; its history."""
         history = self._by_lineage.get(lineage)
         if history is None:
-            history = self._by_lineage[lineage] = History(lineage)
-            if len(self._by_lineage) > self._max:
-                self._tokens -= self._by_lineage.popitem(last=False)[1].tokens
+            history = self._by_lineage[lineage] = History(lineage, tenant)
         else:
             self._by_lineage.move_to_end(lineage)
+        if len(self._by_lineage) > self._alone:
+            self._alone = -1
+            self._division.stored(lineage, self._by_lineage)
+            if len(self._by_lineage) > self._max:
+                self._tokens -= self._forget(self._division.next_to_go()).tokens
         self._tokens += tokens - history.tokens
         history.tokens = tokens
         self._uses += 1
@@ -125,9 +145,9 @@ class Occupancy:
         """Whether more was used than can be there."""
         return self._tokens > self.kept_tokens and self.reports
 
-    def evicted(self) -> list[tuple[int, int]]:
-        """The lineages whose histories must have made room, and how many tokens each has left, from its start."""
-        gone: list[tuple[int, int]] = []
+    def evicted(self) -> list[Evicted]:
+        """The lineages whose histories must have made room."""
+        gone: list[Evicted] = []
         for lineage, history in self._by_lineage.items():
             excess = self._tokens - self.kept_tokens
             if excess <= 0:
@@ -137,13 +157,17 @@ class Occupancy:
                 left = left if left >= MIN_TOKENS else 0
                 self._tokens -= history.tokens - left
                 history.tokens = left
-                gone.append((lineage, left))
-        for lineage, left in gone:
-            if not left:
-                del self._by_lineage[lineage]
+                gone.append(Evicted(lineage, left, history.tenant))
+        for each in gone:
+            if not each.left:
+                self._forget(each.lineage)
         return gone
 
-    def missed(self, lineage: int, used_before: int) -> list[tuple[int, int]]:
+    def _forget(self, lineage: int) -> History:
+        self._division.discard(lineage)
+        return self._by_lineage.pop(lineage)
+
+    def missed(self, lineage: int, used_before: int) -> list[Evicted]:
         """A history whose last use had this number was gone: learn from it. The lineages that are gone with it, each
         with the 0 tokens that it has left.
         """
@@ -153,10 +177,10 @@ class Occupancy:
             self.kept_tokens = FIRST * since
         elif since < self.kept_tokens:
             self.kept_tokens += LOWERED * (since - self.kept_tokens)
-        gone = [older for older, each in self._by_lineage.items() if each.use < used_before and not each.turns]
+        gone = [each for each in self._by_lineage.values() if each.use < used_before and not each.turns]
         for older in gone:
-            self._tokens -= self._by_lineage.pop(older).tokens
-        return [(older, 0) for older in gone]
+            self._tokens -= self._forget(older.lineage).tokens
+        return [Evicted(older.lineage, 0, older.tenant) for older in gone]
 
     def found(self) -> None:
         """A history that counted as evicted was there."""

@@ -4,13 +4,15 @@ A session has several prompts (a title, sub-agents, a conversation that was edit
 kept, the newest first. A prompt replaces the one that it continues. A conversation without a session key that was
 edited is another session; it is found by its first user's message.
 
-Limit: bytes, given by the caller; the session that was served least recently goes first.
+Limit: bytes, given by the caller, divided by tenant (`warmroute.contract.shares`): of the tenant that has most, the
+session that was served least recently goes first.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
+from warmroute.contract.shares import Division
 from warmroute_proxy.core.prompt.breaks import PromptShape
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.parts import Head
@@ -56,6 +58,7 @@ class PromptMemory:
         self.max_bytes = max_bytes
         self.bytes = 0
         self._by_session: OrderedDict[int, list[KnownPrompt]] = OrderedDict()
+        self._division: Division[int, list[KnownPrompt]] = Division(None, _size_of)
         self._session_by_asked: dict[int, int] = {}
 
     def continued(self, session: int, lineage: int, hashes: list[int]) -> KnownPrompt | None:
@@ -73,27 +76,33 @@ class PromptMemory:
             if other != session:
                 yield from self._by_session.get(other, _NONE)
 
-    def renew(self, session: int, prompt: KnownPrompt, chain: Chain, messages: list[int]) -> KnownPrompt:
-        """Replace a prompt by one that continued it when it was sent. Returns the one that is stored."""
+    def renew(
+        self, session: int, prompt: KnownPrompt, chain: Chain, messages: list[int], tenant: str = ""
+    ) -> KnownPrompt:
+        """Replace a prompt by one that continued it when it was sent. Returns the one that is stored. `tenant`: whose
+        session it is, where there are several.
+        """
         prompts = self._by_session.get(session, _NONE)
         newest = bool(prompts) and prompts[0] is prompt
         at = 0 if newest else next((at for at, each in enumerate(prompts) if each is prompt), None)
         if at is None or not _continues(chain.hashes, prompt):
-            return self.add(session, KnownPrompt(prompt.lineage, prompt.head, chain, messages))
+            return self.add(session, KnownPrompt(prompt.lineage, prompt.head, chain, messages), tenant)
         if at:
             prompts.insert(0, prompts.pop(at))
         self.bytes += _BYTES_PER_CUT * (len(chain.hashes) - len(prompt.chain.hashes))
         prompt.chain = chain
         prompt.messages = messages
         self._by_session.move_to_end(session)
-        if self.bytes > self.max_bytes:
-            self._drop_oldest()
+        if self._division.begun or 2 * self.bytes > self.max_bytes:
+            self._divide(session)
         return prompt
 
-    def add(self, session: int, prompt: KnownPrompt) -> KnownPrompt:
+    def add(self, session: int, prompt: KnownPrompt, tenant: str = "") -> KnownPrompt:
         """Store a prompt that continues none; the oldest of a session with too many goes."""
         prompts = self._by_session.setdefault(session, [])
         prompts.insert(0, prompt)
+        if tenant:
+            self._division.owners[session] = tenant
         self.bytes += prompt.size
         self._by_session.move_to_end(session)
         left_out = prompts[MAX_PROMPTS:]
@@ -101,14 +110,17 @@ class PromptMemory:
         self._left_out(session, left_out, {each.head.asked for each in prompts} if left_out else set())
         if asked := prompt.head.asked:
             self._session_by_asked[asked] = session
-        if self.bytes > self.max_bytes:
-            self._drop_oldest()
+        if self._division.begun or 2 * self.bytes > self.max_bytes:
+            self._divide(session)
         return prompt
 
-    def _drop_oldest(self) -> None:
+    def _divide(self, session: int) -> None:
+        """Prompts of a session were stored: others go where that is too much."""
+        self._division.stored(session, self._by_session)
         while self.bytes > self.max_bytes and self._by_session:
-            dropped, prompts = self._by_session.popitem(last=False)
-            self._left_out(dropped, prompts, set())
+            dropped = self._division.next_to_go()
+            self._division.discard(dropped)
+            self._left_out(dropped, self._by_session.pop(dropped), set())
 
     def _left_out(self, session: int, prompts: list[KnownPrompt], stay: set[int]) -> None:
         """Forget prompts of a session. `stay`: by which first messages those are found that it still has."""
@@ -117,6 +129,11 @@ class PromptMemory:
             asked = each.head.asked
             if asked not in stay and self._session_by_asked.get(asked) == session:
                 del self._session_by_asked[asked]
+
+
+def _size_of(_session: int, prompts: list[KnownPrompt]) -> int:
+    """The bytes of a session's prompts. It has a name since another process gets the memory that remembers nothing."""
+    return sum([each.size for each in prompts])
 
 
 def _continues(hashes: list[int], prompt: KnownPrompt) -> bool:

@@ -11,13 +11,15 @@ has ended (`return_times.TOOLS`, `PERSON`); a conversation that is over is stale
 An engine evicts what was used longest ago, so seats beyond the pool are dropped in that order: the conversation has to
 be computed again. Seats in use are never dropped. Tokens are those that no other conversation uses.
 
-Limit: `MAX_SEATS` idle seats of a worker; the one used longest ago is dropped first.
+Limit: `MAX_SEATS` idle seats of a worker, divided by tenant (`warmroute.contract.shares`): of the tenant that has most,
+the one used longest ago is dropped first.
 """
 
 import math
 from collections import OrderedDict
 from typing import Final
 
+from warmroute.contract.shares import Division
 from warmroute_proxy.core.cache.return_times import KINDS, OVER, UNKNOWN, ReturnTimes
 
 MAX_SEATS: Final = 10_000
@@ -50,10 +52,12 @@ class Residents:
     """
 
     __slots__ = (
+        "_alone",
         "_fresh",
         "_idle",
         "_in_use",
         "_max",
+        "_shares",
         "_stale",
         "fresh_tokens",
         "of_tenants",
@@ -66,6 +70,8 @@ class Residents:
 
     def __init__(self, max_seats: int = MAX_SEATS) -> None:
         self._max = max_seats
+        self._alone = max_seats // 2  # so many are not divided; -1 once they are
+        self._shares: Division[int, Seat] = Division(lambda _, seat: seat.tenant)
         self._in_use: dict[int, Seat] = {}
         self._idle: dict[int, Seat] = {}  # all that are fresh or stale
         self._fresh: list[OrderedDict[int, Seat]] = [OrderedDict() for _ in range(KINDS)]  # the oldest first
@@ -248,6 +254,8 @@ class Residents:
         seat = self._idle.pop(lineage, None)
         if seat is None:
             return None
+        if self._alone < 0:
+            self._shares.discard(lineage)
         if seat.is_fresh:
             del self._fresh[seat.kind][lineage]
             self.fresh_tokens -= seat.tokens
@@ -261,6 +269,9 @@ class Residents:
     def _put(self, lineage: int, seat: Seat) -> None:
         """Add an idle seat, which was used just now."""
         self._idle[lineage] = seat
+        if len(self._idle) > self._alone:
+            self._alone = -1
+            self._shares.stored(lineage, self._idle)
         seat.is_fresh = seat.kind != OVER
         if seat.is_fresh:
             self._fresh[seat.kind][lineage] = seat
@@ -304,9 +315,11 @@ class Residents:
                 self._count(seat.tenant, seat.tokens)
 
     def _trim(self) -> None:
-        """Drop the idle seats that were used longest ago, beyond the pool."""
+        """Drop the idle seats that were used longest ago, beyond the pool, as an engine does."""
         limit = self.pool_tokens or NO_LIMIT
-        while self.used_tokens + self.fresh_tokens + self.stale_tokens > limit or len(self._idle) > self._max:
+        while len(self._idle) > self._max:
+            self._take(self._shares.next_to_go())
+        while self.used_tokens + self.fresh_tokens + self.stale_tokens > limit:
             oldest, oldest_s = None, math.inf
             for idle in (*self._fresh, *self._stale):
                 if idle:

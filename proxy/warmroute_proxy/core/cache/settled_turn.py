@@ -22,8 +22,8 @@ class RegionalTurn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="
 
     `cuts` are those of the prompt's chain; `follows` is the tip of the turn that this one continues, 0 for none. `turn`
     names its region, and no workers: those mean nothing elsewhere. `session` is None where it has no home of its own.
-    Once its client has rewritten it, a conversation without a session is found by its prefix alone: of such a turn,
-    `new` are the cuts that the one before did not have.
+    `tenant`: whose it is, where there are several. Once its client has rewritten it, a conversation without a session
+    is found by its prefix alone: of such a turn, `new` are the cuts that the one before did not have.
     """
 
     lineage: int
@@ -33,3 +33,4 @@ class RegionalTurn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="
     follows: int
     turn: SettledTurn
     new: list[int] = []
+    tenant: str = ""

@@ -11,6 +11,7 @@ comparison       rates and paces of a fleet's workers, compared
 capacity         the bounds of what the worker runs at once
 availability     health, drains and the breaker, which closes a worker to traffic after failures
 blame            whether a failure is the engine's or the request's
+hand_overs       which engine of a pair is at fault where KV is not handed over
 suspects         requests that may have ended an engine's process
 health_monitor   when an engine is probed, and what its answer means
 conditions       named conditions of workers and regions, raised and cleared

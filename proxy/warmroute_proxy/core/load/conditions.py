@@ -20,8 +20,10 @@ class Condition(StrEnum):
     STARVING_SIDE = "pd_side_starves"
     WORKING_SET = "working_set_does_not_fit"
     EMPTY_ANSWERS = "answers_are_empty"
+    HAND_OVERS = "pd_hand_overs_fail"
     NO_HITS = "prompts_repeat_without_hits"
     UNEXPLAINED = "losses_without_a_cause"
+    MISCOUNTED = "counts_are_impossible"
 
 
 class Phase(StrEnum):

@@ -124,6 +124,13 @@ def empty_answers(answers: int, empty: int) -> Sign:
     return Sign(empty >= EMPTY_SHARE * answers, f"{empty} of {answers} answers have neither text nor calls")
 
 
+def hand_overs(failed: int, words: str) -> Sign:
+    """Whether an engine's hand-overs of KV fail. `failed`: in a row, to now; `words`: between which engines. One says
+    nothing; an engine that is not tried any more stays bad.
+    """
+    return Sign(failed > 1 if failed != 1 else None, f"{failed} hand-overs in a row: {words}")
+
+
 def no_hits(repeats: int, reports_hits: bool) -> Sign:
     """Whether a worker has reported nothing as cached since it started, though prompts repeated."""
     if repeats < LEAST_REPEATS:

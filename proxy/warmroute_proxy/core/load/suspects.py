@@ -7,11 +7,14 @@ when a process goes away, each request that it had not yet answered with a token
 - A suspect does not go to an engine that runs a suspect of another tenant: an end there is one tenant's loss.
 - A request that had no token at two such ends is refused for `REFUSED_S`, by tenant and fingerprint of its prompt.
 
-Requests are told apart by tenant and fingerprint. At most `MAX_SUSPECTS` are remembered, the oldest go first.
+Requests are told apart by tenant and fingerprint. At most `MAX_SUSPECTS` are remembered, divided by
+tenant (`warmroute.contract.shares`): of the tenant that has most, the oldest go first.
 """
 
 from collections import OrderedDict
 from typing import Final
+
+from warmroute.contract.shares import Division
 
 REFUSED_S: Final = 600.0
 MAX_SUSPECTS: Final = 10_000
@@ -36,6 +39,7 @@ class Suspects:
 
     def __init__(self) -> None:
         self._by_request: OrderedDict[Request, _Suspicion] = OrderedDict()
+        self._division: Division[Request, _Suspicion] = Division(lambda request, _: request[0])
 
     @property
     def empty(self) -> bool:
@@ -51,11 +55,13 @@ class Suspects:
         suspicion = self._by_request.get(request)
         if suspicion is None:
             suspicion = self._by_request[request] = _Suspicion()
-            if len(self._by_request) > MAX_SUSPECTS:
-                self._by_request.popitem(last=False)
         suspicion.ends += 1
         suspicion.last_end_s = now_s
         self._by_request.move_to_end(request)
+        if self._division.begun or 2 * len(self._by_request) > MAX_SUSPECTS:
+            self._division.stored(request, self._by_request)
+            if len(self._by_request) > MAX_SUSPECTS:
+                self.cleared(self._division.next_to_go())
         return bounded and suspicion.ends < ENDS_TO_REFUSE
 
     def refused_for_s(self, request: Request, now_s: float) -> float:
@@ -72,7 +78,8 @@ class Suspects:
 
     def cleared(self, request: Request) -> None:
         """A request has its first token: it ends no process before that."""
-        self._by_request.pop(request, None)
+        if self._by_request.pop(request, None) is not None:
+            self._division.discard(request)
 
     def _forget(self, now_s: float) -> None:
         """Drop those whose time is over; the oldest end comes first."""
@@ -80,4 +87,4 @@ class Suspects:
             request, suspicion = next(iter(self._by_request.items()))
             if now_s - suspicion.last_end_s < REFUSED_S:
                 return
-            del self._by_request[request]
+            self.cleared(request)

@@ -10,13 +10,14 @@ It is apart from the price, which stays what the reported counts make it. A turn
 It is for at most the tokens of the turn before, and each turn is followed by one turn with a credit: copies of a turn
 that are sent at once get it once.
 
-Limit: the turns before of the newest `MAX_GRANTED` credits.
+Limit: the turns before of `MAX_GRANTED` credits, divided by tenant (`warmroute.contract.shares`): of the tenant that
+has most, the oldest goes first.
 """
 
-from collections import OrderedDict
 from typing import Final
 
 from warmroute.contract.money import Rates, nano_from_pico
+from warmroute.contract.shares import Division
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
@@ -44,7 +45,8 @@ class Credits:
 
     def __init__(self, max_granted: int = MAX_GRANTED) -> None:
         self._max_granted = max_granted
-        self._granted: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._granted: dict[tuple[int, int], str] = {}  # to whom
+        self._division: Division[tuple[int, int], str] = Division(lambda _, tenant: tenant)
 
     def grant(self, turn: MovedTurn, before: SettledTurn) -> int:
         """Return the tokens of the credit of a turn, 0 where it gets none. A second one is not granted."""
@@ -53,9 +55,13 @@ class Credits:
             return 0
         tokens = min(turn.tokens, before.prompt_tokens or 0)
         if tokens > 0:
-            self._granted[key] = None
-            if len(self._granted) > self._max_granted:
-                self._granted.popitem(last=False)
+            self._granted[key] = turn.routing.tenant
+            if 2 * len(self._granted) > self._max_granted:
+                self._division.stored(key, self._granted)
+                if len(self._granted) > self._max_granted:
+                    first = self._division.next_to_go()
+                    del self._granted[first]
+                    self._division.discard(first)
         return tokens
 
 

@@ -6,14 +6,15 @@ A turn that waits in an engine displaces nothing. So its prompt counts from when
 prefill queue, which is when the engine begins to compute it. What is there of its history is kept from its dispatch on.
 A prefill worker uses a history until it hands the KV over.
 
-Limit: `MAX_ENTRIES`
-lineages with something evicted; the one that lost it first is dropped first, and then counts as cached.
+Limit: `MAX_ENTRIES` lineages with something evicted, divided by tenant (`warmroute.contract.shares`): of the tenant
+that has most, the one that lost it first is dropped first, and then counts as cached.
 """
 
 from bisect import bisect_left
 from typing import Final
 
-from warmroute_proxy.core.cache.occupancy import MIN_SHARE, MIN_TOKENS, History
+from warmroute.contract.shares import Division
+from warmroute_proxy.core.cache.occupancy import MIN_SHARE, MIN_TOKENS, Evicted, History
 from warmroute_proxy.core.placement.choices import WorkerState
 from warmroute_proxy.core.placement.ticket import Ticket
 
@@ -24,15 +25,20 @@ _NOTHING: Final[dict[WorkerState, int]] = {}
 class Histories:
     """The histories of all lineages, and from where they are gone."""
 
-    __slots__ = ("_max_entries", "gone")
+    __slots__ = ("_division", "_max_entries", "gone")
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
+        self._division: Division[int, dict[WorkerState, int]] = Division()
         self.gone: dict[int, dict[WorkerState, int]] = {}  # by lineage: where, and the tokens that are left
 
     def evicted_from(self, lineage: int) -> dict[WorkerState, int]:
         """Those that have evicted some of a lineage's history since the last call, and the tokens that are left."""
-        return self.gone.pop(lineage, _NOTHING)
+        found = self.gone.pop(lineage, None)
+        if found is None:
+            return _NOTHING
+        self._division.discard(lineage)
+        return found
 
     def dispatched(self, lineage: int, ticket: Ticket) -> None:
         """A turn was sent."""
@@ -56,7 +62,7 @@ class Histories:
         if ticket.history is not None and ticket.decode_worker is not worker:
             self.release(ticket)
             ticket.handed_over = True
-            worker.load.occupancy.use(ticket.lineage, ticket.own_tokens)
+            worker.load.occupancy.use(ticket.lineage, ticket.own_tokens, ticket.tenant)
         self.advance(worker)
 
     def _begin(self, ticket: Ticket) -> None:
@@ -71,7 +77,7 @@ class Histories:
             at = bisect_left(chain.ends, ticket.shared_bytes)
             occupancy.share(chain.hashes[min(at, len(chain.hashes) - 1)], shared_tokens)
         ticket.used_before = occupancy.last_use(lineage)
-        self._keep(ticket, occupancy.use(lineage, ticket.own_tokens))
+        self._keep(ticket, occupancy.use(lineage, ticket.own_tokens, ticket.tenant))
         self.is_there(lineage, worker)
         if occupancy.is_overfull():
             self._note(occupancy.evicted(), worker)
@@ -94,7 +100,7 @@ class Histories:
         if ticket.handed_over:
             occupancy.resize(lineage, own_tokens)
             return
-        occupancy.use(lineage, own_tokens)
+        occupancy.use(lineage, own_tokens, ticket.tenant)
         self.is_there(lineage, worker)
         if occupancy.is_overfull():
             self._note(occupancy.evicted(), worker)
@@ -120,18 +126,27 @@ class Histories:
         elif found - max(0, expected) >= least:
             occupancy.found()
 
-    def _note(self, evicted: list[tuple[int, int]], worker: WorkerState) -> None:
-        gone = self.gone
-        for lineage, left in evicted:
-            gone.setdefault(lineage, {})[worker] = left
+    def _note(self, evicted: list[Evicted], worker: WorkerState) -> None:
+        gone, division = self.gone, self._division
+        for lineage, left, tenant in evicted:
+            if lineage not in gone:
+                gone[lineage] = {}
+                if tenant:
+                    division.owners[lineage] = tenant
+                if division.begun or 2 * len(gone) > self._max_entries:
+                    division.stored(lineage, gone)
+            gone[lineage][worker] = left
         while len(gone) > self._max_entries:
-            del gone[next(iter(gone))]
+            first = division.next_to_go()
+            del gone[first]
+            division.discard(first)
 
     def is_there(self, lineage: int, worker: WorkerState) -> None:
         """Forget what this worker has evicted of a lineage's history: it has it now, or the index knows of it."""
         elsewhere = self.gone.get(lineage)
         if elsewhere is not None and elsewhere.pop(worker, None) is not None and not elsewhere:
             del self.gone[lineage]
+            self._division.discard(lineage)
 
 
 def _is_followed(ticket: Ticket, worker: WorkerState) -> bool:

@@ -73,7 +73,7 @@ def regional(
     under_way = turn.prompt_tokens is None
     new = chain.hashes[known:MAX_CUTS] if routing.derived and under_way else []
     turn = msgspec.structs.replace(turn, workers=())
-    return RegionalTurn(routing.lineage, session, routing.thread, len(chain.hashes), follows, turn, new)
+    return RegionalTurn(routing.lineage, session, routing.thread, len(chain.hashes), follows, turn, new, routing.tenant)
 
 
 def repeats(chain: Chain, turn: SettledTurn) -> bool:

@@ -1,6 +1,7 @@
 """The last prompts of hot lineages, in memory, so that another engine can compute them before their home is drained.
 
-What was used least lately is dropped first. Limits: `max_bytes` of all together, `MAX_AGE_S` since the last use (then
+Limits: `max_bytes` of all together, divided by tenant (`warmroute.contract.shares`): of the tenant that has most, what
+was used least lately is dropped first. `MAX_AGE_S` since the last use (then
 the lineage is cold, and its engine is about to evict it). Prompts below `MIN_BYTES` are not stored at all: computing
 them takes a fraction of a second wherever their next turn goes. They are held by reference, as they came, and never
 written anywhere.
@@ -11,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
+from warmroute.contract.shares import Division
 from warmroute_proxy.core.load.traffic import MEMORY_S
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 
@@ -60,6 +62,9 @@ class HotPrompts:
         self.bytes = 0
         self._max_bytes = max_bytes
         self._by_lineage: OrderedDict[int, HotPrompt] = OrderedDict()  # least lately used first
+        self._division: Division[int, HotPrompt] = Division(
+            lambda _, prompt: prompt.routing.tenant, lambda _, prompt: prompt.size
+        )
 
     def __len__(self) -> int:
         return len(self._by_lineage)
@@ -72,14 +77,17 @@ class HotPrompts:
         prompt.used_s = now_s
         self._by_lineage[prompt.routing.lineage] = prompt
         self.bytes += prompt.size
-        while self.bytes > self._max_bytes:
-            self.drop(next(iter(self._by_lineage)))
+        if self._division.begun or 2 * self.bytes > self._max_bytes:
+            self._division.stored(prompt.routing.lineage, self._by_lineage)
+            while self.bytes > self._max_bytes:
+                self.drop(self._division.next_to_go())
 
     def drop(self, lineage: int) -> None:
         """Drop the prompt of a lineage."""
         found = self._by_lineage.pop(lineage, None)
         if found is not None:
             self.bytes -= found.size
+            self._division.discard(lineage)
 
     def expire(self, now_s: float) -> None:
         """Drop prompts that have become cold."""

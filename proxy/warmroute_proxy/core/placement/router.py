@@ -199,10 +199,11 @@ class Router:
         ticket.shared_bytes = decision.shared_bytes
         if cache_worker.load.prefills.tokens or decision.other_worker_tokens > cached:
             ticket.behind = under_way(self.fleet, cache_worker, decision)
+        ticket.tenant = routing.tenant
         begins = self._begins(routing)
         self.in_flight.begin(ticket, begins, cached / tokens, now_s)
         self.histories.dispatched(routing.lineage, ticket)
-        self.working_set.sent(ticket, routing.expects, home_key(routing), routing.tenant)
+        self.working_set.sent(ticket, routing.expects, home_key(routing))
         for each in self.listeners:
             each.dispatched(ticket, routing, begins, now_s)
         return ticket
@@ -246,7 +247,8 @@ class Router:
         error = self._accuracy.observe(predicted, cached_tokens)
         self.end_history(ticket, routing.lineage, prompt_tokens, cached_tokens, completion_tokens)
         turn = self._settled_turn(ticket, routing, prompt_tokens, cached_tokens, completion_tokens)
-        self.remember(routing.model, routing.lineage, routing.chain, turn, home_key(routing), routing.thread)
+        home, thread = home_key(routing), routing.thread
+        self.remember(routing.model, routing.lineage, routing.chain, turn, home, thread, routing.tenant)
         for each in self.listeners:
             each.settled(ticket, routing, turn, streamed_tokens, expected, now_s)
         return Settled(error, predicted)
@@ -513,9 +515,16 @@ class Router:
         )
 
     def remember(
-        self, model: str, lineage: int, chain: Chain, turn: SettledTurn, session: int | None, thread: int | None
+        self,
+        model: str,
+        lineage: int,
+        chain: Chain,
+        turn: SettledTurn,
+        session: int | None,
+        thread: int | None,
+        tenant: str,
     ) -> None:
         """Store a settled turn for the turns that follow it; `session` is None where it has no home of its own."""
         if turn.prompt_tokens is not None:
             self._bytes_per_token.observe(model, turn.prompt_bytes, turn.prompt_tokens)
-        self._affinity.remember(lineage, chain, turn, session, thread)
+        self._affinity.remember(lineage, chain, turn, session, thread, tenant)

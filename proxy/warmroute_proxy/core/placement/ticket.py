@@ -18,8 +18,9 @@ class Ticket:
     when it came, and the load of the decode worker then. `lineage` and `shared_bytes` (of the prompt, which other
     conversations use too) are for `histories`; `history` is what it uses in its cache, `used_before` the number of the
     use before its own, 0 where there was none, and below 0 until its worker begins to compute its prompt.
-    `behind`: prompts that were under way when this one was sent. `handed_over`: a prefill worker has computed the
-    prompt and uses its history no more. `prompt_tokens`: as it was placed.
+    `tenant`: whose it is, where there are several. `behind`: prompts that were under way when this one was sent.
+    `handed_over`: a prefill worker has computed the prompt and uses its history no more. `prompt_tokens`: as it was
+    placed.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Ticket:
         "sequences",
         "shared_bytes",
         "slowdown_s",
+        "tenant",
         "uncached",
         "used_before",
     )
@@ -80,6 +82,7 @@ class Ticket:
         self.history: History | None = None
         self.handed_over = False
         self.lineage = 0
+        self.tenant = ""
         self.shared_bytes = 0
         self.used_before = -1
         self.open = True

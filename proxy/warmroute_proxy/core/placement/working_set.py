@@ -11,15 +11,18 @@ many conversations run as fit; the others wait (`queue.memory_wait`).
 Only of workers of this region whose engines report their pool, and that have no second tier: from a host tier an
 evicted prompt comes back without being computed. Where everything fits, every turn is FREE or FITS.
 
-A conversation has one home: the worker that its last turn was sent to. Limit: `MAX_HOMES`, the one used longest ago is
-forgotten first, and its next turn counts as new. A session has several conversations where it has sub-agents, titles or
-several models. Limits: as many sessions, and of each the `MAX_OF_SESSION` conversations that were sent last.
+A conversation has one home: the worker that its last turn was sent to. Limit: `MAX_HOMES`, divided by
+tenant (`warmroute.contract.shares`): of the tenant that has most, the one used longest ago is forgotten first, and its
+next turn counts as new. A session has several conversations where it has sub-agents, titles or
+several models. Limits: as many sessions, divided likewise, and of each the `MAX_OF_SESSION` conversations that were
+sent last.
 """
 
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any, Final
 
+from warmroute.contract.shares import Division
 from warmroute_proxy.core.cache.residents import FIRST_WINDOW_S, NO_LIMIT, Residents
 from warmroute_proxy.core.cache.return_times import KINDS, OVER, PERSON, UNKNOWN, ReturnTimes
 from warmroute_proxy.core.placement.choices import WorkerState
@@ -50,6 +53,8 @@ class WorkingSet:
         self._sessions: OrderedDict[int, list[int]] = OrderedDict()  # the conversations of each
         self._times: OrderedDict[frozenset[str], list[ReturnTimes]] = OrderedDict()
         self._ends: dict[int, int] = {}  # how the last turns of idle conversations ended
+        self._home_shares: Division[int, str] = Division()
+        self._session_shares: Division[int, list[int]] = Division()
         self._refresh_at_s = 0.0
         self._tenants: dict[str, tuple[frozenset[str], int]] = {}  # by model, until the next refresh
         self.turns_of_open: dict[int, int] = {}
@@ -63,14 +68,15 @@ class WorkingSet:
         if worker is not None:
             self._came_back(worker, lineage, now_s)
 
-    def sent(self, ticket: Ticket, expects: int = UNKNOWN, session: int | None = None, tenant: str = "") -> None:
+    def sent(self, ticket: Ticket, expects: int = UNKNOWN, session: int | None = None) -> None:
         """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end. `session`: its
-        session, where that is known. `tenant`: whose it is, where there are several.
+        session, where that is known.
         """
         lineage, worker = ticket.lineage, ticket.cache_worker
         if lineage in self.turns_of_open:
             self.turns_of_open[lineage] += 1
-        self.belongs(lineage, session)
+        tenant = ticket.tenant
+        self.belongs(lineage, session, tenant)
         if worker.worker is None:
             return
         home_id = self._homes.get(lineage, "")
@@ -81,11 +87,13 @@ class WorkingSet:
             if home is not worker and home_id != worker.id:
                 home.load.residents.drop(lineage)
         self._homes[lineage] = worker.id
+        if tenant:
+            self._home_shares.owners[lineage] = tenant
         homes = len(self._homes)
         if homes > MAX_HOMES // 2:  # before that, nothing is forgotten soon
-            self._homes.move_to_end(lineage)
+            self._home_shares.stored(lineage, self._homes)
             if homes > MAX_HOMES:
-                self._homes.popitem(last=False)
+                self._forget_home(self._home_shares.next_to_go(), ticket.sent_s)
         worker.load.residents.sent(lineage, ticket.own_tokens, expects, tenant)
 
     def ended(self, ticket: Ticket, now_s: float) -> None:
@@ -98,26 +106,35 @@ class WorkingSet:
         if residents.ended(lineage, now_s, computed=ticket.computed) and kind != OVER:
             self._times_of(worker)[kind].ended(lineage, now_s)
             self._ends[lineage] = kind
-            if len(self._ends) > MAX_HOMES:
-                del self._ends[next(iter(self._ends))]
 
-    def belongs(self, lineage: int, session: int | None) -> None:
+    def _forget_home(self, lineage: int, now_s: float) -> None:
+        """A conversation has no home any more, and is not followed."""
+        worker, kind = self._workers.get(self._homes.pop(lineage)), self._ends.pop(lineage, None)
+        self._home_shares.discard(lineage)
+        if worker is not None and kind is not None:
+            self._times_of(worker)[kind].left(lineage, now_s)
+
+    def belongs(self, lineage: int, session: int | None, tenant: str) -> None:
         """A conversation is of this session; None: of one that has no name."""
         if session is None:
             return
         lineages = self._sessions.get(session)
         if lineages is None:
-            self._sessions[session] = [lineage]
-            if len(self._sessions) > MAX_HOMES:
-                self._sessions.popitem(last=False)
-            return
+            lineages = self._sessions[session] = [lineage]
+            if tenant:
+                self._session_shares.owners[session] = tenant
         if lineages[-1] != lineage:
             if lineage in lineages:
                 lineages.remove(lineage)
             lineages.append(lineage)
             del lineages[:-MAX_OF_SESSION]
-        if len(self._sessions) > MAX_HOMES // 2:
-            self._sessions.move_to_end(session)
+        sessions = len(self._sessions)
+        if sessions > MAX_HOMES // 2:
+            self._session_shares.stored(session, self._sessions)
+            if sessions > MAX_HOMES:
+                gone = self._session_shares.next_to_go()
+                self._session_shares.discard(gone)
+                del self._sessions[gone]
 
     def observe_session(self, session: int, kind: int, now_s: float) -> None:
         """The client of a session says that it waits for a PERSON, or is OVER. Anything else, and a session that is not

@@ -44,6 +44,10 @@ _NO_TEXT: Final = b'\x03""'
 _MEMBER: Final = b"\x1d"
 _PART: Final = b"\x1e"
 _FIELD: Final = b"\x1f"
+MEDIA: Final = 0x08
+"""The byte in front of anything but text."""
+
+_MEDIA: Final = b"\x08"
 
 _T = TypeVar("_T")
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -194,7 +198,7 @@ def _check_addresses(part: dict[str, Raw], path: str, addresses: Addresses) -> N
 
 
 def _media(content: bytes) -> bytes:
-    return content if len(content) <= LONG_MEDIA_BYTES else _FIELD + xxh3_128_digest(content)
+    return _MEDIA + (content if len(content) <= LONG_MEDIA_BYTES else xxh3_128_digest(content))
 
 
 def tool_parts(tools: Raw) -> list[bytes]:

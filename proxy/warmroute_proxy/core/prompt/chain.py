@@ -40,6 +40,8 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     returned: list[UserPart] = []
     prompts: int = 1
     messages: list[int] = []
+    opaque: bool = False
+    """Whether it holds media: then the number of its tokens does not follow from its bytes."""
 
 
 class ToolsPrefix(NamedTuple):
@@ -64,3 +66,4 @@ class Begun(NamedTuple):
     asked: UserPart | None
     returned: list[UserPart]
     messages: list[int]
+    opaque: bool

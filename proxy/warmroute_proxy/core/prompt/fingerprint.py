@@ -32,6 +32,7 @@ from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.canonical import (
     BRACKET,
     MAX_PARTS,
+    MEDIA,
     NO_PARTS,
     QUOTE,
     MalformedPrompt,
@@ -97,13 +98,17 @@ def _fingerprint(
         user: UserPart | None = None  # the message before, if it is a user's
         returned: list[UserPart] = []
         messages: list[int] = []
+        opaque = False
     else:
-        hashes, ends, structural_bytes, turn, digest, user, returned, messages = begun
+        hashes, ends, structural_bytes, turn, digest, user, returned, messages, opaque = begun
     hash_, total = (hashes[-1], ends[-1]) if hashes else (seed, 0)
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
         role = message.role
-        part = text_part(message) or message_part(message, index, addresses)
+        part = text_part(message)
+        if part is None:
+            part = message_part(message, index, addresses)
+            opaque = opaque or MEDIA in part
         if role == "user":
             number = USER
             user = (len(hashes), hash_, part)
@@ -119,10 +124,8 @@ def _fingerprint(
                     returned.append(user)
             user = None
         size = len(part)
-        if leading:
-            leading = role in _LEADING
-            if leading:
-                digest = xxh3_64_intdigest(part, digest)
+        if leading and (leading := role in _LEADING):
+            digest = xxh3_64_intdigest(part, digest)
         if size <= STRIDE_BYTES:
             hash_ = xxh3_64_intdigest(part, hash_)
             total += size
@@ -133,9 +136,8 @@ def _fingerprint(
             hash_, total = hashes[-1], ends[-1]
         messages.append(4 * len(hashes) + number)
     _check_unicode(user_contents)
-    return Fingerprint(
-        Chain(hashes, ends), structural_bytes, turn, prefix.digest, digest, user, returned, messages=messages
-    )
+    chain = Chain(hashes, ends)
+    return Fingerprint(chain, structural_bytes, turn, prefix.digest, digest, user, returned, 1, messages, opaque)
 
 
 def _is_short(user: UserPart) -> bool:

@@ -200,9 +200,10 @@ class Replica:
             sent.cached_tokens,
         )  # fmt: skip
         ticket.shared_bytes = sent.shared_bytes
+        ticket.tenant = sent.tenant
         router.in_flight.begin(ticket, sent.begins, sent.cached_tokens / sent.prompt_tokens, now_s)
         router.histories.dispatched(sent.lineage, ticket)
-        router.working_set.sent(ticket, tenant=sent.tenant)
+        router.working_set.sent(ticket)
         if len(under_way) > MAX_OPEN:
             router.in_flight.drop(under_way.popitem(last=False)[1], now_s)
 
@@ -212,6 +213,6 @@ class Replica:
         router.working_set.expect(ticket, served.returns if 0 <= served.returns <= OVER else UNKNOWN)
         router.in_flight.end(ticket, now_s, served.streamed_tokens)
         counts = turn.prompt_tokens, turn.cached_tokens, turn.completion_tokens
-        router.working_set.belongs(served.lineage, served.session)
+        router.working_set.belongs(served.lineage, served.session, ticket.tenant)
         router.end_history(ticket, served.lineage, *counts)
-        router.remember(served.model, served.lineage, ticket.chain, turn, served.session, served.thread)
+        router.remember(served.model, served.lineage, ticket.chain, turn, served.session, served.thread, ticket.tenant)

@@ -23,9 +23,12 @@ Nothing here opens a socket or serves a request, and nothing here imports anothe
     errors        errors in the shape of the OpenAI API
     log_format    a line of the log, as text and as JSON
     loop_lag      how late the event loop is, and what held it
+    patience      time limits in which the lateness of the proxy itself does not count
     port_owner    who listens on a port of this machine
+    repeated_line a line of the log that others can bring about without end
     metrics       counters and histograms, and their text format
     sealing       reasoning that clients keep for us, sealed
     secrets       the fleet secret and what is derived from it, API keys, engine keys
+    turns         whose turn it is in the event loop
     terms         what the translation of a request depends on besides its body
 """

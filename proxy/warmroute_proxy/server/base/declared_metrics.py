@@ -42,6 +42,10 @@ RETRIES_REFUSED_TOTAL: Final = Metric(
     "warmroute_retries_refused_total", "Turns not dispatched again because the retry budget was spent."
 )
 REFUSED_TOTAL: Final = Metric("warmroute_refused_total", "Requests refused before a dispatch, by reason.")
+CONNECTIONS_CLOSED_TOTAL: Final = Metric(
+    "warmroute_connections_closed_total",
+    "Connections that a full port closed for newer ones, or refused, by port (`public`, `admin`) and reason.",
+)
 QUEUE_LEFT_TOTAL: Final = Metric(
     "warmroute_queue_left_total", "Turns whose client left while they waited in the queue."
 )
@@ -189,6 +193,9 @@ WORKER_ENGINE_QUEUE_REQUESTS: Final = Metric(
 )
 EMPTY_ANSWERS_TOTAL: Final = Metric(
     "warmroute_empty_answers_total", "Answers with neither text nor calls, by worker and model."
+)
+IMPOSSIBLE_COUNTS_TOTAL: Final = Metric(
+    "warmroute_impossible_counts_total", "Counts of tokens that cannot be true, by worker and count."
 )
 WORKER_RETRACTED_REQUESTS: Final = Metric(
     "warmroute_worker_retracted_requests", "Requests that an engine has taken out of its pool since it started."

@@ -37,6 +37,7 @@ _MEANINGS: Final = (
     (re.compile(r"connect|reach|refused|reset", re.IGNORECASE), "the engine lost a connection that it needs"),
 )
 
+_HAND_OVER: Final = re.compile(r"transfer|bootstrap|handshake|kvpoll", re.IGNORECASE)
 _WORDS: Final = frozenset({
     "abort", "aborted", "account", "allocated", "allowed", "api", "balance", "billing", "body", "bootstrap",
     "cancelled", "cannot", "completion", "connect", "connection", "content", "context", "could", "credit", "credits",
@@ -59,6 +60,11 @@ def names_internals(status: int, message: str) -> bool:
     """Whether an engine's error names what only operators should know of it."""
     pattern = _IN_OURS if status >= 500 else _IN_THEIRS
     return pattern.search(message, 0, MAX_READ_CHARS) is not None
+
+
+def names_hand_over(words: str) -> bool:
+    """Whether an engine's error, as the log keeps it, is about KV that did not come from prefill to decode."""
+    return _HAND_OVER.search(words) is not None
 
 
 def meaning_of(status: int, message: str) -> str:

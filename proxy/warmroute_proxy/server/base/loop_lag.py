@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute_proxy.server.base.metrics import HeldBy, Metrics
+from warmroute_proxy.server.base.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,11 @@ class LoopLag:
         self._longest_s = 0.0
         self._held_by = HeldBy.OTHER
         self._collection_began_s = 0.0
+        self.turns = Turns(clock, self._step_ran)
+        """The lines of this loop."""
+
+    def _step_ran(self, seconds: float) -> None:
+        self.ran(HeldBy.REQUEST, seconds)
 
     def ran(self, held_by: HeldBy, seconds: float) -> None:
         """Report a step that has held the loop."""

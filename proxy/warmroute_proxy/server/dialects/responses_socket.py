@@ -153,6 +153,7 @@ class ResponsesSocket:
                 self._cancel(event)
             elif event.type == STEER:
                 self._socket.send([steer_failed(event)])
+                self._socket.release(reservation)  # the answer has the whole input
                 self._count_refused()
             elif event.type != PROCESSED:
                 raise Refusal(400, f"the event type must be {CREATE} or {CANCEL}", code="invalid_value", param="type")
@@ -342,7 +343,8 @@ class ResponsesSocket:
         elif held is not None:
             self._kept_conversations.release(held)
         stream.running = None
-        self._socket.release(exchange.request)
+        if exchange.request.body_reservation is not None:
+            self._socket.release(exchange.request.body_reservation)
         self._running -= 1
         self._start_turns()
 

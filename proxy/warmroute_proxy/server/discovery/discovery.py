@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.server.base import declared_metrics as declared
@@ -20,8 +20,6 @@ from warmroute_proxy.server.discovery.folder import Folder
 from warmroute_proxy.server.discovery.source import Source, SourceError
 
 log = logging.getLogger(__name__)
-
-MAX_SHOWN: Final = 10
 
 
 class _Reading:
@@ -84,15 +82,14 @@ class Discovery:
         return found.used
 
     def problems(self) -> list[Problem]:
-        """What does not work as it should. Everybody may read it, so addresses are in the log alone."""
+        """What does not work as it should. Everybody may read it, so engines are named in the log alone."""
         found = []
         for name, reading in self._readings.items():
             if reading.away:
                 text = f"discovery {name} is away: the {len(reading.engines)} engines that it named last stay"
                 found.append(Problem(Trouble.DISCOVERY_AWAY, text))
             if reading.refused:
-                names = ", ".join(one.engine for one in reading.refused[:MAX_SHOWN])
-                text = f"discovery {name}: {len(reading.refused)} engines are not used: {names}"
+                text = f"discovery {name}: {len(reading.refused)} engines are not used: the log says which"
                 found.append(Problem(Trouble.DISCOVERED_ENGINES_UNUSED, text))
             if reading.problems:
                 text = f"discovery {name}: {len(reading.problems)} of its engines cannot be read"

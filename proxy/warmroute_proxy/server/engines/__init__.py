@@ -18,6 +18,7 @@ neither requests nor tenants: whoever sends a request gives it a `Leg`.
     carrier         takes requests to engines where a gateway sends them, as a protocol
     small_get       a short request whose answer is collected whole
     passthrough     relays the chunks of a stream with their framing unchanged
+    portions        large reads of a connection, handled in the turns of tenants
     chunk_shape     by which bytes a chunk is recognised as plain content
     sse             scans the events of a stream for what the proxy has to know
     kv_events       subscriptions to the KV events of engines

@@ -21,6 +21,7 @@ from warmroute_proxy.server.engines.upstream import Upstream
 log = logging.getLogger(__name__)
 
 ABORT_TIMEOUT_S: Final = 5.0
+REGISTERED_EVERY_S: Final = 5.0
 MOVES_EVERY_S: Final = 15.0
 LOG_EVERY_S: Final = 10.0
 
@@ -45,9 +46,11 @@ class Engine:
     def __init__(self, config: EngineConfig, connect_timeout_s: float, clock: Callable[[], float]) -> None:
         self.config = config
         self.upstream = Upstream(config.url, connect_timeout_s, clock)
+        self._bootstrap: Upstream | None = None
         self.bearer = self.admin_bearer = ""
         """The header lines with the engine's keys, of all requests and of control routes; empty where it needs none."""
 
+        self._connect_timeout_s = connect_timeout_s
         self.is_sglang = config.kind == "sglang"
         self.shares_answers = self.is_sglang or config.provider.salted
         """Whether it reports what its first answer has computed as cached for the next: SGLang and vLLM do."""
@@ -80,6 +83,9 @@ class Engine:
         self.up = True
         """False once a probe has failed. A new engine counts as up, so that requests need not wait for the probe."""
 
+        self.registered = True
+        """Of prefill: whether its bootstrap server has its ranks, or is where the proxy cannot ask."""
+        self.registered_at_s = -REGISTERED_EVERY_S
         self.was_ready = False
         """Whether it has been ready since it began. A 503 then means that it drains, and before that it starts."""
 
@@ -110,6 +116,8 @@ class Engine:
     @property
     def unavailable(self) -> str:
         """Why it serves nothing, in words for those who may not know its name; empty where that is not known."""
+        if not self.up and not self.registered:
+            return "prefill engines whose bootstrap server does not answer"
         if not self.up:
             return "engines that do not answer" if self.was_ready else "engines that do not answer yet, or start"
         if self.is_sglang and not self.recognised:
@@ -120,6 +128,17 @@ class Engine:
     def role(self) -> Role:
         """What it does: as the config says, or since a flip as it reports."""
         return self.info.role or self.config.role
+
+    def bootstrap(self) -> Upstream | None:
+        """Where decode engines fetch a prefill engine's KV; None of any other, or where that is not known."""
+        port, host = self.info.bootstrap_port, self.config.bootstrap_host or self.upstream.host
+        if self.role != "prefill" or port is None:
+            return None
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        if self._bootstrap is None or self._bootstrap.url != url:
+            self._close_bootstrap()
+            self._bootstrap = Upstream(url, self._connect_timeout_s, self.upstream.clock)
+        return self._bootstrap
 
     def workers(self) -> list[Worker]:
         """One worker for each rank."""
@@ -171,6 +190,11 @@ class Engine:
         if self.health_task is not None:
             self.health_task.cancel()
         self.upstream.close()
+        self._close_bootstrap()
+
+    def _close_bootstrap(self) -> None:
+        if self._bootstrap is not None:
+            self._bootstrap.close()
 
     def _abort_answered(self, status: int, _body: bytes) -> None:
         self.check_key_accepted(status, "/abort_request", "admin_key_file")

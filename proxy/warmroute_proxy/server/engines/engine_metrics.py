@@ -16,6 +16,7 @@ from typing import Final
 
 from warmroute_proxy.core.accounting.engine_counts import EngineCounts
 from warmroute_proxy.core.load.signs import EngineReport
+from warmroute_proxy.server.engines.server_info import MAX_DP_RANKS
 
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "accept_length": ("spec_accept_length",),
@@ -51,17 +52,33 @@ _SUMMED_LABELS: Final = ("cache_source", "is_streaming", "pool")
 MAX_RANK_DIGITS: Final = 6
 
 
+Found = dict[int | None, dict[str, dict[str, float]]]
+"""Values by rank, family and shard; of no rank by None."""
+
+
 def reports_by_rank(text: str) -> dict[int, EngineReport]:
     """The reports in a Prometheus text, by DP rank."""
-    found: dict[int | None, dict[str, dict[str, float]]] = {}
+    found: Found = {}
+    add_reports(found, text)
+    return reports_of(found)
+
+
+def add_reports(found: Found, text: str) -> None:
+    """Add what some lines report."""
     for family, labels, value in samples(_LINE, text):
         if family == "cached_tokens_total" and labels.get("cache_source") not in _LOWER:
             continue
         rank = labels.get("dp_rank")
         number = int(rank) if rank is not None and rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS else None
+        if number is not None and number >= MAX_DP_RANKS:
+            continue
         by_shard = found.setdefault(number, {}).setdefault(family, {})
         shard = ",".join(f"{name}={labels[name]}" for name in sorted(labels) if name not in _SUMMED_LABELS)
         by_shard[shard] = by_shard.get(shard, 0.0) + value
+
+
+def reports_of(found: Found) -> dict[int, EngineReport]:
+    """The reports of what was added."""
     shared = _report(found.pop(None, {}))
     if not found:
         return {0: shared}
@@ -95,7 +112,17 @@ def samples(line: re.Pattern[str], text: str) -> Iterator[tuple[str, dict[str, s
 def counts_in(text: str) -> EngineCounts | None:
     """What an engine has counted since its start; None where it does not count prompt tokens."""
     sums: dict[str, float] = {}
+    add_counts(sums, text)
+    return counts_of(sums)
+
+
+def add_counts(sums: dict[str, float], text: str) -> None:
+    """Add what some lines count."""
     for name, _, number in samples(_COUNT, text):
         if number >= 0:
             sums[name] = sums.get(name, 0.0) + number
+
+
+def counts_of(sums: dict[str, float]) -> EngineCounts | None:
+    """The counts of what was added; None where prompt tokens are not among them."""
     return EngineCounts(*[int(sums.get(name, 0.0)) for name in _COUNTED]) if _COUNTED[1] in sums else None

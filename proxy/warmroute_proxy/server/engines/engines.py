@@ -17,6 +17,7 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines.drains import DrainedBy, Drains
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.ids import Ids
@@ -53,6 +54,7 @@ class Engines:
         """Engines that hang or have stopped answering: nothing sent to them will be answered."""
 
         self.by_id = {config.id: Engine(config, connect_timeout_s, clock) for config in configs}
+        self.turns: Turns | None = None
         self.departed: dict[str, Engine] = {}
         """Engines that have left, until their last aborts are sent."""
 
@@ -69,6 +71,12 @@ class Engines:
         self.peer_updates = peer_updates
         self._unix_clock = unix_clock
         self._served_by: dict[str, tuple[ServedBy, ...]] = {}  # by worker, until `workers_changed`
+
+    def take_turns(self, turns: Turns) -> None:
+        """Handle what engines send in turns, from the next connection on."""
+        self.turns = turns
+        for engine in self.by_id.values():
+            engine.upstream.turns = turns
 
     def of(self, worker: Worker) -> Engine:
         """The engine of a worker."""

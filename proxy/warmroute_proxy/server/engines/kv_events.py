@@ -6,9 +6,9 @@ from 0), batch. A replay is requested by `["", first number]`; its answers are `
 last one has the number -1. `kv_feed` applies the batches.
 
 Everything runs in the event loop, in small portions: at most `MAX_BATCHES_AT_ONCE` or `MAX_BYTES_AT_ONCE` before other
-callbacks run. A batch is not divided: one of 10,000 blocks delays other callbacks by 10 ms, and with one token a page
-an engine may drop a prompt of that many tokens at once. At 20,000 tokens a second, pages of 64 tokens cost 0.1 % of a
-core and pages of one token 4 %.
+callbacks run, and `kv_feed` divides a batch. An engine with more to say than that waits: between two portions of its
+events pass `REST` times what one takes, so it has a fifth of the loop at most. At 20,000 tokens a second, pages of 64
+tokens cost 0.1 % of a core and pages of one token 4 %.
 
 Limits: `RECEIVE_QUEUE` batches wait in ZeroMQ, and further ones are lost, which is a gap; `MAX_MESSAGE_BYTES` a batch;
 `REPLAY_TIMEOUT_S` for a replay; `MAX_SOCKETS`, two a worker.
@@ -16,6 +16,7 @@ Limits: `RECEIVE_QUEUE` batches wait in ZeroMQ, and further ones are lost, which
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,7 +26,7 @@ import zmq
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.engines.kv_feed import KvFeed
+from warmroute_proxy.server.engines.kv_feed import MAX_BATCH_BYTES, KvFeed
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,9 @@ MAX_BATCHES_AT_ONCE: Final = 32
 MAX_BYTES_AT_ONCE: Final = 65_536
 REPLAY_TIMEOUT_S: Final = 2.0
 RECEIVE_QUEUE: Final = 10_000
-MAX_MESSAGE_BYTES: Final = 64 * 2**20
+MAX_MESSAGE_BYTES: Final = MAX_BATCH_BYTES
+REST: Final = 4.0
+REST_OF_REPLAY: Final = 1.0
 HEARTBEAT_MS: Final = 5_000
 MAX_SOCKETS: Final = 8_192
 
@@ -159,6 +162,7 @@ class _Subscription:
         self._loop = asyncio.get_running_loop()
         self._timeout: asyncio.TimerHandle | None = None
         self._closed = False
+        self._rest: asyncio.TimerHandle | None = None  # between two portions
         self._sub = _connected(context, zmq.SUB, source.host, source.port + dp_rank)
         self._sub.setsockopt(zmq.SUBSCRIBE, source.topic.encode())
         self._dealer: zmq.Socket[bytes] | None = None
@@ -172,6 +176,8 @@ class _Subscription:
         self._closed = True
         if self._timeout is not None:
             self._timeout.cancel()
+        if self._rest is not None:
+            self._rest.cancel()
         for socket, _ in self._readers():
             self._loop.remove_reader(_number(socket, zmq.FD))
             socket.close(linger=0)
@@ -183,8 +189,14 @@ class _Subscription:
         return found
 
     def _read_live(self) -> None:
+        if self._rest is not None:
+            return
+        began_s = time.perf_counter()
         self._apply_peer_updates()
-        for frames in self._received(self._sub, self._read_live):
+        if self.feed.is_behind:
+            self.feed.go_on()
+        found, more = self._received(self._sub)
+        for frames in found:
             if len(frames) != 3:
                 continue
             _topic, number, batch = frames
@@ -192,6 +204,12 @@ class _Subscription:
                 first_missing = self.feed.live(int.from_bytes(number, "big"), batch, self._unix_clock())
                 if first_missing is not None:
                     self._request_replay(first_missing)
+        if (more or self.feed.is_behind) and not self._closed and self._rest is None:
+            self._rest = self._loop.call_later(REST * (time.perf_counter() - began_s), self._rested)
+
+    def _rested(self) -> None:
+        self._rest = None
+        self._read_live()
 
     def _request_replay(self, first: int) -> None:
         assert self._dealer is not None
@@ -206,7 +224,9 @@ class _Subscription:
 
     def _read_replay(self) -> None:
         assert self._dealer is not None
-        for frames in self._received(self._dealer, self._read_replay):
+        began_s = time.perf_counter()
+        found, more = self._received(self._dealer)
+        for frames in found:
             if len(frames) != 4 or not self.feed.replaying:
                 continue
             _empty, _topic, number, batch = frames
@@ -214,6 +234,14 @@ class _Subscription:
                 self._replay_over()
             elif len(number) == NUMBER_BYTES:
                 self.feed.replayed(int.from_bytes(number, "big"), batch, self._unix_clock())
+        if more and not self._closed:
+            self._loop.call_later(REST_OF_REPLAY * (time.perf_counter() - began_s), self._read_more)
+        if self.feed.is_behind and not self._closed and self._rest is None:
+            self._rest = self._loop.call_later(REST * (time.perf_counter() - began_s), self._rested)
+
+    def _read_more(self) -> None:
+        if not self._closed:
+            self._read_replay()
 
     def _replay_over(self) -> None:
         if self._timeout is not None:
@@ -222,17 +250,16 @@ class _Subscription:
         if self.feed.replaying:
             self.feed.replay_ended(self._unix_clock())
 
-    def _received(self, socket: "zmq.Socket[bytes]", again: Callable[[], None]) -> list[list[bytes]]:
-        """Some of the messages that have arrived; the rest is read in a later callback."""
+    def _received(self, socket: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], bool]:
+        """Some of the messages that have arrived, and whether there may be more."""
         found: list[list[bytes]] = []
         size = 0
         while not self._closed and _number(socket, zmq.EVENTS) & zmq.POLLIN:
             if len(found) == MAX_BATCHES_AT_ONCE or size > MAX_BYTES_AT_ONCE:
-                self._loop.call_soon(again)
-                break
+                return found, True
             found.append(socket.recv_multipart(zmq.NOBLOCK))
             size += len(found[-1][-1])
-        return found
+        return found, False
 
 
 def _connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, host: str, port: int) -> "zmq.Socket[bytes]":

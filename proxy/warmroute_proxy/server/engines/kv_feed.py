@@ -11,11 +11,16 @@ than the connection does:
 
 The first batch may have any number: blocks that were stored before it are in the index by prediction, or not at all.
 
-Limits: `MAX_WAITING` batches wait for a replay; with more it is given up.
+A batch is applied in portions of `UNITS_AT_ONCE`: what is left of one waits for `go_on`, and newer ones behind it.
+
+Limits: `MAX_WAITING` batches wait for a replay; with more it is given up. `MAX_BATCH_BYTES` of a batch: a longer one
+cannot be read. `MAX_LEFT_BYTES` wait to be applied: with more the index is dropped, and nothing waits any more.
 """
 
 import logging
+import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -26,11 +31,21 @@ from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.declared_metrics import Metric
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.engines.kv_blocks import KvBlocks, Matched
 
 log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 10_000
+MAX_BATCH_BYTES: Final = 4 * 2**20
+"""300,000 blocks with one token each. To decode it takes 30 ms."""
+
+MAX_LEFT_BYTES: Final = 16 * 2**20
+BLOCKS_AT_ONCE: Final = 1_024
+UNITS_AT_ONCE: Final = 4_096
+"""Blocks, and `UNITS_OF_EVENT` for each event: 4 ms."""
+
+UNITS_OF_EVENT: Final = 8
 
 _TIERS: Final[dict[str | None, Tier]] = {
     None: "device",
@@ -57,10 +72,12 @@ class _Event(msgspec.Struct, gc=False):
 
 class _Batch(msgspec.Struct, array_like=True, gc=False):
     ts: float
-    events: list[_Event]
+    events: list[msgspec.Raw]
 
 
 _decode = msgspec.msgpack.Decoder(_Batch).decode
+_decode_event = msgspec.msgpack.Decoder(_Event).decode
+_UNREADABLE: Final = (msgspec.DecodeError, msgspec.ValidationError, RecursionError)
 
 
 class KvCounters(NamedTuple):
@@ -89,9 +106,15 @@ class KvFeed:
         self._can_replay = can_replay
         self._router = router
         self._metrics = metrics
+        # An engine may do each of these in each batch.
+        lines = [RepeatedLine(log, logging.WARNING, time.monotonic) for _ in range(3)]
+        self._lost, self._restarted, self._unreadable = lines
         self._next: int | None = None  # until the first batch
         self._published = -1  # number of the newest batch that was not replayed; below `_next`
         self._waiting: deque[tuple[int, bytes]] = deque()  # number and batch
+        self._left: deque[tuple[bytes, float]] = deque()  # batches that are not applied yet, and when they came
+        self._left_bytes = 0
+        self._steps: Iterator[int] | None = None  # of the oldest of them
 
     def settled(self, tag: str, prompt_tokens: int) -> None:
         """The request with this tag has ended, and its prompt has so many tokens."""
@@ -128,7 +151,7 @@ class KvFeed:
         waiting, self._waiting, self.replaying = self._waiting, deque(), False
         for number, payload in waiting:
             if self._next is not None and number > self._next:
-                log.warning("KV events of worker %s were lost: its index is dropped", self._worker.id)
+                self._lost.write("KV events of worker %s were lost: its index is dropped", self._worker.id)
                 self._count(COUNTS.drops)
                 self._drop()
             self._take(number, payload, unix_s)
@@ -138,7 +161,10 @@ class KvFeed:
         by_replay = self._next is not None and self._published < number < self._next
         if number <= self._published:
             self._count(COUNTS.restarts)
-            log.warning("worker %s numbers its KV events from the start again: it has restarted", self._worker.id)
+            self._restarted.write(
+                "worker %s numbers its KV events from the start again: it has restarted", self._worker.id
+            )
+            self._forget_left()
             self.blocks.clear()
             self._router.worker_restarted(self._worker.id)
         self._published = number
@@ -146,25 +172,71 @@ class KvFeed:
             self._apply(number, payload, unix_s)
 
     def _drop(self) -> None:
+        """What is known of the cache is wrong, and so is what would be applied to it."""
+        self._forget_left()
+        self._clear()
+
+    def _clear(self) -> None:
         self.blocks.clear()
         self._router.cache_cleared(self._worker.id)
+
+    def _forget_left(self) -> None:
+        self._left.clear()
+        self._left_bytes = 0
+        self._steps = None
 
     def _apply(self, number: int, payload: bytes, unix_s: float) -> None:
         self._next = number + 1
         self._count(COUNTS.batches)
-        try:
-            batch = _decode(payload)
-        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-            log.warning("a batch of KV events of worker %s cannot be read: %s", self._worker.id, error)
-            self._count(COUNTS.drops)
-            self._drop()
-            return
+        self._left.append((payload, unix_s))
+        self._left_bytes += len(payload)
+        if len(payload) > MAX_BATCH_BYTES:
+            self._cannot_read(f"it has {len(payload)} bytes")
+        elif self._left_bytes > MAX_LEFT_BYTES:
+            self._cannot_read(f"more than {MAX_LEFT_BYTES} bytes wait")
+        elif self._steps is None:
+            self.go_on()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something is left to be applied."""
+        return bool(self._left)
+
+    def go_on(self) -> None:
+        """Apply some of what is left."""
+        units = 0
+        while self._left and units < UNITS_AT_ONCE:
+            payload, unix_s = self._left[0]
+            if self._steps is None:
+                self._steps = self._steps_of(payload, unix_s)
+            try:
+                units += next(self._steps)
+            except StopIteration:
+                if self._left:
+                    self._left.popleft()
+                    self._left_bytes -= len(payload)
+                    self._steps = None
+            except _UNREADABLE as error:
+                self._cannot_read(str(error))
+
+    def _cannot_read(self, problem: str) -> None:
+        self._unreadable.write("a batch of KV events of worker %s cannot be read: %s", self._worker.id, problem)
+        self._count(COUNTS.drops)
+        self._drop()
+
+    def _steps_of(self, payload: bytes, unix_s: float) -> Iterator[int]:
+        """Apply a batch, and say after each step how many units it was."""
+        batch = _decode(payload)
         self.lag_s = max(0.0, unix_s - batch.ts)
-        for event in batch.events:
+        for raw in batch.events:
+            event = _decode_event(raw)
             if event.type == "AllBlocksCleared":
-                self._drop()
+                self._clear()
             elif event.medium in _TIERS:
-                self._apply_one(event, _TIERS[event.medium])
+                for piece in _pieces_of(event):
+                    self._apply_one(piece, _TIERS[event.medium])
+                    yield len(piece.block_hashes)
+            yield UNITS_OF_EVENT
 
     def _apply_one(self, event: _Event, tier: Tier) -> None:
         worker, router = self._worker, self._router
@@ -193,6 +265,19 @@ class KvFeed:
                 self._metrics.add(
                     COUNTS.blocks, blocks, (("worker", self._worker.id), ("event", what), ("joined", known))
                 )
+
+
+def _pieces_of(event: _Event) -> Iterator[_Event]:
+    """An event with many blocks as several that follow each other."""
+    hashes = event.block_hashes
+    if len(hashes) <= BLOCKS_AT_ONCE:
+        yield event
+        return
+    parent = event.parent_block_hash
+    for at in range(0, len(hashes), BLOCKS_AT_ONCE):
+        some = hashes[at : at + BLOCKS_AT_ONCE]
+        yield msgspec.structs.replace(event, block_hashes=some, parent_block_hash=parent)
+        parent = some[-1]
 
 
 def _holds_arrays(token_ids: bytes) -> bool:

@@ -47,9 +47,19 @@ class MoveTotals(NamedTuple):
         return tokens, tokens * token_bytes / (gb_s * 1e9) if gb_s > 0 else 0.0
 
 
+Values = dict[int, dict[str, dict[str, float]]]
+"""By rank, name and shard."""
+
+
 def totals_by_rank(text: str) -> dict[int, MoveTotals]:
     """The counters in a Prometheus text, by DP rank. A missing rank is left out, a missing counter is 0."""
-    values: dict[int, dict[str, dict[str, float]]] = {}
+    values: Values = {}
+    add_totals(values, text)
+    return totals_of(values)
+
+
+def add_totals(values: Values, text: str) -> None:
+    """Add what some lines count."""
     for name, labels, value in samples(_LINE, text):
         rank = labels.get("dp_rank", "0")
         of_rank = values.setdefault(int(rank) if rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS else 0, {})
@@ -57,6 +67,10 @@ def totals_by_rank(text: str) -> dict[int, MoveTotals]:
         shard = labels.get("tp_rank", "0")
         if labels.get("pool", "kv") == "kv":
             by_shard[shard] = by_shard.get(shard, 0.0) + value
+
+
+def totals_of(values: Values) -> dict[int, MoveTotals]:
+    """The counters of what was added."""
     return {rank: _totals(of_rank) for rank, of_rank in values.items()}
 
 

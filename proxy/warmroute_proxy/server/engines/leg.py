@@ -129,6 +129,10 @@ class Leg:
             except Exception as error:
                 self._crash(receiver, error)
 
+    def tenant(self) -> str:
+        """Whose answer it is; empty where there are not several, and of what is nobody's."""
+        return str(getattr(self._receiver, "tenant", ""))
+
     def streams(self) -> Stream | None:
         """The stream that follows the head, where it may pass unparsed."""
         return self._receiver.streams() if self._receiver is not None else None

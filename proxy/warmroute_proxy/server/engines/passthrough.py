@@ -25,6 +25,7 @@ from typing import Final, Protocol
 
 from warmroute_proxy.dialects.chat_answers import has_surrogate
 from warmroute_proxy.server.engines.chunk_shape import ChunkShape
+from warmroute_proxy.server.engines.portions import PORTION_BYTES
 from warmroute_proxy.server.engines.sse import EventShape, UsageTracker
 
 MAX_REST_BYTES: Final = 65_536
@@ -55,6 +56,9 @@ class Stream(Protocol):
 
 class EngineConnection(Protocol):
     """The connection to the engine."""
+
+    def read_much(self, data: bytes) -> bool:
+        """Whether a large read is handled in portions, by `take`."""
 
     def reads(self, passthrough: "Passthrough") -> bool:
         """Whether the answer of this passthrough still goes on."""
@@ -109,7 +113,8 @@ class Passthrough:
                 self._scanner.tokens_seen += 1
                 write(data)
                 return
-        self._take(data)
+        if len(data) <= PORTION_BYTES or not self._source.read_much(data):
+            self.take(data)
 
     def eof_received(self) -> None:
         """The other side has ended; the transport closes."""
@@ -131,7 +136,7 @@ class Passthrough:
         """Parse everything from now on."""
         self._target = self._write = None
 
-    def _take(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         """Relay the bytes that may pass. Parse the others, or keep them until there are more."""
         if self._rest:
             data = self._rest + data

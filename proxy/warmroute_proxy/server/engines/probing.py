@@ -1,10 +1,11 @@
 """Probes of all engines: whether they answer, and what they report.
 
-Each round of probes asks each engine for `/ready`. A server without that route is up while it answers at all, and any
-only once it has answered `/server_info` as an engine does: at a wrong address, another server may answer. An engine
-that was ready and answers 503 drains: it finishes its requests and gets no new ones. With `/ready` goes `/v1/loads`, a
-snapshot of the engine's work. `/server_info` is read when an engine comes up, and each `INFORM_EVERY_S`: the ranks and
-the start time come from there. The router is told of new ranks; a new start time means an empty cache.
+Each round of probes asks each engine for `/ready`, and each `REGISTERED_EVERY_S` the bootstrap server of prefill for
+its ranks: without them an engine is down. A server without `/ready` is up while it answers at all, and any only once it
+has answered `/server_info` as an engine does: at a wrong address, another server may answer. An engine that was ready
+and answers 503 drains: it finishes its requests and gets no new ones. With `/ready` goes `/v1/loads`, a snapshot of the
+engine's work. `/server_info` is read when an engine comes up, and each `INFORM_EVERY_S`: the ranks and the start time
+come from there. The router is told of new ranks; a new start time means an empty cache.
 
 `/health` makes the engine generate a token, so it is requested only where nothing else shows progress
 (`core.load.health_monitor`). `/metrics` is read each `WATCH_EVERY_S`, where the engine has it, for metrics of workers
@@ -14,18 +15,18 @@ between tiers.
 
 import asyncio
 import logging
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.load.health_monitor import HEALTH_TIMEOUT_S
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.server.engines.engine import MOVES_EVERY_S, Engine
-from warmroute_proxy.server.engines.engine_metrics import counts_in, reports_by_rank
+from warmroute_proxy.server.engines.engine import MOVES_EVERY_S, REGISTERED_EVERY_S, Engine
+from warmroute_proxy.server.engines.engine_metrics import Found, add_counts, add_reports, counts_of, reports_of
 from warmroute_proxy.server.engines.engines import Engines
-from warmroute_proxy.server.engines.kv_move_costs import totals_by_rank
-from warmroute_proxy.server.engines.server_info import count, json_object, read_server_info
+from warmroute_proxy.server.engines.kv_move_costs import MoveTotals, Values, add_totals, totals_of
+from warmroute_proxy.server.engines.server_info import MAX_DP_RANKS, count, json_object, read_server_info
 from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
 from warmroute_proxy.server.engines.templates import refuses_late_system
 
@@ -38,6 +39,28 @@ GONE_S: Final = 5.0
 """An engine is lost after this time without an answer from `/ready`: one missed probe says little."""
 
 INFORM_EVERY_S: Final = 60.0
+ROUTE: Final = "/route?prefill_dp_rank=-1&prefill_cp_rank=-1&target_tp_rank=-1&target_pp_rank=-1"
+"""Facts of the whole engine (SGLang 0.5.23, disaggregation/common/conn.py): 404 or 503 until its ranks are there."""
+
+_UNREGISTERED: Final = frozenset({0, 404, 503})
+
+READY_BYTES: Final = 65_536
+LOADS_BYTES: Final = 262_144
+"""64 ranks have 64 rows of 1 KB."""
+
+INFO_BYTES: Final = 1_048_576
+METRICS_BYTES: Final = 4_194_304
+"""What is read of an answer at most; a longer one is none."""
+
+METRICS_PORTION_BYTES: Final = 8_192
+
+
+class _Metrics(NamedTuple):
+    """What was read of an engine's metrics so far."""
+
+    reports: Found
+    counts: dict[str, float]
+    moves: Values
 
 
 async def fetch_server_infos(engines: Engines) -> None:
@@ -91,29 +114,52 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
 
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
     """Set whether an engine is up, and whether it drains by its own report."""
-    status, _ = await get(engine.upstream, "/ready", engine.bearer, ANSWER_S)
+    status, _ = await get(engine.upstream, "/ready", engine.bearer, ANSWER_S, READY_BYTES)
     if status == OWN_FAULT or not engines.has(engine):
         return
     engine.was_ready = status in {200, 404} or (status == 503 and engine.was_ready)
+    if engine.was_ready:
+        await _probe_bootstrap(engine, engines.clock())
+        if not engines.has(engine):
+            return
     engines.drain(engine.config.id, "engine", engine.was_ready and status == 503, router)
     if engine.was_ready and not engine.serves:  # first: it may have restarted, with an empty cache
         await fetch_server_info(engines, engine, router)
     if not engines.has(engine):
         return
-    was_up, engine.up = engine.up, engine.was_ready and engine.recognised and not engine.health_monitor.unwell
+    fit = engine.recognised and engine.registered and not engine.health_monitor.unwell
+    was_up, engine.up = engine.up, engine.was_ready and fit
     if was_up == engine.up:
         return
     engine.down_since_s = engines.clock()
     log.warning(
-        "engine %s is %s (/ready answered %s%s%s)",
+        "engine %s is %s (/ready answered %s%s%s%s)",
         engine.config.id,
         "up" if engine.up else "down",
         status or "nothing",
         ", /health did not" if engine.health_monitor.unwell else "",
         "" if engine.recognised else ", /server_info not as an engine does",
+        "" if engine.registered else ", its bootstrap server does not answer with its ranks",
     )
     for worker in engine.workers():
         router.set_up(worker.id, engine.up)
+
+
+async def _probe_bootstrap(engine: Engine, now_s: float) -> None:
+    """Ask a prefill engine's bootstrap server for its ranks, as decode engines do.
+
+    On another host than the engine's, it may be in a network that the proxy cannot reach: hand-overs show if it works.
+    """
+    server = engine.bootstrap()
+    if server is None:
+        engine.registered = True
+        return
+    if engine.registered and now_s - engine.registered_at_s < REGISTERED_EVERY_S:
+        return
+    status, _ = await get(server, ROUTE, "", ANSWER_S)
+    if status == OWN_FAULT or (not status and server.host != engine.upstream.host):
+        return
+    engine.registered, engine.registered_at_s = status not in _UNREGISTERED, now_s
 
 
 def _check_health(engines: Engines, engine: Engine, router: Router) -> None:
@@ -132,7 +178,7 @@ def _check_health(engines: Engines, engine: Engine, router: Router) -> None:
 
 async def _request_health(engines: Engines, engine: Engine) -> None:
     try:
-        status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S)
+        status, _ = await get(engine.upstream, "/health", engine.bearer, HEALTH_TIMEOUT_S, READY_BYTES)
         if status == OWN_FAULT:
             return
         engines.apply_health(engine.config.id, status, engines.clock())
@@ -154,7 +200,7 @@ def _lost(engines: Engines) -> list[str]:
 
 async def fetch_server_info(engines: Engines, engine: Engine, router: Router | None) -> None:
     """Ask an engine for its ranks, pages and role, and tell the router what has changed."""
-    status, body = await get(engine.upstream, "/server_info", engine.bearer, ANSWER_S)
+    status, body = await get(engine.upstream, "/server_info", engine.bearer, ANSWER_S, INFO_BYTES)
     if not engines.has(engine):
         return
     engine.check_key_accepted(status, "/server_info", "key_file")
@@ -211,10 +257,11 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
     as much of what others have sent is overlooked until the next report.
     """
     before = {worker.id: router.ended_prefill_tokens(worker.id) for worker in engine.workers()}
-    status, body = await get(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S)
+    status, body = await get(engine.upstream, "/v1/loads", engine.bearer, ANSWER_S, LOADS_BYTES)
     engine.check_key_accepted(status, "/v1/loads", "key_file")  # one that has restarted may want another key
     found = json_object(body) if status == 200 else None
     rows = found.get("loads") if found else None
+    rows = rows[:MAX_DP_RANKS] if isinstance(rows, list) else None
     by_rank = {worker.dp_rank: worker for worker in engine.workers()}
     if isinstance(rows, list):
         engine.health_monitor.observe_report(
@@ -232,24 +279,42 @@ async def _observe_metrics(engines: Engines, engine: Engine, router: Router) -> 
     """Read what the engine counts: for conditions and for reconciliation each time, for the cost of moves each
     `MOVES_EVERY_S`.
     """
-    status, body = await get(engine.upstream, "/metrics", engine.bearer, ANSWER_S)
+    status, body = await get(engine.upstream, "/metrics", engine.bearer, ANSWER_S, METRICS_BYTES)
     if status != 200:
         return
     try:
-        text, now_s = body.decode("utf-8", "replace"), engines.clock()
-        engines.watching.observe(engine.workers(), reports_by_rank(text), now_s)
-        counts = counts_in(text)
+        read, now_s = await _read_metrics(engine, body), engines.clock()
+        if not engines.has(engine):
+            return
+        engines.watching.observe(engine.workers(), reports_of(read.reports), now_s)
+        counts = counts_of(read.counts)
         if counts is not None:
             await engines.note_counts(engine, counts)
         if engine.info.host_cache and now_s - engine.moves_at_s >= MOVES_EVERY_S:
             engine.moves_at_s = now_s
-            _observe_moves(engine, router, text)
+            _observe_moves(engine, router, totals_of(read.moves))
     except Exception as error:
         log.error("reading the metrics of engine %s failed: %s", engine.config.id, type(error).__name__)
 
 
-def _observe_moves(engine: Engine, router: Router, text: str) -> None:
-    before, engine.moves = engine.moves, totals_by_rank(text)
+async def _read_metrics(engine: Engine, body: bytes) -> _Metrics:
+    """What an engine's metrics say, of a portion of their lines in each iteration of the loop. So a long text delays
+    the reading of its engine alone.
+    """
+    read, at = _Metrics({}, {}, {}), 0
+    while at < len(body):
+        end = body.rfind(b"\n", at, at + METRICS_PORTION_BYTES) + 1 or body.find(b"\n", at) + 1 or len(body)
+        text, at = body[at:end].decode("utf-8", "replace"), end
+        add_reports(read.reports, text)
+        add_counts(read.counts, text)
+        if engine.info.host_cache:
+            add_totals(read.moves, text)
+        await asyncio.sleep(0)
+    return read
+
+
+def _observe_moves(engine: Engine, router: Router, moves_now: dict[int, MoveTotals]) -> None:
+    before, engine.moves = engine.moves, moves_now
     for worker in engine.workers():
         now, then = engine.moves.get(worker.dp_rank), before.get(worker.dp_rank)
         if now is None or then is None:

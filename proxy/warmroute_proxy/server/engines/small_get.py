@@ -5,10 +5,12 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute_proxy.core.load.blame import Cause
+from warmroute_proxy.server.base.patience import Patience
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.upstream import Upstream
 from warmroute_proxy.server.http.header_lines import Line
 
+LIMIT_BYTES: Final = 4_194_304
 OWN_FAULT: Final = -1
 """The status where the proxy itself could not ask: it says nothing about the other side."""
 
@@ -16,7 +18,7 @@ OWN_FAULT: Final = -1
 class Collector:
     """Gathers a small answer whole: `done(status, body)`, status 0 where there was none."""
 
-    def __init__(self, done: Callable[[int, bytes], None], limit_bytes: int = 4_194_304) -> None:
+    def __init__(self, done: Callable[[int, bytes], None], limit_bytes: int = LIMIT_BYTES) -> None:
         self.leg = Leg(self)
         self._done = done
         self._limit_bytes = limit_bytes
@@ -53,13 +55,22 @@ class Collector:
         """The question times out."""
 
 
-async def get(upstream: Upstream, path: str, headers: str = "", timeout_s: float = 2.0) -> tuple[int, bytes]:
-    """A small GET: (status, body), or (0, b"") where no answer came in time."""
-    return await ask(upstream, path, headers, timeout_s)
+async def get(
+    upstream: Upstream, path: str, headers: str = "", timeout_s: float = 2.0, limit_bytes: int = LIMIT_BYTES
+) -> tuple[int, bytes]:
+    """A small GET: (status, body), or (0, b"") where no answer came in time, or more than `limit_bytes`."""
+    return await ask(upstream, path, headers, timeout_s, limit_bytes=limit_bytes)
 
 
 async def ask(
-    upstream: Upstream, path: str, headers: str, timeout_s: float, *, method: str = "GET", body: bytes = b""
+    upstream: Upstream,
+    path: str,
+    headers: str,
+    timeout_s: float,
+    *,
+    method: str = "GET",
+    body: bytes = b"",
+    limit_bytes: int = LIMIT_BYTES,
 ) -> tuple[int, bytes]:
     """A request with a small body, or none: as `get`."""
     answered: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
@@ -68,10 +79,10 @@ async def ask(
         if not answered.done():
             answered.set_result((status, body))
 
-    leg = Collector(done).leg
+    leg = Collector(done, limit_bytes).leg
     upstream.send(method, path, headers, [body] if body else [], leg)
     try:
-        async with asyncio.timeout(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown
+        async with Patience(timeout_s):  # not wait_for: in 3.11 it can lose a cancellation, and so the shutdown
             return await answered
     except TimeoutError:
         if answered.done() and not answered.cancelled():  # it came while this process was held up

@@ -28,8 +28,10 @@ from warmroute_proxy.dialects.chunk_view import (
     read_view,
     thoughts_in,
     tokens_at_least,
+    tokens_elsewhere,
 )
 from warmroute_proxy.dialects.event_reader import ERROR_EVENT, EventReader
+from warmroute_proxy.dialects.work import MAX_CALLS, SMALL_BYTES
 
 MAX_TEXT_BYTES: Final = ONE_TOKEN_BYTES  # of an event that passes unread
 
@@ -214,6 +216,8 @@ class UsageTracker:
         if payload == _DONE:
             self.done = True
             return b""
+        if len(payload) > SMALL_BYTES and payload.count(b'"function"') > 2 * MAX_CALLS:
+            raise ValueError(f"it calls more than {MAX_CALLS} tools")
         view = read_view(payload)
         if view is None:  # the client has to handle it
             if event.startswith(ERROR_EVENT):
@@ -269,14 +273,23 @@ class UsageTracker:
             self.details = extension["cached_tokens_details"]
         choices = view.choices
         if choices:
-            return self.error is None and self._takes_choices(choices, event, counts=usage is not None)
+            return self.error is None and self._takes_choices(choices, event, counts=usage is not None, payload=payload)
         if usage is not None and is_filled(view.usage):
             found = decoded(payload)
             self.usage_event = found if isinstance(found, dict) else None
             return False
+        if usage is None and extension is None:
+            self._count_elsewhere(payload)
         return extension is None or self._keep_sglext
 
-    def _takes_choices(self, choices: list[ChoiceView], event: bytes, *, counts: bool) -> bool:
+    def _count_elsewhere(self, payload: bytes) -> None:
+        """Count the text of an event that goes to the client, and has none where it should be."""
+        tokens = tokens_elsewhere(payload) if self.error is None else 0
+        if tokens:
+            self.started = True
+            self.tokens_seen += tokens
+
+    def _takes_choices(self, choices: list[ChoiceView], event: bytes, *, counts: bool, payload: bytes) -> bool:
         for choice in choices:
             if choice.finish_reason == ABORT:
                 self.aborted = True
@@ -289,6 +302,7 @@ class UsageTracker:
         if self.aborted:
             return True
         is_first = not self.started  # it names a role, which the others do not
+        before = self.tokens_seen
         for choice in choices:
             output, ends = choice.outputs(), choice.finish_reason
             if output:
@@ -301,6 +315,8 @@ class UsageTracker:
                 self.called_tools = self.called_tools or ends in ENDS_IN_TOOLS
             elif output and len(choices) == 1 and not is_first and not self._renumbers:
                 self.shape = shape_of(event, output, counts=counts) or self.shape
+        if self.tokens_seen == before:
+            self._count_elsewhere(payload)
         return True
 
 

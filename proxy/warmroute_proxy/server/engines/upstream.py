@@ -20,8 +20,11 @@ from urllib.parse import urlsplit
 import httptools
 
 from warmroute_proxy.core.load.blame import Cause
+from warmroute_proxy.server.base.patience import Patience
+from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.engines.passthrough import Passthrough
+from warmroute_proxy.server.engines.portions import PORTION_BYTES, Portions
 from warmroute_proxy.server.http.authorities import authorities
 from warmroute_proxy.server.http.header_lines import Line, decode
 
@@ -53,6 +56,9 @@ class Upstream:
         self._idle: deque[_Connection] = deque()  # at most MAX_IDLE, oldest first
         self.connecting: set[asyncio.Task[None]] = set()  # at most two a turn, and each ends by its timeout
         self.open = 0
+        self.turns: Turns | None = None
+        """In which large reads are handled; None: at once."""
+
         self._unreachable = False
         self._closed = False
 
@@ -132,7 +138,7 @@ class Upstream:
     async def _connect_and_start(self, leg: Leg, head: bytes, body: Parts, before: str) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with Patience(self._connect_timeout_s):
                 tls = authorities.context() if self._tls else None
                 _, connection = await loop.create_connection(lambda: _Connection(self), self.host, self.port, ssl=tls)
         except (OSError, TimeoutError) as error:
@@ -173,6 +179,8 @@ class _Connection(asyncio.Protocol):
         self._keep_alive = False
         self._paused = False
         self._passthrough: Passthrough | None = None
+        self._portions = None if upstream.turns is None else Portions(self, upstream.turns, upstream.clock)
+        self._held = False  # while some of the last read is left
         self._closing = False
         self.idle_since_s = 0.0
         self._anew: tuple[bytes, Parts] | None = None  # what is sent anew if the engine closes it as idle
@@ -197,10 +205,39 @@ class _Connection(asyncio.Protocol):
     def pause(self, paused: bool) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._paused = paused
-            if paused:
+            if self._held:
+                if not paused and self._portions is not None:
+                    self._portions.go_on()
+            elif paused:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
+
+    # -- called by `Portions`
+
+    def hold_reading(self, held: bool) -> None:
+        """Read nothing while some of the last read is left."""
+        self._held = held
+        if self._transport is None or self._transport.is_closing() or self._paused:
+            return
+        if held:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def may_go_on(self) -> bool:
+        return not self._paused
+
+    def answers_for(self) -> str:
+        """The tenant whose answer is read; of what is nobody's, the engine."""
+        return (self._leg.tenant() if self._leg is not None else "") or f"@{self._upstream.netloc}"
+
+    def take_portion(self, data: bytes) -> None:
+        """Handle some of a read, as whatever protocol the answer has reached."""
+        if self._passthrough is not None:
+            self._passthrough.take(data)
+        else:
+            self.data_received(data)
 
     def parse_all(self) -> None:
         """Parse everything from now on: nothing passes through unparsed."""
@@ -222,6 +259,8 @@ class _Connection(asyncio.Protocol):
     def drop(self) -> None:
         self._leg = self._anew = None
         self._end_passthrough()
+        if self._portions is not None:
+            self._portions.drop()
         if self._transport is not None:
             self._transport.abort()
 
@@ -230,7 +269,9 @@ class _Connection(asyncio.Protocol):
         self._upstream.open += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = self._passthrough = None
+        if self._held and self._portions is not None:
+            self._portions.take_all()
+        self._transport = self._passthrough = self._portions = None
         self._parser = None  # each holds the other
         self._upstream.forget(self)
         leg, self._leg = self._leg, None
@@ -245,6 +286,9 @@ class _Connection(asyncio.Protocol):
             leg.fail(Cause.BROKEN, "the connection to the engine broke" if leg.head_seen else UNANSWERED)
 
     def data_received(self, data: bytes) -> None:
+        if len(data) > PORTION_BYTES and self._portions is not None:
+            self._portions.add(data)
+            return
         leg = self._leg
         if leg is None:  # bytes without a request
             if not self._closing:
@@ -259,6 +303,14 @@ class _Connection(asyncio.Protocol):
             self._begin_stream(leg, data)
         else:
             self.feed(data)
+
+    def read_much(self, data: bytes) -> bool:
+        """Whether a large read of a passthrough is handled in portions."""
+        portions = self._portions
+        if portions is None:
+            return False
+        portions.add(data)
+        return True
 
     def _begin_stream(self, leg: Leg, data: bytes) -> None:
         """The first bytes of an answer that is to be a stream: what follows its head may pass unparsed."""
@@ -275,7 +327,7 @@ class _Connection(asyncio.Protocol):
             self._passthrough = Passthrough(self, stream)
             protocol: Any = self._passthrough  # not by type, so that it can be compiled
             self._transport.set_protocol(protocol)
-            self._passthrough.data_received(data[end:])
+            self._passthrough.take(data[end:])
         elif end < len(data):
             self.feed(data[end:])
 
@@ -322,7 +374,7 @@ class _Connection(asyncio.Protocol):
         """End the passthrough: the parser gets the rest of the stream, `data` first."""
         self._end_passthrough()
         if data:
-            self.data_received(data)
+            self.feed(data)  # not `data_received`: the rest of a read comes before the next portion
 
     def _end_passthrough(self) -> None:
         """Be the transport's protocol again."""

@@ -16,6 +16,7 @@ from warmroute_proxy.core.load.signs import (
     EngineReport,
     Sign,
     empty_answers,
+    hand_overs,
     missing_hits,
     no_hits,
     retractions,
@@ -56,6 +57,7 @@ class Watching:
         """How many requests each worker has answered since its answers were judged."""
 
         self._empty_answers: Counter[str] = Counter()
+        self._hand_overs: dict[str, tuple[int, str]] = {}  # by worker: how many failed in a row, and between whom
         self.reports_hits: Callable[[str], bool] = lambda _worker_id: True
         """Whether a worker has reported any token as cached since it started."""
 
@@ -63,6 +65,7 @@ class Watching:
         self._unknown_tokens = 0
         self._prompt_tokens = 0
         self._hits = (0, 0, 0, 0)
+        self._miscounted: Counter[str] = Counter()
         self._read_at_s: dict[str, float] = {}
         self._unix_clock = unix_clock
         self.shortage = Shortage()
@@ -93,6 +96,18 @@ class Watching:
         labels = (("worker", worker_id), ("model", model))
         self._metrics.add(declared.EMPTY_ANSWERS_TOTAL, labels=labels)
 
+    def not_handed_over(self, worker_id: str, words: str) -> None:
+        """KV of a pair was not handed over. `words`: between which engines, and what others show."""
+        failed, _ = self._hand_overs.get(worker_id, (0, ""))
+        self._hand_overs[worker_id] = (failed + 1, words)
+
+    def handed_over(self, *worker_ids: str) -> None:
+        """KV was handed over between two workers."""
+        if self._hand_overs:
+            for worker_id in worker_ids:
+                if worker_id in self._hand_overs:
+                    self._hand_overs[worker_id] = (0, "")
+
     def lost(self, worker_id: str, loss: Mapping[str, int], cached_tokens: int, occupancy: Occupancy) -> None:
         """A turn of a worker has found less than it was expected to."""
         unknown = loss.get("unknown", 0)
@@ -100,6 +115,12 @@ class Watching:
             self._repeats[worker_id] += 1
         if occupancy.has_events:  # so it says what it evicts
             self._unknown_tokens += unknown
+
+    def miscounted(self, worker_id: str, name: str, stated: int, now_s: float) -> None:
+        """A worker has reported a count of tokens that cannot be true."""
+        self._miscounted[worker_id] += 1
+        self._metrics.add(declared.IMPOSSIBLE_COUNTS_TOTAL, labels=(("worker", worker_id), ("count", name)))
+        self._sign(Condition.MISCOUNTED, worker_id, Sign(True, f"{stated:,} {name} were reported"), now_s)
 
     def observe_region(self, workers: list[Worker], now_s: float) -> None:
         """Judge what concerns more than one worker. `workers`: those that there are now."""
@@ -110,6 +131,9 @@ class Watching:
         for key in [key for key in self._watched if key[1] not in ids and key[1] != self._region]:
             del self._watched[key]
         self._observe_answers(ids, now_s)
+        self._hand_overs = {id_: found for id_, found in self._hand_overs.items() if id_ in ids}
+        for worker_id, found in self._hand_overs.items():
+            self._sign(Condition.HAND_OVERS, worker_id, hand_overs(*found), now_s)
         sides: dict[str, dict[str, EngineReport]] = {"prefill": {}, "decode": {}, "aggregated": {}}
         for worker_id, reported in self._reported.items():
             sides[reported.worker.role][worker_id] = reported.now
@@ -175,8 +199,10 @@ class Watching:
             sign = empty_answers(answers, self._empty_answers[worker_id])
             if sign.bad is not None and worker_id in ids:
                 self._sign(Condition.EMPTY_ANSWERS, worker_id, sign, now_s)
+                if not self._miscounted[worker_id] and (Condition.MISCOUNTED, worker_id) in self._watched:
+                    self._sign(Condition.MISCOUNTED, worker_id, Sign(False), now_s)
             if sign.bad is not None or worker_id not in ids:
-                del self.answers[worker_id], self._empty_answers[worker_id]
+                del self.answers[worker_id], self._empty_answers[worker_id], self._miscounted[worker_id]
 
     def _observe_causes(self, ids: set[str], now_s: float) -> None:
         """Judge the workers that report no hits, and how much is lost without a cause."""

@@ -9,6 +9,7 @@ never parses HTTP on its own: httptools does, for each byte.
 - cross_origin: which pages in browsers may read answers
 - authorities: trusted authorities of outgoing TLS connections
 - body_memory: the budget of all bodies, and what a request has reserved of it
+- crowding: what a full listener closes, counted and logged
 - exchange: one request, its answer, and the `Endpoint` that handles them
 - frames: the messages of a WebSocket from bytes, within limits
 - header_lines: decodes header lines, and keeps those that it has seen
@@ -22,5 +23,6 @@ never parses HTTP on its own: httptools does, for each byte.
 - request_reader: requests from bytes, within limits
 - shared_bytes: a large body in memory that another process can read
 - tls: certificate and key of a listener
+- tls_buffers: the buffers of TLS connections that were used for much
 - websocket: one client connection after its upgrade to a WebSocket
 """

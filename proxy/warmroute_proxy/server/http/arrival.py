@@ -11,6 +11,7 @@ import ssl
 from functools import partial
 from typing import Any, Final
 
+from warmroute_proxy.server.http.body_memory import UNNAMED
 from warmroute_proxy.server.http.http1 import LINGER_S, Connection
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 
@@ -35,7 +36,7 @@ class ListeningSocket:
             self._listening.close()
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
+        for _ in range(min(ACCEPTED_AT_ONCE, self._shared.accepted_at_once)):
             try:
                 accepted, _ = self._listening.accept()
             except OSError:  # there is none, or it has left
@@ -53,6 +54,7 @@ class Arrival:
 
     deadline_s = float("inf")  # a handshake has a timeout of its own
     idle_since_s = BUSY
+    owner = UNNAMED
 
     def __init__(self, shared: OpenConnections, context: ssl.SSLContext | None) -> None:
         self._shared = shared
@@ -66,7 +68,7 @@ class Arrival:
 
     def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
         """Also of a task that was cancelled before its first step, of which nothing ran."""
-        self._shared.members.discard(self)
+        self._shared.discard(self)
         self._task = None
         if task.cancelled():
             accepted.close()
@@ -78,7 +80,7 @@ class Arrival:
         """Close: nothing was asked yet."""
         self.abort()
 
-    def close_after_flush(self) -> None:
+    def make_way(self) -> None:
         """Close: nothing was written yet."""
         self.abort()
 

@@ -1,16 +1,20 @@
 """A bridge from our connections to an ASGI application, for the control plane.
 
 The inference paths use no framework. Pages and small JSON do, on the same port and behind the same limits, because the
-same connections read their requests. Answers are small: they are collected and sent whole.
+same connections read their requests. Answers are collected, counted in the memory of bodies, and sent whole.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.turns import Turns
+from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.http.shared_bytes import LARGE_BYTES
 
@@ -20,12 +24,50 @@ Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
+class _Steps:
+    """A coroutine that is awaited, and whose steps report how long they hold the loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], ran: Callable[..., None]) -> None:
+        self._coroutine = coroutine
+        self._ran = ran
+        self._begun = False
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        error: BaseException | None = None
+        while True:
+            began_s, first, self._begun = time.perf_counter(), not self._begun, True
+            try:
+                waits_for = self._coroutine.throw(error) if error is not None else self._coroutine.send(None)
+            except StopIteration:
+                return
+            finally:
+                self._ran(time.perf_counter() - began_s, first=first)
+            error = None
+            try:
+                yield waits_for
+            except BaseException as raised:
+                error = raised
+
+    def close(self) -> None:
+        """Its task has ended, perhaps before it ran."""
+        self._coroutine.close()
+        if not self._begun:
+            self._begun = True
+            self._ran(0.0, first=True)
+
+
+async def _awaited(steps: _Steps) -> None:
+    await steps
+
+
 class Bridge:
     """Runs requests through one ASGI application."""
 
-    def __init__(self, app: App, state: dict[str, Any]) -> None:
+    def __init__(self, app: App, state: dict[str, Any], memory: BodyMemory, turns: Turns) -> None:
         self._app = app
         self._state = state
+        self._memory = memory
+        self._turns = turns
         self._tasks: set[asyncio.Task[None]] = set()  # bounded by the connections: one exchange each
 
     def handle(
@@ -38,7 +80,11 @@ class Bridge:
             if done is not None:
                 done()
             return
-        task = asyncio.get_running_loop().create_task(self._run(exchange, extra or {}))
+        self._turns.task_begun()
+        ran = partial(self._turns.task_ran, exchange.request.tenant)
+        steps = _Steps(self._run(exchange, extra or {}), ran)
+        task = asyncio.get_running_loop().create_task(_awaited(steps))
+        task.add_done_callback(lambda _task: steps.close())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if done is not None:
@@ -74,7 +120,13 @@ class Bridge:
             log.exception("control plane: %s %s failed", exchange.request.method, exchange.request.path)
             exchange.refuse(Refusal(500, "internal error", code="internal_error"))
             return
-        exchange.respond(status, [(n, v) for n, v in headers if n.lower() != "content-length"], b"".join(parts))
+        request, body = exchange.request, b"".join(parts)
+        if request.body_reservation is None:
+            request.body_reservation = self._memory.reserve(request.tenant, 0)
+        if request.body_reservation.add_answer(len(body)):
+            exchange.respond(status, [(n, v) for n, v in headers if n.lower() != "content-length"], body)
+        else:
+            exchange.refuse(self._memory.refusal())
 
     def _scope(self, exchange: Exchange, extra: dict[str, Any]) -> Message:
         request = exchange.request

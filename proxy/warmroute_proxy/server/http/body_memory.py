@@ -79,6 +79,11 @@ class BodyReservation:
         """Reserve memory for some of an answer. Returns whether there was any."""
         return self._grow(size_bytes, ANSWER_WEIGHT)
 
+    def cover(self, size_bytes: int) -> bool:
+        """Reserve memory up to `size_bytes` in all, as for an answer. Returns whether there was any."""
+        more = size_bytes - self._size_bytes
+        return more <= 0 or self._grow(more, ANSWER_WEIGHT)
+
     def add_body(self, size_bytes: int) -> None:
         """Reserve memory for so many bytes of a body, with the copies that are made of them. Raises: Refusal."""
         if not self.grow(size_bytes * self._memory.copies):

@@ -9,6 +9,9 @@ from typing import Final
 
 from warmroute_proxy.server.http.exchange import Request
 
+NO_STORE: Final = b"cache-control: no-store\r\n"
+"""Of answers that a key has opened: no browser and no cache keeps them."""
+
 ANY_ORIGIN: Final = "*"
 _ASKED_METHOD: Final = "access-control-request-method"
 _ASKED_HEADERS: Final = "access-control-request-headers"

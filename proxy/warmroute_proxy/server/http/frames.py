@@ -117,7 +117,7 @@ class Messages:
     @property
     def held_bytes(self) -> int:
         """Of what was read and not taken."""
-        unparsed = len(self._read) - self._parsed + len(self.protocol.reader.buffer)
+        unparsed = len(self._read) + len(self.protocol.reader.buffer)
         return unparsed + len(self._parts) + sum([len(frame.data) for frame in self._frames])
 
     def read(self, data: bytes) -> None:
@@ -154,6 +154,8 @@ class Messages:
     def drop(self) -> None:
         """Nothing more is taken."""
         self._read, self._parsed, self._parts = b"", 0, bytearray()
+        for frame in self._frames:
+            frame.data = b""
         self._frames.clear()
 
     def end(self) -> None:
@@ -204,9 +206,10 @@ class Messages:
         if frame.opcode not in _CONTINUED:
             return None
         self._goes_on = not frame.fin
+        data, frame.data = frame.data, b""  # the protocol refers to its last frame until another one comes
         if frame.fin and not self._parts:
-            return bytes(frame.data)
-        self._parts += frame.data
+            return bytes(data)
+        self._parts += data
         if not frame.fin:
             return None
         whole, self._parts = bytes(self._parts), bytearray()

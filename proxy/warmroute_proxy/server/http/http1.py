@@ -27,7 +27,8 @@ from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnection, OpenConnections
 from warmroute_proxy.server.http.read_ahead import READ_AHEAD_BYTES, ReadAhead
 from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
-from warmroute_proxy.server.http.request_reader import RequestReader
+from warmroute_proxy.server.http.request_reader import RequestReader, head_bytes
+from warmroute_proxy.server.http.tls_buffers import Buffers, is_tls
 
 MAX_PIPELINED: Final = 16  # requests that came in one read
 LINGER_S: Final = 2.0
@@ -35,7 +36,11 @@ IDLE_GRACE_S: Final = 1.0  # at the shutdown, how long an idle connection may st
 LINGER_BODY_BYTES: Final = 65536  # up to this much of a refused body is read, so that the connection can be kept
 STALLED_WRITE_S: Final = 60.0  # a client that reads nothing for this long is gone
 WRITE_HIGH_BYTES: Final = 65536
+UNREAD_BYTES: Final = 8_192  # of an answer that has ended: so little may wait for its client without being counted
 PIECE_BYTES: Final = 262_144  # of an answer, in one write
+UNSENT_BYTES: Final = WRITE_HIGH_BYTES + PIECE_BYTES
+"""Of a stream whose client is slow, at most: the engine is not read then. A whole answer has its own reservation."""
+
 LEFT_TARGET: Final = "/v1/forward/left"  # what a proxy sends behind a request that it forwarded, once its client left
 
 
@@ -60,9 +65,14 @@ class Connection:
         self._waiting: deque[Request] = deque()  # at most MAX_PIPELINED
         self._ahead: ReadAhead | None = None
         self._unread: BodyReservation | None = None  # of an answer that the client has not read
+        self._unsent_hold: BodyReservation | None = None  # of a stream that the client reads slowly
+        self._buffers: Buffers | None = None  # of TLS, once they are large
+        self._head_hold: BodyReservation | None = None  # of a head that has not ended
+        self.owner = UNNAMED
         self._user = UNNAMED  # the tenant that it counts for, from the head of a request until its answer is read
         self._expects = False  # the client waits for `100 Continue`
         self._starting = False
+        self._closes = False  # behind its answer
         self._paused = False
         self._unsent = 0  # bytes in the transport's buffer when it was last looked at
         self._asked_s = shared.clock()  # when it came, or when its last answer ended
@@ -75,17 +85,17 @@ class Connection:
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         arrival, self._arrival = self._arrival, None
         if arrival is not None:
-            self._shared.members.discard(arrival)
+            self._shared.discard(arrival)
         if not self._shared.admit(self):
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._shared.members.discard(self)
+        self._shared.discard(self)
         self._leave()
         self._transport = None
         self._reader.close()
         self._waiting.clear()
-        self._ahead = None
+        self._ahead = self._unsent_hold = self._head_hold = self._buffers = None
         self._give_back()
         exchange, self._active = self._active, None
         if exchange is not None and not exchange.ended:
@@ -101,12 +111,16 @@ class Connection:
         self._paused = True
         self._unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         self._set_deadline(STALLED_WRITE_S)
-        if self._active is not None and self._active.on_pause is not None:
+        hold = self._unsent_hold = self._shared.memory.reserve(self._user, 0)
+        if not hold.cover(min(self._unsent, UNSENT_BYTES)):
+            self.abort()
+        elif self._active is not None and self._active.on_pause is not None:
             self._active.on_pause(True)
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._give_back()
+        self._unsent_hold = None
+        self.check_read()
         if not self._reader.open:
             self._set_deadline(LINGER_S)
         elif self._active is None:
@@ -134,6 +148,7 @@ class Connection:
         elif (refusal := self._reader.feed(data)) is not None:
             self.stop_reading(refusal)
         if len(data) >= COUNTED_BYTES:
+            self._count_buffers()
             self._shared.reads.read(self, len(data), self._reader.tenant)
 
     # -- called by `ReadSlices`
@@ -210,6 +225,20 @@ class Connection:
             self._expects = True
             self._continue()
 
+    def head_held(self, size_bytes: int) -> None:
+        """Count what has come of a head, for the tenant whose connection it is. Raises: Refusal."""
+        hold = self._head_hold = self._head_hold or self._shared.memory.reserve(self.owner, 0)
+        if not hold.cover(size_bytes):
+            raise hold.refusal()
+
+    def head_kept(self, request: Request, size_bytes: int) -> None:
+        """Count a head that is there as long as its request. Raises: Refusal."""
+        self._head_hold = None
+        if request.body_reservation is None:
+            request.body_reservation = self._shared.memory.reserve(request.tenant, 0)
+        if not request.body_reservation.grow(size_bytes):
+            raise request.body_reservation.refusal()
+
     def request_received(self, request: Request) -> None:
         """Answer it after those before it. Raises: Refusal, where too many wait."""
         self._expects = False
@@ -224,6 +253,7 @@ class Connection:
         if self._active is None and not self._waiting and not self._paused and self._transport is not None:
             self._start(request)
         else:
+            self.head_kept(request, head_bytes(request))
             self._waiting.append(request)
 
     def stop_reading(self, refusal: Refusal) -> None:
@@ -257,7 +287,11 @@ class Connection:
             except Refusal as refusal:
                 request.refusal = refusal.with_traceback(None)
         if request.refusal is not None:
-            exchange.refuse(self._shared.endpoint.in_shape(request, request.refusal))
+            refuse = self._shared.reads.refuse
+            if refuse is None:
+                exchange.refuse(self._shared.endpoint.in_shape(request, request.refusal))
+            else:
+                refuse(request, exchange)
         else:
             self._shared.handle(request, exchange)
 
@@ -277,9 +311,10 @@ class Connection:
         transport = self._transport
         if transport is None:
             return
-        if len(data) <= PIECE_BYTES:
+        if len(data) < COUNTED_BYTES:
             transport.write(data)
             return
+        self._count_buffers()
         # In pieces: TLS knows what is unsent only of what is written after the socket was full.
         for at in range(0, len(data), PIECE_BYTES):
             transport.write(data[at : at + PIECE_BYTES])
@@ -292,7 +327,7 @@ class Connection:
         """Go on with another protocol. Its client waits for `head`: what came before that is dropped."""
         transport, self._transport, self._active, self._ahead = self._transport, None, None, None
         assert transport is not None
-        self._shared.members.discard(self)
+        self._shared.discard(self)
         self._user = UNNAMED  # the other goes on to count
         self._waiting.clear()
         self._reader.close()
@@ -306,14 +341,12 @@ class Connection:
         """An answer is complete: start the next request, or close."""
         self._active = None
         reservation = exchange.request.body_reservation
-        if reservation is not None:
-            if self._unsent_bytes() > WRITE_HIGH_BYTES:
-                self._unread = reservation
-                self._shared.unread.add(self)
-            else:
-                reservation.close()
+        if self._unsent_bytes() > UNREAD_BYTES:
+            self._hold_answer(reservation or self._shared.memory.reserve(exchange.request.tenant, 0))
+        elif reservation is not None:
+            reservation.close()
         self._leave_if_idle()
-        if not exchange.request.keep_alive:
+        if self._closes or not exchange.request.keep_alive:
             self.close_after_flush()
             return
         if not self._paused:
@@ -335,6 +368,9 @@ class Connection:
         if tenant:
             self._shared.use(tenant)
             self._user = tenant
+            if tenant is not self.owner:
+                self.owner = tenant
+                self._shared.known(self)
 
     def _leave_if_idle(self) -> None:
         """Count for no tenant, unless more is to be answered, or the last answer to be read."""
@@ -379,14 +415,20 @@ class Connection:
 
     @property
     def idle_since_s(self) -> float:
-        """Since when nothing was asked; `BUSY` while an answer runs or is unread, or a request has begun."""
-        if self._active is not None or self._waiting or self._paused or self._ahead is not None:
-            return BUSY
-        return self._asked_s if self._reader.request is None and self._reader.open else BUSY
+        """Since when it counts for no tenant, whatever else has begun on it; `BUSY` while it does."""
+        return BUSY if self._user else self._asked_s
+
+    def make_way(self) -> None:
+        """Close in favour of another connection. What is under way is broken off: it has no key."""
+        is_idle = self._active is None and self._reader.request is None and self._reader.open
+        if is_idle and not self._waiting and not self._unsent_bytes():
+            self.close_after_flush()
+        else:
+            self.abort()
 
     def check_read(self) -> None:
         """Give the memory of the last answer back, if the client has read it."""
-        if self._unsent_bytes() <= WRITE_HIGH_BYTES:
+        if self._unread is not None and self._unsent_bytes() <= UNREAD_BYTES:
             self._give_back()
 
     def close_when_idle(self) -> None:
@@ -415,6 +457,25 @@ class Connection:
             if self._active is not None:
                 self._active.client_left = True
             self.abort()
+
+    def _hold_answer(self, reservation: BodyReservation) -> None:
+        """Keep what an answer has reserved until its client has read it."""
+        self._give_back()
+        self._unread = reservation
+        self._shared.unread.add(self)
+        if not reservation.cover(min(self._unsent_bytes(), WRITE_HIGH_BYTES)):
+            self.abort()
+
+    def _count_buffers(self) -> None:
+        """Much was read or is written: over TLS, its buffers stay. Without a place for them the connection does not."""
+        transport = self._transport
+        if self._buffers is not None or self._closes or not is_tls(transport):
+            return
+        self._buffers = self._shared.tls_buffers.reserve(self.owner)
+        self._closes = self._buffers is None
+        request = self._reader.request if self._active is None else self._active.request
+        if self._closes and request is not None:
+            request.keep_alive = False
 
     def _give_back(self) -> None:
         """Give back the memory of an answer that is read, or never will be."""

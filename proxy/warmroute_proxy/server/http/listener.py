@@ -12,6 +12,7 @@ from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.port_owner import port_owner
 from warmroute_proxy.server.http.arrival import ListeningSocket
 from warmroute_proxy.server.http.body_memory import BodyMemory
+from warmroute_proxy.server.http.crowding import Crowding
 from warmroute_proxy.server.http.exchange import Endpoint
 from warmroute_proxy.server.http.open_connections import OpenConnections
 from warmroute_proxy.server.http.request_starts import RequestStarts
@@ -24,9 +25,16 @@ class Listener:
     """One listening socket and its connections."""
 
     def __init__(
-        self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float], memory: BodyMemory, lag: LoopLag
+        self,
+        endpoint: Endpoint,
+        limits: Limits,
+        clock: Callable[[], float],
+        memory: BodyMemory,
+        lag: LoopLag,
+        crowding: Crowding | None = None,
     ) -> None:
-        self.connections = OpenConnections(endpoint, limits, clock, memory)
+        """`crowding`: None where nobody counts."""
+        self.connections = OpenConnections(endpoint, limits, clock, memory, crowding)
         self._endpoint = endpoint
         self._lag = lag
         self._socket: ListeningSocket | None = None
@@ -34,9 +42,8 @@ class Listener:
     async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int:
         """Listen and return the port. `shared`: other processes of this proxy listen there too."""
         listening = _listening(host, port, shared)
-        self.connections.handle = RequestStarts(
-            self._endpoint, asyncio.get_running_loop(), self.connections.clock, self._lag
-        ).handle
+        starts = RequestStarts(self._endpoint, asyncio.get_running_loop(), self.connections.clock, self._lag)
+        self.connections.handle, self.connections.reads.refuse = starts.handle, starts.refuse
         self._socket = ListeningSocket(listening, self.connections, None if tls is None else tls.context)
         return int(listening.getsockname()[1])
 

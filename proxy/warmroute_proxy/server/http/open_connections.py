@@ -1,5 +1,6 @@
 """The open connections of one listener, and what they share: endpoint, limits, clock, memory of bodies."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -7,12 +8,15 @@ from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import BodyMemory
+from warmroute_proxy.server.http.crowding import IDLE, NO_KEY, REFUSED, Crowding
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.http.read_slices import ReadSlices
+from warmroute_proxy.server.http.tls_buffers import TlsBuffers
 
 READ_BYTES: Final = 262_144  # at most in one read
 LOOK_AGAIN_S: Final = 0.05  # where no connection was idle: a look at all of them is not for each one that comes
 BUSY: Final = float("inf")
+NEWCOMERS: Final = 8  # a part of so many is kept for connections that no tenant has used yet
 TENANT_WEIGHT: Final = 7  # a tenant's connections that are in use, at most so many times what is free: alone, 7 of 8
 
 
@@ -21,9 +25,12 @@ class OpenConnection(Protocol):
 
     deadline_s: float
 
+    owner: str
+    """The tenant that used it last; no name where none has."""
+
     @property
     def idle_since_s(self) -> float:
-        """Since when nothing was asked on it; `BUSY` while something is."""
+        """Since when it counts for no tenant; `BUSY` while it does."""
 
     def on_deadline(self) -> None:
         """The deadline has passed."""
@@ -31,8 +38,8 @@ class OpenConnection(Protocol):
     def close_when_idle(self) -> None:
         """Close after the current answer, or soon."""
 
-    def close_after_flush(self) -> None:
-        """Take no more requests, and close once all that was written is sent."""
+    def make_way(self) -> None:
+        """Close at once in favour of another connection: no sweep looks at this one any more."""
 
     def abort(self) -> None:
         """Close without waiting."""
@@ -48,14 +55,26 @@ class SlowReader(Protocol):
 class OpenConnections:
     """All connections of a listener. `closing`: the listener takes no more."""
 
-    def __init__(self, endpoint: Endpoint, limits: Limits, clock: Callable[[], float], memory: BodyMemory) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        limits: Limits,
+        clock: Callable[[], float],
+        memory: BodyMemory,
+        crowding: Crowding | None = None,
+    ) -> None:
+        """`crowding`: None where nobody counts."""
         self.endpoint = endpoint
         self.handle: Callable[[Request, Exchange], None] = endpoint.handle
         """Begins to answer a request: the endpoint does, or what lets requests begin one after the other."""
         self.limits = limits
         self.clock = clock
         self.memory = memory
+        self.tls_buffers = TlsBuffers(memory)
         self.members: set[OpenConnection] = set()  # at most `limits.connections`
+        self.newcomers: dict[OpenConnection, None] = {}
+        """Those of them that no tenant has used, the oldest first."""
+
         self.unread: set[SlowReader] = set()  # of `members`
         self.in_use = FairBudget(limits.connections)
         self.closing = False
@@ -63,34 +82,83 @@ class OpenConnections:
         self.read_into = memoryview(bytearray(READ_BYTES))
         """What all connections are read into, one at a time: nothing of a read is used after `buffer_updated`."""
 
-        self._idle: list[tuple[float, OpenConnection]] = []  # when last looked at: since when, the oldest last
+        self._crowding = crowding
+        self._idle: list[tuple[float, OpenConnection]] = []  # when last looked at: since when, the first to go last
         self._look_at_s = 0.0
 
     def admit(self, connection: OpenConnection) -> bool:
-        """Whether one more connection is taken. Where there are too many, the one that was idle longest is closed."""
-        if self.closing or (len(self.members) >= self.limits.connections and not self._close_idle()):
+        """Whether one more connection is taken. Where there are too many, another one makes way."""
+        if self.closing:
+            return False
+        if len(self.members) >= self.limits.connections and not self._replace_one():
+            self._count(REFUSED)
             return False
         self.members.add(connection)
+        self.newcomers[connection] = None
+        return True
+
+    def discard(self, connection: OpenConnection) -> None:
+        """It is gone, or another one follows it."""
+        self.members.discard(connection)
+        self.newcomers.pop(connection, None)
+
+    @property
+    def accepted_at_once(self) -> int:
+        """So many connections may come in one iteration of the loop: the next ones can send their keys meanwhile."""
+        return max(self.limits.connections // NEWCOMERS, 1)
+
+    def _replace_one(self) -> bool:
+        """Close one connection. Those without a key have what is free, and a small part in any case."""
+        if len(self.newcomers) < self.accepted_at_once and self._close_idle():
+            return True
+        connection = next(iter(self.newcomers), None)
+        if connection is None:
+            return False
+        self._close(connection, NO_KEY)
         return True
 
     def _close_idle(self) -> bool:
-        """Close the connection that has been idle longest. Returns whether there was one."""
-        if not self._idle and self.clock() >= self._look_at_s:
-            idle = [(each.idle_since_s, each) for each in self.members]
-            self._idle = sorted([each for each in idle if each[0] != BUSY], key=lambda each: -each[0])
-            self._look_at_s = 0.0 if self._idle else self.clock() + LOOK_AGAIN_S
-        while self._idle:
-            since_s, connection = self._idle.pop()
-            if connection in self.members and connection.idle_since_s == since_s:
-                self.members.discard(connection)
-                connection.close_after_flush()
-                return True
+        """Close an idle connection: of the tenant with the most, the one that was idle longest."""
+        while self._idle or self.clock() >= self._look_at_s:
+            if not self._idle:
+                self._idle = self._idle_ones()
+                self._look_at_s = 0.0 if self._idle else self.clock() + LOOK_AGAIN_S
+            while self._idle:
+                since_s, connection = self._idle.pop()
+                if connection in self.members and connection.idle_since_s == since_s:
+                    self._close(connection, IDLE)
+                    return True
         return False
+
+    def _idle_ones(self) -> list[tuple[float, OpenConnection]]:
+        """Connections that tenants have used, and that are idle, in the reverse order in which they make way."""
+        idle = [(each.idle_since_s, each) for each in self.members if each not in self.newcomers]
+        idle = sorted([each for each in idle if each[0] != BUSY], key=lambda each: -each[0])
+        counted: Counter[str] = Counter()
+        ranked = []
+        for since_s, connection in idle:
+            counted[connection.owner] += 1
+            ranked.append((counted[connection.owner], since_s, connection))
+        ranked.sort(key=lambda each: (each[0], -each[1]))
+        return [(since_s, connection) for _, since_s, connection in ranked]
+
+    def _close(self, connection: OpenConnection, reason: str) -> None:
+        self.discard(connection)
+        self._count(reason)
+        connection.make_way()
+
+    def _count(self, reason: str) -> None:
+        if self._crowding is not None:
+            self._crowding.count(reason)
 
     def use(self, tenant: str) -> None:
         """A tenant's request has begun on a connection. Raises: Refusal, where the tenant uses too many."""
         if not self.in_use.reserve(tenant, 1, TENANT_WEIGHT):
             raise too_many()
+
+    def known(self, connection: OpenConnection) -> None:
+        """A tenant has begun to use it."""
+        self.newcomers.pop(connection, None)
 
     def leave(self, tenant: str) -> None:
         """A connection that a tenant used is free, or gone."""
@@ -102,6 +170,8 @@ class OpenConnections:
         for reader in list(self.unread):
             reader.check_read()
         now = self.clock()
+        if self._crowding is not None:
+            self._crowding.sweep(now, self.limits.connections)
         for connection in [each for each in self.members if each.deadline_s <= now]:
             connection.on_deadline()
 

@@ -10,7 +10,10 @@ iteration, so that many of one tenant's take no more of it than one.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, Protocol
+
+from warmroute_proxy.server.http.exchange import Exchange, Request
 
 COUNTED_BYTES: Final = 65_536
 """Smaller reads are not counted: their socket is empty."""
@@ -34,6 +37,9 @@ class ReadSlices:
     """What was read in this iteration of the loop, by all connections of a listener."""
 
     def __init__(self) -> None:
+        self.refuse: Callable[[Request, Exchange], None] | None = None
+        """Answers with refusals in the turns of tenants; None: they are written at once."""
+
         self._bytes = 0
         self._goes_on = False  # in the next iteration
         self._paused: dict[str, deque[SlicedConnection]] = {}

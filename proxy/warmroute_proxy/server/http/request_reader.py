@@ -27,17 +27,28 @@ BYTES_PER_CHUNK: Final = 256
 bring all of them.
 """
 
+HELD_HEAD_BYTES: Final = 8_192
+"""Of a head that are held without being counted."""
+
+LINE_BYTES: Final = 128  # that a header takes beside its own
+
 PLAIN_TARGETS: Final = {target.encode(): target for target in ("/v1/chat/completions", "/v1/completions")}  # not parsed
 
 
 class RequestSink(Protocol):
-    """The connection that the requests are for. `head_received` and `request_received` may raise `Refusal`."""
+    """The connection that the requests are for. All but `request_begun` may raise `Refusal`."""
 
     def request_begun(self, request: Request) -> None:
         """The first byte of a request was read."""
 
     def head_received(self, request: Request) -> None:
         """The head of a request is complete; its body may follow."""
+
+    def head_held(self, size_bytes: int) -> None:
+        """So many bytes of a head are held, whose end has not come."""
+
+    def head_kept(self, request: Request, size_bytes: int) -> None:
+        """The head of a request is large, and there until its end."""
 
     def request_received(self, request: Request) -> None:
         """A request is complete."""
@@ -54,6 +65,7 @@ class RequestReader:
         self._parser: Any = httptools.HttpRequestParser(self)
         self._url = b""
         self._lines: list[Line] = []  # of the head, then of the trailers
+        self._counted = False  # what has come of a head
         self._read_bytes = 0  # of all reads that a part of the request came in
         self._unparsed_bytes = 0
         self._begun = 0  # requests
@@ -81,7 +93,13 @@ class RequestReader:
             self._parse(data)
         except httptools.HttpParserError:
             return self.refusal or Refusal(400, "the request is not valid HTTP/1.1", code="bad_request")
-        if self.request is None or self._in_head != in_head or self._begun != begun:
+        if self.request is None:
+            return None
+        if len(self._lines) > self._max_lines:  # each takes more than its bytes: none waits for the end of a head
+            return _head_too_large(self._limits)
+        if self._in_head and (refusal := self._count_head()) is not None:
+            return refusal
+        if self._in_head != in_head or self._begun != begun:
             return None
         if not in_head and self._body_bytes != body_bytes:
             self._unparsed_bytes = 0
@@ -90,6 +108,24 @@ class RequestReader:
         # body, and the parser does not report a header before its end: count what was fed into it.
         self._unparsed_bytes += size
         return _head_too_large(self._limits) if self._unparsed_bytes > self._limits.header_bytes else None
+
+    def _keep_head(self, request: Request) -> None:
+        """Count the head of a request, unless its body has that memory. Raises: Refusal."""
+        counted, self._counted = self._counted, False
+        if self._connection is not None and (counted or self._read_bytes - (request.length or 0) > HELD_HEAD_BYTES):
+            self._connection.head_kept(request, head_bytes(request))
+            self._lines = []
+
+    def _count_head(self) -> Refusal | None:
+        """Count what is held of a head that has not ended. Returns why there is no memory for it."""
+        if self._read_bytes <= HELD_HEAD_BYTES or self._connection is None:
+            return None
+        self._counted = True
+        try:
+            self._connection.head_held(min(self._read_bytes, self._limits.header_bytes))
+        except Refusal as refusal:
+            return refusal
+        return None
 
     def stop(self, refusal: Refusal) -> Request:
         """Take no more requests; returns the request that is to be answered with `refusal`."""
@@ -100,6 +136,7 @@ class RequestReader:
         request.keep_alive = False
         request.body_reservation = None
         self.request = None
+        self._lines = []
         self._body.drop()
         return request
 
@@ -185,6 +222,8 @@ class RequestReader:
             _set_target(request, self._url)
             _set_length(request, self._limits)
             connection.head_received(request)
+            if self._read_bytes > HELD_HEAD_BYTES:
+                self._keep_head(request)
         except Refusal as refusal:
             self._fail(refusal)
 
@@ -195,7 +234,7 @@ class RequestReader:
         if request.length is None:
             self._chunks += 1
             if self._chunks - MAX_CHUNKS > self._body_bytes // BYTES_PER_CHUNK:
-                self._fail(_chunks_too_small())
+                self._fail(chunks_too_small())
         if request.refusal is not None:
             return  # it is read to keep the connection, and needed by nobody
         if self._body_bytes > self._limits.body_bytes:
@@ -240,6 +279,11 @@ class RequestReader:
             connection.request_received(request)
         except Refusal as refusal:
             self._fail(refusal)
+
+
+def head_bytes(request: Request) -> int:
+    """What the headers of a request take."""
+    return sum(map(len, chain.from_iterable(request.headers.items()))) + len(request.headers) * LINE_BYTES
 
 
 def _headers(lines: list[Line]) -> dict[str, str]:
@@ -302,7 +346,8 @@ def _head_too_large(limits: Limits) -> Refusal:
     )
 
 
-def _chunks_too_small() -> Refusal:
+def chunks_too_small() -> Refusal:
+    """The answer to a body that costs more than its bytes."""
     problem = f"the request body comes in too many small chunks: send chunks of {BYTES_PER_CHUNK} bytes or more"
     return Refusal(400, problem, code="bad_request")
 

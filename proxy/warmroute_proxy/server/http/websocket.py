@@ -8,8 +8,8 @@ What keeps this safe:
   tenant of the connection;
 - `AT_ONCE` messages are taken in one iteration; the rest waits in the lines of `ReadSlices`, as large bodies do, and
   nothing is read meanwhile;
-- a client that does not read is not read either, so that what answers its pings cannot pile up. What its answers have
-  reserved stays reserved;
+- a client that does not read is not read either, so that what answers its pings cannot pile up. What its messages have
+  reserved stays reserved, and so is what its socket does not take;
 - after the server's own close frame, little is read to find the client's, and the rest is dropped;
 - a connection is open for `MAX_OPEN_S`, then it is closed behind what it is busy with. Where there are too many, the
   one that was idle longest is closed, as over HTTP.
@@ -29,9 +29,10 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.frames import Messages, text_frame
-from warmroute_proxy.server.http.http1 import LINGER_S, PIECE_BYTES, STALLED_WRITE_S, WRITE_HIGH_BYTES
+from warmroute_proxy.server.http.http1 import LINGER_S, PIECE_BYTES, STALLED_WRITE_S, UNREAD_BYTES
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnections
 from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
+from warmroute_proxy.server.http.tls_buffers import Buffers, is_tls
 
 MAX_OPEN_S: Final = 3_600.0
 PING_S: Final = 30.0
@@ -95,12 +96,13 @@ class WebSocket:
     ) -> None:
         """`tenant`: whose messages come, and whose connection it is, counted by the request that opened it."""
         self._shared = shared
-        self._tenant = tenant
+        self._tenant = self.owner = tenant
         self._messages = Messages(shared.limits.body_bytes)
         self._protocol = self._messages.protocol
         self._transport: asyncio.Transport | None = None
         self._waits = False  # in the lines of `ReadSlices`
-        self._unread: list[BodyReservation] = []  # of answers that the client has not read
+        self._unread: list[BodyReservation] = []  # of messages whose answers the client has not read
+        self._unsent: BodyReservation | None = None  # of what was written and not sent
         self._reservation: BodyReservation | None = None  # of what was read and not taken
         self._unfinished = 0  # bytes of it
         now_s = shared.clock()
@@ -111,6 +113,8 @@ class WebSocket:
         self._paused = False
         self._written = 0  # bytes in all
         self._drained = 0  # of them, when it was last looked at while paused
+        self._buffers: Buffers | None = None  # of TLS, once they are large
+        self._closes = False  # once it is idle
         self._ending = False  # behind what it is busy with
         self._closing = False
         self._application: Application = application_of(self)
@@ -123,11 +127,11 @@ class WebSocket:
         self._shared.members.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._shared.members.discard(self)
+        self._shared.discard(self)
         self._shared.leave(self._tenant)
         self._shared.unread.discard(self)
         self._transport = None
-        self._reservation = None
+        self._reservation = self._unsent = self._buffers = None
         self._unread.clear()
         application, self._application = self._application, _GONE
         application.gone(by_client=exc is None and not self._ending and self._messages.is_left)
@@ -141,6 +145,7 @@ class WebSocket:
         self._drained = self._written - self._unsent_bytes()
         self.deadline_s = self._shared.clock() + STALLED_WRITE_S
         self.pause_reading()
+        self._hold_unsent()
         self._application.pause(True)
 
     def resume_writing(self) -> None:
@@ -169,8 +174,16 @@ class WebSocket:
             self._began_s = self._active_s
         self._messages.read(data)
         self._go_on()
-        if len(data) >= COUNTED_BYTES and not self._waits and not self._closing:
-            self._shared.reads.read(self, len(data), self._tenant)
+        if len(data) >= COUNTED_BYTES:
+            self._count_buffers()
+            if not self._waits and not self._closing:
+                self._shared.reads.read(self, len(data), self._tenant)
+
+    def _count_buffers(self) -> None:
+        """Over TLS, the buffers for it stay. If there is no place for them, the connection ends with its answers."""
+        if self._buffers is None and not self._closes and is_tls(self._transport):
+            self._buffers = self._shared.tls_buffers.reserve(self._tenant)
+            self._closes = self._buffers is None
 
     def _go_on(self) -> None:
         """Take some of what was read. No exception may leave: those who call this call others, too."""
@@ -263,17 +276,25 @@ class WebSocket:
         self._written += len(data)
         for at in range(0, len(data), PIECE_BYTES):  # as HTTP's answers
             transport.write(data[at : at + PIECE_BYTES])
+        if self._paused:
+            self._hold_unsent()
 
-    def release(self, request: Request) -> None:
-        """It is answered: give its memory back, once the client has read most of what was written."""
-        reservation = request.body_reservation
-        if reservation is None:
+    def release(self, reservation: BodyReservation) -> None:
+        """A message is answered: give its memory back, once the client has read most of what was written."""
+        if self._unsent_bytes() <= UNREAD_BYTES:
+            reservation.close()
             return
-        if self._unsent_bytes() > WRITE_HIGH_BYTES:
-            self._unread.append(reservation)
+        self._unread.append(reservation)
+        self._shared.unread.add(self)
+        self._hold_unsent()
+
+    def _hold_unsent(self) -> None:
+        """Reserve memory for what the socket does not take, or give the connection up."""
+        hold = self._unsent = self._unsent or self._shared.memory.reserve(self._tenant, 0)
+        if hold.cover(self._unsent_bytes()):
             self._shared.unread.add(self)
         else:
-            reservation.close()
+            self.abort()
 
     def close(self, code: int, reason: str) -> None:
         """Say why, and close once the client has said so too."""
@@ -309,7 +330,7 @@ class WebSocket:
     def idle(self) -> None:
         """The application has answered all that was asked."""
         self._active_s = self._shared.clock()
-        if self.ending:
+        if self.ending or self._closes:
             self._end()
 
     def _flush(self) -> None:
@@ -337,10 +358,11 @@ class WebSocket:
 
     def check_read(self) -> None:
         """Give the memory of answers back, if the client has read them."""
-        if self._unread and self._unsent_bytes() <= WRITE_HIGH_BYTES:
+        if self._unsent_bytes() <= UNREAD_BYTES:
             for reservation in self._unread:
                 reservation.close()
             self._unread.clear()
+            self._unsent = None
             self._shared.unread.discard(self)
 
     def close_when_idle(self) -> None:
@@ -349,8 +371,11 @@ class WebSocket:
         if not self._application.busy:
             self._end()
 
-    def close_after_flush(self) -> None:
+    def make_way(self) -> None:
         """Close, in favour of another connection. No sweep looks at this one any more, so that nothing is awaited."""
+        if self._unsent_bytes():
+            self.abort()
+            return
         self._end()
         if self._transport is not None:
             self._transport.close()

@@ -3,7 +3,8 @@
 A client sends the same head with each request of a session, so its tenant, its session's keys and its agent are worked
 out once. The known bodies of a caller are kept with it (`known_body.py`).
 
-Limits: `MAX_CALLERS` are kept, all are dropped when it is full; of each at most `MAX_KNOWN_BODIES` bodies, likewise.
+Limits: `MAX_CALLERS` are kept, divided by tenant (`warmroute.contract.shares`): of the tenant that has most, the oldest
+goes first. Of each at most `MAX_KNOWN_BODIES` bodies, all are dropped when it is full.
 Long tails and conversations are counted in `KnownBodies`; what else a known body keeps grows with its members, of which
 it has at most `MAX_MEMBERS`.
 """
@@ -28,6 +29,7 @@ from warmroute.contract.identity import (
     session_name,
     session_of,
 )
+from warmroute.contract.shares import Division
 from warmroute_proxy.core.cache.return_times import OVER, PERSON, TOOLS, UNKNOWN
 from warmroute_proxy.server.base.config import ANY, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
@@ -199,10 +201,12 @@ class Callers:
         self._region = region
         self._counts_alone = counts_alone
         self._callers: dict[tuple[str, ...], Caller] = {}
+        self._division: Division[tuple[str, ...], Caller] = Division(lambda _, caller: caller.tenant.name)
 
     def forget(self) -> None:
         """Drop all callers: what is known of them depends on a config that is no longer in force."""
         self._callers.clear()
+        self._division = Division(lambda _, caller: caller.tenant.name)
         self.known_bodies = KnownBodies()
 
     def of(
@@ -220,7 +224,15 @@ class Callers:
             if self._counts_alone and tenant.limits is not None:
                 caller.receipt_fields = b",".join(filter(None, (caller.receipt_fields, COUNTS_ALONE)))
             if sum(map(len, key)) <= MAX_KEY_CHARS:
-                if len(self._callers) >= MAX_CALLERS:
-                    self._callers.clear()
                 self._callers[key] = caller
+                if 2 * len(self._callers) > MAX_CALLERS:
+                    self._divide(key)
         return caller
+
+    def _divide(self, key: tuple[str, ...]) -> None:
+        """A caller is new: another one goes where there are too many."""
+        self._division.stored(key, self._callers)
+        if len(self._callers) > MAX_CALLERS:
+            gone = self._division.next_to_go()
+            del self._callers[gone]
+            self._division.discard(gone)

@@ -4,6 +4,7 @@ All checks that need no engine are here: the model, the fields and their types. 
 to be fingerprinted; its text is not kept beyond the body itself.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from warmroute.contract.identity import (
     Session,
     session_of,
 )
+from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS
 from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.canonical import MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Chain, Fingerprint, UserPart
@@ -105,7 +107,10 @@ def _read_known(
     routing = replace(
         routing, lineage=lineage, chain=prompt.chain, structural_bytes=prompt.structural_bytes, turn=prompt.turn
     )
-    return ReadRequest(replace(parsed, routing=routing, messages=prompt.messages), TemplatedBody(raw, body_template))
+    parsed = replace(parsed, routing=routing, messages=prompt.messages)
+    if prompt.opaque:
+        parsed = replace(parsed, opaque=True)
+    return ReadRequest(parsed, TemplatedBody(raw, body_template))
 
 
 def conversing(
@@ -182,6 +187,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         expects=caller.expects,
         tenant=tenant.name if len(config.tenants) > 1 else "",
     )
+    most_tokens, demanded_tokens = _bounds_of_answers(value, prompt.prompts, model.context_tokens)
     include_usage = stream and stream_options.get("include_usage") is True
     parsed = ParsedRequest(
         tenant, caller.path, model, asked if asked != model.name else None, stream, include_usage,
@@ -189,9 +195,18 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         _without_session(value("metadata")), salt, session_hex, routing, caller.region, read.dropped, read.bounded,
         receipt_fields=caller.receipt_fields, key_id=caller.key_id, messages=prompt.messages,
         agent=xxh3_64_intdigest(caller.agent.encode("utf-8", "surrogatepass")) if caller.agent else 0,
-        may_wait=caller.may_wait,
+        may_wait=caller.may_wait, opaque=prompt.opaque,
+        most_tokens=most_tokens, demanded_tokens=demanded_tokens,
     )  # fmt: skip
     return ReadBody(parsed, body, prompt, identity, seed, session is None and caller.path == CHAT)
+
+
+def _bounds_of_answers(value: Callable[[str], Any], prompts: int, context_tokens: int | None) -> tuple[int, int]:
+    """The most tokens that the answers to a request can have, and how many its client demands."""
+    answers = max(value("n") or 1, value("best_of") or 1) * prompts
+    limits = [limit for limit in (value("max_tokens"), value("max_completion_tokens")) if limit]
+    most = min((max(limits) if limits else context_tokens or MAX_TOKENS) * answers, MAX_TOKENS)
+    return most, most if value("ignore_eos") else min((value("min_tokens") or 0) * answers, most)
 
 
 def _around(body: Body) -> int:
@@ -219,6 +234,7 @@ def _keep(parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: 
         session=None if found.converses else parsed.session,
         conversation=None,
         messages=[],
+        opaque=False,
     )
     tools = tools_prefix(_tools(body), found.seed)
     known = KnownBody(template, without_prompt, tools, found.seed, found.identity, derives=found.converses)

@@ -10,7 +10,8 @@ chat of 2 KB takes 13 % more instructions, and an agent's request of 190 KB take
 (`python -m bench instructions`, w1 and w3).
 
 Limits: tails of at most `MAX_TAIL_BYTES`, those above `SHORT_TAIL_BYTES` kept once for all templates, `MAX_LONG_BYTES`
-in total and in `MAX_LONG` templates; conversations of `MAX_KEPT_BYTES` in total, the least recently used go first. Most
+in total and in `MAX_LONG` templates; conversations of `MAX_KEPT_BYTES` in total. Both are divided by tenant
+(`warmroute.contract.shares`): of the tenant that has most, the least recently used go first. Most
 of their bodies are also kept to be computed elsewhere (`core/placement/hot_prompts.py`), which holds the same bytes.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from warmroute.contract.conversations import MAX_ASKED_BYTES
+from warmroute.contract.shares import Division
 from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.core.prompt.canonical import MAX_PARTS, MalformedPrompt
 from warmroute_proxy.core.prompt.chain import Begun, Chain, Fingerprint, ToolsPrefix
@@ -70,12 +72,13 @@ class Mark:
 class KnownConversation:
     """The last body of a template, and what was read of its messages."""
 
-    __slots__ = ("chain", "marks", "messages", "raw")
+    __slots__ = ("chain", "marks", "messages", "opaque", "raw")
 
     def __init__(self, raw: bytes, prompt: Fingerprint, mark: Mark) -> None:
         self.raw = raw
         self.chain = prompt.chain
         self.messages = prompt.messages
+        self.opaque = prompt.opaque
         self.marks = [mark]
 
 
@@ -123,6 +126,20 @@ class KnownBody:
         self.conversation = None
 
 
+class _Tail:
+    """A long tail, and how many templates have it."""
+
+    __slots__ = ("templates", "text")
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self.templates = 0
+
+
+def _tenant_of(body: KnownBody, _size: int) -> str:
+    return body.parsed.tenant.name
+
+
 class KnownBodies:
     """The long tails and the conversations of all known bodies."""
 
@@ -138,9 +155,11 @@ class KnownBodies:
         self.bytes = 0
         self._max_bytes = max_bytes
         self._sizes: dict[KnownBody, int] = {}  # of conversations, the least recently used first
-        self._tails: dict[bytes, bytes] = {}
+        self._division: Division[KnownBody, int] = Division(_tenant_of, lambda _, size: size)
+        self._tails: dict[bytes, _Tail] = {}
         self._tail_bytes = 0
-        self._long: list[KnownBody] = []
+        self._long: dict[KnownBody, int] = {}  # with the bytes of its tail
+        self._long_division: Division[KnownBody, int] = Division(_tenant_of, lambda _, size: size)
 
     def add(self, body: KnownBody) -> None:
         """Keep the tail of a new one."""
@@ -149,16 +168,27 @@ class KnownBodies:
             return
         tail = self._tails.get(template.tail)
         if tail is None:
-            tail = template.tail
-            self._tail_bytes += len(tail)
-        if self._tail_bytes > self._max_long_bytes or len(self._long) >= MAX_LONG:
-            for long in self._long:
-                long.forget()
-            self._long = []
-            self._tails = {}
-            self._tail_bytes = len(tail)
-        template.tail = self._tails[tail] = tail
-        self._long.append(body)
+            tail = self._tails[template.tail] = _Tail(template.tail)
+            self._tail_bytes += len(template.tail)
+        tail.templates += 1
+        template.tail = tail.text
+        self._long[body] = template.tail_bytes
+        division = self._long_division
+        if division.begun or 2 * self._tail_bytes > self._max_long_bytes or 2 * len(self._long) > MAX_LONG:
+            division.stored(body, self._long)
+            while self._tail_bytes > self._max_long_bytes or len(self._long) > MAX_LONG:
+                self._forget_tail(division.next_to_go())
+
+    def _forget_tail(self, body: KnownBody) -> None:
+        self._long_division.discard(body)
+        del self._long[body]
+        text = body.template.tail
+        body.forget()
+        tail = self._tails[text]
+        tail.templates -= 1
+        if not tail.templates:
+            del self._tails[text]
+            self._tail_bytes -= len(text)
 
     def read(self, body: KnownBody, raw: bytes, end: int, addresses: Addresses, check: Check = no_check) -> Fingerprint:
         """The fingerprint of messages that end at `end`. `check` is given what is not known of them.
@@ -194,13 +224,14 @@ class KnownBodies:
             mark.asked,
             list(mark.returned),
             known.messages[: mark.messages],
+            known.opaque,
         )
         rest = raw[start + mark.length : end].strip(_SPACE)
         if rest == b"]":
             self._keep(body, known)
             return Fingerprint(
                 Chain(begun.hashes, begun.ends), mark.structural_bytes, mark.turn, body.tools.digest, mark.digest,
-                mark.asked, mark.returned, messages=begun.messages,
+                mark.asked, mark.returned, 1, begun.messages, known.opaque,
             )  # fmt: skip
         if rest[:1] != b",":
             raise MalformedPrompt("messages", "is not valid JSON")
@@ -212,6 +243,7 @@ class KnownBodies:
         known.raw = raw
         known.chain = prompt.chain
         known.messages = prompt.messages
+        known.opaque = prompt.opaque
         self._keep(body, known)
         return prompt
 
@@ -221,10 +253,14 @@ class KnownBodies:
         size = len(known.raw) + _BYTES_PER_CUT * len(known.chain.hashes)
         self.bytes += size - sizes.pop(body, 0)
         sizes[body] = size
-        while self.bytes > self._max_bytes:
-            oldest = next(iter(sizes))
-            self.bytes -= sizes.pop(oldest)
-            oldest.conversation = None
+        division = self._division
+        if division.begun or 2 * self.bytes > self._max_bytes:
+            division.stored(body, sizes)
+            while self.bytes > self._max_bytes:
+                oldest = division.next_to_go()
+                division.discard(oldest)
+                self.bytes -= sizes.pop(oldest)
+                oldest.conversation = None
 
 
 def _mark(prompt: Fingerprint, raw: bytes, start: int, end: int) -> Mark:

@@ -7,6 +7,7 @@ import msgspec
 
 from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversation
+from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
@@ -62,6 +63,15 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
 
     may_wait: bool = True
     """Whether it may wait to begin a session; else it is refused."""
+
+    opaque: bool = False
+    """Whether its prompt holds media: then the number of its tokens does not follow from its bytes."""
+
+    most_tokens: int = MAX_TOKENS
+    """The most tokens that its answers together can have."""
+
+    demanded_tokens: int = 0
+    """How many tokens its client demands of its answers together, whether they have text or not."""
 
     def forwarded(self) -> list[bytes]:
         """The member of its receipt that says in which other region it came in, and what the distance cost."""

@@ -93,9 +93,9 @@ class PrefixBreaks:
             return
         session ^= agent
         if isinstance(looked, KnownPrompt):
-            prompt = self.memory.renew(session, looked, routing.chain, messages)
+            prompt = self.memory.renew(session, looked, routing.chain, messages, routing.tenant)
         else:
-            prompt = self.memory.add(session, looked.prompt)
+            prompt = self.memory.add(session, looked.prompt, routing.tenant)
         prompt.prompt_tokens, prompt.region = usage.prompt_tokens, decision.region
         prompt.completion_tokens = usage.completion_tokens - (usage.reasoning_tokens or 0)
         prompt.worker = decision.cache_worker

@@ -3,7 +3,7 @@
 The index and the last turns of lineages are in memory and end with the process. A session whose next turn comes after a
 restart of the proxy has been seen before all the same: what it lost is not `cold`.
 
-Limit: the lineages of the newest `MAX_ROWS` rows.
+Limit: the lineages of `MAX_ROWS` of the newest `MAX_LOOKED_AT` rows, divided by tenant: of each the newest, in turn.
 """
 
 import contextlib
@@ -15,10 +15,14 @@ import msgspec
 from warmroute_proxy.server.ledger.schema import connect
 
 MAX_ROWS: Final = 20_000
+MAX_LOOKED_AT: Final = 200_000
 
 _NEWEST: Final = (
-    "SELECT lineage, turn, prompt_tokens, completion_tokens, region, workers FROM turn"
-    " WHERE outcome = 'completed' ORDER BY number DESC LIMIT ?"
+    "SELECT lineage, turn, prompt_tokens, completion_tokens, region, workers FROM ("
+    "SELECT *, row_number() OVER (PARTITION BY tenant ORDER BY number DESC) AS place FROM ("
+    "SELECT number, tenant, lineage, turn, prompt_tokens, completion_tokens, region, workers FROM turn"
+    " WHERE outcome = 'completed' ORDER BY number DESC LIMIT ?)"
+    ") ORDER BY place, number DESC LIMIT ?"
 )
 
 
@@ -43,7 +47,8 @@ def read_earlier_turns(database: Path) -> dict[str, EarlierTurn]:
     """Return the newest completed turn of each lineage. Raises: sqlite3.Error, msgspec.MsgspecError."""
     found: dict[str, EarlierTurn] = {}
     with contextlib.closing(connect(database, read_only=True)) as connection:
-        for lineage, turn, prompt, completion, region, workers in connection.execute(_NEWEST, (MAX_ROWS,)):
+        rows = connection.execute(_NEWEST, (MAX_LOOKED_AT, MAX_ROWS))
+        for lineage, turn, prompt, completion, region, workers in rows:
             if lineage not in found:
                 ids = tuple([worker.id for worker in _workers(workers)])
                 found[lineage] = EarlierTurn(turn, prompt, completion, region, ids)

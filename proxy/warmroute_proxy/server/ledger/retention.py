@@ -4,6 +4,8 @@ A row goes only once it is folded, and once the store of rows, if there is one, 
 beyond the age or the size that the config allows. The last confirmed row and the newest one stay: numbers follow them.
 What the turns of a tenant add up to is in a table of its own, and stays whole.
 
+Age is what no jump of the clock makes: a clock that is ahead for a day at least (`core.base.steady_time`).
+
 A file that was made by an earlier version does not shrink: freed pages are used again.
 """
 
@@ -15,16 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from warmroute_proxy.core.base.steady_time import SteadyTime, newest_steady
 from warmroute_proxy.server.ledger.schema import FIELD_AT, connect
 
 ROWS_AT_ONCE: Final = 2_000  # some 2.5 MB and 20 ms: twice a second, more than a proxy adds
 PAGES_AT_ONCE: Final = 512
+ROWS_LOOKED_AT: Final = 2_000
+"""Of the newest rows, at the start: whether the clock has leapt since they were written."""
 RESERVE_BYTES: Final = 32 * 2**20
 """What the volume keeps free for the rows of running turns: below it, no turn begins."""
 
 _LOG: Final = logging.getLogger(__name__)
 _DAY_S: Final = 86_400.0
 _NEWEST: Final = "SELECT coalesce(max(rowid), 0) FROM turn_record"
+_NEWEST_TIMES: Final = (
+    f"SELECT json_extract(record, '$[{FIELD_AT['settled_at']}]') FROM turn_record ORDER BY rowid DESC LIMIT ?"  # noqa: S608
+)
 _OLDEST: Final = (
     f"SELECT max(rowid), max(json_extract(record, '$[{FIELD_AT['settled_at']}]')) FROM"  # noqa: S608 - constants
     " (SELECT rowid, record FROM turn_record WHERE rowid < ? ORDER BY rowid LIMIT ?)"
@@ -41,8 +49,16 @@ class Retention(NamedTuple):
 class Pruner:
     """Deletes rows of one file. Used by one thread."""
 
-    def __init__(self, database: Path, retention: Retention, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        database: Path,
+        retention: Retention,
+        wall_clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._db = connect(database)
+        self._clock = clock
+        self._steady: SteadyTime | None = None
         self._retention = retention
         self._wall_clock = wall_clock
 
@@ -63,9 +79,15 @@ class Pruner:
 
     def _is_beyond(self, settled_at: float) -> bool:
         days, size_bytes = self._retention
-        if days is not None and settled_at < self._wall_clock() - days * _DAY_S:
+        if days is not None and settled_at < self._steady_s() - days * _DAY_S:
             return True
         return size_bytes is not None and self._used_bytes() > size_bytes
+
+    def _steady_s(self) -> float:
+        if self._steady is None:
+            rows = self._db.execute(_NEWEST_TIMES, (ROWS_LOOKED_AT,)).fetchall()
+            self._steady = SteadyTime(newest_steady([settled_at for (settled_at,) in reversed(rows) if settled_at]))
+        return self._steady.read(self._wall_clock(), self._clock())
 
     def _used_bytes(self) -> int:
         pages, free, page_bytes = (

@@ -8,6 +8,7 @@ reads, and from there the way of all requests. It never opens a connection to th
     stream          one request and its answer, as messages
     answer          what the gateway is sent, the answer above all
     exchange        the answer to a client, as the request path writes it
+    first_reads     turns of streams without a key
     heads           heads of requests, of clients and for engines
     picks           fallbacks, and which engine has answered
     addresses       `ip:port` of engines

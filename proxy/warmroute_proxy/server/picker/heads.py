@@ -1,9 +1,15 @@
 """The heads of requests: of a client's, as a gateway brings it, and of an engine's, as `Engine.head` makes it."""
 
+import re
+from typing import Final
+
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.http.request_reader import MAX_TARGET_BYTES
+
+_NAME: Final = re.compile(r":?[!#$%&'*+.^_`|~0-9a-z-]+")
+_IN_NO_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def path_of(pairs: list[tuple[str, str]]) -> str:
@@ -22,6 +28,8 @@ def read_head(request: Request, pairs: list[tuple[str, str]], limits: Limits) ->
         raise Refusal(431, problem, code="headers_too_large")
     headers: dict[str, str] = {}
     for name, value in pairs:
+        if _NAME.fullmatch(name) is None or _IN_NO_VALUE.search(value) is not None:
+            raise Refusal(400, "a header has a character that no header may have", code="bad_request")
         headers.setdefault(name, value)
     request.method = headers.pop(":method", "")
     target = headers.pop(":path", "")

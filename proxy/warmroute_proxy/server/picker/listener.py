@@ -15,6 +15,7 @@ import grpc
 
 from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.base.config import Limits, authority
+from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.build import Proxy
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.http.exchange import Exchange
@@ -23,6 +24,7 @@ from warmroute_proxy.server.http.tls import Tls
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
+from warmroute_proxy.server.picker.first_reads import FirstReads
 from warmroute_proxy.server.picker.stream import Gateway, Stream
 from warmroute_proxy.server.request.idempotency import left_gateway
 from warmroute_proxy.server.request.inference_request import InferenceRequest
@@ -30,6 +32,10 @@ from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.tracing.traced_request import NewRequest
 
 log = logging.getLogger(__name__)
+
+MORE_BYTES: Final = 1_048_576  # of a message that brings a whole body
+LEAST_BYTES: Final = 16_777_216
+"""Of a message in any case: a body beyond `body_bytes` is refused with a 413, not by the end of its stream."""
 
 UNBOUNDED: Final = 2**31 - 1
 """For limits of gRPC's: it would end a stream with an error, and an Envoy that fails open sends such a request past."""
@@ -61,8 +67,9 @@ class PickerListener:
         starts = RequestStarts(endpoint, asyncio.get_running_loop(), proxy.clock, proxy.loop_lag)
         self._gateway = Gateway(
             endpoint, starts.handle, limits, proxy.clock, proxy.body_memory, proxy.engines, addresses,
-            proxy.path.placing, FairBudget(max_streams),
+            proxy.path.placing, FairBudget(max_streams), RepeatedLine(log, logging.ERROR, proxy.clock),
         )  # fmt: skip
+        self._first_reads = FirstReads()
         self._server: Any = None
 
     async def listen(self, host: str, port: int, *, tls: Tls | None = None, shared: bool = False) -> int:
@@ -70,8 +77,9 @@ class PickerListener:
         await self._gateway.addresses.resolve()
         options = [
             ("grpc.so_reuseport", int(shared)),
-            ("grpc.max_receive_message_length", -1),  # the gateway's own buffer bounds a message
+            ("grpc.max_receive_message_length", max(self._gateway.limits.body_bytes, LEAST_BYTES) + MORE_BYTES),
             ("grpc.max_send_message_length", -1),
+            ("grpc.http2.bdp_probe", 0),  # it would hold megabytes of each stream that is not read
             ("grpc.server.max_pending_requests", UNBOUNDED),
             ("grpc.server.max_pending_requests_hard_limit", UNBOUNDED),
         ]
@@ -124,7 +132,7 @@ class PickerListener:
 
     async def _process(self, _requests: Any, context: Any) -> None:
         """One stream."""
-        await _Conversation(self._gateway, context, self.connections.members).run()
+        await _Conversation(self._gateway, context, self.connections.members, self._first_reads).run()
 
     async def _check(self, request: bytes, context: Any) -> bytes:
         """Health: `request` has the name of a service as its only field."""
@@ -139,20 +147,20 @@ class PickerListener:
 class _Conversation:
     """Reads and writes the messages of one stream."""
 
-    def __init__(self, gateway: Gateway, context: Any, members: set[Stream]) -> None:
+    def __init__(self, gateway: Gateway, context: Any, members: set[Stream], first_reads: FirstReads) -> None:
         self._context = context
+        self._first_reads = first_reads
         self._members = members
-        self._stream = Stream(gateway, self._wake, full=len(members) >= gateway.in_use.total)
+        self._stream = Stream(gateway, self._wake)
         self._writing = asyncio.Lock()  # gRPC takes one message at a time, and the order counts
         self._writer: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Until the gateway ends the stream."""
-        stream, context = self._stream, self._context
+        stream = self._stream
         self._members.add(stream)
         try:
-            while not stream.outbox.broken and (message := await context.read()) is not grpc.aio.EOF:
-                stream.take(message)
+            while not stream.outbox.broken and await self._take():
                 if stream.outbox.out:
                     await self._flush()
             if stream.outbox.broken:
@@ -166,6 +174,25 @@ class _Conversation:
             stream.lost()
             if self._writer is not None and not stream.outbox.broken:
                 self._writer.cancel()
+
+    async def _take(self) -> bool:
+        """Take the next message, and keep it no longer. Returns whether there was one."""
+        message = await self._read()
+        if message is grpc.aio.EOF:
+            return False
+        self._stream.take(message)
+        return True
+
+    async def _read(self) -> Any:
+        """The next message; of a stream without a key, once it is its turn."""
+        stream = self._stream
+        if stream.has_key:
+            return await self._context.read()
+        await self._first_reads.enter(stream.outbox)
+        try:
+            return grpc.aio.EOF if stream.outbox.broken else await self._context.read()
+        finally:
+            self._first_reads.leave(stream.outbox)
 
     def _wake(self) -> None:
         """Something is to be sent though nothing was read."""

@@ -20,6 +20,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.queue.fair_budget import FairBudget
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.repeated_line import RepeatedLine
 from warmroute_proxy.server.engines.carrier import Carrier
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.leg import Leg
@@ -28,6 +29,7 @@ from warmroute_proxy.server.http.body_memory import BodyMemory
 from warmroute_proxy.server.http.exchange import Endpoint, Exchange, Request
 from warmroute_proxy.server.http.incoming_body import IncomingBody
 from warmroute_proxy.server.http.open_connections import TENANT_WEIGHT, too_many
+from warmroute_proxy.server.http.request_reader import BYTES_PER_CHUNK, MAX_CHUNKS, chunks_too_small
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.picker import wire
 from warmroute_proxy.server.picker.addresses import Addresses
@@ -40,6 +42,8 @@ from warmroute_proxy.server.request.inference_request import InferenceRequest
 from warmroute_proxy.server.request.placing import Placing
 
 log = logging.getLogger(__name__)
+
+MORE_OF_HEADERS: Final = 1_048_576  # in a message, for attributes and the framing of each
 
 KEPT_HEADERS: Final = frozenset({"host", "content-type", "transfer-encoding", "te", wire.DESTINATION})
 """Of a request, beside those that an engine is sent: the gateway's own."""
@@ -60,12 +64,15 @@ class Gateway:
     in_use: FairBudget
     """The streams that tenants have, as the proxy counts the connections that they use."""
 
+    failures: RepeatedLine
+    """The line of the log for messages that cannot be taken."""
+
 
 class Stream(Carrier):
     """One request and its answer."""
 
-    def __init__(self, gateway: Gateway, wake: Callable[[], None], *, full: bool = False) -> None:
-        """`wake` is called when there is something to send outside of `take`. `full`: there are too many streams."""
+    def __init__(self, gateway: Gateway, wake: Callable[[], None]) -> None:
+        """`wake` is called when there is something to send outside of `take`."""
         self.outbox = outbox = Outbox(wake)
         self.answer = GatewayAnswer(outbox, gateway.endpoint.on_status)
         self.deadline_s = gateway.clock() + gateway.limits.head_timeout_s
@@ -73,13 +80,16 @@ class Stream(Carrier):
         self.gone = False
         """Whether the gateway has ended the stream."""
 
+        self.has_key = False
+        """Whether its request has a valid key."""
+
         self._shared: SharedExchange | None = None  # the answer of a request with an Idempotency-Key
-        self._full = full
         self._tenant = ""  # in whose share the stream counts
         self._gateway = gateway
         self._exchange: GatewayExchange | None = None
         self._body = IncomingBody()
         self._body_bytes = 0
+        self._messages = 0  # all but those of the answer's body
         self._whole = False  # all of the request is here
         self._buffered = False
         self._reads_answers = True
@@ -95,29 +105,23 @@ class Stream(Carrier):
 
     def take(self, data: bytes) -> None:
         """Take a message. Whatever is wrong with it, the client gets an answer."""
+        if not self.has_key and len(data) > self._gateway.limits.header_bytes + MORE_OF_HEADERS:
+            if self._exchange is None:
+                self.outbox.break_off()  # it brings no headers
+            return
         self.outbox.taking = True
         try:
             message = wire.parse(data)
-            kind = message.WhichOneof("request")
-            if kind == "response_body":
+            if message.WhichOneof("request") == "response_body":
                 body = message.response_body
                 self._take_answer(body.body, ends=body.end_of_stream)
-            elif kind == "request_body":
-                self._take_body(message.request_body.body, ends=message.request_body.end_of_stream)
-            elif kind == "request_headers":
-                self._take_headers(message)
-            elif kind == "response_headers":
-                self._take_answer_headers(message)
-            elif kind == "request_trailers":
-                self._sent_trailers = True
-                self._take_body(b"", ends=True)
-            elif kind == "response_trailers":
-                self.answer.has_trailers = True
-                self._take_answer(b"", ends=True)
+            else:
+                self._count_message()
+                self._take_other(message)
         except Refusal as refusal:
             self._refuse(refusal)
         except Exception as error:
-            log.error("a message of the gateway could not be taken: %s", type(error).__name__)
+            self._gateway.failures.write("a message of the gateway could not be taken: %s", type(error).__name__)
             if self.served is not None:
                 self.served.crashed()
             elif self._exchange is not None:
@@ -126,6 +130,30 @@ class Stream(Carrier):
                 self.outbox.broken = True
         finally:
             self.outbox.taking = False
+
+    def _take_other(self, message: Any) -> None:
+        kind = message.WhichOneof("request")
+        if kind == "request_body":
+            self._take_body(message.request_body.body, ends=message.request_body.end_of_stream)
+        elif kind == "request_headers":
+            self._take_headers(message)
+        elif kind == "response_headers":
+            self._take_answer_headers(message)
+        elif kind == "request_trailers":
+            self._sent_trailers = True
+            self._take_body(b"", ends=True)
+        elif kind == "response_trailers":
+            self.answer.has_trailers = True
+            self._take_answer(b"", ends=True)
+
+    def _count_message(self) -> None:
+        """Small ones cost more than their bytes, as chunks do over HTTP. Raises: Refusal."""
+        self._messages += 1
+        if self._messages - MAX_CHUNKS <= self._body_bytes // BYTES_PER_CHUNK:
+            return
+        if self._exchange is None or self._exchange.ended:
+            self.outbox.break_off()
+        raise chunks_too_small()
 
     def lost(self) -> None:
         """The gateway has ended the stream."""
@@ -177,10 +205,11 @@ class Stream(Carrier):
         read_head(request, pairs, gateway.limits)
         self._names = [name for name in request.headers if not name.startswith(":")]
         request.length = 0 if headers.end_of_stream else length_of(request, gateway.limits)
-        if self._full:
+        if gateway.in_use.used >= gateway.in_use.total:
             raise Refusal(503, "too many requests are open; try again in 1 s", code="overloaded", retry_after_s=1)
         gateway.endpoint.on_head(request)
         self._count_for(request.tenant)
+        self.has_key = bool(request.tenant)
         if request.length != 0:
             request.body_reservation = gateway.memory.reserve(request.tenant, request.length or 0)
         if headers.end_of_stream:

@@ -11,13 +11,14 @@ both and writes the older one to those that know no other; `OLDEST` is raised in
     0   tokens without a version
     1   `v`, and `rtt_ms` in tokens of requests
     2   the tenant of a request that was sent, and what waits for memory (`Waits`), which older ones are not sent
+    3   the tenant of a settled turn of another region
 """
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 OLDEST: Final = 0
-NEWEST: Final = 2
+NEWEST: Final = 3
 WAITS_SINCE: Final = 2
 MIXED_S: Final = 30.0
 """So long the oldest version that a region has named counts."""

@@ -62,11 +62,14 @@ class Membership:
     def make(self, configs: Iterable[EngineConfig]) -> dict[str, Engine]:
         """The engines that would join, by id, for `replace`. Raises: SecretError, where a key file cannot be read."""
         known = self._engines.by_id
-        return {
+        made = {
             config.id: Engine(config, self._connect_timeout_s, self._clock)
             for config in configs
             if config.id not in known or not _is_same(known[config.id].config, config)
         }
+        for engine in made.values():
+            engine.upstream.turns = self._engines.turns
+        return made
 
     def replace(self, configs: Iterable[EngineConfig], made: dict[str, Engine]) -> None:
         """Have these engines. `made`: what `make` has returned for them."""

@@ -13,6 +13,7 @@ and `core` decides. `build.py` gives each part what it uses.
     attempt             one dispatch: the answering leg and its end
     prefill_leg         the leg of a pair that goes to its prefill engine
     answer              what engines report of tokens, and a whole answer with settled usage
+    believed            what is believed of these tokens
     client_answer       headers, stream, body or error for the client
     continuation        an answer that another engine goes on with
     deadlines           time limits, and signs of life before the first token

@@ -267,7 +267,8 @@ class Admission:
     def _remember(self, waiter: "Waiter[RequestToAdmit]") -> None:
         """A request that has waited to begin a session is not served: its session keeps its place for a while."""
         if waiter.begins:
-            self._refused_of(waiter.model).keep(_session_key(waiter.item.routing), waiter.asked_s, self._clock())
+            routing = waiter.item.routing
+            self._refused_of(waiter.model).keep(_session_key(routing), waiter.asked_s, self._clock(), routing.tenant)
 
     def _wait(self, waiter: "Waiter[RequestToAdmit]", worker_id: str, compute_s: float) -> None:
         if worker_id == FOR_MEMORY and waiter.begins and not waiter.item.parsed.may_wait:

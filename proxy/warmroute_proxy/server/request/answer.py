@@ -15,8 +15,19 @@ from warmroute_proxy.core.accounting.usage import merge_usage, plain_usage
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.dialects.call_numbers import with_ids
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs, with_null
-from warmroute_proxy.dialects.chunk_view import ABSENT, FAILED, generated_bytes, is_filled, read_choices, thoughts_in
+from warmroute_proxy.dialects.chunk_view import (
+    ABSENT,
+    FAILED,
+    decoded,
+    generated_bytes,
+    is_filled,
+    most_output_bytes,
+    nested_text_bytes,
+    read_choices,
+    thoughts_in,
+)
 from warmroute_proxy.dialects.openai_answers import CHECKED, drop_other_types
+from warmroute_proxy.dialects.work import MAX_CALLS
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.server_info import json_object
 from warmroute_proxy.server.engines.sse import ABORT, ENDS_IN_TOOLS, UsageTracker
@@ -104,7 +115,11 @@ class Answer:
             self._number_calls(rid)
 
     def _number_calls(self, rid: str) -> None:
-        found = with_ids(bytes(self._members["choices"]), rid)
+        raw = bytes(self._members["choices"])
+        if raw.count(b'"function"') > 2 * MAX_CALLS * len(self._choices):
+            self.is_one = False  # no model calls so many tools
+            return
+        found = with_ids(raw, rid)
         if found is not None:
             self._members["choices"] = msgspec.Raw(found)
 
@@ -120,7 +135,11 @@ class Answer:
 
     def text_bytes(self) -> int:
         """How long the generated texts are together: what there is to go by where the engine has counted no tokens."""
-        return generated_bytes(self._choices)
+        return generated_bytes(self._choices) or nested_text_bytes(decoded(self._members.get("choices", _EMPTY)))
+
+    def output_bytes(self) -> int:
+        """How many bytes of JSON all that the model said takes: no fewer than it has tokens."""
+        return most_output_bytes(self._choices) or self.text_bytes()
 
     def choices(self) -> bytes:
         """The answer with its choices alone."""

@@ -18,12 +18,14 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from warmroute_proxy.core.accounting.plausible import is_sure
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.load.blame import Cause
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.dialects.chunk_view import decoded, read_view
 from warmroute_proxy.server.base.engine_refusals import NO_WAITS, Waits, refusal_from_engine, status_of_engine_error
+from warmroute_proxy.server.base.engine_text import names_hand_over
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.engines.carrier import Carrier
 from warmroute_proxy.server.engines.engines import Engines
@@ -34,8 +36,8 @@ from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.header_lines import Line
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.request.answer import Answer, AnswerBound, own_usage, prefill_usage, usage_of
+from warmroute_proxy.server.request.believed import Asked, believed
 from warmroute_proxy.server.request.dispatch import (
-    DispatchFields,
     Parts,
     answering_body,
     own_fields,
@@ -81,6 +83,7 @@ class Attempt:
     _waits = NO_WAITS
     _is_stream = False
     _answers = 1  # to all prompts
+    _more_bytes = 0  # of the prompt, beside those of its chain
     _size = 0
     _pending: Failure | None = None  # while the state is FAILING
 
@@ -90,13 +93,14 @@ class Attempt:
         engines: Engines,
         decision: Decision,
         rid: str,
-        asked: DispatchFields,
+        asked: Asked,
         max_answer_bytes: int,
         memory: BodyReservation | None,
     ) -> None:
         """`memory`: where an answer that is gathered counts; None: `max_answer_bytes` is all that bounds it."""
         self.state = _NEW
         self.rid = rid
+        self._asked = asked
         self.decision = decision
         self._owner = owner
         self._engines = engines
@@ -118,6 +122,11 @@ class Attempt:
         self.state = next_state(ATTEMPT, self.state, event)
 
     @property
+    def tenant(self) -> str:
+        """Whose answer it is, where there are several tenants."""
+        return self._asked.routing.tenant
+
+    @property
     def ended(self) -> bool:
         """Whether it has reported its end, or was given up."""
         return self.state in ATTEMPT_ENDED
@@ -126,7 +135,7 @@ class Attempt:
 
     def start(
         self,
-        asked: DispatchFields,
+        asked: Asked,
         body: AnyBody,
         headers: str,
         path: str,
@@ -183,8 +192,22 @@ class Attempt:
         return own_usage(self.answer, self.scanner)
 
     def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
-        """What was reported of tokens, and the answering engine's usage object: as JSON where that is the same."""
-        return usage_of(self.answer, self.scanner, self._prefill)
+        """What was reported of tokens, and the answering engine's usage object: as JSON where that is the same. A count
+        that cannot be true is left out, and its engine is named.
+        """
+        usage, reported = usage_of(self.answer, self.scanner, self._prefill)
+        asked, decision = self._asked, self.decision
+        if is_sure(usage, decision.prompt_tokens_est, asked.most_tokens):
+            return usage, reported
+        found = believed(usage, reported, asked, decision, self.answer, self.scanner, self._more_bytes)
+        for name in found.doubted:
+            stated = getattr(usage, name)
+            self._engines.watching.miscounted(self._answering.id, name, stated, self._engines.clock())
+        return found.usage, found.reported
+
+    def follows(self, size: int) -> None:
+        """Its prompt holds what another engine has answered, too: so many bytes at most."""
+        self._more_bytes = size
 
     def prefill_usage(self) -> dict[str, Any] | None:
         """The prefill engine's usage object, if its answer came."""
@@ -436,7 +459,15 @@ class Attempt:
         engine = self._engines.of(worker)
         if engine.refusals.is_logged(status, self._engines.clock()):
             log.warning("worker %s answered %d to request %s: %s", worker.id, status, self.rid, found.refusal.internals)
-        return refused_by(worker, found, engine.config.kind)
+        failure = refused_by(worker, found, engine.config.kind)
+        prefill, decode = self.decision.prefill, self.decision.decode
+        if (
+            prefill is None
+            or decode is None
+            or not (failure.at_fault and names_hand_over(found.refusal.internals or ""))
+        ):
+            return failure
+        return failure._replace(pair=(prefill, decode))
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
         """All workers of an engine: a connection that breaks is no fault of one rank alone."""

@@ -21,7 +21,8 @@ CUT_OFF: Final = frozenset(
 class Failure(NamedTuple):
     """How an attempt failed. `at_fault` are the workers that failed it, empty where none did; `cause` says how.
 
-    `shed` are workers that took no more work, which is no fault; another may.
+    `shed` are workers that took no more work, which is no fault; another may. `pair`: the prefill and the decode worker
+    between which KV was not handed over; then `at_fault` says only which of them has told so.
     """
 
     refusal: Refusal
@@ -29,10 +30,11 @@ class Failure(NamedTuple):
     retryable: bool
     shed: tuple[str, ...] = ()
     cause: Cause = Cause.ERROR
+    pair: tuple[Worker, Worker] | None = None
 
     @property
     def avoid(self) -> tuple[str, ...]:
-        """The workers that another attempt is not to go to."""
+        """The workers that another attempt is not to go to, unless it was of a pair."""
         return self.at_fault + self.shed
 
 

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from warmroute_proxy.core.load.blame import Blame, Cause, Judgement, Request
+from warmroute_proxy.core.load.hand_overs import HandOvers
 from warmroute_proxy.core.load.suspects import REFUSED_S, Suspects
 from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.placement.ticket import Ticket
 from warmroute_proxy.server.base.errors import Refusal
@@ -20,10 +22,13 @@ log = logging.getLogger(__name__)
 
 
 class FailureVerdict(NamedTuple):
-    """What a failure means: the workers whose breaker counts it, and whether another attempt may be made."""
+    """What a failure means: the workers whose breaker counts it, whether another attempt may be made, and which workers
+    that one avoids.
+    """
 
     at_fault: tuple[str, ...]
     may_retry: bool
+    avoid: tuple[str, ...]
 
 
 class Faults:
@@ -39,6 +44,7 @@ class Faults:
         self._metrics = metrics
         self._blame = Blame()
         self._suspects = Suspects()
+        self._hand_overs = HandOvers()
         self._retried: list[tuple[str, Ticket]] = []  # suspects that run again, with their tenants
 
     @property
@@ -78,7 +84,31 @@ class Faults:
         request, may_retry = _request(parsed), failure.retryable and not had_token
         if failure.cause is Cause.BROKEN and not had_token:
             may_retry = self._process_ended(request, now_s, bounded=parsed.bounded) and may_retry
-        return FailureVerdict(tuple(self._at_fault(parsed, failure, request, now_s)), may_retry)
+        if failure.pair is not None:
+            at_fault, avoid = self._not_handed_over(parsed, *failure.pair, now_s)
+            return FailureVerdict(at_fault, may_retry, avoid)
+        at_fault = tuple(self._at_fault(parsed, failure, request, now_s))
+        return FailureVerdict(at_fault, may_retry, failure.avoid)
+
+    def _not_handed_over(
+        self, parsed: ParsedRequest, prefill: Worker, decode: Worker, now_s: float
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The workers whose breaker counts that KV did not come from one to the other, and those to avoid."""
+        found = self._hand_overs.failed(prefill.engine, decode.engine)
+        words = f"KV of prefill {prefill.engine} did not reach decode {decode.engine}"
+        if found is None:
+            self._engines.watching.not_handed_over(prefill.id, f"{words}, and neither works with another")
+            is_only = self._router.is_only_usable(parsed.routing.model, prefill.id, now_s)
+            return (), self._ranks(decode if is_only else prefill)
+        faulty = prefill if found == prefill.engine else decode
+        other = "which gets that of others" if faulty is prefill else "others get it"
+        self._engines.watching.not_handed_over(faulty.id, f"{words}, {other}")
+        self._metrics.failed(faulty.id, Judgement.ENGINE)
+        ranks = self._ranks(faulty)
+        return ranks, ranks
+
+    def _ranks(self, worker: Worker) -> tuple[str, ...]:
+        return tuple(other.id for other in self._engines.of(worker).workers())
 
     def _at_fault(self, parsed: ParsedRequest, failure: Failure, request: Request, now_s: float) -> Iterator[str]:
         """The workers whose breaker counts a failure."""
@@ -98,6 +128,9 @@ class Faults:
             watching.answers[answering.id] += 1
             if empty:
                 watching.answered_nothing(answering.id, parsed.model.name)
+        if decision.prefill is not None and decision.decode is not None:
+            self._hand_overs.served(decision.prefill.engine, decision.decode.engine)
+            self._engines.watching.handed_over(decision.prefill.id, decision.decode.id)
         if not self._suspects.empty:
             self._suspects.cleared(_request(parsed))
         if not self._blame.empty:

@@ -318,8 +318,10 @@ class IdempotentCalls:
         self._memory = memory
         self._secret = os.urandom(32) if markers is None else markers.secret
 
-    def join(self, tenant: str, key: str, exchange: Exchange) -> IdempotentCall | None:
-        """Answer a request whose key is known. A key that is not gives a call to be shared; `Refusal`: it is no key."""
+    def join(self, tenant: str, key: str, exchange: Exchange, count: Callable[[], None]) -> IdempotentCall | None:
+        """Answer a request whose key is known. A key that is not gives a call to be shared; `Refusal`: it is no key, or
+        `count`, which counts one that reads the answer of another, has raised it.
+        """
         if not 0 < len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
             problem = f"Idempotency-Key must be 1 to {MAX_KEY_CHARS} printable ASCII characters"
             raise Refusal(400, problem, code="invalid_idempotency_key")
@@ -336,6 +338,7 @@ class IdempotentCalls:
         elif call.recording is None:
             exchange.refuse(_spent(call), NO_RETRY)
         else:
+            count()
             self._metrics.add(declared.JOINS_TOTAL)
             shared = self.live.get(name)
             if shared is not None:

@@ -162,7 +162,7 @@ class InferenceRequest:
         if decision is not None:
             workers = tuple([worker.id for worker in attempt.decision.workers])
             failure = Failure(Refusal(502, "the gateway has left it", code="engine_error"), workers, True)
-            at_fault, _ = path.faults.judge(self.parsed, failure, now_s, had_token=False)
+            at_fault, _, _ = path.faults.judge(self.parsed, failure, now_s, had_token=False)
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         path.settlement.move(account, decision)
         if decision is not None:
@@ -262,10 +262,10 @@ class InferenceRequest:
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
-        at_fault, may_retry = path.faults.judge(self.parsed, failure, now_s, had_token=state is _ANSWERING)
+        at_fault, may_retry, avoid = path.faults.judge(self.parsed, failure, now_s, had_token=state is _ANSWERING)
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         self._advance(RequestEvent.FAIL)
-        self.excluded |= set(failure.avoid)
+        self.excluded |= set(avoid)
         if may_retry and account.attempts < MAX_ATTEMPTS and self._try_again():
             return
         refusal = failure.refusal
@@ -286,6 +286,8 @@ class InferenceRequest:
         self.excluded |= unable(self._path.engines, self._exchange.request.path)
         if not self._try_again():
             return False
+        if self._attempt is not None:
+            self._attempt.follows(len(self.body.raw))
         continuation.go_on(rest)
         self._progress.restart()
         self._pause(paused)

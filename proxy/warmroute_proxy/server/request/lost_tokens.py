@@ -5,12 +5,11 @@
 
 from msgspec.structs import replace
 
-from warmroute_proxy.core.accounting.losses import IndexEstimates, LastTurn, Seen, classify
+from warmroute_proxy.core.accounting.losses import NOTHING_SEEN, IndexEstimates, LastTurn, Seen, classify
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.load.load import WorkerLoad
-from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import last_prompt_tokens, repeats
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.intake.prefix_breaks import Looked, turn_before
@@ -27,7 +26,7 @@ def losses_of(
     here: str,
     earlier: EarlierTurn | None = None,
     looked: Looked | KnownPrompt | None = None,
-    seen: Seen | None = None,
+    seen: Seen = NOTHING_SEEN,
 ) -> dict[str, int]:
     """The loss classes of a turn in the region `here`. `looked` may have the turn whose prefix this one has changed.
     Else `before` is what the router knew before this turn is settled, and where it knew nothing, `earlier` is what the
@@ -52,38 +51,22 @@ def losses_of(
         )  # fmt: skip
     elif before is None and earlier is not None and routing.turn > earlier.turn and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
-        last_turn = _before_start(earlier, decision, here)
-    estimates = IndexEstimates(
-        known, decision.predicted_cached_tokens, decision.other_worker_tokens, other_region, decision.restarted_tokens
-    )  # fmt: skip
-    if seen is not None:
-        estimates = _by(estimates, seen, decision, usage, is_learned=before is None)
+        at_home = decision.cache_worker in earlier.workers
+        last_turn = LastTurn(earlier.prompt_tokens, earlier.completion_tokens, at_home, False, earlier.region == here)
+    predicted, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
+    expected = IndexEstimates(known, predicted, moved, other_region, decision.restarted_tokens, seen)
+    if before is None and seen is not NOTHING_SEEN and "prompt_tokens" not in usage.estimated:
+        expected = expected.scaled(usage.prompt_tokens, decision.prompt_tokens_est)
     return classify(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         page_size=attempt.engine.info.page_tokens,
-        estimates=estimates,
+        estimates=expected,
         last_turn=last_turn,
         disaggregated=decision.prefill is not None,
         misreported=usage.misreported_tokens > 0,
         cached_reported="cached_tokens" not in usage.estimated,
     )
-
-
-def _before_start(earlier: EarlierTurn, decision: Decision, here: str) -> LastTurn:
-    """The turn before, of which only the ledger knows."""
-    return LastTurn(
-        earlier.prompt_tokens, earlier.completion_tokens, decision.cache_worker in earlier.workers,
-        salt_changed=False, same_region=earlier.region == here,
-    )  # fmt: skip
-
-
-def _by(estimates: IndexEstimates, seen: Seen, decision: Decision, usage: Usage, *, is_learned: bool) -> IndexEstimates:
-    """The same, with what was seen. `is_learned`: it was estimated by the bytes per token of other prompts."""
-    estimates = replace(estimates, seen=seen)
-    if not is_learned or "prompt_tokens" in usage.estimated:
-        return estimates
-    return estimates.scaled(usage.prompt_tokens, decision.prompt_tokens_est)
 
 
 def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> Seen:

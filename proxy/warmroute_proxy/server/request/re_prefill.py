@@ -22,10 +22,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.hot_prompts import HotPrompt, HotPrompts
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
@@ -178,6 +180,10 @@ class _Asked(NamedTuple):
     wire_model: str | None
     salt: str
     model_name: str
+    routing: RoutingRequest
+    opaque: bool = True
+    most_tokens: int = MAX_TOKENS
+    demanded_tokens: int = 0
     session: str | None = None
     stream: bool = False
     keep_sglext: bool = False
@@ -202,7 +208,7 @@ class _RePrefill:
         self._began_s = owner.clock()
         drop = _NOT_OF_THE_PROMPT | prompt.dropped
         self._body = Body(b"".join(Body(prompt.body).rewritten(drop, b'"max_tokens":1')))
-        self._asked = _Asked(prompt.wire_model, prompt.salt, prompt.routing.model)
+        self._asked = _Asked(prompt.wire_model, prompt.salt, prompt.routing.model, prompt.routing)
         self._attempt = Attempt(self, owner.engines, decision, self._rid, self._asked, MAX_ANSWER_BYTES, None)
         self._ticket = owner.router.dispatched(prompt.routing, decision, self._began_s)
 
@@ -243,7 +249,7 @@ class _RePrefill:
         """It is not cached there; the next request of its session will compute it."""
         self._attempt.abort()
         self._attempt.close()
-        self._end("failed", failure.at_fault)
+        self._end("failed", failure.at_fault if failure.pair is None else ())
 
     def crashed(self) -> None:
         """An error of the proxy's own."""

@@ -44,7 +44,7 @@ from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.stores.limits.request_limits import LimitedRequest
 
 UNCHARGED: Final = Rates(0, 0, 0)
-_NO_LOSS: Final[Mapping[str, int]] = {}
+_NONE: Final[Mapping[str, int]] = {}
 _TIERS_GUESSED: Final = ("cached_tiers",)
 
 
@@ -180,10 +180,9 @@ class Settlement:
             most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
         if most < entry.predicted_cached:  # the prompt is shorter than it was estimated
             entry.predicted_cached, predicted = most, predicted.within(most)
-        shown = _NO_LOSS if plain else loss
         ending = Ending(
             end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
-            changes, self._receipt_fields(account, parsed, shown, before, attempt.decision, usage),
+            changes, self._receipt_fields(account, parsed, _NONE if plain else loss, before, attempt.decision, usage),
         )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         if reservation is not None:

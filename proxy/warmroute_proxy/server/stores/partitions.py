@@ -1,5 +1,8 @@
 """Tables by day: made when the first row of a day comes, dropped as a whole when they are too old.
 
+What is too old is what no jump of a clock makes old: the proxy's clock and the database's both say so, and the proxy's
+has not leapt (`core.base.steady_time`).
+
 A table is made beside its parent and then attached, which no reader or writer waits for. Dropping one waits for those
 who read it, for `LOCK_S` at most, and is tried again an hour later.
 """
@@ -9,6 +12,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
+from warmroute_proxy.core.base.steady_time import SteadyTime, newest_steady
 from warmroute_proxy.server.stores.store_state import Connection
 
 PARENTS: Final = ("turn", "usage_session")
@@ -35,6 +39,7 @@ class Partitions:
         self._keep_days = keep_days
         self._known: set[date] = set()
         self._drop_at_s = 0.0
+        self._steady: SteadyTime | None = None
 
     async def make(self, connection: Connection, days: Iterable[date]) -> None:
         """Make the tables of some days that have none."""
@@ -54,10 +59,15 @@ class Partitions:
         if self._keep_days is None or time.monotonic() < self._drop_at_s:
             return []
         self._drop_at_s = time.monotonic() + DROP_EVERY_S
-        oldest = day_of(now_s) - timedelta(days=self._keep_days)
+        names = {parent: [name for (name,) in await connection.fetch(_OF_DAY, parent)] for parent in PARENTS}
+        database_s = float(await connection.fetchval("SELECT extract(epoch FROM now())"))
+        if self._steady is None:
+            self._steady = SteadyTime(newest_steady(_days_of(names, day_of(now_s))))
+        steady_s = self._steady.read(min(now_s, database_s), time.monotonic())
+        oldest = day_of(steady_s) - timedelta(days=self._keep_days)
         dropped = []
         for parent in PARENTS:
-            for (name,) in await connection.fetch(_OF_DAY, parent):
+            for name in names[parent]:
                 if name < _name(parent, oldest):
                     async with connection.transaction():
                         await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_S}s'")
@@ -65,6 +75,12 @@ class Partitions:
                     dropped.append(name)
         self._known = {day for day in self._known if day >= oldest}
         return dropped
+
+
+def _days_of(names: dict[str, list[str]], today: date) -> list[float]:
+    """When the days begin that have tables, the oldest first; today may be one by a wrong clock."""
+    texts = {name.rpartition("_")[2] for each in names.values() for name in each} - {f"{today:%Y%m%d}"}
+    return sorted(datetime.strptime(text, "%Y%m%d").replace(tzinfo=UTC).timestamp() for text in texts)
 
 
 async def _make(connection: Connection, parent: str, day: date) -> None:

@@ -1,0 +1,84 @@
+"""Tells token counts that cannot be true from those that can: a count is money, and an engine may count wrongly.
+
+* No answer has more tokens than its client allowed, and none has more than the bytes of its text, since a token has a
+  byte at least. Tokens without text exist: those that end an answer or begin a call (`SILENT_TOKENS`), reported
+  thoughts that stay in the engine, and those that a client demands by `min_tokens` or `ignore_eos`.
+* A prompt has no more tokens than twice its bytes and what a template adds, and no fewer than one for `MOST_BYTES`:
+  tokens of spaces have about a hundred, and a template may drop old thoughts. Media have tokens without bytes.
+
+A count that cannot be true is as if it were absent: the turn is charged what was estimated, and the receipt says so.
+`is_sure` is the same for almost all turns by four comparisons; without it w1 executes 0.3 % more.
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from warmroute.contract.receipt import ESTIMATED_FIELDS
+from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS, Usage
+
+TEMPLATE_TOKENS: Final = 4_096  # Devstral's own system prompt has 1,500
+TOKENS_PER_BYTE: Final = 2
+MOST_BYTES: Final = 512
+SILENT_TOKENS: Final = 256  # of one answer
+MOST_THOUGHTS: Final = 1_048_576  # of one answer
+_SURE_SHARE: Final = MOST_BYTES // 32  # an estimate has 0.5 to 32 bytes a token
+
+PROMPT: Final = "prompt_tokens"
+COMPLETION: Final = "completion_tokens"
+
+
+class Allowed(NamedTuple):
+    """What counts of a turn may be. `most_tokens` and `demanded_tokens` are those of all answers together.
+
+    `answers`: to each of its `prompts`; `opaque`: the prompt holds media; `answer_bytes`: of all that the model said.
+    """
+
+    prompt_bytes: int
+    opaque: bool
+    prompts: int
+    answers: int
+    most_tokens: int
+    demanded_tokens: int
+    answer_bytes: int
+
+
+def is_sure(usage: Usage, prompt_tokens_est: int, most_tokens: int) -> bool:
+    """Whether no count can be doubted, whatever was said: the estimate has the bounds of bytes per token."""
+    completion = usage.completion_tokens
+    if completion > SILENT_TOKENS or completion > most_tokens:
+        return False
+    return -TEMPLATE_TOKENS <= prompt_tokens_est - usage.prompt_tokens <= usage.prompt_tokens * (_SURE_SHARE - 1)
+
+
+def doubted(usage: Usage, allowed: Allowed) -> tuple[str, ...]:
+    """The counts that an engine has reported and that cannot be true: `PROMPT`, `COMPLETION`."""
+    found = []
+    if PROMPT not in usage.estimated:
+        most_of_prompt = (allowed.prompt_bytes * TOKENS_PER_BYTE + TEMPLATE_TOKENS * allowed.prompts) * allowed.answers
+        if usage.prompt_tokens * MOST_BYTES < allowed.prompt_bytes or (
+            not allowed.opaque and usage.prompt_tokens > most_of_prompt
+        ):
+            found.append(PROMPT)
+    if COMPLETION not in usage.estimated:
+        answers, completion = allowed.answers * allowed.prompts, usage.completion_tokens
+        thoughts = min(usage.reasoning_tokens or 0, completion, MOST_THOUGHTS * answers)
+        most = max(allowed.answer_bytes + SILENT_TOKENS * answers, allowed.demanded_tokens)
+        if completion > allowed.most_tokens or completion - thoughts > most:
+            found.append(COMPLETION)
+    return tuple(found)
+
+
+def without(usage: Usage, names: tuple[str, ...], completion_tokens: int) -> Usage:
+    """A usage in which some counts are as if no engine had reported them: the answer has so many tokens at least."""
+    guessed = {*usage.estimated, *names}
+    if COMPLETION in names:
+        completion = min(max(completion_tokens, 0), MAX_TOKENS)
+        usage = msgspec.structs.replace(usage, completion_tokens=completion, reasoning_tokens=None)
+    if PROMPT in names:
+        guessed |= {"cached_tokens", "cached_tiers"}
+        usage = msgspec.structs.replace(
+            usage, prompt_tokens=0, cached_tokens=0, device=0, host=0, storage=0, misreported_tokens=0,
+            write_5m=0, write_1h=0,
+        )  # fmt: skip
+    return msgspec.structs.replace(usage, estimated=tuple(name for name in ESTIMATED_FIELDS if name in guessed))

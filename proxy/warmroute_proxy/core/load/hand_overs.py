@@ -1,0 +1,41 @@
+"""Which engine of a pair is at fault where KV is not handed over: the one that fails with all of its partners.
+
+The decode engine reports the failure, whichever side is broken, and both answer probes. So one failure proves nothing.
+But if prefill A fails with decode D, and D gets KV from prefill B, then A is at fault; and the other way round. If
+neither has worked with another partner, the fault stays open: another attempt goes to another prefill, with the same
+decode.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+MAX_PAIRS: Final = 4096
+"""Pairs of engines whose last hand-over is remembered; the oldest go first."""
+
+
+class HandOvers:
+    """The last hand-over of each pair of engines."""
+
+    def __init__(self) -> None:
+        self._failed: OrderedDict[tuple[str, str], bool] = OrderedDict()  # by prefill and decode
+
+    def served(self, prefill: str, decode: str) -> None:
+        """KV was handed over."""
+        pair = prefill, decode
+        if self._failed.get(pair) is not False:
+            self._note(pair, failed=False)
+
+    def failed(self, prefill: str, decode: str) -> str | None:
+        """KV was not handed over. Returns the engine at fault; None if that is not known."""
+        self._note((prefill, decode), failed=True)
+        prefill_works = any(not failed for (other, _), failed in self._failed.items() if other == prefill)
+        decode_works = any(not failed for (_, other), failed in self._failed.items() if other == decode)
+        if prefill_works is decode_works:
+            return None
+        return decode if prefill_works else prefill
+
+    def _note(self, pair: tuple[str, str], *, failed: bool) -> None:
+        self._failed[pair] = failed
+        self._failed.move_to_end(pair)
+        if len(self._failed) > MAX_PAIRS:
+            self._failed.popitem(last=False)

@@ -1,0 +1,28 @@
+"""A line of the log that others can bring about without end: once a minute at most, with how often it was left out."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+AGAIN_S: Final = 60.0
+
+
+class RepeatedLine:
+    """One such line."""
+
+    def __init__(self, log: logging.Logger, level: int, clock: Callable[[], float]) -> None:
+        self._log = log
+        self._level = level
+        self._clock = clock
+        self._logged_s = -AGAIN_S
+        self._left_out = 0
+
+    def write(self, text: str, *args: object) -> None:
+        """Log it, or count it."""
+        now_s = self._clock()
+        if now_s < self._logged_s + AGAIN_S:
+            self._left_out += 1
+            return
+        left_out, self._left_out, self._logged_s = self._left_out, 0, now_s
+        more = f" ({left_out} more since the last such line)" if left_out else ""
+        self._log.log(self._level, f"{text}%s", *args, more)

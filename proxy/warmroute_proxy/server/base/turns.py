@@ -1,0 +1,132 @@
+"""Whose turn it is in the event loop: work of one tenant waits for its own, and for one step of each other tenant.
+
+Requests that begin or are refused, tasks of the control plane, and what engines have sent of streams: all of it is
+divided into *steps*, and each tenant has a line of them. In one iteration of the loop they take `SLICE_S` at most; the
+rest waits. Whose turn it is follows from the time that the steps of its line have taken: start-time fair queueing
+(P. Goyal, H. Vin, H. Cheng, 1996). Those without a key have one line together, and so has each engine for what is of no
+tenant.
+
+What a refusal costs is mostly the reading of its request, which is *charged* to its line: it waits for longer before
+its next turn. A task runs after the step that begins it: so one task begins in an iteration, and the time of its steps
+is charged likewise.
+
+The lines are bounded by the connections of clients and engines: each has one step that waits.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+SLICE_S: Final = 0.004
+MOST_CHARGED_S: Final = 0.25
+
+Step = Callable[[], None]
+
+
+class Turns:
+    """The lines of one event loop."""
+
+    def __init__(self, clock: Callable[[], float], ran: Callable[[float], None]) -> None:
+        """`ran` is told how long a step has held the loop."""
+        self._clock = clock
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The one that runs, where it is known before."""
+
+        self._ran = ran
+        self.lines: dict[str, deque[Step]] = {}
+        """By tenant, none of them empty."""
+
+        self.began = False
+        """Whether there was a step in this iteration, which has time until `end_s`."""
+
+        self.end_s = 0.0
+        self._turns: list[tuple[float, int, str]] = []  # a heap: of each line its time, its number and its tenant
+        self._turn_s = 0.0  # time of the line that went on last
+        self._lined_up = 0
+        self._tasks = 0  # that have begun and have not run
+        self._charged_s: dict[str, float] = {}
+
+    def take(self, tenant: str, step: Step) -> None:
+        """Run a step: now, if nobody waits and this iteration has time left."""
+        if not self.lines:
+            now_s = self._clock()
+            if not self.began or now_s < self.end_s:
+                self.begin(now_s)
+                step()
+                self._ran(self._clock() - now_s)
+                return
+        self.line_up(tenant, step)
+
+    def begin(self, now_s: float) -> None:
+        """A step runs now that did not wait."""
+        if not self.began:
+            self.began = True
+            self.end_s = now_s + SLICE_S
+            self._call_soon()
+
+    def line_up(self, tenant: str, step: Step) -> None:
+        """Run a step when its turn comes."""
+        line = self.lines.get(tenant)
+        if line is None:
+            line = self.lines[tenant] = deque()
+            self._await_turn(tenant, self._turn_s)
+        line.append(step)
+        if not self.began:
+            self.began = True
+            self._call_soon()
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """A step of this line has cost so much more than it has taken: this iteration has less time, too."""
+        self.end_s -= seconds
+        self._charged_s[tenant] = min(self._charged_s.get(tenant, 0.0) + seconds, MOST_CHARGED_S)
+
+    def task_begun(self) -> None:
+        """A step has begun a task, which runs in the next iteration."""
+        self._tasks += 1
+        self.end_s = 0.0
+
+    def task_ran(self, tenant: str, seconds: float, *, first: bool) -> None:
+        """A step of a task has held the loop. `first`: it is the first one, or there will be none."""
+        if first:
+            self._tasks -= 1
+        self._ran(seconds)
+        self._charged_s[tenant] = min(self._charged_s.get(tenant, 0.0) + seconds, MOST_CHARGED_S)
+
+    def _call_soon(self) -> None:
+        """Go on in the next iteration."""
+        (self.loop or asyncio.get_running_loop()).call_soon(self.go_on)
+
+    def _await_turn(self, tenant: str, turn_s: float) -> None:
+        self._lined_up += 1
+        heappush(self._turns, (turn_s + self._charged_s.pop(tenant, 0.0), self._lined_up, tenant))
+
+    def go_on(self) -> None:
+        """Another iteration has begun."""
+        lines = self.lines
+        if not lines:
+            self.began = False
+            if self._charged_s:
+                self._charged_s.clear()
+            return
+        now_s = self._clock()
+        self.end_s = now_s + SLICE_S
+        while lines and now_s < self.end_s and not self._tasks:
+            turn_s, _, tenant = heappop(self._turns)
+            self._turn_s = max(self._turn_s, turn_s)
+            line = lines[tenant]
+            try:
+                line.popleft()()
+            except Exception as error:  # the lines go on; the type is logged, never the text
+                log.error("a step of the event loop failed: %s", type(error).__name__)
+            began_s, now_s = now_s, self._clock()
+            self._ran(now_s - began_s)
+            if line:
+                self._await_turn(tenant, turn_s + now_s - began_s)
+            else:
+                del lines[tenant]
+        self._call_soon()

@@ -1,0 +1,90 @@
+"""What an engine has sent is handled in portions, in the turns of the tenant whose answer it is (`base.turns`).
+
+When a socket has much to read, uvloop reads it up to 32 times in one iteration (libuv does), which is 8 MB. An answer
+that piled up while its client read nothing comes like that, and so does all that a fast engine sends. To translate 8 MB
+of events takes seconds. So a read above `PORTION_BYTES` is cut, and the socket is not read while some of it is left.
+
+Smaller reads are handled at once: they cost nothing more.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from warmroute_proxy.server.base.turns import Turns
+
+PORTION_BYTES: Final = 16_384
+PORTION_S: Final = 0.001
+"""How long portions are handled at once: chunks that pass as they are take a tenth of that for each, events that are
+translated three times it.
+"""
+
+
+class Source(Protocol):
+    """The connection."""
+
+    def hold_reading(self, held: bool) -> None:
+        """Read nothing while some of the last read is left."""
+
+    def may_go_on(self) -> bool:
+        """Whether the client takes more of its answer."""
+
+    def answers_for(self) -> str:
+        """The tenant whose answer is read."""
+
+    def take_portion(self, data: bytes) -> None:
+        """Handle some of a read, `PORTION_BYTES` at most."""
+
+
+class Portions:
+    """What is left of the reads of one connection."""
+
+    __slots__ = ("_clock", "_held", "_left", "_lined_up", "_source", "_turns")
+
+    def __init__(self, source: Source, turns: Turns, clock: Callable[[], float]) -> None:
+        self._source = source
+        self._turns = turns
+        self._clock = clock
+        self._left = b""
+        self._lined_up = self._held = False
+
+    def add(self, data: bytes) -> None:
+        """A large read came."""
+        self._left = self._left + data if self._left else data
+        self.go_on()
+        if self._left and not self._held:
+            self._held = True
+            self._source.hold_reading(True)
+
+    def go_on(self) -> None:
+        """Handle what is left, in turns."""
+        if self._left and not self._lined_up:
+            self._lined_up = True
+            self._turns.take(self._source.answers_for(), self._step)
+
+    def take_all(self) -> None:
+        """The connection ends: what is left of it is the end of the answer."""
+        while self._left:
+            self._take_one()
+
+    def drop(self) -> None:
+        """Nobody waits for the rest."""
+        self._left = b""
+
+    def _take_one(self) -> None:
+        portion, self._left = self._left[:PORTION_BYTES], self._left[PORTION_BYTES:]
+        self._source.take_portion(portion)
+
+    def _step(self) -> None:
+        self._lined_up = False
+        end_s = self._clock() + PORTION_S
+        while self._left and self._source.may_go_on():
+            self._take_one()
+            if self._clock() >= end_s:
+                break
+        if not self._left:
+            if self._held:
+                self._held = False
+                self._source.hold_reading(False)
+        elif self._source.may_go_on():  # else it goes on when the client does
+            self._lined_up = True
+            self._turns.line_up(self._source.answers_for(), self._step)

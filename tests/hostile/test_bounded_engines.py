@@ -1,0 +1,152 @@
+"""What an engine sends is bounded before it is read, and read in portions that come out as the whole."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmroute_proxy.core.placement.fleet import Worker
+from warmroute_proxy.dialects.chat_answers import read_answer, read_chunk
+from warmroute_proxy.dialects.work import MAX_CALLS, MAX_PARTS
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.engines import kv_feed
+from warmroute_proxy.server.engines.engine_metrics import (
+    add_counts,
+    add_reports,
+    counts_in,
+    counts_of,
+    reports_by_rank,
+    reports_of,
+)
+from warmroute_proxy.server.engines.kv_feed import MAX_BATCH_BYTES, MAX_LEFT_BYTES, UNITS_AT_ONCE, KvFeed
+from warmroute_proxy.server.engines.sse import UsageTracker
+from warmroute_proxy.server.request.answer import Answer
+
+
+class Router:
+    """Notes what a feed says of a cache."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, Any]] = []
+
+    def cache_stored(self, _worker: str, keys: list[int], tier: str) -> None:
+        self.said += [("stored", tier, key) for key in keys]  # type: ignore[misc]
+
+    def cache_removed(self, _worker: str, keys: list[int], tier: str) -> None:
+        self.said += [("removed", tier, key) for key in keys]  # type: ignore[misc]
+
+    def cache_cleared(self, worker: str) -> None:
+        self.said.append(("cleared", worker))
+
+    worker_restarted = cache_cleared
+
+
+def fed(batches: list[bytes]) -> tuple[KvFeed, Router]:
+    router = Router()
+    feed = KvFeed(Worker("w", "w", 0, "aggregated"), router, Metrics(), block_size=1, can_replay=False)  # type: ignore[arg-type]
+    for number, batch in enumerate(batches):
+        feed.live(number, batch, 100.0)
+    return feed, router
+
+
+def batch(*events: dict[str, Any]) -> bytes:
+    return msgspec.msgpack.encode([99.0, events, 0])
+
+
+blocks = st.lists(st.integers(1, 60), max_size=40)
+events = st.one_of(
+    blocks.map(lambda found: {"type": "BlockStored", "block_hashes": found, "medium": "GPU"}),
+    blocks.map(lambda found: {"type": "BlockRemoved", "block_hashes": found}),
+    st.just({"type": "AllBlocksCleared"}),
+)
+
+
+@given(st.lists(st.lists(events, max_size=6), max_size=6), st.integers(1, 7), st.integers(1, 5))
+def test_events_in_portions_are_those_of_the_whole(sent: list[list[dict[str, Any]]], units: int, at_once: int) -> None:
+    batches = [batch(*each) for each in sent]
+    whole, said = fed(batches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kv_feed, "UNITS_AT_ONCE", units)
+        patch.setattr(kv_feed, "BLOCKS_AT_ONCE", at_once)
+        feed, router = fed(batches)
+        while feed.is_behind:
+            feed.go_on()
+    assert router.said == said.said
+    assert feed.blocks.blocks == whole.blocks.blocks
+
+
+def test_a_large_batch_is_applied_in_portions() -> None:
+    feed, _ = fed([batch({"type": "BlockStored", "block_hashes": list(range(200_000)), "medium": "GPU"})])
+    portions = 1
+    while feed.is_behind:
+        feed.go_on()
+        portions += 1
+    assert portions >= 200_000 / (UNITS_AT_ONCE + 1_024)
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [(MAX_BATCH_BYTES + 1, 1), (MAX_BATCH_BYTES // 2, 3 + 2 * MAX_LEFT_BYTES // MAX_BATCH_BYTES)]
+)
+def test_what_is_too_much_drops_the_index_and_waits_no_more(size: int, count: int) -> None:
+    hashes = [2**40 + number for number in range(size // 9)]
+    feed, router = fed([batch({"type": "BlockRemoved", "block_hashes": hashes}) + b"\0" * 16] * count)
+    assert ("cleared", "w") in router.said
+    assert feed._left_bytes <= MAX_LEFT_BYTES
+
+
+LINE = 'sglang:{0}{{dp_rank="{1}",model_name="m",cache_source="host"}} {2}\n'
+lines = st.lists(
+    st.builds(
+        LINE.format,
+        st.sampled_from(["num_running_reqs", "prompt_tokens_total", "cached_tokens_total", "num_requests_total", "x"]),
+        st.integers(0, 70),
+        st.integers(0, 1000),
+    ),
+    max_size=60,
+)
+
+
+@given(lines, st.integers(1, 9))
+def test_metrics_in_portions_are_those_of_the_whole(text: list[str], each: int) -> None:
+    found: Any = {}
+    sums: dict[str, float] = {}
+    for at in range(0, len(text), each):
+        portion = "".join(text[at : at + each])
+        add_reports(found, portion)
+        add_counts(sums, portion)
+    assert reports_of(found) == reports_by_rank("".join(text))
+    assert counts_of(sums) == counts_in("".join(text))
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+DENSE: dict[str, dict[str, Any]] = {
+    "calls": {"content": None, "tool_calls": [CALL] * (MAX_CALLS + 1)},
+    "parts": {"content": [{"type": "text", "text": "a"}] * (MAX_PARTS + 1)},
+    "objects": {"content": "a", "reasoning": [{"a": [{}]}] * 60_000},
+}
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_no_translator_makes_more_of_an_answer_than_a_model_says(name: str) -> None:
+    whole = {"choices": [{"index": 0, "message": DENSE[name], "finish_reason": "stop"}]}
+    with pytest.raises(ValueError, match=r"more than|no chat completion"):
+        read_answer(json.dumps(whole).encode())
+    with pytest.raises(ValueError, match=r"more than|no chunk"):
+        read_chunk(json.dumps({"choices": [{"index": 0, "delta": DENSE[name]}]}).encode())
+
+
+def test_calls_without_end_are_no_answer() -> None:
+    whole = {"choices": [{"index": 0, "message": {"content": None, "tool_calls": [CALL] * 5_000}}]}
+    assert not Answer(json.dumps(whole).encode()).is_one
+    chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": n, **CALL} for n in range(5_000)]}}]}
+    with pytest.raises(ValueError, match="tools"):
+        UsageTracker(keep_sglext=False).feed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+
+
+def test_braces_in_a_text_are_no_values() -> None:
+    text = "{[" * 200_000
+    choice, _ = read_answer(json.dumps({"choices": [{"message": {"content": text}}]}).encode())
+    assert choice.message.text() == text

@@ -1,0 +1,125 @@
+"""Floods of all kinds of requests: another tenant's chat waits for a few of them, and not for all that came before it.
+
+The measure is how many answers the flood gets while a chat is under way, since times depend on the machine. Where each
+iteration of the event loop answered all connections, a chat of a dozen iterations would wait for a dozen times as many.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.hostile.conftest import HOSTILE, INNOCENT, Place
+from tests.subjects.processes import chat
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
+CONNECTIONS: Final = 256
+CHATS: Final = 12
+
+JSON: Final = json.dumps
+KINDS: Final[dict[str, tuple[str, str, bool, Any]]] = {
+    "health": ("GET", "/health", False, None),
+    "ready": ("GET", "/ready", False, None),
+    "openapi": ("GET", "/openapi.json", False, None),
+    "without a key": ("GET", "/v1/usage", False, None),
+    "a chat without a key": ("POST", "/v1/chat/completions", False, {"model": "kimi-k2.5", "messages": []}),
+    "no route": ("GET", "/v1/nothing", True, None),
+    "no route, no key": ("GET", "/nothing", False, None),
+    "another method": ("GET", "/v1/chat/completions", True, None),
+    "models": ("GET", "/v1/models", True, None),
+    "one model": ("GET", "/v1/models/kimi-k2.5", True, None),
+    "models of Gemini": ("GET", "/v1beta/models", True, None),
+    "an unknown receipt": ("GET", "/v1/usage/receipts/wr-0", True, None),
+    "a session that waits": ("POST", "/v1/sessions/expect", True, None),
+    "usage": ("GET", "/v1/usage", True, None),
+    "no model": ("POST", "/v1/chat/completions", True, {"model": "none", "messages": []}),
+    "no messages": ("POST", "/v1/chat/completions", True, {"model": "kimi-k2.5"}),
+    "no JSON": ("POST", "/v1/chat/completions", True, "{"),
+    "no messages of Anthropic": ("POST", "/v1/messages", True, {"model": "kimi-k2.5", "max_tokens": 1}),
+    "no input of Responses": ("POST", "/v1/responses", True, {"model": "kimi-k2.5", "input": 1}),
+    "counts": ("POST", "/v1/messages/count_tokens", True, {"model": "kimi-k2.5", "messages": []}),
+}
+
+
+CONTROL: Final = frozenset(
+    {"health", "ready", "openapi", "no route", "models", "one model", "models of Gemini", "an unknown receipt",
+     "a session that waits", "usage"}
+)  # fmt: skip
+"""What the control plane answers: one in an iteration. Other answers take a tenth of that."""
+
+
+class Flooding(asyncio.Protocol):
+    """A connection that asks again as soon as it has an answer."""
+
+    def __init__(self, request: bytes, answers: list[int]) -> None:
+        self.request, self.answers = request, answers
+        self.head, self.left = b"", -1
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        if self.left < 0:
+            self.head += data
+            end = self.head.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            lines = self.head[:end].lower().split(b"\r\n")
+            size = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), 0)
+            self.left, self.head = size - (len(self.head) - end - 4), b""
+        else:
+            self.left -= len(data)
+        if self.left <= 0 and self.transport is not None:
+            self.left = -1
+            self.answers[0] += 1
+            self.transport.write(self.request)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    found = Place(Path(tmp_path_factory.mktemp("floods")), 1)
+    yield found
+    found.stop()
+
+
+async def flooded(place: Place, kind: str) -> list[int]:
+    """How many answers a flood got during each of some chats, few first."""
+    method, path, has_key, body = KINDS[kind]
+    url, text = (
+        httpx.URL(place.proxy.url),
+        b"" if body is None else (body if isinstance(body, str) else JSON(body)).encode(),
+    )
+    key = f"authorization: Bearer {place.proxy.keys[HOSTILE]}\r\n" if has_key else ""
+    more = "x-session-affinity: s\r\nx-warmroute-expect: end\r\n" if path.endswith("expect") else ""
+    head = f"{method} {path} HTTP/1.1\r\nhost: x\r\n{key}{more}content-type: application/json\r\n"
+    length = f"content-length: {len(text)}\r\n" if method == "POST" else ""
+    request, answers = f"{head}{length}\r\n".encode() + text, [0]
+    loop = asyncio.get_running_loop()
+    connections = [
+        await loop.create_connection(lambda: Flooding(request, answers), url.host, url.port) for _ in range(CONNECTIONS)
+    ]
+    found = []
+    headers = {"authorization": f"Bearer {place.proxy.keys[INNOCENT]}"}
+    async with httpx.AsyncClient(base_url=place.proxy.url, headers=headers, timeout=60) as client:
+        for number in range(CHATS):
+            before = answers[0]
+            answer = await client.post("/v1/chat/completions", json=chat(f"{kind} {number}", max_tokens=1))
+            assert answer.status_code == 200, answer.text
+            found.append(answers[0] - before)
+    for transport, _ in connections:
+        transport.abort()
+    assert answers[0] > CONNECTIONS
+    return sorted(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_chat_waits_for_few_of_a_flood(place: Place, kind: str) -> None:
+    found = asyncio.run(flooded(place, kind))
+    assert found[len(found) // 2] < (1 if kind in CONTROL else 2) * CONNECTIONS, found
