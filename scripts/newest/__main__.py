@@ -23,7 +23,7 @@ TIMEOUT_S: Final = 60.0
 MAX_NAMES: Final = 40
 """That are shown of one program."""
 
-_PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)(\[[^]]*\])?==(\S+)$")
+_PIN: Final = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(?P<extras>\[[^]]*\])?==(?P<version>\S+)$")
 
 
 def newest_of_npm(package: str) -> str:
@@ -77,7 +77,7 @@ def _newest_lines(file: Path, of_pip: Callable[[str], str], moved: list[tuple[st
         if pin is None:
             yield line
             continue
-        name, extras, version = pin[1], pin[2] or "", pin[3]
+        name, extras, version = pin["name"], pin["extras"] or "", pin["version"]
         newest = of_pip(name) or version
         moved.append((name, version, newest))
         yield f"{name}{extras}>={version}"  # the newest that fits the others of its environment
@@ -128,14 +128,14 @@ def _failures(results: Path) -> Iterator[tuple[str, str]]:
 def main(words: list[str]) -> int:
     """Run a command."""
     if words[:1] == ["pins"] and len(words) == 2:
-        folder = Path(words[1])
+        folder = Path(words[-1])
         moved = write_pins(folder)
         _write(folder / "moved.json", json.dumps(moved))
         return 0
     if words[:1] == ["report"] and len(words) == 4:
-        shapes = json.loads(Path(words[1]).read_text()) if Path(words[1]).exists() else {}
-        moved = [(name, old, new) for name, old, new in json.loads(Path(words[3]).read_text())]
-        print("\n".join(report(shapes, Path(words[2]), moved)))
+        shapes, results, versions = map(Path, words[1:])
+        moved = [(name, old, new) for name, old, new in json.loads(versions.read_text())]
+        print("\n".join(report(json.loads(shapes.read_text()) if shapes.exists() else {}, results, moved)))
         return 0
     print(__doc__, file=sys.stderr)
     return 2

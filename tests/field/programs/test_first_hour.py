@@ -45,9 +45,9 @@ def test_the_first_hour(tmp_path: Path) -> None:
     script = "\n".join(["trap 'kill $(jobs -p) 2>/dev/null || :' EXIT", *steps])
     said = dict(enumerate(run(script, tmp_path).split("== step ")[1:]))
     assert "export OPENAI_BASE_URL=" in said[1]
-    sessions = [line.split() for line in said[4].splitlines() if re.match(r" *[0-9a-f]{16} ", line)]
+    sessions = re.findall(r"^.* \([0-9a-f]{6}\) +(.*)$", said[4], re.MULTILINE)
     assert len(sessions) == 1
-    turns, prompt, cached = (int(word.replace(",", "")) for word in sessions[0][1:4])
+    turns, prompt, cached = (int(word.replace(",", "")) for word in sessions[0].split()[:3])
     assert turns >= 2
     assert cached > prompt // 4  # the second turn found the first one's prompt
     for words in ("Where: in region ", "Why there: ", "Cached: ", "Cold, with nothing cached, it would have cost "):

@@ -15,6 +15,7 @@ from tests.subjects.copies import CopiedFleet
 from warmroute_cli.fleet import FleetOptions, LocalFleet
 
 from .pages import (
+    AT,
     FRAMEWORKS,
     LITELLM,
     NODE,
@@ -97,6 +98,8 @@ def test_the_table_is_that_of_what_is_installed() -> None:
     table = matrix()
     if os.environ.get("WARMROUTE_UPDATE_DOCS") == "1":
         write_matrix(table)
+    if AT != ROOT:
+        return  # the newest versions: the page tells of the pinned ones
     assert written_matrix() == table, "WARMROUTE_UPDATE_DOCS=1 scripts/integrations -k table writes it"
 
 

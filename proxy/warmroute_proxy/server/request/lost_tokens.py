@@ -42,20 +42,17 @@ def losses_of(
     is_repeated = before is not None and repeats(routing.chain, before)
     is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
     if before is not None and (before.salt_epoch != routing.salt_epoch or not is_rewritten):
-        tokens = last_prompt_tokens(before, routing, usage.prompt_tokens)
-        changed, is_here = before.salt_epoch != routing.salt_epoch, before.region == here
+        tokens, is_here = last_prompt_tokens(before, routing, usage.prompt_tokens), before.region == here
         if is_repeated:  # so it was sent before, whatever the index has forgotten
             known, other_region = max(known, tokens), other_region if is_here else max(other_region, tokens)
         last_turn = LastTurn(
-            tokens, before.completion_tokens or 0, decision.cache_worker in before.workers, salt_changed=changed,
-            same_region=is_here, repeated=is_repeated,
+            tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
+            before.salt_epoch != routing.salt_epoch, is_here, False, is_repeated,
         )  # fmt: skip
-    elif earlier is not None and routing.turn > earlier.turn and not is_rewritten:
+    elif before is None and earlier is not None and routing.turn > earlier.turn and not is_rewritten:
         known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
-        last_turn = LastTurn(
-            earlier.prompt_tokens, earlier.completion_tokens, decision.cache_worker in earlier.workers,
-            salt_changed=False, same_region=earlier.region == here,
-        )  # fmt: skip
+        at_home = decision.cache_worker in earlier.workers
+        last_turn = LastTurn(earlier.prompt_tokens, earlier.completion_tokens, at_home, False, earlier.region == here)
     predicted, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
     expected = IndexEstimates(known, predicted, moved, other_region, decision.restarted_tokens, seen)
     if before is None and seen is not NOTHING_SEEN and "prompt_tokens" not in usage.estimated:

@@ -20,7 +20,7 @@ from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.return_times import PERSON, TOOLS
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
-from warmroute_proxy.core.cache.tiers import Held, cacheable_tokens
+from warmroute_proxy.core.cache.tiers import cacheable_tokens
 from warmroute_proxy.core.placement.credit import Credits, MovedTurn, credit_nanousd
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm
@@ -44,6 +44,7 @@ from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.stores.limits.request_limits import LimitedRequest
 
 UNCHARGED: Final = Rates(0, 0, 0)
+_NONE: Final[Mapping[str, int]] = {}
 _TIERS_GUESSED: Final = ("cached_tiers",)
 
 
@@ -159,10 +160,10 @@ class Settlement:
         if account.continuation is not None:
             usage = account.continuation.settled(usage, attempt.scanner)
         before = self._router.last_settled(routing)
-        earlier = None if before is not None else self._ledger.earlier_turns.get(entry.lineage)
+        earlier = self._ledger.earlier_turns.get(entry.lineage)
         loss = losses_of(before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked)
-        if not PLAIN.issuperset(loss):
-            loss = self._missed(account, attempt, usage, routing, before, earlier) or loss
+        plain = PLAIN.issuperset(loss)
+        loss = loss if plain else self._missed(account, attempt, usage, routing, before, earlier) or loss
         settled = self._settle_ticket(account, attempt, request, usage, end)
         if not end.charged:
             entry.rates = UNCHARGED
@@ -172,10 +173,16 @@ class Settlement:
         changes = parsed.changes
         if parsed.dropped:
             changes = changes._replace(dropped_fields=names_of(parsed.dropped.union(changes.dropped_fields)))
-        predicted = _within_prompt(entry, attempt, usage, settled)
+        predicted, most = attempt.decision.predicted, entry.predicted_cached
+        if settled is not None:
+            most = settled.predicted_cached_tokens
+        elif most:
+            most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
+        if most < entry.predicted_cached:  # the prompt is shorter than it was estimated
+            entry.predicted_cached, predicted = most, predicted.within(most)
         ending = Ending(
             end.outcome, end.status, self._unix_clock(), account.proxy_s * 1000, account.ttft_ms,
-            changes, self._receipt_fields(account, parsed, loss, before, attempt.decision, usage),
+            changes, self._receipt_fields(account, parsed, _NONE if plain else loss, before, attempt.decision, usage),
         )  # fmt: skip
         settle(entry, usage, loss, reported, ending)
         if reservation is not None:
@@ -194,7 +201,7 @@ class Settlement:
         before: SettledTurn | None,
         earlier: EarlierTurn | None,
     ) -> dict[str, int]:
-        """The loss classes of a turn that found less than it was expected to, by what was seen of the caches. None
+        """The loss classes of a turn that found less than it was expected to, by what was seen of the caches. Empty
         where its load was released before.
         """
         ticket = account.ticket
@@ -203,7 +210,8 @@ class Settlement:
         worker, seen = ticket.cache_worker, self._router.seen(ticket, usage.prompt_tokens)
         if not attempt.engine.is_sglang and worker.load.capacity.pool_tokens is None:
             seen = replace(seen, forgets=True)
-        seen = with_restart(seen, worker.load, earlier)
+        if before is None:
+            seen = with_restart(seen, worker.load, earlier)
         loss = losses_of(
             before, routing, usage, attempt, here=self._region, earlier=earlier, looked=account.looked, seen=seen
         )
@@ -219,18 +227,19 @@ class Settlement:
         decision: Decision,
         usage: Usage,
     ) -> bytes:
-        """The members of the receipt beside those that every one has."""
+        """The members of the receipt beside those that every one has. `loss`: empty where nothing needs a reason."""
         own = parsed.receipt_fields
         if before is not None and keeps_warm(parsed.routing, before):
             own = as_warm(own)
         members = [own] if own else []
         if parsed.forwarded_from is not None:
             members += parsed.forwarded()
+        if not loss:
+            return b",".join(members)
         if "elsewhere" in loss:
             region = msgspec.json.encode(elsewhere_region(before, decision, self._region))
             members.append(b'"elsewhere_region":%b' % region)
-        expected = max(usage.cached_tokens, decision.predicted_cached_tokens)
-        if "evicted" in loss and decision.restarted_tokens > expected:
+        if "evicted" in loss and decision.restarted_tokens > max(usage.cached_tokens, decision.predicted_cached_tokens):
             members.append(b'"evicted_by":"engine_restart"')
         if "moved" in loss and before is not None and self._prices.credit_moved:
             answers = parsed.choices * parsed.prompts
@@ -340,18 +349,6 @@ def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collect
         and account.entry is not None
         and len(account.entry.rids) == 1
     )
-
-
-def _within_prompt(entry: Entry, attempt: Attempt, usage: Usage, settled: Settled | None) -> Held:
-    """What was predicted, cut to the prompt where that is shorter than it was estimated; so is the entry's."""
-    predicted, most = attempt.decision.predicted, entry.predicted_cached
-    if settled is not None:
-        most = settled.predicted_cached_tokens
-    elif most:
-        most = min(most, cacheable_tokens(usage.prompt_tokens, attempt.engine.info.page_tokens))
-    if most < entry.predicted_cached:
-        entry.predicted_cached, predicted = most, predicted.within(most)
-    return predicted
 
 
 def _counted(attempt: Attempt, parsed: ParsedRequest) -> tuple[Usage, dict[str, Any] | bytes | None]:
