@@ -45,10 +45,10 @@ class Allowed(NamedTuple):
 
 def is_sure(usage: Usage, prompt_tokens_est: int, most_tokens: int) -> bool:
     """Whether no count can be doubted, whatever was said: the estimate has the bounds of bytes per token."""
-    completion = usage.completion_tokens
+    completion, prompt = usage.completion_tokens, usage.prompt_tokens
     if completion > SILENT_TOKENS or completion > most_tokens:
         return False
-    return -TEMPLATE_TOKENS <= prompt_tokens_est - usage.prompt_tokens <= usage.prompt_tokens * (_SURE_SHARE - 1)
+    return prompt - TEMPLATE_TOKENS <= prompt_tokens_est <= prompt * _SURE_SHARE
 
 
 def doubted(usage: Usage, allowed: Allowed) -> tuple[str, ...]:

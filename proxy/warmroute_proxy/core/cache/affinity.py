@@ -33,6 +33,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 
 MAX_ENTRIES: Final = 20_000
 MAX_FORKS: Final = 4
+_ASKED: Final = 1_024
 
 
 class _SessionHome(Frozen, frozen=True):
@@ -57,14 +58,14 @@ class Affinity:
         self._lineages: Division[int, Any] = Division()
         self._threads: Division[int, Any] = Division()
         self._sessions: Division[int, Any] = Division()
-        self._asked: Chain | None = None  # which was looked for last, since anything was stored
-        self._asked_lineage = self._asked_turn = 0
-        self._found: SettledTurn | None = None
+        self._asked: dict[int, tuple[Chain, int, SettledTurn | None]] = {}
+        """By lineage: what was looked for last since a turn of it was stored, and what was found."""
 
     def last_settled(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
         """The turn that this prompt continues; for a conversation under way that continues none, the newest."""
-        if chain is self._asked and lineage == self._asked_lineage and turn == self._asked_turn:
-            return self._found
+        asked = self._asked.get(lineage)
+        if asked is not None and asked[0] is chain and asked[1] == turn:
+            return asked[2]
         turns = self._turns_by_lineage.get(lineage)
         if turns is None:
             return None
@@ -75,7 +76,9 @@ class Affinity:
                 longest, most = settled, at
         if longest is None and turn > 1:
             longest = turns[0][1]
-        self._asked, self._asked_lineage, self._asked_turn, self._found = chain, lineage, turn, longest
+        if len(self._asked) >= _ASKED:
+            self._asked.clear()
+        self._asked[lineage] = (chain, turn, longest)
         return longest
 
     def last_of_thread(self, thread: int) -> SettledTurn | None:
@@ -149,7 +152,7 @@ class Affinity:
         tenant: str,
     ) -> None:
         by_lineage, by_thread, by_session = self._turns_by_lineage, self._turn_by_thread, self._home_by_session
-        self._asked = None
+        self._asked.pop(lineage, None)
         by_lineage[lineage] = tuple(turns[:MAX_FORKS])
         by_lineage.move_to_end(lineage)
         if thread is not None:

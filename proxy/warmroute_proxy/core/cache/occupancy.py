@@ -64,9 +64,9 @@ class Occupancy:
     """The histories of one worker."""
 
     __slots__ = (
-        "_alone",
         "_by_lineage",
         "_division",
+        "_is_divided",
         "_max",
         "_pool_tokens",
         "_shared",
@@ -79,7 +79,7 @@ class Occupancy:
 
     def __init__(self, max_histories: int = MAX_HISTORIES) -> None:
         self._max = max_histories
-        self._alone = max_histories // 2  # so many are not divided; -1 once they are
+        self._is_divided = False  # so is what is more than half of the limit
         self._division: Division[int, History] = Division(lambda _, history: history.tenant)
         self._by_lineage: OrderedDict[int, History] = OrderedDict()  # the oldest first
         self._shared: dict[int, int] = {}
@@ -101,20 +101,26 @@ class Occupancy:
     def use(self, lineage: int, tokens: int, tenant: str = "") -> History:
         """A conversation uses so many tokens of its own here now; its history."""
         history = self._by_lineage.get(lineage)
-        if history is None:
-            history = self._by_lineage[lineage] = History(lineage, tenant)
-        else:
+        if history is not None:
             self._by_lineage.move_to_end(lineage)
-        if len(self._by_lineage) > self._alone:
-            self._alone = -1
-            self._division.stored(lineage, self._by_lineage)
-            if len(self._by_lineage) > self._max:
-                self._tokens -= self._forget(self._division.next_to_go()).tokens
+            if self._is_divided:
+                self._division.stored(lineage, self._by_lineage)
+        else:
+            history = self._by_lineage[lineage] = History(lineage, tenant)
+            if self._is_divided or len(self._by_lineage) > self._max // 2:
+                self._divide(lineage)
         self._tokens += tokens - history.tokens
         history.tokens = tokens
         self._uses += 1
         history.use = self._uses
         return history
+
+    def _divide(self, lineage: int) -> None:
+        """One more conversation is here, and they are many: of the tenant that has most, the oldest goes."""
+        self._is_divided = True
+        self._division.stored(lineage, self._by_lineage)
+        if len(self._by_lineage) > self._max:
+            self._tokens -= self._forget(self._division.next_to_go()).tokens
 
     def resize(self, lineage: int, tokens: int) -> None:
         """A conversation that is here has so many tokens of its own; nothing uses it now."""

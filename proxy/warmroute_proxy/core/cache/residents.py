@@ -269,9 +269,6 @@ class Residents:
     def _put(self, lineage: int, seat: Seat) -> None:
         """Add an idle seat, which was used just now."""
         self._idle[lineage] = seat
-        if len(self._idle) > self._alone:
-            self._alone = -1
-            self._shares.stored(lineage, self._idle)
         seat.is_fresh = seat.kind != OVER
         if seat.is_fresh:
             self._fresh[seat.kind][lineage] = seat
@@ -281,6 +278,15 @@ class Residents:
         else:
             self._stale[OVER][lineage] = seat
             self.stale_tokens += seat.tokens
+        if len(self._idle) > self._alone:
+            self._divide(lineage)
+
+    def _divide(self, lineage: int) -> None:
+        """One more seat is idle, and they are many: of the tenant that has most, the oldest goes."""
+        self._alone = -1
+        self._shares.stored(lineage, self._idle)
+        while len(self._idle) > self._max:
+            self._take(self._shares.next_to_go())
 
     def _age(self, now_s: float) -> None:
         """Let seats become stale, or not be stale where the window has grown."""
@@ -317,8 +323,6 @@ class Residents:
     def _trim(self) -> None:
         """Drop the idle seats that were used longest ago, beyond the pool, as an engine does."""
         limit = self.pool_tokens or NO_LIMIT
-        while len(self._idle) > self._max:
-            self._take(self._shares.next_to_go())
         while self.used_tokens + self.fresh_tokens + self.stale_tokens > limit:
             oldest, oldest_s = None, math.inf
             for idle in (*self._fresh, *self._stale):

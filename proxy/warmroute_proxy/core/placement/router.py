@@ -459,7 +459,7 @@ class Router:
                     self.forget_history(worker, chain.hashes[own_from:])
                     for each in self.listeners:
                         each.evicted(routing.lineage, worker, chain.hashes[own_from:], now_s)
-        tokens = math.ceil(chain.total_bytes / ratio) or 1
+        tokens = math.ceil(chain.ends[-1] / ratio) if chain.ends else 1
         match = self.fleet.index.walk(chain, mask)
         return MatchedPrompt(tokens, ratio, match, turn, self.fleet.index.lost_to_restarts(chain, match))
 

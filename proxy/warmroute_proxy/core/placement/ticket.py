@@ -105,7 +105,7 @@ class Ticket:
 
     def shared_tokens(self, prompt_tokens: int) -> int:
         """How many of `prompt_tokens` other conversations use too."""
-        return self.shared_bytes * prompt_tokens // (self.chain.total_bytes or 1) if self.shared_bytes else 0
+        return self.shared_bytes * prompt_tokens // self.chain.ends[-1] if self.shared_bytes else 0
 
     def workers(self) -> tuple[WorkerState, ...]:
         """The workers that the attempt runs on."""

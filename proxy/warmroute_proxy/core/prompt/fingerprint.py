@@ -105,8 +105,7 @@ def _fingerprint(
     user_contents: list[Raw] = []
     for index, message in enumerate(decoded):
         role = message.role
-        part = text_part(message)
-        if part is None:
+        if (part := text_part(message)) is None:
             part = message_part(message, index, addresses)
             opaque = opaque or MEDIA in part
         if role == "user":

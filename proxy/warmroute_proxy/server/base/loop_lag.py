@@ -36,7 +36,8 @@ class LoopLag:
         """The lines of this loop."""
 
     def _step_ran(self, seconds: float) -> None:
-        self.ran(_REQUEST, seconds)
+        if seconds > self._longest_s:  # as `ran`
+            self._longest_s, self._held_by = seconds, _REQUEST
 
     def ran(self, held_by: HeldBy, seconds: float) -> None:
         """Report a step that has held the loop."""

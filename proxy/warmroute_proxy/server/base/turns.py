@@ -73,9 +73,11 @@ class Turns:
         """Run a step when its turn comes."""
         line = self.lines.get(tenant)
         if line is None:
-            line = self.lines[tenant] = deque()
-            self._await_turn(tenant, self._turn_s)
-        line.append(step)
+            self.lines[tenant] = deque((step,))
+            self._lined_up += 1
+            heappush(self._turns, (self._turn_s + self._charged_s.pop(tenant, 0.0), self._lined_up, tenant))
+        else:
+            line.append(step)
         if not self.began:
             self.began = True
             self._call_soon()

@@ -71,7 +71,7 @@ class Connection:
         self.owner = UNNAMED
         self._user = UNNAMED  # the tenant that it counts for, from the head of a request until its answer is read
         self._expects = False  # the client waits for `100 Continue`
-        self._starting = False
+        self._starting = self._is_tls = False
         self._paused = False
         self._unsent = 0  # bytes in the transport's buffer when it was last looked at
         self._asked_s = shared.clock()  # when it came, or when its last answer ended
@@ -82,6 +82,7 @@ class Connection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's do not inherit from it
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._is_tls = is_tls(self._transport)
         arrival, self._arrival = self._arrival, None
         if arrival is not None:
             self._shared.discard(arrival)
@@ -147,7 +148,8 @@ class Connection:
         elif (refusal := self._reader.feed(data)) is not None:
             self.stop_reading(refusal)
         if len(data) >= COUNTED_BYTES:
-            self._count_buffers()
+            if self._is_tls:
+                self._count_buffers()
             self._shared.reads.read(self, len(data), self._reader.tenant)
 
     # -- called by `ReadSlices`
@@ -313,7 +315,8 @@ class Connection:
         if len(data) < COUNTED_BYTES:
             transport.write(data)
             return
-        self._count_buffers()
+        if self._is_tls:
+            self._count_buffers()
         # In pieces: TLS knows what is unsent only of what is written after the socket was full.
         for at in range(0, len(data), PIECE_BYTES):
             transport.write(data[at : at + PIECE_BYTES])
@@ -467,8 +470,7 @@ class Connection:
 
     def _count_buffers(self) -> None:
         """Much was read or is written: over TLS, its buffers stay. Without a place for them the connection does not."""
-        transport = self._transport
-        if self._buffers is not None or not is_tls(transport):
+        if self._buffers is not None:
             return
         self._buffers = self._shared.tls_buffers.reserve(self.owner)
         request = self._reader.request if self._active is None else self._active.request

@@ -109,13 +109,6 @@ class RequestReader:
         self._unparsed_bytes += size
         return _head_too_large(self._limits) if self._unparsed_bytes > self._limits.header_bytes else None
 
-    def _keep_head(self, request: Request) -> None:
-        """Count the head of a request, unless its body has that memory. Raises: Refusal."""
-        counted, self._counted = self._counted, False
-        if self._connection is not None and (counted or self._read_bytes - (request.length or 0) > HELD_HEAD_BYTES):
-            self._connection.head_kept(request, head_bytes(request))
-            self._lines = []
-
     def _count_head(self) -> Refusal | None:
         """Count what is held of a head that has not ended. Returns why there is no memory for it."""
         if self._read_bytes <= HELD_HEAD_BYTES or self._connection is None:
@@ -222,8 +215,11 @@ class RequestReader:
             _set_target(request, self._url)
             _set_length(request, self._limits)
             connection.head_received(request)
-            if self._read_bytes > HELD_HEAD_BYTES:
-                self._keep_head(request)
+            # Else it has that memory for its body.
+            if self._counted or self._read_bytes - (request.length or 0) > HELD_HEAD_BYTES:
+                self._counted = False
+                connection.head_kept(request, head_bytes(request))
+                self._lines = []
         except Refusal as refusal:
             self._fail(refusal)
 

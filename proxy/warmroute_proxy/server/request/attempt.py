@@ -196,10 +196,9 @@ class Attempt:
         that cannot be true is left out, and its engine is named.
         """
         usage, reported = usage_of(self.answer, self.scanner, self._prefill)
-        asked, decision = self._asked, self.decision
-        if is_sure(usage, decision.prompt_tokens_est, asked.most_tokens):
+        if is_sure(usage, self.decision.prompt_tokens_est, self._asked.most_tokens):
             return usage, reported
-        found = believed(usage, reported, asked, decision, self.answer, self.scanner, self._more_bytes)
+        found = believed(usage, reported, self._asked, self.decision, self.answer, self.scanner, self._more_bytes)
         for name in found.doubted:
             stated = getattr(usage, name)
             self._engines.watching.miscounted(self._answering.id, name, stated, self._engines.clock())
