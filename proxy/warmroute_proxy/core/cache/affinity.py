@@ -64,8 +64,10 @@ class Affinity:
     def last_settled(self, lineage: int, chain: Chain, turn: int) -> SettledTurn | None:
         """The turn that this prompt continues; for a conversation under way that continues none, the newest."""
         asked = self._asked.get(lineage)
-        if asked is not None and asked[0] is chain and asked[1] == turn:
-            return asked[2]
+        if asked is not None:
+            of, at_turn, found = asked
+            if of is chain and at_turn == turn:
+                return found
         turns = self._turns_by_lineage.get(lineage)
         if turns is None:
             return None
