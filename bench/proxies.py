@@ -118,7 +118,8 @@ def write_config(place: Place, fleet: Fleet, pd: bool, more: str = "", of_tenant
     digest = hashlib.sha256(API_KEY.encode()).hexdigest()
     config = _CONFIG.substitute(port=place.port, model=MODEL, digest=digest, of_tenant=of_tenant, processes=processes)
     if pd:
-        config += _ENGINE.substitute(id="p", url=fleet.prefill.url, role="prefill") + "bootstrap_port = 8998\n"
+        config += _ENGINE.substitute(id="p", url=fleet.prefill.url, role="prefill")
+        config += 'bootstrap_host = "127.0.0.2"\nbootstrap_port = 8998\n'  # where the proxy does not expect an answer
         config += _ENGINE.substitute(id="d", url=fleet.decode.url, role="decode")
     else:
         for number, engine in enumerate(fleet.aggregated):

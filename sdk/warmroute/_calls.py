@@ -8,7 +8,7 @@ in openai 2.x and 3.x, and in anthropic.
 from typing import TYPE_CHECKING, Any
 
 from warmroute._observer import Call, Observer, current_call
-from warmroute._redirects import follow, keep, keep_async, note
+from warmroute._redirects import follow, keep, keep_async
 from warmroute._watch import watch_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ class Calls(_Library):  # type: ignore[misc]
 
     def _prepare_request(self, request: Any) -> None:
         with self._observer.books.shelter():
-            note(request)
             follow(self._client, keep)
         super()._prepare_request(request)
 
@@ -83,7 +82,6 @@ class AsyncCalls(_Library):  # type: ignore[misc]
 
     async def _prepare_request(self, request: Any) -> None:
         with self._observer.books.shelter():
-            note(request)
             follow(self._client, keep_async)
         await super()._prepare_request(request)
 

@@ -1,7 +1,7 @@
 """A server may redirect a call to another host, which learns nothing of the session: its headers are taken out.
 
 httpx takes the key out by itself. The request that follows a redirect has the extensions of the first one, so the first
-one notes its origin there.
+one notes its origin there, behind the hooks of the client, which may choose its host.
 """
 
 from typing import Any, Final
@@ -36,12 +36,13 @@ def follow(http_client: Any, hook: Any) -> None:
 
 def keep(request: Any) -> None:
     """The hook of a client that waits."""
+    note(request)
     has_left(request)
 
 
 async def keep_async(request: Any) -> None:
     """The hook of a client that is awaited."""
-    has_left(request)
+    keep(request)
 
 
 def _origin(url: Any) -> tuple[str, str, int | None]:

@@ -100,3 +100,17 @@ def test_the_same_host_gets_it(way: Callable[[Hosts], None]) -> None:
     hosts = Hosts(SAME)
     way(hosts)
     assert [seen[headers.AFFINITY] for seen in hosts.seen] == ["secret-task"] * 2
+
+
+def test_a_hook_that_chooses_the_host_of_a_call_keeps_its_session() -> None:
+    """Where one name stands for several regions, a client's own hook resolves it."""
+
+    def resolve(request: httpx.Request) -> None:
+        request.url = request.url.copy_with(host="east.test")
+
+    hosts = Hosts("https://elsewhere.test/v1/chat/completions")
+    transport = httpx.MockTransport(hosts.answer)
+    http = httpx.Client(transport=transport, follow_redirects=True, event_hooks={"request": [resolve]})
+    client = warmroute.OpenAI(base_url="https://name.test/v1", api_key="k", session="task", http_client=http)
+    client.chat.completions.create(model="m", messages=MESSAGES)
+    assert headers.AFFINITY in hosts.seen[0]
