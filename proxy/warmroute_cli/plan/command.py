@@ -211,6 +211,7 @@ def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequ
             image=arguments.image or Site().image,
             namespace=arguments.namespace,
             rdma_resource=arguments.rdma_resource,
+            token_secret=arguments.token_secret,
             cache_dir=arguments.cache_dir,
             store_disk_gb=arguments.store_disk_gb,
             environment=tuple(arguments.env),
