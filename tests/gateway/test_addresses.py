@@ -1,14 +1,26 @@
-"""Engines with host names: what does not resolve is looked up again only now and then, and logged once."""
+"""Engines with host names: one that does not resolve is looked up again now and then, and logged once.
+
+How many engines a picker names to its gateway.
+"""
 
 import asyncio
+import json
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from tests.gateway.test_protocol import CHAT, answers
+from tests.subjects.ext_proc_client import Conversation, body, head
+from tests.subjects.gateway import Picker
+from tests.subjects.processes import chat
+from tests.subjects.scripted import ScriptedEngine
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.picker.addresses import RESOLVE_EVERY_S, Addresses
+
+DESTINATION = "x-gateway-destination-endpoint"
 
 
 async def test_a_name_that_does_not_resolve_is_logged_once_and_looked_up_now_and_then(
@@ -41,3 +53,25 @@ async def test_a_name_that_does_not_resolve_is_logged_once_and_looked_up_now_and
     await addresses._task
     assert len(asked) == 4
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(("count", "of", "named"), [(1, 2, 1), (2, 2, 2), (3, 2, 3), (3, 1, 1)])
+def test_a_picker_names_as_many_engines_as_its_gateway_reads(tmp_path: Path, count: int, of: int, named: int) -> None:
+    """The second of three is another engine; with one engine there is nothing to fall back to."""
+    engines = [ScriptedEngine(f"e{number}", answers) for number in range(of)]
+    tables = [engine.toml() for engine in engines]
+    picker = Picker(tmp_path / "p", tables, extra=f"picker_addresses = {count}\n")
+    try:
+        picker.start()
+        with picker.channel() as channel:
+            asked = Conversation(channel).send(head(CHAT, picker.keys[0]), body(json.dumps(chat("a")).encode()))
+            first, _ = asked.until_body_ends()
+            asked.call.cancel()
+        given = first.request_headers.response.header_mutation.set_headers
+        (where,) = [each.header.raw_value.decode() for each in given if each.header.key == DESTINATION]
+        assert len(where.split(",")) == named
+        assert len(set(where.split(","))) == min(count, of)
+    finally:
+        picker.stop()
+        for engine in engines:
+            engine.stop()

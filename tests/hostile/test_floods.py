@@ -2,6 +2,8 @@
 
 The measure is how many answers the flood gets while a chat is under way, since times depend on the machine. Where each
 iteration of the event loop answered all connections, a chat of a dozen iterations would wait for a dozen times as many.
+The flood is answered while the engine computes, too, which on a busy machine takes as long as 500 refusals: the bounds
+are twice that.
 """
 
 import asyncio
@@ -123,4 +125,4 @@ async def flooded(place: Place, kind: str) -> list[int]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_chat_waits_for_few_of_a_flood(place: Place, kind: str) -> None:
     found = asyncio.run(flooded(place, kind))
-    assert found[len(found) // 2] < (1 if kind in CONTROL else 2) * CONNECTIONS, found
+    assert found[len(found) // 2] < (2 if kind in CONTROL else 4) * CONNECTIONS, found

@@ -25,7 +25,7 @@ rates = st.decimals(0, 999, places=3).map(str)
 sites = st.builds(
     Site,
     texts, st.lists(texts, max_size=3).map(tuple), texts, texts, texts, texts, numbers, numbers, numbers,
-    texts, texts, texts, texts,
+    texts, texts, texts, texts, texts,
     st.dictionaries(texts, texts, max_size=3).map(lambda found: tuple(found.items())),
 )  # fmt: skip
 values = st.recursive(

@@ -113,11 +113,14 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Of packages in the Python that has SGLang. `cuda`: what its torch was built for; None: for a CPU, or no torch."""
+    """Of packages in the Python that has SGLang. `cuda`: what its torch was built for; None: for a CPU, or no torch.
+    `modules`: those of `versions.MODULES` that it finds.
+    """
 
     python: str
     packages: dict[str, str] = field(default_factory=dict)
     cuda: str | None = None
+    modules: tuple[str, ...] | list[str] = ()
     problem: str = ""
 
 

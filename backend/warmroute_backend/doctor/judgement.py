@@ -262,9 +262,14 @@ def _versions(versions: Versions, plan: Plan | None) -> Iterator[Finding]:
             Level.WARNING, "versions", text, f"pip install sglang=={SGLANG}, or compare its pool with the plan"
         )
     uses_mooncake = plan is not None and (plan.is_split or any(each.storage == "mooncake" for each in plan.engines))
-    if uses_mooncake and MOONCAKE not in versions.packages:
-        text = f"the plan moves KV by Mooncake, and {MOONCAKE} is not installed"
-        yield Finding(Level.PROBLEM, "versions", text, f"pip install {MOONCAKE}")
+    if uses_mooncake and "mooncake" not in versions.modules:
+        text = f"the plan moves KV by Mooncake, and Python {versions.python} has no module mooncake"
+        yield Finding(Level.PROBLEM, "versions", text, f"pip install {_mooncake_for(versions.cuda)}")
+
+
+def _mooncake_for(cuda: str | None) -> str:
+    """The name under which Mooncake is distributed for a CUDA. SGLang 0.5.23 pins CUDA 13."""
+    return f"{MOONCAKE}-cuda13" if cuda is not None and cuda.startswith("13") else MOONCAKE
 
 
 def _size(count: float) -> str:

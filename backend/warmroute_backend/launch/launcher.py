@@ -284,7 +284,7 @@ class Launcher:
 
     def _show_progress(self, process: Process, waited_s: float) -> None:
         """A line when the phase changes, and each `SHOW_EVERY_S`."""
-        found = progress(tail(process.log, 50, process.entry.log_begin))
+        found = progress(tail(process.log, LOG_LINES_READ, process.entry.log_begin))
         what = found.phase if found.percent is None else f"{found.phase} {found.percent} %"
         shown, at_s = self._shown.get(process.name, ("", 0.0))
         if what != shown or waited_s - at_s >= SHOW_EVERY_S or waited_s < at_s:

@@ -36,6 +36,10 @@ _PHASES: Final[tuple[tuple[str, str], ...]] = (
 )
 """What a line has, and the phase that it shows; later rows win where a line has several."""
 
+_UNREGISTERED: Final = "failed to register to bootstrap server"
+"""Of a prefill that goes on without its ranks there, and answers probes (`disaggregation/common/conn.py:1661`)."""
+
+UNREGISTERED: Final = "not at its bootstrap server, so no decode can reach it: restart it"
 STARTING: Final = "starting"
 MAX_LINE_CHARS: Final = 400
 
@@ -80,6 +84,9 @@ def progress(lines: Sequence[str]) -> StartProgress:
     """The phase that the newest telling line shows."""
     shown = [line for line in lines if line.strip()]
     last_line = shown[-1].strip()[-MAX_LINE_CHARS:] if shown else ""
+    for line in reversed(shown):
+        if _UNREGISTERED in line:
+            return StartProgress(UNREGISTERED, None, line.strip()[-MAX_LINE_CHARS:])
     for line in reversed(shown):
         phases = [phase for words, phase in _PHASES if words in line]
         if phases:

@@ -121,6 +121,9 @@ class Site:
     """On each node, for pods: kernels that SGLang compiles, and the checkpoint where `model_path` is empty."""
     rdma_resource: str = RDMA_RESOURCE
     """What a device plugin calls network cards; empty: pods are privileged and get /dev/infiniband of the node."""
+    token_secret: str = ""
+    """Of Kubernetes: the secret whose key `token` opens a gated model at Hugging Face; empty: none."""
+
     user: str = "sglang"
     python: str = "/opt/sglang/bin/python"
     """That of the environment with SGLang on each node, for units of systemd."""

@@ -87,6 +87,7 @@ def _add_site(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help="Kubernetes resource of network cards (%(default)s); '': privileged pods",
     )
+    group.add_argument("--token-secret", default="", metavar="NAME", help="Kubernetes secret with a Hugging Face token")
     group.add_argument("--cache-dir", default=CACHE_DIR, metavar="DIR", help="cache folder on each node (%(default)s)")
     group.add_argument("--namespace", default="default", help="Kubernetes namespace (%(default)s)")
     group.add_argument(

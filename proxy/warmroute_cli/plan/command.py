@@ -13,7 +13,7 @@ from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.deployment import Plan, Site, Traffic
 from warmroute_backend.plan.errors import PlanError
-from warmroute_backend.plan.files import deployment_files
+from warmroute_backend.plan.files import deployment_files, processes
 from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.model import CacheKind, unplanned
 from warmroute_backend.plan.models import MODELS
@@ -53,7 +53,9 @@ def _make(arguments: argparse.Namespace) -> int:
         raise PlanError(wrong[0])
     text = page(made.plan, made.sections)
     if arguments.out is not None:
-        _write(arguments.out, deployment_files(made.plan, arguments.model, text))
+        path = Path(arguments.model)
+        name = str(path.resolve()) if path.exists() else arguments.model  # so that it is found from any folder
+        _write(arguments.out, deployment_files(made.plan, name, text))
     if arguments.json:
         print(json.dumps(made.document(), indent=2))
     else:
@@ -161,6 +163,7 @@ class Made:
             "objective": made.objective,
             "traffic": asdict(made.traffic) if made.traffic else None,
             "engines": engines,
+            "processes": processes(made),
             "choices": [asdict(choice) for choice in made.choices],
             "warm_sessions_of_65536": warm_sessions(made, 65_536),
             "sizing": [{**each.sizing.as_dict(), "missed": list(each.missed)} for each in played],
@@ -208,6 +211,7 @@ def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequ
             image=arguments.image or Site().image,
             namespace=arguments.namespace,
             rdma_resource=arguments.rdma_resource,
+            token_secret=arguments.token_secret,
             cache_dir=arguments.cache_dir,
             store_disk_gb=arguments.store_disk_gb,
             environment=tuple(arguments.env),

@@ -61,6 +61,8 @@ def test_json_has_the_plan_its_memory_and_its_sizing(capsys: pytest.CaptureFixtu
     assert found["engines"][0]["memory"]["tokens"] > found["engines"][0]["context_tokens"]
     assert found["sizing"][0]["division"] == "1 prefill + 1 decode"
     assert found["sizing"][0]["bottleneck"]
+    assert [process["name"] for process in found["processes"]] == ["prefill-0", "decode-0"]
+    assert all("--disaggregation-mode" in process["argv"] for process in found["processes"])
 
 
 def test_equal_commands_write_equal_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +77,9 @@ def test_equal_commands_write_equal_files(tmp_path: Path, capsys: pytest.Capture
     assert any(name == "mooncake-prefill-0.json" for name in names)
 
 
-def test_a_checkpoints_folder_is_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_checkpoints_folder_is_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "deepseek-r1"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(MODELS["deepseek-r1"].config))
@@ -85,7 +89,9 @@ def test_a_checkpoints_folder_is_a_model(tmp_path: Path, capsys: pytest.CaptureF
     by_name = json.loads(run(capsys, "--model", "deepseek-r1", "--gpus", "8xH200", "--json"))
     assert by_folder["engines"] == by_name["engines"]
     out = tmp_path / "out"
-    run(capsys, "--model", str(folder), "--gpus", "8xH200", "--out", str(out))
+    monkeypatch.chdir(tmp_path)
+    run(capsys, "--model", folder.name, "--gpus", "8xH200", "--out", str(out))
+    monkeypatch.chdir("/")
     assert str(folder) in json.loads((out / "processes" / "aggregated-0.json").read_text())["argv"]
     assert main(["plan", "--check", str(out / "plan.toml")]) == 0
 

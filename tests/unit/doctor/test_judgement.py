@@ -32,7 +32,7 @@ def node(tmp_path: Path) -> Machine:
         numa_balancing=False,
         has_numactl=True,
     )
-    return Machine(GPUS, read_rdma(tmp_path), host, None, Versions("3.11.7", PACKAGES, "12.4"))
+    return Machine(GPUS, read_rdma(tmp_path), host, None, Versions("3.11.7", PACKAGES, "12.4", modules=("mooncake",)))
 
 
 def bad(machine: Machine, plan: Plan | None) -> list[Finding]:
@@ -54,6 +54,19 @@ def of_plan() -> Plan:
 
 
 Change = Callable[[Machine], Machine]
+
+
+@pytest.mark.parametrize(("cuda", "name"), [("12.8", MOONCAKE), ("13.0", f"{MOONCAKE}-cuda13"), (None, MOONCAKE)])
+def test_mooncake_is_advised_by_the_name_for_the_cuda_of_torch(node: Machine, cuda: str | None, name: str) -> None:
+    found = bad(with_versions(node, modules=(), cuda=cuda), of_plan())
+    assert [each.todo for each in found if each.topic == "versions"] == [f"pip install {name}"]
+
+
+def test_any_distribution_that_has_the_module_will_do(node: Machine) -> None:
+    """SGLang's installer for CUDA 13 takes `mooncake-transfer-engine-cuda13`."""
+    found = {"sglang": "0.5.23", "torch": "2.14.1", f"{MOONCAKE}-cuda13": "0.3.13"}
+    problems = bad(with_versions(node, packages=found, cuda="13.0"), of_plan())
+    assert [each for each in problems if each.topic == "versions"] == []
 
 
 @pytest.mark.parametrize(
@@ -118,9 +131,9 @@ Change = Callable[[Machine], Machine]
             Level.WARNING,
         ),
         (
-            lambda m: with_versions(m, packages={"sglang": "0.5.23"}),
+            lambda m: with_versions(m, modules=()),
             "versions",
-            f"{MOONCAKE} is not installed",
+            "Python 3.11.7 has no module mooncake",
             Level.PROBLEM,
         ),
     ],

@@ -189,5 +189,6 @@ def test_versions_are_those_of_the_python_that_is_asked(tmp_path: Path) -> None:
     import sys
 
     assert "pytest" not in read_versions(sys.executable).packages
+    assert read_versions(sys.executable).modules == []
     assert read_versions(sys.executable).python.startswith("3.")
     assert "cannot be asked" in read_versions(str(tmp_path / "python")).problem

@@ -56,3 +56,11 @@ def test_the_pool_of_latent_attention_of_heads_and_of_a_draft() -> None:
 def test_a_pool_that_was_not_said_is_unknown() -> None:
     assert pool(LINES[:5]).tokens is None
     assert pool([LINES[7]]).kv_bytes is None
+
+
+def test_a_prefill_that_nobody_can_reach_says_why_whatever_comes_behind() -> None:
+    """SGLang goes on: it is fired up, and answers probes."""
+    said = "[..] Prefill instance failed to register to bootstrap server after 5 retries"
+    found = progress([*LINES, said, "[..] The server is fired up and ready to roll!"])
+    assert found.phase == "not at its bootstrap server, so no decode can reach it: restart it"
+    assert found.last_line == said

@@ -18,7 +18,9 @@ from tests.unit.plan.plans import KINDS, kind
 
 from warmroute_backend.plan.argv import argv, mooncake_file
 from warmroute_backend.plan.files import deployment_files
+from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.page import page
+from warmroute_backend.plan.tiers import host_bytes
 from warmroute_proxy.server.base.config_file import load_config
 
 pytestmark = pytest.mark.full
@@ -243,3 +245,24 @@ def test_host_memory_is_divided_between_hicache_and_the_store() -> None:
     segments = config["global_segment_size"] // engine.shape.attention_tp * 8  # SGLang's rule: `mooncake_store.py:446`
     assert engine.hicache is not None
     assert engine.hicache.size_gb * 8 * 1e9 + segments <= 0.8 * made.cluster.gpu.host_memory_gib * 2**30
+
+
+def test_pods_ask_for_the_host_memory_that_they_pin() -> None:
+    """A pod that asks for less is put on a node that lacks it, and is killed once HiCache and the store are full."""
+    plan = kind("over nodes")
+    pod = leader("prefill")
+    (asked,) = [container["resources"] for container in pod["containers"]]
+    engine = plan.of("prefill")[0]
+    pinned_gib = host_bytes(plan, engine) * 8 / GIB
+    assert int(asked["requests"]["memory"].removesuffix("Gi")) >= pinned_gib > 100
+    assert "memory" not in asked["limits"]
+
+
+def test_a_gated_models_token_comes_from_a_secret() -> None:
+    def env(**site: str) -> dict[str, Any]:
+        (container,) = leader("prefill", **site)["containers"]
+        return {each["name"]: each for each in container["env"]}
+
+    assert "HF_TOKEN" not in env()
+    secret = {"secretKeyRef": {"name": "hf", "key": "token"}}
+    assert env(token_secret="hf")["HF_TOKEN"]["valueFrom"] == secret

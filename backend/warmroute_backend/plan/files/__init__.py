@@ -6,6 +6,6 @@ kubernetes   LeaderWorkerSets, Services, PodDisruptionBudgets
 proxy        the proxy's TOML, and the Mooncake store's configuration
 """
 
-from warmroute_backend.plan.files.bundle import deployment_files
+from warmroute_backend.plan.files.bundle import deployment_files, processes
 
-__all__ = ["deployment_files"]
+__all__ = ["deployment_files", "processes"]

@@ -21,19 +21,24 @@ def chart_values(plan: Plan) -> dict[str, Any]:
     }
 
 
+def processes(plan: Plan) -> list[dict[str, Any]]:
+    """Name, host, environment and command line of each process of the engines."""
+    return [
+        {
+            "name": engine.name if engine.nodes == 1 else f"{engine.name}-node{rank}",
+            "host": plan.site.host(engine.node + rank),
+            "environment": environment(plan, engine),
+            "argv": argv(plan, engine, rank),
+        }
+        for engine in plan.engines
+        for rank in range(engine.nodes)
+    ]
+
+
 def deployment_files(plan: Plan, model: str, page: str) -> dict[str, str]:
     """The files; `model` is what names the model on the command line, `page` the readable page."""
     found = {"plan.toml": written(plan, model), "plan.txt": page, "proxy.toml": proxy_config(plan)}
-    for engine in plan.engines:
-        for rank in range(engine.nodes):
-            name = engine.name if engine.nodes == 1 else f"{engine.name}-node{rank}"
-            process = {
-                "name": name,
-                "host": plan.site.host(engine.node + rank),
-                "environment": environment(plan, engine),
-                "argv": argv(plan, engine, rank),
-            }
-            found[f"processes/{name}.json"] = _json(process)
+    found |= {f"processes/{process['name']}.json": _json(process) for process in processes(plan)}
     found |= {f"systemd/{name}": text for name, text in units(plan).items()}
     found["systemd/proxy.toml"] = proxy_config(plan, in_unit=True)
     found |= {f"kubernetes/{name}.json": _json(manifest) for name, manifest in manifests(plan).items()}

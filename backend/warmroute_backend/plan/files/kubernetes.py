@@ -7,12 +7,15 @@ LWS_LEADER_ADDRESS, LWS_GROUP_SIZE and LWS_WORKER_INDEX (kubernetes-sigs/lws, ap
 
 import json
 from dataclasses import replace
+from math import ceil
 from typing import Any, Final
 
 from warmroute_backend.engine.model.work import Role
 from warmroute_backend.plan.argv import CONFIG_FOLDER, argv, environment
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.files.proxy import MASTER, STORE, master_command, mooncake_configs, pod_host
+from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.tiers import host_bytes
 
 Manifest = dict[str, Any]
 
@@ -24,6 +27,9 @@ HEALTH_S: Final = 60
 HEALTH_TIMEOUT_S: Final = 30
 """`/health` waits up to 20 s for a token behind real work (`SGLANG_HEALTH_CHECK_TIMEOUT`)."""
 SHARED_MEMORY: Final = "64Gi"
+PROCESS_GIB: Final = 4
+"""Of host memory that a rank takes beside what is pinned, as a request: Python, CUDA's context, NCCL. Not measured."""
+
 _WAIT: Final = """import socket, sys, time
 while True:
     try:
@@ -163,6 +169,8 @@ def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
                 mount["subPathExpr"] = f"{STORE}/$(POD_NAME)"
         mounts.append({"name": "mooncake", "mountPath": CONFIG_FOLDER})
     resources = {resource: gpus}
+    pinned = host_bytes(plan, engine) * int(gpus)
+    memory = {"memory": f"{ceil(pinned / GIB) + PROCESS_GIB * int(gpus)}Gi"}
     security: Manifest = {"capabilities": {"add": ["IPC_LOCK"]}}
     if _needs_rdma(plan, engine):
         if plan.site.rdma_resource:
@@ -175,7 +183,7 @@ def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
         "command": _in_pod(plan, engine),
         "env": _env(plan, engine),
         "securityContext": security,
-        "resources": {"limits": resources, "requests": resources},
+        "resources": {"limits": resources, "requests": resources | memory},
         "volumeMounts": mounts,
     }
     if leads:
@@ -205,6 +213,9 @@ def _env(plan: Plan, engine: PlannedEngine) -> list[Manifest]:
     found.append({"name": "SGLANG_CACHE_DIR", "value": plan.site.cache_dir})
     if not plan.site.model_path:
         found.append({"name": "HF_HOME", "value": f"{plan.site.cache_dir}/huggingface"})
+    if plan.site.token_secret:
+        secret = {"secretKeyRef": {"name": plan.site.token_secret, "key": "token"}}
+        found.append({"name": "HF_TOKEN", "valueFrom": secret})
     if engine.storage == "mooncake":
         address = {"fieldRef": {"fieldPath": "status.podIP"}}
         found.append({"name": "MOONCAKE_LOCAL_HOSTNAME", "valueFrom": address})

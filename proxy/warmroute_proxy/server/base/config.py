@@ -62,6 +62,9 @@ class ProxyConfig:
     tls_client_ca: Path | None = None
     """The authorities of the certificates that a gateway must show to a picker; None: it needs none."""
 
+    picker_addresses: Annotated[int, within(1, 8)] = 3
+    """How many engines a picker names to its gateway, the cheapest first."""
+
     websockets: Annotated[bool, LIVE] = True
     """Whether `/v1/responses` is served over WebSockets, too."""
 

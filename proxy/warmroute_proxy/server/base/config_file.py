@@ -228,6 +228,7 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
         tls_client_ca=table.file("tls_client_ca", folder),
         watch_config=table.flag("watch_config"),
         log_format="json" if table.choice("log_format", ("text", "json"), "text") == "json" else "text",
+        picker_addresses=table.integer("picker_addresses") or 3,
         websockets=table.flag("websockets", default=True),
         cors_origins=_origins(table),
         media=_media(table),

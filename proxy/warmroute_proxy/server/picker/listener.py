@@ -67,7 +67,8 @@ class PickerListener:
         starts = RequestStarts(endpoint, asyncio.get_running_loop(), proxy.clock, proxy.loop_lag)
         self._gateway = Gateway(
             endpoint, starts.handle, limits, proxy.clock, proxy.body_memory, proxy.engines, addresses,
-            proxy.path.placing, FairBudget(max_streams), RepeatedLine(log, logging.ERROR, proxy.clock),
+            proxy.path.placing, FairBudget(max_streams), proxy.config.proxy.picker_addresses,
+            RepeatedLine(log, logging.ERROR, proxy.clock),
         )  # fmt: skip
         self._first_reads = FirstReads()
         self._server: Any = None

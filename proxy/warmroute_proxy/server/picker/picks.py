@@ -1,18 +1,13 @@
 """What a pick is beside its first choice: the engines that a gateway may try next, and which one has answered."""
 
-from typing import Final
-
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.server.engines.engine import Engine
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.picker.addresses import Addresses
 
-FALLBACKS: Final = 2
-"""Further engines that the gateway may try, in the order of their cost."""
 
-
-def named(decision: Decision, engines: Engines, addresses: Addresses) -> list[str]:
-    """The addresses that the gateway is to try, the cheapest first.
+def named(decision: Decision, engines: Engines, addresses: Addresses, count: int) -> list[str]:
+    """The `count` addresses that the gateway is to try, the cheapest first; one, where there is one engine.
 
     Where others cannot take what was made for the picked one, that is named again: a gateway that has tried all may go
     on with any.
@@ -22,14 +17,16 @@ def named(decision: Decision, engines: Engines, addresses: Addresses) -> list[st
     address = addresses.of(engines.of(picked))
     if address is None:
         return []
-    found = [address, *_fallbacks(decision, engines, addresses)]
-    return found + [address] * (FALLBACKS + 1 - len(found))
+    if len(engines.by_id) == 1:
+        return [address]
+    found = [address, *_fallbacks(decision, engines, addresses, count - 1)]
+    return found + [address] * (count - len(found))
 
 
-def _fallbacks(decision: Decision, engines: Engines, addresses: Addresses) -> list[str]:
+def _fallbacks(decision: Decision, engines: Engines, addresses: Addresses, most: int) -> list[str]:
     """Addresses of other engines, the cheapest first. A pair has none: its other half waits for this engine."""
     picked = decision.worker
-    if picked is None:
+    if picked is None or most == 0:
         return []
     found: list[str] = []
     first = engines.of(picked)
@@ -43,7 +40,7 @@ def _fallbacks(decision: Decision, engines: Engines, addresses: Addresses) -> li
         takes_it = _takes_the_same(first, engine) and engine.info.dp_size > picked.dp_rank
         if address is not None and address not in found and takes_it:
             found.append(address)
-            if len(found) == FALLBACKS:
+            if len(found) == most:
                 break
     return found
 

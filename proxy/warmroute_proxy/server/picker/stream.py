@@ -64,6 +64,9 @@ class Gateway:
     in_use: FairBudget
     """The streams that tenants have, as the proxy counts the connections that they use."""
 
+    picker_addresses: int
+    """How many engines are named to the gateway."""
+
     failures: RepeatedLine
     """The line of the log for messages that cannot be taken."""
 
@@ -350,7 +353,7 @@ class Stream(Carrier):
     def send_with(self, decision: Decision, head: bytes, body: Parts, leg: Leg) -> None:
         """Tell the gateway where the request goes, and what the engine is sent."""
         gateway = self._gateway
-        where = ",".join(named(decision, gateway.engines, gateway.addresses))
+        where = ",".join(named(decision, gateway.engines, gateway.addresses, gateway.picker_addresses))
         path, headers = parsed(head)
         names = {name for name, _ in headers}
         removed = [name for name in self._names if name not in names and name not in KEPT_HEADERS]
