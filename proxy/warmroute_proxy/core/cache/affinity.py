@@ -33,7 +33,8 @@ from warmroute_proxy.core.prompt.chain import Chain
 
 MAX_ENTRIES: Final = 20_000
 MAX_FORKS: Final = 4
-_ASKED: Final = 1_024
+_ASKED: Final = 64
+"""Lineages whose last look is kept: those of turns that are being placed. Each has a prompt's hashes."""
 
 
 class _SessionHome(Frozen, frozen=True):
