@@ -35,7 +35,7 @@ _OTHER_TEXTS: Final = frozenset(
         "output_text", "response", "completion", "transcript", "generated_text", "token",
     }
 )  # fmt: skip
-"""Names under which servers write text in places that nobody knows."""
+"""Names under which servers write text in unknown places."""
 _OTHER_THOUGHTS: Final = ("reason", "think", "thought")
 """How the names of members begin that hold thoughts, perhaps those that another member holds, too."""
 _NESTED: Final = frozenset({0x5B, 0x7B})
@@ -249,7 +249,7 @@ def nested_text_bytes(value: object) -> int:
 
 
 def _other_bytes(name: str, raw: Raw) -> int:
-    """How long the texts of a member are that nobody knows."""
+    """How long the texts of an unknown member are."""
     if memoryview(raw)[0] in _NESTED:
         return nested_text_bytes(decoded(raw))
     return len(memoryview(raw)) if name in _OTHER_TEXTS and memoryview(raw)[0] == _QUOTE else 0

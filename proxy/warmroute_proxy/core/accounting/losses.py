@@ -98,7 +98,7 @@ class IndexEstimates(Frozen, frozen=True):
     seen: Seen = NOTHING_SEEN
 
     def scaled(self, prompt_tokens: int, estimated_tokens: int) -> "IndexEstimates":
-        """The same by this prompt's own bytes per token: it was estimated at so many tokens, and has so many."""
+        """The estimates by this prompt's own bytes per token: it was estimated at one count, and has the other."""
         if estimated_tokens <= 0 or estimated_tokens == prompt_tokens:
             return self
         ratio = prompt_tokens / estimated_tokens

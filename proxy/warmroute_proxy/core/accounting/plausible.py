@@ -70,7 +70,7 @@ def doubted(usage: Usage, allowed: Allowed) -> tuple[str, ...]:
 
 
 def without(usage: Usage, names: tuple[str, ...], completion_tokens: int) -> Usage:
-    """A usage in which some counts are as if no engine had reported them: the answer has so many tokens at least."""
+    """A usage without these counts, as if no engine had reported them; the answer has `completion_tokens` at least."""
     guessed = {*usage.estimated, *names}
     if COMPLETION in names:
         completion = min(max(completion_tokens, 0), MAX_TOKENS)

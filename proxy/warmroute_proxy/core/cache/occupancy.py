@@ -53,7 +53,7 @@ class History:
 
 
 class Evicted(NamedTuple):
-    """What a cache must have evicted: so many tokens are left of a lineage, from its start."""
+    """What a cache must have evicted: of a lineage, `left` tokens remain, from its start."""
 
     lineage: int
     left: int

@@ -27,7 +27,7 @@ class PrefillQueue:
         return None
 
     def newest(self, most: int) -> list[object]:
-        """The requests that were sent last, at most so many."""
+        """The requests that were sent last, `most` at most."""
         return list(self._tokens_of)[-most:]
 
     def add(self, request: object, tokens: int, now_s: float) -> None:

@@ -460,13 +460,9 @@ class Attempt:
             log.warning("worker %s answered %d to request %s: %s", worker.id, status, self.rid, found.refusal.internals)
         failure = refused_by(worker, found, engine.config.kind)
         prefill, decode = self.decision.prefill, self.decision.decode
-        if (
-            prefill is None
-            or decode is None
-            or not (failure.at_fault and names_hand_over(found.refusal.internals or ""))
-        ):
+        if prefill is None or decode is None or not failure.at_fault:
             return failure
-        return failure._replace(pair=(prefill, decode))
+        return failure._replace(pair=(prefill, decode)) if names_hand_over(found.refusal.internals or "") else failure
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
         """All workers of an engine: a connection that breaks is no fault of one rank alone."""
