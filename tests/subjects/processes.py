@@ -25,6 +25,8 @@ from warmroute_proxy.server.ledger.ledger import read_rows
 DEADLINE_S = 20.0
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients of plain HTTP: one of their own is 20 ms of CPU for each client, for authorities that nobody asks."""
+KEEPS = httpx.Limits(keepalive_expiry=None)
+"""A client keeps its connections: httpx itself closes one after 5 s without a request, which a busy machine needs."""
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
@@ -198,7 +200,7 @@ class ProxyProcess:
 
     def client(self, tenant: int = 0) -> httpx.Client:
         headers = {"authorization": f"Bearer {self.keys[tenant]}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=seconds(30), verify=PLAIN)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=seconds(30), verify=PLAIN, limits=KEEPS)
 
     def send(self, body: dict[str, Any], tenant: int = 0, headers: dict[str, str] | None = None) -> socket.socket:
         """A request whose answer is not read yet; `answer` does that."""
@@ -212,7 +214,8 @@ class ProxyProcess:
 
     def admin(self) -> httpx.Client:
         headers = {"authorization": f"Bearer {self.admin_key}"}
-        return httpx.Client(base_url=str(self.line["admin_url"]), headers=headers, timeout=seconds(10), verify=PLAIN)
+        url = str(self.line["admin_url"])
+        return httpx.Client(base_url=url, headers=headers, timeout=seconds(10), verify=PLAIN, limits=KEEPS)
 
     def rows(self, expected: int | None = None) -> list[dict[str, Any]]:
         """The ledger's rows, once there are as many as expected (the journal is folded twice a second)."""
