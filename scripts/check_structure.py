@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Check the structure of sdk, proxy, backend and scripts, and print a table: circles, sizes, names.
+"""Check the structure of sdk, proxy, backend, lab and scripts, and print a table: circles, sizes, names.
 
-    scripts/check_structure.py            lines by room, then every check; exits with 1 if one fails
+    scripts/check_structure.py            every check; exits with 1 if one fails
     scripts/check_structure.py --list     also what is above three quarters of its limit
 
 import-linter holds the direction of imports between packages. This holds the rest of what keeps the tree readable:
@@ -12,8 +12,8 @@ import-linter holds the direction of imports between packages. This holds the re
 - each package says in its docstring what it is for, and names its modules
 
 Folders of more than 22 modules, files of more than 400 lines, and classes of more than 20 attributes, those of their
-base classes in this tree included, are listed, to be looked at; files of fewer than 60 lines are counted by room. A
-file is cut, or merged with another one, where concepts end and not where lines do.
+base classes in this tree included, are listed, to be looked at. A file is cut, or merged with another one, where
+concepts end and not where lines do. `scripts/house.py` counts lines by part and room.
 
 Words of identifiers are checked by `scripts/vocabulary.py`. Plain records of a wire or ledger format (msgspec
 structures, named tuples, dataclasses) may have more attributes. Signatures of other projects may have more parameters
@@ -32,14 +32,13 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SOURCES: Final = ("sdk", "proxy", "backend")
+SOURCES: Final = ("sdk", "proxy", "backend", "lab")
 MAX_MODULES: Final = 22
 MAX_FILE_LINES: Final = 400
 MAX_FUNCTION_LINES: Final = 50
 MAX_PARAMETERS: Final = 8
 MAX_ATTRIBUTES: Final = 20
 MAX_INDEX: Final = 1
-FEW_LINES: Final = 60
 LISTED: Final = frozenset({"lines of a file", "modules of a folder", "attributes of a class"})
 """Checks that fail nothing."""
 
@@ -279,24 +278,7 @@ def main(root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="show also what is above three quarters of its limit")
     tree = Tree(root)
-    _print_rooms(tree)
     return _report(list(findings(tree)), circles(tree.graph()), list(unnamed(tree)), near=parser.parse_args().list)
-
-
-def _print_rooms(tree: Tree) -> None:
-    """Lines and modules of each package, and how many of them are short."""
-    rooms: dict[str, list[int]] = defaultdict(list)
-    for name, path in tree.paths.items():
-        depth = 2 + (name.split(".")[:2] == ["warmroute_proxy", "server"] or ".core." in f"{name}.")
-        is_package = path.name == "__init__.py"
-        rooms[".".join((name if is_package else name.rpartition(".")[0]).split(".")[:depth])].append(
-            len(path.read_text().splitlines())
-        )
-    print(f"{'lines':>6} {'modules':>8} {f'under {FEW_LINES}':>9}   room")
-    for room, lines in sorted(rooms.items()):
-        print(f"{sum(lines):6} {len(lines):8} {sum(each < FEW_LINES for each in lines):9}   {room}")
-    every = [each for lines in rooms.values() for each in lines]
-    print(f"{sum(every):6} {len(every):8} {sum(each < FEW_LINES for each in every):9}   all\n")
 
 
 def _report(found: Iterable[Finding], loops: list[list[str]], nameless: list[str], *, near: bool) -> int:

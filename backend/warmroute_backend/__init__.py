@@ -1,6 +1,9 @@
-"""Engines: the embedded one, and SGLang on this CPU. The package never imports the proxy.
+"""Real SGLang, and machines that run it. The package imports neither the proxy nor the lab.
 
-engine    the embedded engine: a model of an engine that speaks SGLang's protocol
 plan      plans a deployment of SGLang: what fits, and why; pure
+launch    runs and watches a node's part of a plan
+doctor    what a machine has, and what a plan or a proxy needs of it
 sglang    runs the real SGLang on a CPU, for tests and the demo
+costs     what steps of an engine cost, in seconds
+engine    starts the lab's embedded engine, by the name that charts use
 """

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/contribute/architecture.md"
 SOURCES = "https://github.com/warmroute/warmroute/blob/main/"
 STEP = re.compile(r"^\| (\d) \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
-PACKAGES = ("sdk/warmroute", "proxy/warmroute_proxy", "proxy/warmroute_cli", "backend/warmroute_backend")
+PACKAGES = sorted(path.parent for path in ROOT.glob("*/warmroute*/__init__.py"))
 
 
 def linked(text: str) -> list[Path]:
@@ -53,6 +53,6 @@ def test_every_module_is_reached_from_the_page_or_from_its_package() -> None:
                 reached.add(path)
         rooms = set(package.parent.glob("*/__init__.py")) - reached
         todo += [room for room in rooms if re.search(rf"\b{room.parent.name}\b", text)]
-    every = {path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py") if path.name != "__main__.py"}
+    every = {path for folder in PACKAGES for path in folder.rglob("*.py") if path.name != "__main__.py"}
     lost = sorted(path.relative_to(ROOT).as_posix() for path in every - reached)
     assert not lost

@@ -17,7 +17,7 @@ from tests.subjects.processes import until
 
 from warmroute.contract.receipt import LOSS_CLASSES, check
 from warmroute.contract.version import VERSION
-from warmroute_cli.fleet import FleetOptions
+from warmroute_lab.fleet import FleetOptions
 from warmroute_proxy.server.base.config_file import load_config
 
 ROOT = Path(__file__).parents[2]

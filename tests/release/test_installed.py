@@ -32,7 +32,7 @@ OF_AN_EXTRA = {
     "lint": ["warmroute.lint.command"],
     "otel": ["opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"],
     "postgres": ["alembic", "asyncpg", "sqlalchemy.ext.asyncio"],
-    "proxy": ["warmroute_proxy.server.main", "warmroute_cli.up", "warmroute_backend.engine.server"],
+    "proxy": ["warmroute_proxy.server.main", "warmroute_lab.up", "warmroute_lab.engine.server"],
     "redis": ["redis.asyncio"],
     "replay": ["numpy"],
     "telemetry": ["opentelemetry.trace"],

@@ -195,7 +195,7 @@ def _master(plan: Plan, program: str = "mooncake_master") -> Program:
 def _embedded(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
     expected = expected_of(plan, engine)
     page = engine.shape.page_tokens
-    command = [sys.executable, "-m", "warmroute_backend.engine", "--role", engine.role, "--engine-id", engine.name]
+    command = [sys.executable, "-m", "warmroute_lab.engine", "--role", engine.role, "--engine-id", engine.name]
     command += ["--host", LOCAL, "--port", str(engine.ports.http), "--model", plan.model_name]
     command += ["--page-size", str(page), "--kv-tokens", str(max(page, expected.tokens))]
     command += ["--kv-bytes-per-token", f"{plan.memory(engine).cell:g}", "--kv-cache-dtype", engine.shape.kv_type]

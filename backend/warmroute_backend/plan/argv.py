@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from warmroute_backend.engine.model.work import Role
+from warmroute_backend.costs import Role
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.memory import EngineShape, dispatched_tokens
 from warmroute_backend.plan.model import CacheKind, Model

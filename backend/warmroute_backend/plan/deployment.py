@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from warmroute_backend.engine.model.work import Role
+from warmroute_backend.costs import Role
 from warmroute_backend.plan.hardware import Cluster
 from warmroute_backend.plan.memory import EngineShape, Memory, memory
 from warmroute_backend.plan.model import Model

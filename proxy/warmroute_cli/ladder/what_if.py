@@ -15,14 +15,14 @@ from warmroute.files.given import GivenFile
 from warmroute_cli.arguments import count
 from warmroute_cli.replay.arguments import kv_tokens, workers
 from warmroute_cli.usd_rates import rates_of
+from warmroute_lab.replay.loaders import begins_as_record, load_all
+from warmroute_lab.replay.record import MAX_BYTES
+from warmroute_lab.replay.setup import POLICIES, PRODUCTION, Setup, run_watched
+from warmroute_lab.replay.trace import Trace
 from warmroute_proxy.core.replicas.record import Frames, Opened
 from warmroute_proxy.ladder.of_reports import Report, Reports
 from warmroute_proxy.ladder.sums import Ladder
 from warmroute_proxy.ladder.turn import LadderTurn
-from warmroute_proxy.replay.loaders import begins_as_record, load_all
-from warmroute_proxy.replay.record import MAX_BYTES
-from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run_watched
-from warmroute_proxy.replay.trace import Trace
 
 NAMES: Final = ("policy", "workers", "kv-tokens", "max-running", "price")
 

@@ -87,8 +87,8 @@ def _made(arguments: argparse.Namespace) -> "Made":
         _need_numpy("--trace")
         from warmroute.files.given import UnreadableFile
         from warmroute_cli.plan.traffic import average_of
-        from warmroute_proxy.replay.loaders import load
-        from warmroute_proxy.replay.trace import TraceError
+        from warmroute_lab.replay.loaders import load
+        from warmroute_lab.replay.trace import TraceError
 
         try:
             trace = load(arguments.trace)

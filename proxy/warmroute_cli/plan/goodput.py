@@ -18,7 +18,7 @@ from warmroute_cli.plan.sized_page import front
 from warmroute_cli.plan.sizing import simulate
 from warmroute_cli.plan.targets import Targets
 from warmroute_cli.plan.traffic import AVERAGE, average_trace
-from warmroute_proxy.replay.trace import Trace
+from warmroute_lab.replay.trace import Trace
 
 CLOSE: Final = 1.05
 """One rate over another that is not told apart from it."""

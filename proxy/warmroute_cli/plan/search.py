@@ -27,7 +27,7 @@ from warmroute_backend.plan.words import AllToAll
 from warmroute_cli.plan.sizing import SATURATED, Sizing, Speeds, simulate, speeds
 from warmroute_cli.plan.targets import Targets
 from warmroute_cli.plan.traffic import AVERAGE
-from warmroute_proxy.replay.trace import Trace
+from warmroute_lab.replay.trace import Trace
 
 MOST_PLAYED: Final = 40
 """Plans of a step that are played, the most promising by their bounds first."""

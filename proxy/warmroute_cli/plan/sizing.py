@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from warmroute_backend.engine.model.tiers import HostTier
-from warmroute_backend.engine.model.work import Costs, Role
+from warmroute_backend.costs import Costs, Role
 from warmroute_backend.plan.choose import average_load
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.errors import PlanError
@@ -21,12 +20,13 @@ from warmroute_backend.plan.speculation import PUBLISHED_STEPS, draft_of
 from warmroute_backend.plan.speed import Load, costs, decode_step_s, prefill_tokens_per_s, transfer_gb_s
 from warmroute_backend.plan.tiers import default_storage, host_tokens, store_tokens
 from warmroute_cli.plan.traffic import warm_up_share
-from warmroute_proxy.replay.fleet import ReplayFleet, Store, Worker
-from warmroute_proxy.replay.production import Production, Proxies
-from warmroute_proxy.replay.results import Result
-from warmroute_proxy.replay.simulation import Simulation, make_scheduler
-from warmroute_proxy.replay.split import SplitSimulation
-from warmroute_proxy.replay.trace import Trace
+from warmroute_lab.engine.model.tiers import HostTier
+from warmroute_lab.replay.fleet import ReplayFleet, Store, Worker
+from warmroute_lab.replay.production import Production, Proxies
+from warmroute_lab.replay.results import Result
+from warmroute_lab.replay.simulation import Simulation, make_scheduler
+from warmroute_lab.replay.split import SplitSimulation
+from warmroute_lab.replay.trace import Trace
 
 _FRACTION_DIGIT: Final = 0.0005
 SATURATED: Final = 0.95

@@ -21,7 +21,7 @@ from warmroute_cli.processes import stopping_on_signals
 from warmroute_cli.run import closing, process, title
 from warmroute_cli.run.programs import PROGRAMS, Program, any_program
 from warmroute_cli.run.settings import OWNERS_ONLY, Settings, Target, settings_of
-from warmroute_cli.up import started
+from warmroute_lab.up import started
 
 FOLDER = "run"
 DEFAULT_CONTEXT_TOKENS = 200_000

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, Final
 
-from warmroute_backend.engine.model.work import Role
+from warmroute_backend.costs import Role
 from warmroute_backend.plan.argv import CONFIG_FOLDER, argv, environment
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.files.proxy import MASTER, STORE, master_command, mooncake_configs, pod_host
