@@ -1,4 +1,4 @@
-"""`warmroute receipts list|show ID`: the newest turns, and one of them in words."""
+"""`warmroute receipts list|show [ID]`: the newest turns, and one of them in words."""
 
 import json
 import sys
@@ -69,7 +69,14 @@ def _show(arguments: Namespace) -> int:
 
 
 def _whole_id(api: "Api | PastFleet", given: str) -> str:
-    """The id that begins so, among the newest turns; `wr-` may be left out. Raises: ApiError, if not unique."""
+    """The id that begins so, among the newest turns; `wr-` may be left out; without a beginning, the newest of all.
+    Raises: ApiError, if not unique.
+    """
+    if not given:
+        turns = api.ask("/usage/receipts", {"limit": "1"})["data"]
+        if not turns:
+            raise ApiError("there is no turn yet")
+        return str(turns[0]["id"])
     start = given if given.startswith("wr-") else f"wr-{given}"
     if len(start) >= ID_CHARS or not start[3:]:
         return quote(given, safe="")
