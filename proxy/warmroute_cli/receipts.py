@@ -2,6 +2,7 @@
 
 import json
 import sys
+import textwrap
 from argparse import Namespace
 from collections.abc import Mapping
 from datetime import datetime
@@ -64,7 +65,11 @@ def _show(arguments: Namespace) -> int:
     if arguments.json:
         print(json.dumps(receipt, indent=2))
     else:
-        print("\n".join(in_words(receipt, _decision(arguments, receipt))))
+        session = str(receipt.get("usage", {}).get("warmroute", {}).get("session") or "")
+        name = session_names(newest(api)).get(session, session)
+        for line in in_words(receipt, _decision(arguments, receipt)):
+            named = line.replace(f"session {session}", f"session {name}") if session else line
+            print(textwrap.fill(named, width(), break_long_words=False, break_on_hyphens=False))
     return 0
 
 

@@ -169,6 +169,10 @@ def test_a_receipt_is_explained_in_words(fleet: Fleet) -> None:
     usage = fleet.usages[2]
     receipt = usage["warmroute"]
     said = command(fleet.folder, "receipts", "show", receipt["id"]).stdout
+    assert re.search(rf", turn 3, session python-httpx \d\d:\d\d \({receipt['session'][:6]}\)\n", said)
+    narrow = command(fleet.folder, "receipts", "show", receipt["id"], COLUMNS="80").stdout
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.split() == said.split()
     assert f"Where: in region {receipt['region']}, {receipt['workers'][0]['id']} computed" in said
     assert f"{receipt['predicted_cached']:,} tokens of its prompt ({usage['prompt_tokens']:,}) were expected" in said
     assert "The next best was " in said
