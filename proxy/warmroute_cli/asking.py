@@ -38,7 +38,7 @@ def tenants_api(arguments: Namespace) -> "Api | PastFleet":
         if past.is_there:
             print(f"warmroute: {where}; these are the ledgers that the last ones left", file=sys.stderr)
             return past
-        fleet = running.find(arguments.state_dir)
+        fleet = running.find_named(arguments.state_dir)
     if fleet is None:
         raise ApiError(f"{where}: name a proxy by OPENAI_BASE_URL and OPENAI_API_KEY, or start `warmroute up`")
     return Api(f"{fleet.addresses[0].url}/v1", fleet.api_key)
@@ -52,7 +52,7 @@ def admin_apis(arguments: Namespace) -> dict[str, Api]:
     if arguments.config is not None:
         config = load_config(arguments.config)
         return {config.proxy.region: Api(arguments.admin_url or _admin_url(config), _admin_key(config))}
-    fleet = running.find(arguments.state_dir)
+    fleet = running.find_named(arguments.state_dir)
     if fleet is None:
         raise ApiError(
             f"{NO_FLEET.format(arguments.state_dir)}: name a proxy by --config FILE, or start `warmroute up`"

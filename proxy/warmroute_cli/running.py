@@ -56,13 +56,16 @@ def announced(state_dir: Path, addresses: list[Address]) -> Iterator[None]:
 
 
 def find(state_dir: Path) -> Running | None:
-    """The fleet that runs in this state directory. If none runs in the default one, the newest of the user's that
-    runs in another, which a line on stderr names.
-    """
+    """The fleet that runs in this state directory. If none runs in the default one: the newest of the user's fleets."""
     if (here := running_in(state_dir)) is not None or state_dir != DEFAULT_STATE_DIR:
         return here
-    found = next(filter(None, map(running_in, _fleets())), None)
-    if found is not None:
+    return next(filter(None, map(running_in, _fleets())), None)
+
+
+def find_named(state_dir: Path) -> Running | None:
+    """The same. If it runs in another folder, a line on stderr says so."""
+    found = find(state_dir)
+    if found is not None and found.state_dir != state_dir:
         print(f"warmroute: no fleet runs in {state_dir}; this is the one of {found.state_dir}", file=sys.stderr)
     return found
 

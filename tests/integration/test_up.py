@@ -97,9 +97,10 @@ def test_env_prints_only_the_exports_of_the_fleet_that_runs(fleet: Fleet) -> Non
 def test_the_fleet_is_found_from_another_folder(fleet: Fleet, tmp_path: Path) -> None:
     for words in (("up", "--env"), ("up", "--wait")):
         printed = command(tmp_path, *words)
-        assert variables(printed.stdout) == fleet.variables
-        assert f"this is the one of {fleet.folder / '.warmroute'}" in printed.stderr
-    assert json.loads(command(tmp_path, "usage", "--json").stdout)["turns"] >= 3
+        assert (variables(printed.stdout), printed.stderr) == (fleet.variables, "")
+    usage = command(tmp_path, "usage", "--json")
+    assert json.loads(usage.stdout)["turns"] >= 3
+    assert f"this is the one of {fleet.folder / '.warmroute'}" in usage.stderr
     assert command(tmp_path, "up", "--env", "--state-dir", "here").returncode == 2
     assert not list(tmp_path.iterdir())
 

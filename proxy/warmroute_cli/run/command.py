@@ -93,7 +93,7 @@ def _proxy(arguments: Namespace) -> Iterator[tuple[str, str]]:
     if arguments.base_url is not None:
         yield _address(arguments)
         return
-    if (found := running.find(arguments.state_dir)) is not None:
+    if (found := running.find_named(arguments.state_dir)) is not None:
         with running.used(found.state_dir):
             yield found.addresses[0].url, found.api_key
         return
