@@ -1,11 +1,6 @@
 """Readers of trace files. The format is found by looking at the file, not by its name.
 
 A reader makes a `Trace` and simulates nothing.
-
-mooncake    chat requests in blocks of 512 tokens, open loop
-sessions    agent sessions as lengths and shared prefixes, closed loop
-prompts     recorded prompts of agent sessions
-records     records of a live proxy's decisions
 """
 
 from collections.abc import Sequence
