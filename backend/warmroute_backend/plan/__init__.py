@@ -19,6 +19,7 @@ deployment    a plan and its engines
 layout        the engines that fit on a number of GPUs
 choose        makes a plan
 tiers         HiCache, storage, LMCache
+lmcache       LMCache's daemon
 reasons       the sentences that explain choices
 check         what is wrong with a plan
 argv          command lines and environments
