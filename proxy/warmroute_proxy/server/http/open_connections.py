@@ -130,7 +130,7 @@ class OpenConnections:
                 if not others and self.clock() >= self._looked_at_s + LOOK_AGAIN_S:
                     self._idle.clear()  # a tenant's only one does not go before another tenant's that are idle by now
                     break
-                # One that was used meanwhile goes in its turn: else a tenant would keep all those that it uses a little.
+                # One that was used meanwhile goes in its turn: else a tenant would keep all that it uses a little.
                 if connection in self.members and connection.idle_since_s != BUSY:
                     self._close(connection, IDLE)
                     return True
