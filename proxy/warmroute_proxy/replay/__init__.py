@@ -4,7 +4,7 @@ It opens no socket and reads no clock but for the CPU time that it reports. The 
 `core.Router` that a proxy runs.
 
 trace, loaders                  requests, and the files they are read from
-made_up, agents, tool_calls     generated traces
+made_up, agents, tool_calls, forked   generated traces
 setup                           one run: fleet, policy, load
 simulation, split               the event loop, and that of a fleet of prefill and decode workers
 fleet                           workers and their load; a store that they share

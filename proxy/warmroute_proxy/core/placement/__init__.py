@@ -8,6 +8,7 @@ fleet_state      the workers of a router with their loads and caches
 choices          those that could serve a model, and those that one request may use
 matched_prompt   a prompt in tokens, and what of it each worker has cached
 prices           what a placement costs all other requests
+forks            prompts that share a head and come at once
 homes            the region where a request's lineage or session was served
 costs            the cost at each worker: the formula and its terms
 warm             a known conversation stays where it is warm
