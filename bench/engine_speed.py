@@ -22,7 +22,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 def start(*args: str) -> "tuple[subprocess.Popen[bytes], str, int]":
     """A running engine, its host and its port."""
-    command = [sys.executable, "-m", "warmroute_backend.engine", *args]
+    command = [sys.executable, "-m", "warmroute_lab.engine", *args]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     host, port = json.loads(process.stdout.readline())["url"].removeprefix("http://").split(":")

@@ -22,7 +22,7 @@ from bench.peers import nginx_program
 from bench.process import Process
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-SOURCES: Final = ":".join(str(ROOT / part) for part in ("sdk", "proxy", "backend"))
+SOURCES: Final = ":".join(str(ROOT / part) for part in ("sdk", "proxy", "backend", "lab"))
 COMPILED: Final = ROOT / "build" / "compiled"  # where scripts/compile.py puts it
 START_TIMEOUT_S: Final = 120.0
 

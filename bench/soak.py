@@ -82,7 +82,7 @@ SORTS: Final = [
 
 def _small_limits(place: Place, fleet: Fleet) -> Start:
     config = write_config(place, fleet, False, _LIMITS.format(keyed_replay_s=seconds(_KEYED_REPLAY_S)))
-    path = ":".join(str(part) for part in (ROOT / "sdk", ROOT / "proxy", ROOT / "backend"))
+    path = ":".join(str(part) for part in (ROOT / "sdk", ROOT / "proxy", ROOT / "backend", ROOT / "lab"))
     script = str(Path(__file__).with_name("small_limits.py"))
     return Start([sys.executable, script, "proxy", "--config", str(config)], {"PYTHONPATH": path})
 

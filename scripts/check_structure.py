@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Check the structure of sdk, proxy, backend and scripts, and print a table: circles, sizes, names.
+"""Check the structure of sdk, proxy, backend, lab and scripts, and print a table: circles, sizes.
 
-    scripts/check_structure.py            lines by room, then every check; exits with 1 if one fails
+    scripts/check_structure.py            every check; exits with 1 if one fails
     scripts/check_structure.py --list     also what is above three quarters of its limit
 
 import-linter holds the direction of imports between packages. This holds the rest of what keeps the tree readable:
@@ -9,11 +9,10 @@ import-linter holds the direction of imports between packages. This holds the re
 - no circle of imports among modules; imports under `TYPE_CHECKING` and inside functions count
 - a function has at most 50 lines and 8 parameters; ruff holds how complex it is
 - no element of a tuple by a number above 1: a structure of more than two values has names
-- each package says in its docstring what it is for, and names its modules
 
 Folders of more than 22 modules, files of more than 400 lines, and classes of more than 20 attributes, those of their
-base classes in this tree included, are listed, to be looked at; files of fewer than 60 lines are counted by room. A
-file is cut, or merged with another one, where concepts end and not where lines do.
+base classes in this tree included, are listed, to be looked at. A file is cut, or merged with another one, where
+concepts end and not where lines do. `scripts/house.py` counts lines by part and room.
 
 Words of identifiers are checked by `scripts/vocabulary.py`. Plain records of a wire or ledger format (msgspec
 structures, named tuples, dataclasses) may have more attributes. Signatures of other projects may have more parameters
@@ -22,7 +21,6 @@ structures, named tuples, dataclasses) may have more attributes. Signatures of o
 
 import argparse
 import ast
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,18 +30,16 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SOURCES: Final = ("sdk", "proxy", "backend")
+SOURCES: Final = ("sdk", "proxy", "backend", "lab")
 MAX_MODULES: Final = 22
 MAX_FILE_LINES: Final = 400
 MAX_FUNCTION_LINES: Final = 50
 MAX_PARAMETERS: Final = 8
 MAX_ATTRIBUTES: Final = 20
 MAX_INDEX: Final = 1
-FEW_LINES: Final = 60
 LISTED: Final = frozenset({"lines of a file", "modules of a folder", "attributes of a class"})
 """Checks that fail nothing."""
 
-MIN_DOCSTRING_LINES: Final = 3
 NEAR: Final = 0.75
 RECORDS: Final = frozenset({"Struct", "NamedTuple", "Frozen", "dataclass"})
 INDEXABLE: Final = frozenset({"parents", "partition", "rpartition"})
@@ -257,49 +253,15 @@ def findings(tree: Tree) -> Iterator[Finding]:
         yield Finding("modules of a folder", folder, count, MAX_MODULES)
 
 
-def unnamed(tree: Tree) -> Iterator[str]:
-    """Packages with a docstring that says too little, and modules that their package's docstring does not name.
-
-    The docstring of a package without a dot in its name is for its users, and need not name modules.
-    """
-    for name, path in tree.paths.items():
-        if path.name == "__init__.py" and "." in name:
-            where = path.relative_to(tree.root).as_posix()
-            text = ast.get_docstring(tree.trees[name]) or ""
-            if len(text.splitlines()) < MIN_DOCSTRING_LINES:
-                yield f"{where}: its docstring does not say what the package is for, and what it never does"
-            for module in sorted(tree.paths):
-                package, _, last_name = module.rpartition(".")
-                if package == name and not (last_name.startswith("__") or re.search(rf"\b{last_name}\b", text)):
-                    yield f"{where}: its docstring does not name {last_name}"
-
-
 def main(root: Path = ROOT) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="show also what is above three quarters of its limit")
     tree = Tree(root)
-    _print_rooms(tree)
-    return _report(list(findings(tree)), circles(tree.graph()), list(unnamed(tree)), near=parser.parse_args().list)
+    return _report(list(findings(tree)), circles(tree.graph()), near=parser.parse_args().list)
 
 
-def _print_rooms(tree: Tree) -> None:
-    """Lines and modules of each package, and how many of them are short."""
-    rooms: dict[str, list[int]] = defaultdict(list)
-    for name, path in tree.paths.items():
-        depth = 2 + (name.split(".")[:2] == ["warmroute_proxy", "server"] or ".core." in f"{name}.")
-        is_package = path.name == "__init__.py"
-        rooms[".".join((name if is_package else name.rpartition(".")[0]).split(".")[:depth])].append(
-            len(path.read_text().splitlines())
-        )
-    print(f"{'lines':>6} {'modules':>8} {f'under {FEW_LINES}':>9}   room")
-    for room, lines in sorted(rooms.items()):
-        print(f"{sum(lines):6} {len(lines):8} {sum(each < FEW_LINES for each in lines):9}   {room}")
-    every = [each for lines in rooms.values() for each in lines]
-    print(f"{sum(every):6} {len(every):8} {sum(each < FEW_LINES for each in every):9}   all\n")
-
-
-def _report(found: Iterable[Finding], loops: list[list[str]], nameless: list[str], *, near: bool) -> int:
+def _report(found: Iterable[Finding], loops: list[list[str]], *, near: bool) -> int:
     """Print the table, then what is wrong; the exit status."""
     by_check: dict[str, list[Finding]] = defaultdict(list)
     for each in found:
@@ -310,7 +272,6 @@ def _report(found: Iterable[Finding], loops: list[list[str]], nameless: list[str
         over = sum(each.is_over for each in each_found)
         print(f"{check:24} {largest.limit:6} {largest.size:8} {over:5}   {largest.where}")
     print(f"{'circles of imports':24} {0:6} {len(loops):8} {len(loops):5}")
-    print(f"{'unnamed in its package':24} {0:6} {len(nameless):8} {len(nameless):5}")
     failed = False
     for check in sorted(by_check):
         for each in sorted(by_check[check], key=lambda each: -each.size):
@@ -320,9 +281,7 @@ def _report(found: Iterable[Finding], loops: list[list[str]], nameless: list[str
                 print(f"{mark}: {each.check}: {each.where}: {each.size}, at most {each.limit}")
     for loop in loops:
         print(f"CIRCLE: {', '.join(loop)}")
-    for text in nameless:
-        print(f"UNNAMED: {text}")
-    return int(failed or bool(loops) or bool(nameless))
+    return int(failed or bool(loops))
 
 
 if __name__ == "__main__":

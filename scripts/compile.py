@@ -30,7 +30,13 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGES: Final = ("sdk/warmroute", "proxy/warmroute_proxy", "proxy/warmroute_cli", "backend/warmroute_backend")
+PACKAGES: Final = (
+    "sdk/warmroute",
+    "proxy/warmroute_proxy",
+    "proxy/warmroute_cli",
+    "backend/warmroute_backend",
+    "lab/warmroute_lab",
+)
 SLOTS: Final = ROOT / "scripts" / "slots.h"
 JOBS: Final = len(os.sched_getaffinity(0))
 NAME: Final = "warmroute_proxy.native"  # of the library that holds the code; `proxy/warmroute_proxy/__init__.py` looks

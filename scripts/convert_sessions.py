@@ -339,7 +339,7 @@ def main() -> int:
     root = Path(__file__).resolve().parent.parent
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("recordings", nargs="?", type=Path, default=root.parent / "shared" / "sessions")
-    parser.add_argument("samples", nargs="?", type=Path, default=root / "proxy" / "warmroute_cli" / "samples")
+    parser.add_argument("samples", nargs="?", type=Path, default=root / "lab" / "warmroute_lab" / "samples")
     arguments = parser.parse_args()
     paths = sorted(arguments.recordings.glob("*.jsonl"))
     if not paths:

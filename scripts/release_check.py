@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 VERSION: Final = re.findall(
     r'^VERSION: Final = "(.+)"$', (ROOT / "sdk/warmroute/contract/version.py").read_text(), re.MULTILINE
 )[0]
-PACKAGES: Final = ("warmroute", "warmroute_proxy", "warmroute_cli", "warmroute_backend")
+PACKAGES: Final = ("warmroute", "warmroute_proxy", "warmroute_cli", "warmroute_backend", "warmroute_lab")
 NATIVE: Final = "warmroute_proxy/native__mypyc"
 MAX_WHEEL_BYTES: Final = {"pure": 2_500_000, "compiled": 12_000_000}
 

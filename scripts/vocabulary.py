@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SOURCES: Final = ("sdk", "proxy", "backend")
+SOURCES: Final = ("sdk", "proxy", "backend", "lab")
 GLOSSARY: Final = ROOT / "docs" / "reference" / "glossary.md"
 SHOWN: Final = 3
 EXCUSED: Final[Mapping[str, str]] = {

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from warmroute_cli.fleet import FleetOptions, LocalFleet
 from warmroute_cli.state import locked_state
+from warmroute_lab.fleet import FleetOptions, LocalFleet
 from warmroute_proxy.server.base.secrets import key_sha256, new_api_key
 
 START_S: Final = 300.0

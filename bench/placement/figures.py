@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from bench.placement.parts import PARTS, PRODUCTION, SPEED, WAITING, Part
 
-from warmroute_proxy.replay.loaders import load
-from warmroute_proxy.replay.made_up import made_up
-from warmroute_proxy.replay.scenarios.by_name import scenario
+from warmroute_lab.replay.loaders import load
+from warmroute_lab.replay.made_up import made_up
+from warmroute_lab.replay.scenarios.by_name import scenario
 
 FILE: Final = Path("docs/benchmarks/placement/figures.json")
 _LEFT_OUT: Final = frozenset({"load_times_s", "load_tokens", "retries"})

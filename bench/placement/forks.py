@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from bench.placement.tables import table
 
-from warmroute_proxy.replay.made_up import made_up
-from warmroute_proxy.replay.setup import Setup, run
+from warmroute_lab.replay.made_up import made_up
+from warmroute_lab.replay.setup import Setup, run
 
 PAGE: Final = Path("docs/benchmarks/forks.md")
 BEGIN: Final = "<!-- forks -->"

@@ -32,9 +32,6 @@ from warmroute_cli.arguments import (
     add_usage,
     read_strictly,
 )
-from warmroute_cli.audit import arguments as audit
-from warmroute_cli.conform import arguments as conform
-from warmroute_cli.demo import arguments as demo
 from warmroute_cli.directory import arguments as directory
 from warmroute_cli.doctor import arguments as doctor
 from warmroute_cli.doctor import health
@@ -47,6 +44,9 @@ from warmroute_cli.replay import arguments as replay
 from warmroute_cli.run import arguments as run
 from warmroute_cli.tables import at_work
 from warmroute_cli.top import arguments as top
+from warmroute_lab.audit import arguments as audit
+from warmroute_lab.conform import arguments as conform
+from warmroute_lab.demo import arguments as demo
 from warmroute_proxy import BUILD
 
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -91,9 +91,9 @@ _RUNNING = (add_admin, add_state_dir)
 COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
     "Try it here": (
         Command("demo", "play recorded agent sessions on an embedded fleet, and audit them",
-            "warmroute demo --sessions 4", (demo.add, add_state_dir), "demo.command:run"),
+            "warmroute demo --sessions 4", (demo.add, add_state_dir), "warmroute_lab.demo.command:run"),
         Command("up", "start the embedded fleet and keep it running until Ctrl-C",
-            "warmroute up --port 8000", (add_fleet, add_up, add_state_dir), "up:run"),
+            "warmroute up --port 8000", (add_fleet, add_up, add_state_dir), "warmroute_lab.up:run"),
         Command("run", "start an installed coding agent on a proxy, and show the cost of its turns",
             "warmroute run opencode", (run.add, *_FLEET), "run.command:run"),
         Command("lint", "find breaks of the cached prefix in recorded requests",
@@ -110,10 +110,10 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
             "warmroute health --config proxy.toml --ready", (health.add,), "doctor.health:run", extras=()),
         Command("conform", "score an endpoint: sessions, cached tokens, isolation, prices, lost fields",
             "warmroute conform http://127.0.0.1:8000 --key-file key --api openai anthropic",
-            (conform.add,), "conform.command:run", silent=True),
+            (conform.add,), "warmroute_lab.conform.command:run", silent=True),
         Command("audit", "test whether one tenant can detect another's prompts",
             "warmroute audit isolation --base-url http://127.0.0.1:8000 --model m --key-file a --other-key-file b",
-            (audit.add,), "audit.command:run"),
+            (audit.add,), "warmroute_lab.audit.command:run"),
     ),
     "Tenants and money": (
         Command("usage", "show costs, cached tokens, and the reason for each uncached token",
@@ -160,7 +160,6 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand."""
     words, passed = run.split(sys.argv[1:] if argv is None else argv)
     arguments = argparse.Namespace(passed=passed)
     read_strictly(parser(words[0] if words else ""), words, arguments)
@@ -190,7 +189,7 @@ def _run(command: Command, arguments: argparse.Namespace) -> int:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core; nothing uses any
         gc.set_threshold(COLLECT_EVERY)
     module, _, function = command.target.partition(":")
-    name = module if module.startswith("warmroute.") else f"warmroute_cli.{module}"
+    name = module if module.startswith("warmroute") else f"warmroute_cli.{module}"
     code: int = getattr(import_module(name), function)(arguments)
     return code
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-SAMPLES = Path(__file__).parents[2] / "proxy" / "warmroute_cli" / "samples"
+SAMPLES = Path(__file__).parents[2] / "lab" / "warmroute_lab" / "samples"
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 PAD, IM_START, IM_END = SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")

@@ -86,6 +86,7 @@ def checks() -> tuple[Step, ...]:
         "ruff format": (".venv/bin/ruff", "format", "--check"),
         "import-linter": (".venv/bin/lint-imports",),
         "structure": (PYTHON, "scripts/check_structure.py"),
+        "house": (PYTHON, "-m", "scripts.house"),
         "vocabulary": (PYTHON, "scripts/vocabulary.py"),
         "state diagrams": (PYTHON, "scripts/state_diagrams.py", "--check"),
     }

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.property.test_decision_record import OPS, recorded
 
+from warmroute_lab.replay.record import verify
 from warmroute_proxy import COMPILED
-from warmroute_proxy.replay.record import verify
 
 CALLS = 12_000
 """With a turn in a quarter of them."""

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PATHS = {
     "compiled": os.environ.get("PYTHONPATH", ""),
-    "sources": os.pathsep.join(str(ROOT / part) for part in ("sdk", "proxy", "backend")),
+    "sources": os.pathsep.join(str(ROOT / part) for part in ("sdk", "proxy", "backend", "lab")),
 }
 SEED = 7
 

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "build" / "installed" / "bin"
 SHOWS = """
-import warmroute_proxy, warmroute_proxy.core.placement.router as router, warmroute_proxy.replay.production as production
+import warmroute_proxy, warmroute_proxy.core.placement.router as router, warmroute_lab.replay.production as production
 print(warmroute_proxy.COMPILED, router.__file__.endswith(".so"), production.Router is router.Router)
 """
 

@@ -16,7 +16,7 @@ from tests.subjects.copies import CopiedFleet
 
 from warmroute.guard.causes import Cause
 from warmroute.guard.repair import Rule
-from warmroute_cli.fleet import FleetOptions, LocalFleet
+from warmroute_lab.fleet import FleetOptions, LocalFleet
 
 pytestmark = pytest.mark.full
 

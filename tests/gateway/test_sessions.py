@@ -11,7 +11,7 @@ from tests.machine import seconds
 from tests.subjects.gateway import Envoy, Picker
 from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute_cli.processes import stop_all
-from warmroute_cli.recordings import RecordedSession, load_recordings
+from warmroute_lab.recordings import RecordedSession, load_recordings
 
 pytestmark = pytest.mark.timeout(180)
 HARNESSES = ("aider", "codex", "mini-swe-agent", "opencode")

@@ -15,7 +15,7 @@ from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
 
-ENGINE = [sys.executable, "-m", "warmroute_backend.engine", "--port", "0", "--bootstrap-port", "0"]
+ENGINE = [sys.executable, "-m", "warmroute_lab.engine", "--port", "0", "--bootstrap-port", "0"]
 
 
 def test_its_status_and_its_last_words_are_its_own(tmp_path: Path) -> None:

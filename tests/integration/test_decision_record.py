@@ -15,11 +15,14 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.copies import CopiedFleet
-from warmroute_cli.demo.drive import Target, drive
-from warmroute_cli.fleet import REGIONS, FleetOptions, Proxy
-from warmroute_cli.recordings import load_recordings
 from warmroute_cli.replay.command import verify_records
 from warmroute_cli.state import locked_state, secret_file
+from warmroute_lab.demo.drive import Target, drive
+from warmroute_lab.fleet import REGIONS, FleetOptions, Proxy
+from warmroute_lab.recordings import load_recordings
+from warmroute_lab.replay.loaders import records
+from warmroute_lab.replay.record import verify
+from warmroute_lab.replay.trace import TraceError
 from warmroute_proxy.core.replicas.record import (
     MAGIC,
     Closed,
@@ -31,9 +34,6 @@ from warmroute_proxy.core.replicas.record import (
     RecordError,
     frame,
 )
-from warmroute_proxy.replay.loaders import records
-from warmroute_proxy.replay.record import verify
-from warmroute_proxy.replay.trace import TraceError
 from warmroute_proxy.server.base.secrets import Secrets, load_secret
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]

@@ -8,8 +8,8 @@ import pytest
 
 from tests.subjects.copies import CopiedFleet
 from warmroute import OpenAI
-from warmroute_cli.fleet import FleetOptions, LocalFleet
-from warmroute_cli.recordings import load_recordings
+from warmroute_lab.fleet import FleetOptions, LocalFleet
+from warmroute_lab.recordings import load_recordings
 
 MASKED = {
     "Mabiz's pose: Bif Vog 21 2026": "Today's date: Sat Nov 21 2026",

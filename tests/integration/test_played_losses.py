@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 
 from warmroute.contract.money import Rates, list_and_price
-from warmroute_cli.demo.embedded import ideal_by_label, run_pass
-from warmroute_cli.demo.results import Pass
-from warmroute_cli.fleet import FleetOptions
 from warmroute_cli.own_rows import folders_in, rows_of
-from warmroute_cli.recordings import load_recordings
 from warmroute_cli.run.closing import POSSIBLE
+from warmroute_lab.demo.embedded import ideal_by_label, run_pass
+from warmroute_lab.demo.results import Pass
+from warmroute_lab.fleet import FleetOptions
+from warmroute_lab.recordings import load_recordings
 from warmroute_proxy.ladder.of_entries import turn_of
 from warmroute_proxy.ladder.steps import STEPS
 

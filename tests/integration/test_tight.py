@@ -8,11 +8,11 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.ports import free_ports
-from warmroute_cli.demo.tight import ClientTurn, Load, TightFleet, figures, pauses_of, play
 from warmroute_cli.main import main
 from warmroute_cli.state import make
-from warmroute_proxy.replay.setup import WITH_QUEUE, WITH_WORKING_SET, Setup, run
-from warmroute_proxy.replay.trace import Request, Trace
+from warmroute_lab.demo.tight import ClientTurn, Load, TightFleet, figures, pauses_of, play
+from warmroute_lab.replay.setup import WITH_QUEUE, WITH_WORKING_SET, Setup, run
+from warmroute_lab.replay.trace import Request, Trace
 
 LOAD = Load(sessions=30, turns=8, first_tokens=12_000, more_tokens=1_000, kv_tokens=130_000, speed=1.0)
 PAGE = 64

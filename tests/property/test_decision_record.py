@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.search import searched
 from tests.subjects.recorded import recorded_router
 
+from warmroute_lab.replay.record import judge
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Policy
@@ -21,7 +22,6 @@ from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.record import MAGIC, Closed, Frames, RecordedCall, RecordError, frame
 from warmroute_proxy.core.replicas.recorder import Recorder
 from warmroute_proxy.core.replicas.replica import Replica
-from warmroute_proxy.replay.record import judge
 
 WORKERS = [
     Worker("a0", "a", 0, "aggregated"),

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.search import searched
 
-from warmroute_backend.engine.model.model import Costs, Event, Phase, Scheduler, Step, Work
-from warmroute_backend.engine.model.tiers import HostTier
+from warmroute_lab.engine.model.model import Costs, Event, Phase, Scheduler, Step, Work
+from warmroute_lab.engine.model.tiers import HostTier
 
 PAGE = 16
 TREES = 3

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.search import searched
 
-from warmroute_backend.engine.model.model import Costs, Phase, Scheduler, Work
+from warmroute_lab.engine.model.model import Costs, Phase, Scheduler, Work
 
 PAGE = 16
 KV_TOKENS = 4000

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.search import searched
 
-from warmroute_backend.engine.model.prompt import page_keys
-from warmroute_backend.engine.model.radix import Node, RadixCache
+from warmroute_lab.engine.model.prompt import page_keys
+from warmroute_lab.engine.model.radix import Node, RadixCache
 
 PAGE = 4
 TOKEN = 4

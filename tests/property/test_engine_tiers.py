@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.search import searched
 
-from warmroute_backend.engine.model.model import Scheduler, Work
-from warmroute_backend.engine.model.tiers import HostTier
+from warmroute_lab.engine.model.model import Scheduler, Work
+from warmroute_lab.engine.model.tiers import HostTier
 
 PAGE = 64
 DEVICE_PAGES = 40

@@ -32,7 +32,7 @@ OF_AN_EXTRA = {
     "lint": ["warmroute.lint.command"],
     "otel": ["opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"],
     "postgres": ["alembic", "asyncpg", "sqlalchemy.ext.asyncio"],
-    "proxy": ["warmroute_proxy.server.main", "warmroute_cli.up", "warmroute_backend.engine.server"],
+    "proxy": ["warmroute_proxy.server.main", "warmroute_lab.up", "warmroute_lab.engine.server"],
     "redis": ["redis.asyncio"],
     "replay": ["numpy"],
     "telemetry": ["opentelemetry.trace"],
@@ -59,11 +59,11 @@ print(sum(path.size or 0 for path in files), len({each.name for each in distribu
 FIRST_HOUR = """
 export PATH={programs}:$PATH
 timeout {limit_s:.0f} warmroute up --record >up.log &
-until grep -q "Ctrl-C" up.log; do kill -0 %1; sleep 0.1; done
-eval "$(warmroute up --env)"
+eval "$(warmroute up --wait)"
 {curl}
 warmroute usage
 warmroute receipts list
+warmroute receipts show
 kill %1
 wait
 cat up.log

@@ -7,7 +7,7 @@ of running requests, prefill until the first token); the table's was simpler, an
 
 import pytest
 
-from warmroute_proxy.replay.setup import Setup, run
+from warmroute_lab.replay.setup import Setup, run
 
 from .test_reference_rows import trace
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from warmroute_backend.engine.model.pool import KvPool
-from warmroute_backend.engine.model.work import Work
-from warmroute_proxy.replay.loaders import load
-from warmroute_proxy.replay.setup import Setup, run
-from warmroute_proxy.replay.trace import Trace
+from warmroute_lab.engine.model.pool import KvPool
+from warmroute_lab.engine.model.work import Work
+from warmroute_lab.replay.loaders import load
+from warmroute_lab.replay.setup import Setup, run
+from warmroute_lab.replay.trace import Trace
 
 pytestmark = pytest.mark.full
 

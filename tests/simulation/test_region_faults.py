@@ -4,10 +4,10 @@ from typing import Final
 
 import pytest
 
-from warmroute_proxy.replay.agents import Agents, agents_trace
-from warmroute_proxy.replay.results import Result
-from warmroute_proxy.replay.setup import Setup, run
-from warmroute_proxy.replay.simulation import WorkerChange
+from warmroute_lab.replay.agents import Agents, agents_trace
+from warmroute_lab.replay.results import Result
+from warmroute_lab.replay.setup import Setup, run
+from warmroute_lab.replay.simulation import WorkerChange
 
 AGENTS: Final = Agents(sessions=60, starts_within_s=1200.0)
 WORKERS: Final = 3

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from warmroute_proxy.replay.made_up import MADE_UP, made_up
-from warmroute_proxy.replay.results import Result
-from warmroute_proxy.replay.scenarios import pd, regions
-from warmroute_proxy.replay.scenarios.scenario import Scenario
-from warmroute_proxy.replay.setup import run
+from warmroute_lab.replay.made_up import MADE_UP, made_up
+from warmroute_lab.replay.results import Result
+from warmroute_lab.replay.scenarios import pd, regions
+from warmroute_lab.replay.scenarios.scenario import Scenario
+from warmroute_lab.replay.setup import run
 
 pytestmark = pytest.mark.full
 

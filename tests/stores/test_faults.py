@@ -102,7 +102,7 @@ def test_a_slow_database_delays_no_request(
     engine: EngineProcess, postgres: Postgres, own_dsn: str, tmp_path: Path
 ) -> None:
     """A lease takes several answers of 0.5 s, which is more than its 2 s; a batch of rows has 30 s."""
-    command = [sys.executable, "-m", "warmroute_cli.wan", "--delay-ms", "250", "--link", "db"]
+    command = [sys.executable, "-m", "warmroute_lab.wan", "--delay-ms", "250", "--link", "db"]
     relay = Child("relay", command, tmp_path)
     try:
         url = relay.listening(time.monotonic() + seconds(20))["urls"]["db"]

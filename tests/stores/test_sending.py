@@ -120,6 +120,20 @@ def test_old_days_are_dropped_as_whole_tables(postgres: Postgres, dsn: str, tmp_
     assert tables == ["3"]
 
 
+@pytest.mark.parametrize("leap", ["41 days", "-41 days"])
+def test_no_leap_of_the_server_s_clock_drops_a_day(postgres: Postgres, dsn: str, tmp_path: Path, leap: str) -> None:
+    """Its `now()` gives way to one that has leapt: a schema before the server's in the search path."""
+    clock = f"SELECT pg_catalog.now() + interval '{leap}'"
+    postgres.sql("CREATE SCHEMA clock", dsn)
+    postgres.sql(f"CREATE FUNCTION clock.now() RETURNS timestamptz LANGUAGE sql STABLE AS $${clock}$$", dsn)
+    name = postgres.sql("SELECT current_database()", dsn)[0]
+    postgres.sql(f"ALTER DATABASE {name} SET search_path = clock, public, pg_catalog", dsn)
+    now = time.time()
+    assert abs(float(postgres.sql("SELECT extract(epoch FROM now())", dsn)[0]) - now) > 40 * DAY_S
+    send(dsn, fill(tmp_path, [row(number, now - number * DAY_S) for number in range(5)]), 5, keep_days=30)
+    assert postgres.sql("SELECT count(*) FROM turn", dsn) == ["5"]
+
+
 def test_rows_of_a_clock_that_jumps_are_kept(postgres: Postgres, dsn: str, tmp_path: Path) -> None:
     times = [BEGAN_S, BEGAN_S - 3600, BEGAN_S + 3600, 0.0, -5.0, 1e18]
     send(dsn, fill(tmp_path, [row(number, BEGAN_S) for number in range(1, 2)]), 1)

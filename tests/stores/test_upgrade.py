@@ -63,13 +63,13 @@ def older(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 def next_version(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """The same for a version that follows this one: its schema has a column that this version does not know."""
     folder = tmp_path_factory.mktemp("next")
-    for part in ("sdk", "proxy", "backend"):
+    for part in ("sdk", "proxy", "backend", "lab"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     stores = folder / "proxy/warmroute_proxy/server/stores"
     (stores / "migrations/versions/r9999_note.py").write_text(EXPANDING.format(before=REVISIONS[-1]))
     module = stores / "database.py"
     module.write_text(module.read_text().replace(f'"{REVISIONS[-1]}")', f'"{REVISIONS[-1]}", "9999")', 1))
-    return ("-c", RUN.format(paths=[str(folder / part) for part in ("sdk", "proxy", "backend")]))
+    return ("-c", RUN.format(paths=[str(folder / part) for part in ("sdk", "proxy", "backend", "lab")]))
 
 
 class Fleet:

@@ -35,12 +35,12 @@ from typing import BinaryIO, Final, NoReturn, TextIO, cast
 from tests.machine import seconds
 from tests.subjects import clocks, patience
 from tests.subjects.origin import Asked, serve, take_on
-from warmroute_cli.fleet import LocalFleet
 from warmroute_cli.processes import Child
+from warmroute_lab.fleet import LocalFleet
 
 PROXY: Final = "warmroute_cli.main"
-ENGINE: Final = "warmroute_backend.engine"
-RELAY: Final = "warmroute_cli.wan"
+ENGINE: Final = "warmroute_lab.engine"
+RELAY: Final = "warmroute_lab.wan"
 IMPORTED: Final = (
     PROXY,
     f"{ENGINE}.__main__",
@@ -174,7 +174,7 @@ class Origin:
         """
         of_checkout = dict(environment or {})
         if checkout is not None:
-            packages = (checkout, *(checkout / each for each in ("sdk", "proxy", "backend")))
+            packages = (checkout, *(checkout / each for each in ("sdk", "proxy", "backend", "lab")))
             of_checkout |= {"PYTHONPATH": ":".join(map(str, packages)), "PYTHONSAFEPATH": "1"}
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:

@@ -18,7 +18,7 @@ class EmbeddedEngine:
     """One embedded engine, running from its construction until `stop`."""
 
     def __init__(self, args: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "warmroute_backend.engine", *args]
+        command = [sys.executable, "-m", "warmroute_lab.engine", *args]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **(environ or {})})
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], seconds(START_TIMEOUT_S))

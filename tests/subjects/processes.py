@@ -62,7 +62,7 @@ class EngineProcess:
     def __init__(self, folder: Path, engine_id: str, role: str, *options: str, speed: float = 20.0) -> None:
         self.id = engine_id
         self.role = role
-        command = [sys.executable, "-m", "warmroute_backend.engine", "--role", role, "--engine-id", engine_id]
+        command = [sys.executable, "-m", "warmroute_lab.engine", "--role", role, "--engine-id", engine_id]
         command += ["--port", "0", "--bootstrap-port", "0", "--speed", str(speed), "--model", "kimi-k2.5", *options]
         self.child: Child = Copy(engine_id, command, folder)
         self.line: dict[str, Any] = {}

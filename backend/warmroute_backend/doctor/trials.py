@@ -21,7 +21,7 @@ PAIR_BYTES: Final = 4 * GIB
 def embedded() -> Finding:
     """Start an embedded engine, ask whether it is ready, end it."""
     timeout_s = START_TIMEOUT_S * slowness()
-    command = [sys.executable, "-m", "warmroute_backend.engine", "--port", "0"]
+    command = [sys.executable, "-m", "warmroute_lab.engine", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:  # noqa: S603
         try:
             assert process.stdout is not None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from warmroute_backend.engine.model.work import Role
+from warmroute_backend.costs import Role
 from warmroute_backend.plan import reasons
 from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine, Ports
 from warmroute_backend.plan.errors import PlanError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from warmroute_backend.engine.model.work import Role
+from warmroute_backend.costs import Role
 from warmroute_backend.plan.cache import COMPRESSED_PAGE_TOKENS, COMPRESSED_WINDOW_RATIO, WINDOW_RATIO
 from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.hardware import Gpu

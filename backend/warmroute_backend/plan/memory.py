@@ -15,7 +15,7 @@ With several pipeline stages, weights and cell are those of the stage with the m
 from dataclasses import dataclass
 from typing import Final
 
-from warmroute_backend.engine.model.work import Role
+from warmroute_backend.costs import Role
 from warmroute_backend.plan.cache import cell_bytes, state_bytes
 from warmroute_backend.plan.hardware import GROUP_MIB, MIB, Gpu
 from warmroute_backend.plan.model import CacheKind, Model

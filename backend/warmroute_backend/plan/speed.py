@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from warmroute_backend.engine.model.work import Costs
+from warmroute_backend.costs import Costs
 from warmroute_backend.plan.cache import COMPRESSED_ROW_BYTES, cell_bytes
 from warmroute_backend.plan.hardware import Gpu
 from warmroute_backend.plan.memory import EngineShape, engine_cell

@@ -15,14 +15,14 @@ from warmroute.files.given import GivenFile
 from warmroute_cli.arguments import count
 from warmroute_cli.replay.arguments import kv_tokens, workers
 from warmroute_cli.usd_rates import rates_of
+from warmroute_lab.replay.loaders import begins_as_record, load_all
+from warmroute_lab.replay.record import MAX_BYTES
+from warmroute_lab.replay.setup import POLICIES, PRODUCTION, Setup, run_watched
+from warmroute_lab.replay.trace import Trace
 from warmroute_proxy.core.replicas.record import Frames, Opened
 from warmroute_proxy.ladder.of_reports import Report, Reports
 from warmroute_proxy.ladder.sums import Ladder
 from warmroute_proxy.ladder.turn import LadderTurn
-from warmroute_proxy.replay.loaders import begins_as_record, load_all
-from warmroute_proxy.replay.record import MAX_BYTES
-from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run_watched
-from warmroute_proxy.replay.trace import Trace
 
 NAMES: Final = ("policy", "workers", "kv-tokens", "max-running", "price")
 
@@ -48,7 +48,6 @@ class Difference:
     causes: dict[str, tuple[int, int]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         causes = [
             {"cause": name, "tokens": tokens, "nanousd": nanousd} for name, (tokens, nanousd) in self.causes.items()
         ]
@@ -197,7 +196,6 @@ def differences(trace: Trace, first: Ladder, rates: Rates | None, others: Iterab
 
 
 def described(case: Case) -> str:
-    """The fleet and placement of a case."""
     setup = case.setup
     tiers = ":".join(str(tokens) for tokens in (setup.kv_tokens, setup.host_tokens, setup.store_tokens) if tokens)
     return f"policy={case.policy},workers={setup.workers},kv-tokens={tiers},max-running={setup.max_running}"

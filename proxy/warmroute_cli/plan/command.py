@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Run the command."""
     try:
         if arguments.list:
             print("models:", *sorted(MODELS), sep="\n  ")
@@ -80,15 +79,14 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _made(arguments: argparse.Namespace) -> "Made":
-    """The plan, and the plans that it was compared with where there is traffic."""
     trace = None
     traffic = None
     if arguments.trace is not None:
         _need_numpy("--trace")
         from warmroute.files.given import UnreadableFile
         from warmroute_cli.plan.traffic import average_of
-        from warmroute_proxy.replay.loaders import load
-        from warmroute_proxy.replay.trace import TraceError
+        from warmroute_lab.replay.loaders import load
+        from warmroute_lab.replay.trace import TraceError
 
         try:
             trace = load(arguments.trace)

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from warmroute_backend.plan.deployment import Traffic
-from warmroute_proxy.replay.trace import Request, Trace, mixed
+from warmroute_lab.replay.trace import Request, Trace, mixed
 
 TURN_S: Final = 30.0
 """Between two turns of an agent: its answer, and its tools."""

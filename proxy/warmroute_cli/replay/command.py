@@ -19,15 +19,15 @@ from typing import NamedTuple
 
 from warmroute.files.given import UnreadableFile
 from warmroute_cli.replay.arguments import fleet_options
+from warmroute_lab.replay.fleet_file import WorkerKind, read_fleet
+from warmroute_lab.replay.loaders import load_all
+from warmroute_lab.replay.record import ReplayVerdict, verify
+from warmroute_lab.replay.results import Result
+from warmroute_lab.replay.scenarios.scenario import Run, Scenario
+from warmroute_lab.replay.setup import POLICIES, WITH_WORKING_SET, Setup, run
+from warmroute_lab.replay.simulation import Progress, WorkerChange
+from warmroute_lab.replay.trace import Trace, TraceError
 from warmroute_proxy.core.replicas.record import RecordError
-from warmroute_proxy.replay.fleet_file import WorkerKind, read_fleet
-from warmroute_proxy.replay.loaders import load_all
-from warmroute_proxy.replay.record import ReplayVerdict, verify
-from warmroute_proxy.replay.results import Result
-from warmroute_proxy.replay.scenarios.scenario import Run, Scenario
-from warmroute_proxy.replay.setup import POLICIES, WITH_WORKING_SET, Setup, run
-from warmroute_proxy.replay.simulation import Progress, WorkerChange
-from warmroute_proxy.replay.trace import Trace, TraceError
 
 SWEEP_LOADS = (1.0, 2.0, 4.0)
 COPIES = 8
@@ -58,7 +58,6 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    """Play, print the table, and write the files."""
     began_s = time.perf_counter()
     results, notes = _play(arguments)
     took_s = time.perf_counter() - began_s
@@ -69,14 +68,13 @@ def _show(arguments: argparse.Namespace) -> None:
         text = json.dumps([result.as_dict() for result in results], indent=1)
         arguments.json.write_text(text + "\n", encoding="utf-8")
     if arguments.html is not None:
-        from warmroute_proxy.replay.page import page
+        from warmroute_lab.replay.page import page
 
         model = "A queueing model, not a measurement of any GPU: docs/reference/replay.md lists the simulated parts."
         arguments.html.write_text(page(results, "warmroute replay", [*notes, model]), encoding="utf-8")
 
 
 def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]:
-    """The results, and the notes below their table."""
     notes: tuple[str, ...] = ()
     named = (arguments.made_up, arguments.scenario)
     chosen = [bool(arguments.traces), arguments.recorded, *(name is not None for name in named)]
@@ -134,7 +132,6 @@ def _setup(arguments: argparse.Namespace) -> Setup:
 
 
 def print_table(results: Iterable[Result]) -> None:
-    """One line a run, as plain text."""
     heads = ("policy", "speed-up", "hit", "TTFT p50 s", "p90", "p99", "mean", "TPOT p90 ms", "imbalance", "CPU s")
     rows = [
         (
@@ -184,7 +181,7 @@ class TraceSource(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _ready_made(source: TraceSource) -> Scenario:
-    from warmroute_proxy.replay.scenarios.by_name import scenario
+    from warmroute_lab.replay.scenarios.by_name import scenario
 
     assert source.scenario is not None
     return scenario(source.scenario, source.seed, source.policies, source.speed_ups)
@@ -195,12 +192,12 @@ def _trace(source: TraceSource) -> Trace:
     if source.scenario is not None:
         return source.ready_made().trace
     if source.made_up is not None:
-        from warmroute_proxy.replay.made_up import made_up
+        from warmroute_lab.replay.made_up import made_up
 
         return made_up(source.made_up, source.seed)
     if source.recorded:
-        from warmroute_cli.recordings import load_recordings
-        from warmroute_proxy.replay.loaders import prompts
+        from warmroute_lab.recordings import load_recordings
+        from warmroute_lab.replay.loaders import prompts
 
         sessions = [
             prompts.Recorded(each.name, [request.body for request in each.requests]) for each in load_recordings()
@@ -228,7 +225,6 @@ def _played(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
 
 
 def _swept(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
-    """All runs on all cores."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import active_children, get_context
 

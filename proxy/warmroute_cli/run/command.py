@@ -21,7 +21,7 @@ from warmroute_cli.processes import stopping_on_signals
 from warmroute_cli.run import closing, process, title
 from warmroute_cli.run.programs import PROGRAMS, Program, any_program
 from warmroute_cli.run.settings import OWNERS_ONLY, Settings, Target, settings_of
-from warmroute_cli.up import started
+from warmroute_lab.up import started
 
 FOLDER = "run"
 DEFAULT_CONTEXT_TOKENS = 200_000
@@ -93,9 +93,9 @@ def _proxy(arguments: Namespace) -> Iterator[tuple[str, str]]:
     if arguments.base_url is not None:
         yield _address(arguments)
         return
-    if running.find(arguments.state_dir) is not None:
-        with running.used(arguments.state_dir):
-            yield _address(arguments)
+    if (found := running.find_named(arguments.state_dir)) is not None:
+        with running.used(found.state_dir):
+            yield found.addresses[0].url, found.api_key
         return
     print(f"starting a fleet of embedded engines in {arguments.state_dir}", file=sys.stderr, flush=True)
     with stopping_on_signals(), started(arguments.state_dir, arguments) as fleet:

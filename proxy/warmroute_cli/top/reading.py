@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from warmroute_cli.api import Api, ApiError
+from warmroute_cli.names import session_names
 from warmroute_cli.top.rates import Counters, Row, counters_of, rows_of
 
 TIMEOUT_S: Final = 5.0
@@ -38,7 +39,8 @@ class Loss(NamedTuple):
     name: str
     tokens: int
     receipt: str
-    model: str
+    session: str
+    """Its name; "" of a turn without a session."""
 
 
 class FleetReading(NamedTuple):
@@ -77,7 +79,8 @@ def read(admins: Mapping[str, Api]) -> FleetReading:
         queued, oldest_s = queued + queue["requests"], max(oldest_s, queue["oldest_s"])
         if listed is None:
             without_losses.append(region)
-        losses += [loss for turn in listed or () for loss in _losses(turn)]
+        names = session_names(listed or ())
+        losses += [loss for turn in listed or () for loss in _losses(turn, names.get(turn["session"], ""))]
     # Proxies that share a database know each other's turns.
     newest = sorted(set(losses), key=lambda loss: (-loss.ended_s, -loss.tokens))[:MAX_LOSSES]
     return FleetReading(
@@ -129,7 +132,7 @@ def _row(region: str, worker_id: str, worker: Mapping[str, Any], state: str, tie
     )
 
 
-def _losses(turn: Mapping[str, Any]) -> Iterator[Loss]:
+def _losses(turn: Mapping[str, Any], session: str) -> Iterator[Loss]:
     for name, tokens in turn["loss"].items():
         if name not in EXPECTED:
-            yield Loss(turn["settled_at"], turn["region"], name, tokens, turn["id"], turn["model"])
+            yield Loss(turn["settled_at"], turn["region"], name, tokens, turn["id"], session)

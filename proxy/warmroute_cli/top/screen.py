@@ -111,7 +111,6 @@ def _head(reading: FleetReading, rates: Rates, choice: Choice, clock: str, colum
 
 
 def _engines(engines: Sequence[EngineRow], choice: Choice, height: int) -> Iterator[Line]:
-    """The table, in so many lines."""
     rows = sorted(engines, key=SORTS[choice.sort], reverse=choice.backwards)
     fits = max(1, height - 1)
     offset = min(choice.offset, max(0, len(rows) - fits))
@@ -133,9 +132,9 @@ def _engines(engines: Sequence[EngineRow], choice: Choice, height: int) -> Itera
 
 
 def _losses(losses: Sequence[Loss], unknown: Sequence[str], columns: int) -> list[Line]:
-    made = [Line(f"{'NEWEST LOSSES':<20} {'TOKENS':>9}  {'REGION':<8} {'RECEIPT':<27} MODEL", "head")]
+    made = [Line(f"{'NEWEST LOSSES':<16} {'TOKENS':>7} {'RECEIPT':<27} {'SESSION':<26} REGION", "head")]
     made += [
-        Line(f"{loss.name[:20]:<20} {loss.tokens:>9,}  {loss.region[:8]:<8} {loss.receipt[:27]:<27} {loss.model}")
+        Line(f"{loss.name[:16]:<16} {loss.tokens:>7,} {loss.receipt[:27]:<27} {loss.session[:26]:<26} {loss.region}")
         for loss in losses
     ]
     if unknown:

@@ -8,8 +8,8 @@ from tests.contract.cache.lab import DEVICE_TOKENS, FLAGS, Lab, kv_events_config
 from tests.subjects.embedded import EmbeddedEngine
 from tests.subjects.sglang import CopiedServer, Servers
 
-from warmroute_backend.engine.model.hicache import DIRECTORY_VARIABLE
 from warmroute_backend.sglang import StartError
+from warmroute_lab.engine.model.hicache import DIRECTORY_VARIABLE
 
 
 @pytest.fixture(scope="session", params=["embedded", "sglang"])

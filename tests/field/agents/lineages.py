@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from warmroute_backend.engine.model.prompt import ANSWER_HEAD, render
-from warmroute_cli.demo.ideal import Ideal, Prompt, ideals, prompt_of
-from warmroute_cli.fleet import PAGE_SIZE, REGIONS
+from warmroute_lab.demo.ideal import Ideal, Prompt, ideals, prompt_of
+from warmroute_lab.engine.model.prompt import ANSWER_HEAD, render
+from warmroute_lab.fleet import PAGE_SIZE, REGIONS
 
 
 @dataclass(frozen=True, slots=True)

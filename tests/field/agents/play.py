@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from tests.machine import seconds
 
-from warmroute_cli.demo.drive import Target, drive
-from warmroute_cli.recordings import load_recordings
 from warmroute_cli.run.programs import PROGRAMS
+from warmroute_lab.demo.drive import Target, drive
+from warmroute_lab.recordings import load_recordings
 
 from .cases import Case
 from .lineages import Turn

@@ -16,9 +16,9 @@ from tests.field.programs.pages import AIDER, AT, LITELLM, NODE, QUIET
 from tests.machine import seconds
 from tests.subjects.copies import CopiedFleet
 
-from warmroute_cli.fleet import CONTEXT_TOKENS, FleetOptions
 from warmroute_cli.run.programs import PROGRAMS
 from warmroute_cli.state import admin_key
+from warmroute_lab.fleet import CONTEXT_TOKENS, FleetOptions
 from warmroute_proxy.server.ledger.ledger import read_rows
 
 from . import network

@@ -12,8 +12,8 @@ from tests.machine import seconds
 from tests.subjects.processes import files_in
 
 from warmroute.contract import receipt as receipts
-from warmroute_backend.engine.model.prompt import render
-from warmroute_cli.fleet import CONTEXT_TOKENS
+from warmroute_lab.engine.model.prompt import render
+from warmroute_lab.fleet import CONTEXT_TOKENS
 
 from . import network, page
 from .cases import CANARY, CASES, call, order

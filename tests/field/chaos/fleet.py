@@ -60,7 +60,7 @@ class Engine:
     async def start(self) -> None:
         """Start the process, wherever the system lets it listen, and let its network lead there."""
         self.started += 1
-        command = [sys.executable, "-m", "warmroute_backend.engine", "--role", self.role, "--engine-id", self.name]
+        command = [sys.executable, "-m", "warmroute_lab.engine", "--role", self.role, "--engine-id", self.name]
         command += [
             "--request-log",
             str(self.request_log),

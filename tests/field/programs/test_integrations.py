@@ -12,7 +12,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.copies import CopiedFleet
 
-from warmroute_cli.fleet import FleetOptions, LocalFleet
+from warmroute_lab.fleet import FleetOptions, LocalFleet
 
 from .pages import (
     AT,

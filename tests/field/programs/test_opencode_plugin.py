@@ -14,7 +14,7 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.copies import CopiedFleet
 
-from warmroute_cli.fleet import PAGE_SIZE, FleetOptions, LocalFleet
+from warmroute_lab.fleet import PAGE_SIZE, FleetOptions, LocalFleet
 
 from .pages import NODE, QUIET, ROOT
 from .terminal import Terminal

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tests.field.chaos.asks import Ask
 
-from warmroute_cli.recordings import RecordedSession, load_recordings
+from warmroute_lab.recordings import RecordedSession, load_recordings
 
 MODEL: Final = "kimi-k2.5"
 TENANTS: Final[dict[str, tuple[str, ...]]] = {"anywhere": (), "eastern": ("east",), "western": ("west", "north")}

@@ -18,11 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from warmroute_proxy.replay import plot
-from warmroute_proxy.replay.agents import Agents, agents_trace
-from warmroute_proxy.replay.scenarios import regions as scenario
-from warmroute_proxy.replay.setup import Setup, run
-from warmroute_proxy.replay.simulation import WorkerChange
+from warmroute_lab.replay import plot
+from warmroute_lab.replay.agents import Agents, agents_trace
+from warmroute_lab.replay.scenarios import regions as scenario
+from warmroute_lab.replay.setup import Setup, run
+from warmroute_lab.replay.simulation import WorkerChange
 
 FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "benchmarks"
 DATA: Final = FOLDER / "regions.json"

@@ -1,6 +1,6 @@
 """What runs in each region: a relay to the others, three engines, two proxies, a Redis, and PostgreSQL in the first.
 
-Every way into another region leads through the relay of one's own (`warmroute_cli.wan`), which holds bytes back for the
+Every way into another region leads through the relay of one's own (`warmroute_lab.wan`), which holds bytes back for the
 distance and passes connections to the proxies there in turn, as a load balancer does. The database is reached so, too.
 The namespaces are of the run alone, so the ports in them are fixed: a proxy that starts again has the same address.
 """
@@ -216,7 +216,7 @@ class Region:
         """Start it; the addresses of its links stand in the configuration of the proxies."""
         others = [*(each for each in REGIONS if each != self.name), _DATABASE]
         links = [word for other in others for word in ("--link", other)]
-        command = [sys.executable, "-m", "warmroute_cli.wan", "--delay-ms", str(DELAY_MS), *links]
+        command = [sys.executable, "-m", "warmroute_lab.wan", "--delay-ms", str(DELAY_MS), *links]
         self._relay = Placed(self.origin, "relay", command, self.folder)
 
     def begin_engines(self, speed: float, kv_tokens: int) -> None:
@@ -226,7 +226,7 @@ class Region:
             return
         self._engine_lives += 1
         for name, role in ENGINES.items():
-            command = [sys.executable, "-m", "warmroute_backend.engine", "--role", role]
+            command = [sys.executable, "-m", "warmroute_lab.engine", "--role", role]
             command += ["--engine-id", f"{self.name}-{name}", "--model", MODEL, "--speed", str(speed)]
             command += ["--port", "0", "--bootstrap-port", "0", "--kv-tokens", str(kv_tokens)]
             command += ["--request-log", str(self.folder / f"{name}.jsonl")]

@@ -28,7 +28,7 @@ class EngineProcess:
 
     def __init__(self, *args: str) -> None:
         self.folder = TemporaryDirectory()
-        command = [sys.executable, "-m", "warmroute_backend.engine", *args]
+        command = [sys.executable, "-m", "warmroute_lab.engine", *args]
         self.child = Copy("engine", command, Path(self.folder.name))
         line = self.child.listening(time.monotonic() + seconds(START_TIMEOUT_S))
         assert line["event"] == "listening"

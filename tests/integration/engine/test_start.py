@@ -15,7 +15,7 @@ STORAGE = ("--enable-hierarchical-cache", "--hicache-storage-backend", "file", "
 
 def refusal(*args: str) -> str:
     """The last line on stderr of an engine that does not start with these arguments."""
-    command = [sys.executable, "-m", "warmroute_backend.engine", "--port", "0", *args]
+    command = [sys.executable, "-m", "warmroute_lab.engine", "--port", "0", *args]
     done = ran(command)
     assert done.returncode in (1, 2), done.stderr
     assert "Traceback" not in done.stderr

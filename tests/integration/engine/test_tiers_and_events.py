@@ -129,7 +129,7 @@ def test_decode_reports_the_tiers_of_prefill(start_engine: Callable[..., Any], t
 )
 def test_flags_that_do_not_make_sense(flags: list[str], problem: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "warmroute_backend.engine", *flags],
+        [sys.executable, "-m", "warmroute_lab.engine", *flags],
         check=False,
         capture_output=True,
         text=True,

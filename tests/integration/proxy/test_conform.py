@@ -13,9 +13,9 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.http_server import QuietServer
 from tests.subjects.processes import ProxyProcess
-from warmroute_cli.conform import answers
-from warmroute_cli.conform.codex import LENGTHENS
 from warmroute_cli.main import main
+from warmroute_lab.conform import answers
+from warmroute_lab.conform.codex import LENGTHENS
 
 CODEX = (
     "takes foreign items", "items have one id", "a cut answer is incomplete", "reasoning comes sealed",

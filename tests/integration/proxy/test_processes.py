@@ -17,7 +17,7 @@ from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess, chat, until
 from tests.subjects.websockets import Socket
 from warmroute_cli.processes import stop_all
-from warmroute_proxy.replay.record import verify
+from warmroute_lab.replay.record import verify
 from warmroute_proxy.server.ledger.ledger import read_rows
 
 pytestmark = pytest.mark.full

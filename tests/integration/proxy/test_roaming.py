@@ -1,7 +1,7 @@
 """Recorded sessions whose every request enters at a random region find their caches, with the SDK and without.
 
 Each seed is a model of its own, so that no seed finds what another one has cached; a session's ideal is that of one
-worker that remembers everything (`warmroute_cli.demo.ideal`). Turns are sent in order, one at a time: a turn that finds
+worker that remembers everything (`warmroute_lab.demo.ideal`). Turns are sent in order, one at a time: a turn that finds
 its worker busy goes to another one where that is cheaper, and how long others are under way depends on the machine.
 Agents take longer between two turns than an announcement to the other region. So a turn is sent once the other region
 has confirmed the one before it, however slow the machine is.
@@ -21,12 +21,12 @@ from tests.subjects.copies import CopiedFleet
 from tests.subjects.processes import PLAIN, until
 from warmroute.contract.receipt import cached_tokens
 from warmroute_cli import state
-from warmroute_cli.demo import drive
-from warmroute_cli.demo.audit import ClientTurn
-from warmroute_cli.demo.embedded import ideal_by_label
-from warmroute_cli.demo.results import Pass
-from warmroute_cli.fleet import MODELS, FleetOptions, LocalFleet
-from warmroute_cli.recordings import RecordedRequest, RecordedSession, load_recordings
+from warmroute_lab.demo import drive
+from warmroute_lab.demo.audit import ClientTurn
+from warmroute_lab.demo.embedded import ideal_by_label
+from warmroute_lab.demo.results import Pass
+from warmroute_lab.fleet import MODELS, FleetOptions, LocalFleet
+from warmroute_lab.recordings import RecordedRequest, RecordedSession, load_recordings
 
 FULL = pytest.mark.full
 ALLOWED_GAP = 0.01

@@ -11,7 +11,7 @@ import warmroute
 from tests.machine import seconds
 from tests.subjects.processes import EngineProcess, ProxyProcess
 from warmroute_cli.processes import stop_all
-from warmroute_cli.recordings import load_recordings
+from warmroute_lab.recordings import load_recordings
 
 CHAT: Final = "/v1/chat/completions"
 EXAMPLE: Final[list[dict[str, Any]]] = [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from warmroute.contract.money import Rates, list_nanousd, price_nanousd, usd
-from warmroute_cli.demo.audit import ClientTurn, audit
+from warmroute_lab.demo.audit import ClientTurn, audit
 
 RATES = Rates.from_usd_per_mtok("0.60", "0.10", "3.00")
 

@@ -6,14 +6,14 @@ from typing import Any, cast
 import pytest
 
 from warmroute.contract.money import Rates
-from warmroute_cli.conform.arguments import APIS
-from warmroute_cli.conform.checks import checks_of, cost_of
-from warmroute_cli.conform.hiding import Hider
-from warmroute_cli.conform.report import table
-from warmroute_cli.conform.shapes import SIGNALS, Asked, Counts, counts_of, key_headers, shape_of
-from warmroute_cli.conform.trial import Trial, TrialOptions
-from warmroute_cli.conform.verdicts import NOT_TRIED, Cell
-from warmroute_cli.conform.wire import Endpoint, NotReached
+from warmroute_lab.conform.arguments import APIS
+from warmroute_lab.conform.checks import checks_of, cost_of
+from warmroute_lab.conform.hiding import Hider
+from warmroute_lab.conform.report import table
+from warmroute_lab.conform.shapes import SIGNALS, Asked, Counts, counts_of, key_headers, shape_of
+from warmroute_lab.conform.trial import Trial, TrialOptions
+from warmroute_lab.conform.verdicts import NOT_TRIED, Cell
+from warmroute_lab.conform.wire import Endpoint, NotReached
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from warmroute_cli.demo.ideal import Ideal, Prompt, ideals, prompt_of
-from warmroute_cli.fleet import PAGE_SIZE
-from warmroute_cli.recordings import load_recordings
+from warmroute_lab.demo.ideal import Ideal, Prompt, ideals, prompt_of
+from warmroute_lab.fleet import PAGE_SIZE
+from warmroute_lab.recordings import load_recordings
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
 

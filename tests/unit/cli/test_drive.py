@@ -1,8 +1,8 @@
 """The plan of a replay: which way turns enter is drawn from the seed and nothing else."""
 
 from warmroute.contract.identity import session_of
-from warmroute_cli.demo.drive import NAMED_SESSIONS, THROUGH_SDK, ingresses
-from warmroute_cli.recordings import load_recordings
+from warmroute_lab.demo.drive import NAMED_SESSIONS, THROUGH_SDK, ingresses
+from warmroute_lab.recordings import load_recordings
 
 REGIONS = ("east", "west")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from warmroute_cli.fleet import ENGINES, MODELS, REGIONS, render
-from warmroute_cli.recordings import load_recordings
+from warmroute_lab.fleet import ENGINES, MODELS, REGIONS, render
+from warmroute_lab.recordings import load_recordings
 from warmroute_proxy.server.base.config_file import load_config
 
 

@@ -1,7 +1,7 @@
 """The yardstick: longest shared prefix in whole pages, never the last token."""
 
-from warmroute_backend.engine.model.prompt import TOKEN_BYTES
-from warmroute_cli.demo.ideal import Ideal, Prompt, ideals, prompt_of
+from warmroute_lab.demo.ideal import Ideal, Prompt, ideals, prompt_of
+from warmroute_lab.engine.model.prompt import TOKEN_BYTES
 
 PAGE = 64
 

@@ -22,8 +22,8 @@ from warmroute_cli.plan.search import candidates, search
 from warmroute_cli.plan.sizing import Sizing, simulate, speeds
 from warmroute_cli.plan.targets import Targets
 from warmroute_cli.plan.traffic import average_of, average_trace
-from warmroute_proxy.replay.loaders import load
-from warmroute_proxy.replay.trace import Trace
+from warmroute_lab.replay.loaders import load
+from warmroute_lab.replay.trace import Trace
 
 pytestmark = pytest.mark.full
 

@@ -5,8 +5,8 @@ from importlib import resources
 import pytest
 
 from warmroute.contract.identity import session_of
-from warmroute_backend.engine.model.prompt import ANSWER_HEAD, render
-from warmroute_cli.recordings import RecordedRequest, RecordedSession, load_recordings
+from warmroute_lab.engine.model.prompt import ANSWER_HEAD, render
+from warmroute_lab.recordings import RecordedRequest, RecordedSession, load_recordings
 
 RECORDINGS = load_recordings()
 
@@ -110,5 +110,5 @@ def test_no_credentials_and_no_transport_headers() -> None:
 
 
 def test_the_samples_are_small() -> None:
-    folder = resources.files("warmroute_cli") / "samples"
+    folder = resources.files("warmroute_lab") / "samples"
     assert sum(len((entry).read_bytes()) for entry in folder.iterdir()) < 1_000_000

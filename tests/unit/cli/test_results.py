@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from warmroute_cli.demo.audit import ClientTurn, Violation
-from warmroute_cli.demo.ideal import Ideal
-from warmroute_cli.demo.report import table
-from warmroute_cli.demo.results import Pass, failures, summarize
+from warmroute_lab.demo.audit import ClientTurn, Violation
+from warmroute_lab.demo.ideal import Ideal
+from warmroute_lab.demo.report import table
+from warmroute_lab.demo.results import Pass, failures, summarize
 
 RTT_MS = 30.0
 

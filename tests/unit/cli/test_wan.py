@@ -46,7 +46,7 @@ async def close(writer: asyncio.StreamWriter) -> None:
 
 @pytest.fixture
 async def relay() -> AsyncIterator[Relay]:
-    command = [sys.executable, "-m", "warmroute_cli.wan", "--delay-ms", str(DELAY_S * 1000), "--link", "west"]
+    command = [sys.executable, "-m", "warmroute_lab.wan", "--delay-ms", str(DELAY_S * 1000), "--link", "west"]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
     assert process.stdin is not None

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from warmroute_backend.engine.model.model import Phase, Role, Scheduler, Work
+from warmroute_lab.engine.model.model import Phase, Role, Scheduler, Work
 
 PAGE = 64
 STEP_S = 0.005 + 0.015 + 0.0001

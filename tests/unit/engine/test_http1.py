@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from warmroute_backend.engine.http import http1
-from warmroute_backend.engine.http.http1 import EngineExchange, HttpProtocol
+from warmroute_lab.engine.http import http1
+from warmroute_lab.engine.http.http1 import EngineExchange, HttpProtocol
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 GET = b"GET /hi HTTP/1.1\r\nhost: x\r\n\r\n"

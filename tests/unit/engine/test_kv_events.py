@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from warmroute_backend.engine.events.kv_events import (
+from warmroute_lab.engine.events.kv_events import (
     Batch,
     BlockRemoved,
     BlockStored,
@@ -18,9 +18,9 @@ from warmroute_backend.engine.events.kv_events import (
     pairs,
     published,
 )
-from warmroute_backend.engine.events.kv_publisher import read_config
-from warmroute_backend.engine.model.tiers import Tier
-from warmroute_backend.engine.model.work import Work
+from warmroute_lab.engine.events.kv_publisher import read_config
+from warmroute_lab.engine.model.tiers import Tier
+from warmroute_lab.engine.model.work import Work
 
 
 def tokens(*ids: int) -> bytes:

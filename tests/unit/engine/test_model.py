@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmroute_backend.engine.model.model import Costs, Phase, Role, Scheduler, Step, Work
+from warmroute_lab.engine.model.model import Costs, Phase, Role, Scheduler, Step, Work
 
 PAGE = 64
 

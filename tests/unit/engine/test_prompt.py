@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from warmroute_backend.engine.model import prompt
-from warmroute_backend.engine.request import text
+from warmroute_lab.engine.model import prompt
+from warmroute_lab.engine.request import text
 
 
 def chat(*messages: dict[str, Any], **body: Any) -> bytes:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from warmroute_backend.engine.http import fields
-from warmroute_backend.engine.http.errors import Refusal
-from warmroute_backend.engine.request.prompt_request import (
+from warmroute_lab.engine.http import fields
+from warmroute_lab.engine.http.errors import Refusal
+from warmroute_lab.engine.request.prompt_request import (
     COMPLETION_TOKENS,
     GENERATE_TOKENS,
     PromptRequest,

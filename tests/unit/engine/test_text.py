@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from warmroute_backend.engine.http.errors import Refusal
-from warmroute_backend.engine.request import text
-from warmroute_backend.engine.request.text import CONTENT, REASONING, Script
+from warmroute_lab.engine.http.errors import Refusal
+from warmroute_lab.engine.request import text
+from warmroute_lab.engine.request.text import CONTENT, REASONING, Script
 
 SEED = text.seed_digest(1, b"a prompt", 0)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from warmroute_backend.engine.model.model import Costs, Scheduler, Work
-from warmroute_backend.engine.model.tiers import HostTier
+from warmroute_lab.engine.model.model import Costs, Scheduler, Work
+from warmroute_lab.engine.model.tiers import HostTier
 
 PAGE = 64
 COSTS = Costs(host_load_s_per_token=1e-6, storage_fetch_s_per_token=1e-5)

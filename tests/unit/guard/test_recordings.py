@@ -4,7 +4,7 @@ import pytest
 
 from warmroute.guard.causes import Cause
 from warmroute.guard.memory import Memory
-from warmroute_cli.recordings import RecordedSession, load_recordings
+from warmroute_lab.recordings import RecordedSession, load_recordings
 
 BREAKS: dict[str, list[tuple[int, Cause]]] = {
     "aider": [(number, Cause.HISTORY_EDITED) for number in (2, 4, 5, 6)],

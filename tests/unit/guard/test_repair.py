@@ -8,7 +8,7 @@ import pytest
 from warmroute.guard.causes import Cause
 from warmroute.guard.memory import Memory
 from warmroute.guard.repair import SAFE, Repaired, Rule, repaired, rules_of
-from warmroute_cli.recordings import load_recordings
+from warmroute_lab.recordings import load_recordings
 
 from .prompts import BEFORE, MESSAGES, NEXT, SYSTEM_TEXT, TOOLS, tool, with_message, with_system
 from .test_structural import NEXT_TURN, anthropic, appended, reordered

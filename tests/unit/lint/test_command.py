@@ -11,7 +11,7 @@ import pytest
 
 from warmroute_cli.main import main
 
-SAMPLES = str(resources.files("warmroute_cli") / "samples")
+SAMPLES = str(resources.files("warmroute_lab") / "samples")
 SECRET = "canary"
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("a", "b")]
 

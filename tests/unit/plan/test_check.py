@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.plan.plans import KINDS, kind, plan
 
-from warmroute_backend.engine.model.work import Role
+from warmroute_backend.costs import Role
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.errors import PlanError

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from warmroute_backend.engine.model.work import Work
-from warmroute_proxy.replay.baselines import BASELINES
-from warmroute_proxy.replay.baselines.dualmap import DualMap, HotPrefixes
-from warmroute_proxy.replay.baselines.dynamo import DynamoKv
-from warmroute_proxy.replay.baselines.hashing import BoundedRing, PrefixHash, Ring, SmgPrefixHash
-from warmroute_proxy.replay.baselines.lmetric import LMetric
-from warmroute_proxy.replay.baselines.load import LeastRequests, LeastTokens, PowerOfTwo, SessionSticky
-from warmroute_proxy.replay.baselines.preble import REBALANCE_FROM, WINDOW_S, PrebleE2
-from warmroute_proxy.replay.baselines.skylb import SkyLb
-from warmroute_proxy.replay.baselines.smg_tree import CLI, FIRST, RoutedTree, SmgApprox
-from warmroute_proxy.replay.baselines.thunderagent import ThunderAgent
-from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Worker
-from warmroute_proxy.replay.policy import Policy
-from warmroute_proxy.replay.setup import Setup, run
-from warmroute_proxy.replay.simulation import Simulation, WorkerChange, make_scheduler
-from warmroute_proxy.replay.trace import Request, Trace, mixed
+from warmroute_lab.engine.model.work import Work
+from warmroute_lab.replay.baselines import BASELINES
+from warmroute_lab.replay.baselines.dualmap import DualMap, HotPrefixes
+from warmroute_lab.replay.baselines.dynamo import DynamoKv
+from warmroute_lab.replay.baselines.hashing import BoundedRing, PrefixHash, Ring, SmgPrefixHash
+from warmroute_lab.replay.baselines.lmetric import LMetric
+from warmroute_lab.replay.baselines.load import LeastRequests, LeastTokens, PowerOfTwo, SessionSticky
+from warmroute_lab.replay.baselines.preble import REBALANCE_FROM, WINDOW_S, PrebleE2
+from warmroute_lab.replay.baselines.skylb import SkyLb
+from warmroute_lab.replay.baselines.smg_tree import CLI, FIRST, RoutedTree, SmgApprox
+from warmroute_lab.replay.baselines.thunderagent import ThunderAgent
+from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
+from warmroute_lab.replay.policy import Policy
+from warmroute_lab.replay.setup import Setup, run
+from warmroute_lab.replay.simulation import Simulation, WorkerChange, make_scheduler
+from warmroute_lab.replay.trace import Request, Trace, mixed
 
 pytestmark = pytest.mark.full
 

@@ -13,7 +13,7 @@ from bench.placement.rows import BASELINES, OURS, ROWS, SEEDS, TRIAL_SEEDS, Row,
 from bench.placement.rule import Drawn, drawn, verdict, verdicts
 
 from warmroute_cli.main import main
-from warmroute_proxy.replay.setup import POLICIES
+from warmroute_lab.replay.setup import POLICIES
 
 TINY = Row("tiny", "Traces", ("$TRACES/tiny.jsonl", "--workers", "2"), ("session_hash",))
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from warmroute.files.given import UnreadableFile
-from warmroute_proxy.replay.agents import Agents, agents_trace
-from warmroute_proxy.replay.fleet_file import WorkerKind, read_fleet
-from warmroute_proxy.replay.setup import Setup, run
-from warmroute_proxy.replay.trace import TraceError
+from warmroute_lab.replay.agents import Agents, agents_trace
+from warmroute_lab.replay.fleet_file import WorkerKind, read_fleet
+from warmroute_lab.replay.setup import Setup, run
+from warmroute_lab.replay.trace import TraceError
 
 TEXT = """
 [[worker]]

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from warmroute_backend.engine.model.model import Role
-from warmroute_proxy.replay.agents import Agents, agents_trace
-from warmroute_proxy.replay.fleet import ReplayFleet, ReplayTurn, Store, Worker
-from warmroute_proxy.replay.production import Production, Proxies
-from warmroute_proxy.replay.setup import POLICIES, Setup, run
-from warmroute_proxy.replay.simulation import Ingress, Simulation, WorkerChange, make_scheduler
-from warmroute_proxy.replay.split import SplitSimulation
-from warmroute_proxy.replay.trace import Request, Trace, TraceError
+from warmroute_lab.engine.model.model import Role
+from warmroute_lab.replay.agents import Agents, agents_trace
+from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Store, Worker
+from warmroute_lab.replay.production import Production, Proxies
+from warmroute_lab.replay.setup import POLICIES, Setup, run
+from warmroute_lab.replay.simulation import Ingress, Simulation, WorkerChange, make_scheduler
+from warmroute_lab.replay.split import SplitSimulation
+from warmroute_lab.replay.trace import Request, Trace, TraceError
 
 pytestmark = pytest.mark.full
 

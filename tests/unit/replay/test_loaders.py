@@ -12,13 +12,13 @@ import pytest
 from msgspec.structs import asdict
 
 from warmroute.files.given import UnreadableFile
+from warmroute_lab.replay.loaders import load, load_all, prompts
+from warmroute_lab.replay.trace import TraceError, concatenated
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.record import MAGIC, Dispatched, Ended, Opened, Placed, RecordedCall, frame
-from warmroute_proxy.replay.loaders import load, load_all, prompts
-from warmroute_proxy.replay.trace import TraceError, concatenated
 
 
 def written(path: Path, rows: list[Any]) -> Path:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from warmroute_proxy.replay.agents import Agents, agents_trace
-from warmroute_proxy.replay.setup import Setup, run
+from warmroute_lab.replay.agents import Agents, agents_trace
+from warmroute_lab.replay.setup import Setup, run
 
 WORKERS = 4
 POOL_SHARE = 0.3

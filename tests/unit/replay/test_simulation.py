@@ -2,8 +2,8 @@
 
 import pytest
 
-from warmroute_proxy.replay.setup import POLICIES, PRODUCTION, Setup, run
-from warmroute_proxy.replay.trace import Request, Trace, TraceError
+from warmroute_lab.replay.setup import POLICIES, PRODUCTION, Setup, run
+from warmroute_lab.replay.trace import Request, Trace, TraceError
 
 BLOCK = 512
 PREFILL_S = 1 / 20_000

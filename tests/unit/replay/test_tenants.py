@@ -1,8 +1,8 @@
 """Sessions of several tenants in a replay: whose they are, and what a flood does to a small tenant."""
 
-from warmroute_proxy.replay.agents import Agents, agents_trace
-from warmroute_proxy.replay.setup import WITH_WORKING_SET, Setup, run
-from warmroute_proxy.replay.tenants import tenants_of
+from warmroute_lab.replay.agents import Agents, agents_trace
+from warmroute_lab.replay.setup import WITH_WORKING_SET, Setup, run
+from warmroute_lab.replay.tenants import tenants_of
 
 TRACE = agents_trace(
     Agents(

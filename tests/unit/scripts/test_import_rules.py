@@ -40,7 +40,7 @@ def room_of(module: str) -> str:
         ("sdk/warmroute/contract", {"contract"}),
         ("sdk/warmroute/files", {"files"}),
         ("proxy/warmroute_proxy", {"contract", "files"}),
-        ("backend/warmroute_backend", {"contract"}),
+        ("lab/warmroute_lab/engine", {"contract"}),
         ("sdk/warmroute/guard", {"guard"}),
     ],
 )

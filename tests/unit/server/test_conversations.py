@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from warmroute.contract.conversations import Conversations
-from warmroute_cli.recordings import load_recordings
+from warmroute_lab.recordings import load_recordings
 from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.http.exchange import Request

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from tests.subjects.recorded import recorded_router
 
+from warmroute_lab.replay.record import verify
 from warmroute_proxy import COMPILED
 from warmroute_proxy.core.cache.return_times import OVER, PERSON
 from warmroute_proxy.core.load.engine_loads import EngineLoads
@@ -29,7 +30,6 @@ from warmroute_proxy.core.replicas.record import (
     RecordedCall,
     RecordedProgress,
 )
-from warmroute_proxy.replay.record import verify
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config
 from warmroute_proxy.server.ledger import recording
 from warmroute_proxy.server.ledger.recording import Recording

@@ -1,0 +1,1 @@
+"""`warmroute audit isolation`: whether one tenant can tell what another has sent."""

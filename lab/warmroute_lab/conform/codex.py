@@ -1,0 +1,150 @@
+"""The checks of what Codex sends and reads over OpenAI's Responses (vllm-project/vllm#56285, sgl-project/sglang#38690).
+
+A session of Codex ends where an item of its history is refused, or where a tool does not reach the model.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from warmroute_lab.conform.answers import LONG_ANSWER
+from warmroute_lab.conform.fields import BASE, longer
+from warmroute_lab.conform.shapes import ABOUT, LINES, SCHEMA, TOOL
+from warmroute_lab.conform.trial import Trial, problem
+from warmroute_lab.conform.verdicts import Cell, failed, not_tried, passed
+
+Json = dict[str, Any]
+
+_USER: Final = {"role": "user", "content": BASE.turns[0]}
+_FUNCTION: Final = {"type": "function", "name": TOOL, "description": ABOUT, "parameters": SCHEMA, "strict": False}
+_CUSTOM: Final = {"type": "custom", "name": "apply_patch", "description": ABOUT}
+_NAMESPACE: Final = {"type": "namespace", "name": "files", "description": ABOUT, "tools": [_FUNCTION]}
+_SEARCH: Final = {"type": "tool_search", "execution": "client", "description": ABOUT}
+_PARTS: Final = [{"type": "input_text", "text": LINES}]
+_LATER: Final = {"role": "developer", "content": [{"type": "input_text", "text": LINES}]}
+_CUSTOM_CALL: Final = {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": LINES}
+_FOUND: Final = {"type": "tool_search_output", "call_id": "c1", "execution": "client", "tools": [_NAMESPACE]}
+
+LENGTHENS: Final[Mapping[str, Json]] = {
+    "keeps custom tools": {"tools": [_CUSTOM]},
+    "keeps tools in namespaces": {"tools": [_NAMESPACE]},
+    "keeps tools in items": {
+        "input": [{"type": "additional_tools", "role": "developer", "tools": [_NAMESPACE]}, _USER]
+    },
+    "keeps developer messages": {"input": [_LATER, _USER]},
+    "keeps agents' messages": {"input": [_USER, {"type": "agent_message", "author": "/root/a", "content": _PARTS}]},
+    "keeps outputs in parts": {
+        "tools": [_FUNCTION],
+        "input": [
+            _USER,
+            {"type": "function_call", "call_id": "c1", "name": TOOL, "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": _PARTS},
+        ],
+    },
+    "keeps custom calls": {
+        "tools": [_CUSTOM],
+        "input": [_USER, _CUSTOM_CALL, {"type": "custom_tool_call_output", "call_id": "c1", "output": LINES}],
+    },
+    "keeps what a search has found": {
+        "tools": [_SEARCH],
+        "input": [
+            _USER,
+            {"type": "tool_search_call", "call_id": "c1", "execution": "client", "arguments": {"query": "read"}},
+            _FOUND,
+        ],
+    },
+}
+"""Check -> what must make the prompt longer."""
+
+
+def lengthens(check: str) -> partial[Cell]:
+    """A check of `LENGTHENS`."""
+    return partial(longer, check=check, short=BASE, more=BASE._replace(extra=LENGTHENS[check]))
+
+
+def history(trial: Trial) -> Cell:
+    """Whether a history with items of tools that are not run here is served."""
+    check = "takes foreign items"
+    items = [
+        _USER,
+        {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA-of-another-provider"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Noted."}]},
+        {"role": "user", "content": "Go on."},
+    ]
+    found = trial.send(BASE._replace(extra={"input": items}))
+    return passed(check, "served") if found.ok else failed(check, problem(found), found)
+
+
+def streamed_items(trial: Trial) -> Cell:
+    """Whether the items of a stream are those of the response at its end."""
+    check = "items have one id"
+    found = trial.send(BASE._replace(stream=True, answer_tokens=LONG_ANSWER))
+    if not found.ok:
+        return failed(check, problem(found), found)
+    done, at_end = _ids(found.answer.get("items")), _ids(_output(found.answer))
+    if not at_end:
+        return not_tried(check, "the response has no items")
+    same = done == at_end
+    return passed(check, f"{len(at_end)} items") if same else failed(check, "the end has other items", found)
+
+
+def cut(trial: Trial) -> Cell:
+    """Whether a stream that is cut by the limit says so."""
+    check = "a cut answer is incomplete"
+    found = trial.send(BASE._replace(stream=True, answer_tokens=1))
+    if 400 <= found.status < 500:
+        return not_tried(check, f"refused: {problem(found)}")
+    if not found.ok:
+        return failed(check, problem(found), found)
+    kind = str(found.answer.get("type"))
+    return passed(check, kind) if kind == "response.incomplete" else failed(check, f"it ends as {kind[:40]}", found)
+
+
+def sealed(trial: Trial) -> Cell:
+    """Whether reasoning can come back: a client that stores nothing gets it sealed."""
+    check = "reasoning comes sealed"
+    extra = {"include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low"}, "store": False}
+    found = trial.send(BASE._replace(extra=extra, answer_tokens=LONG_ANSWER))
+    if not found.ok:
+        return failed(check, problem(found), found)
+    reasoning = [item for item in _output(found.answer) if item.get("type") == "reasoning"]
+    if not reasoning:
+        return not_tried(check, "the model has not reasoned")
+    whole = all(item.get("encrypted_content") for item in reasoning)
+    return passed(check, "it does") if whole else failed(check, "it has no encrypted_content", found)
+
+
+def unknown_model(trial: Trial) -> Cell:
+    """Whether a model that is not there is refused, rather than answered by another."""
+    check = "an unknown model is refused"
+    found = trial.send(BASE._replace(extra={"model": "no-such-model-here"}))
+    if 400 <= found.status < 500:
+        return passed(check, f"{found.status}")
+    return failed(check, "it is answered" if found.ok else problem(found), found)
+
+
+def compaction(trial: Trial) -> Cell:
+    """Whether a conversation is summed up: Codex ends where the answer has no such item, or several."""
+    check = "compacts"
+    asked = {"input": [_USER, {"type": "compaction_trigger"}]}
+    found = trial.send(BASE._replace(extra=asked, answer_tokens=LONG_ANSWER))
+    if 400 <= found.status < 500:
+        return not_tried(check, f"refused: {problem(found)}")
+    if not found.ok:
+        return failed(check, problem(found), found)
+    items = [item for item in _output(found.answer) if item.get("type") == "compaction"]
+    if len(items) == 1 and items[0].get("encrypted_content"):
+        return passed(check, "one item")
+    return failed(check, f"the answer has {len(items)} compaction items", found)
+
+
+def _output(answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    response = answer.get("response", answer)
+    found = response.get("output") if isinstance(response, dict) else None
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+
+
+def _ids(items: object) -> list[tuple[object, object]]:
+    found = items if isinstance(items, list) else []
+    return [(item.get("id"), item.get("call_id")) for item in found if isinstance(item, dict)]

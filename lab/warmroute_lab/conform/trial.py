@@ -1,0 +1,95 @@
+"""The endpoint under test through one API: a bounded number of requests, and all that they have shown."""
+
+import secrets
+from typing import Final, NamedTuple
+
+from warmroute.contract.money import Rates
+from warmroute_lab.conform.shapes import Asked, shape_of
+from warmroute_lab.conform.wire import Endpoint, Exchange
+
+WORDS: Final = (
+    "session", "cache", "prefix", "worker", "route", "token", "prompt", "engine", "queue", "batch", "answer", "reader",
+    "window", "garden", "harbour", "letter", "market", "number", "office", "planet", "river", "season", "valley",
+)  # fmt: skip
+HIT_SHARE: Final = 0.5
+"""A prompt is found again if the cached tokens are so much of it."""
+
+
+class TrialOptions(NamedTuple):
+    """How to try. `rates`: what the caller says that the endpoint charges; None: not known."""
+
+    prompt_bytes: int = 6_000
+    turns: int = 3
+    two_tenants: bool = False
+    rates: Rates | None = None
+
+
+class TooMany(Exception):
+    """More requests than were announced: a mistake of a check."""
+
+
+class Spent(Exception):
+    """The endpoint reports more tokens than were announced: nothing more is sent. The message says how many."""
+
+
+class Allowed(NamedTuple):
+    """What may be sent and answered, at most."""
+
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Trial:
+    """What is sent through one API, in order."""
+
+    def __init__(self, endpoint: Endpoint, api: str, model: str, options: TrialOptions, allowed: Allowed) -> None:
+        self.endpoint = endpoint
+        self.api = api
+        self.model = model
+        self.options = options
+        self.sent: list[Exchange] = []
+        self._allowed = allowed
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
+
+    def prompt(self, size: int = 0) -> str:
+        """A prompt that nobody has sent before."""
+        beginning = f"Notes {secrets.token_hex(8)}."
+        words, length = [beginning], len(beginning)
+        while length < (size or self.options.prompt_bytes):
+            word = WORDS[secrets.randbelow(len(WORDS))]
+            words.append(word)
+            length += len(word) + 1
+        return " ".join(words)
+
+    def send(self, asked: Asked, tenant: int = 0, *, cancel: bool = False) -> Exchange:
+        """Send a request. Raises: TooMany; Spent, behind the answer that passes what was announced."""
+        if len(self.sent) >= self._allowed.requests:
+            raise TooMany(f"more than {self._allowed.requests} requests")
+        found = self.endpoint.send(self.api, shape_of(self.api, self.model, asked), tenant, cancel=cancel)
+        self.sent.append(found)
+        self._prompt_tokens += found.counts.prompt or 0
+        self._completion_tokens += found.counts.completion or 0
+        for name, tokens, most in (
+            ("prompt", self._prompt_tokens, self._allowed.prompt_tokens),
+            ("answer", self._completion_tokens, self._allowed.completion_tokens),
+        ):
+            if tokens > most:
+                raise Spent(f"stopped: {tokens:,} {name} tokens are reported, and {most:,} were announced")
+        return found
+
+
+def new_session() -> str:
+    """A session key that nobody has used before."""
+    return secrets.token_hex(12)
+
+
+def found_again(exchange: Exchange, prompt_tokens: int) -> bool:
+    """Whether an answer says that a prompt of so many tokens was cached."""
+    return (exchange.counts.cached or 0) >= HIT_SHARE * prompt_tokens
+
+
+def problem(exchange: Exchange) -> str:
+    """What went wrong with a request, in a few words."""
+    return f"answered {exchange.status}: {exchange.error or exchange.broken}"[:160]

@@ -1,0 +1,129 @@
+"""What a person sees of a demo: progress while it runs, a table, one receipt, and what is wrong."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from warmroute.contract import receipt as receipts
+from warmroute_cli.tables import Column, Row, fitted, width
+from warmroute_lab.demo.audit import ClientTurn, Violation
+from warmroute_lab.demo.results import Pass, token_sums
+
+WIDTH = 120
+VIOLATIONS_SHOWN = 10
+NANO_PER_USD = 1e9
+PLAIN_LINES = 4
+"""Lines a pass prints on its way where the output is no terminal."""
+
+_LESS: Final = frozenset({"prompt", "cached", "TTFT p50 ms", "list"})
+"""What a narrow terminal leaves out: the 90th percentile shows what affinity gains, the median does not."""
+
+_COLUMNS: Final = (
+    Column("harness"),
+    *(Column(name, is_number=True, optional=name in _LESS) for name in (
+        "turns", "prompt", "ideal", "hit off", "hit on", "TTFT p90 ms", "TTFT p50 ms", "cached", "list", "price",
+        "saved",
+    )),
+)  # fmt: skip
+
+EXACT = (
+    "Turns, prompt, ideal and list follow from the recordings and are the same in each run. The others depend on which "
+    "turns meet: each run has its own."
+)
+CAVEAT = (
+    "These are figures of the embedded engine: a model of a serving engine's scheduler and cache, not a measurement "
+    "of any GPU."
+)
+
+
+class Advance(Protocol):
+    """Called when one more turn is done."""
+
+    def __call__(self, turn: ClientTurn, /) -> None: ...
+
+
+def console() -> Console:
+    """The terminal, or a page of fixed width where there is none."""
+    return Console(highlight=False, width=min(WIDTH, width()))
+
+
+@contextmanager
+def progress(out: Console, title: str, total: int) -> Iterator[Advance]:
+    """A bar that grows by a turn; a few plain lines where the output is no terminal."""
+    done = 0
+    if not out.is_terminal:
+        step = max(1, total // PLAIN_LINES)
+
+        def line(_turn: ClientTurn) -> None:
+            nonlocal done
+            done += 1
+            if done % step == 0 or done == total:
+                out.print(f"{title}: {done} of {total} turns")
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[last]}"), console=out) as bar:
+        task = bar.add_task(title, total=total, last="")
+
+        def advance(turn: ClientTurn) -> None:
+            bar.update(task, advance=1, last=turn.label)
+
+        yield advance
+
+
+def show(out: Console, summary: Mapping[str, Any], on: Pass) -> None:
+    out.print()
+    out.print("Affinity off (round robin) and on; cached, price and saved: on; TTFT: off / on")
+    out.print("\n".join(table(summary, on, out.width)), markup=False, soft_wrap=True)
+    out.print()
+    best = _shown_turn(on.turns)
+    if best is not None:
+        out.print(f"The receipt of {best.label}, from the usage object of its answer:")
+        out.print_json(json.dumps(best.usage), indent=2)
+        out.print()
+    out.print(EXACT)
+    out.print(CAVEAT)
+
+
+def show_problems(out: Console, failures: Sequence[str], violations: Sequence[Violation]) -> None:
+    for sentence in failures:
+        out.print(f"FAILED: {sentence}", markup=False, soft_wrap=True)
+    for violation in violations[:VIOLATIONS_SHOWN]:
+        out.print(f"  {violation.sentence}", markup=False, soft_wrap=True)
+    if len(violations) > VIOLATIONS_SHOWN:
+        out.print(f"  and {len(violations) - VIOLATIONS_SHOWN} more")
+
+
+def table(summary: Mapping[str, Any], on: Pass, most: int) -> list[str]:
+    """Per harness and in total; tokens and money are those of the pass with affinity on."""
+    rows = [
+        Row([name, *_cells(figures, [turn for turn in on.turns if turn.harness == name])])
+        for name, figures in summary["by_harness"].items()
+    ]
+    return fitted(_COLUMNS, [*rows, Row(["all", *_cells(summary, on.turns)])], "", most)
+
+
+def _cells(figures: Mapping[str, Any], turns: Sequence[ClientTurn]) -> Iterable[str]:
+    prompt, cached = token_sums(turns)
+    ratio, ttft, cost = figures["hit_ratio"], figures["ttft_ms"], figures["cost_nanousd"]
+    yield from (f"{len(turns)}", f"{prompt:,}")
+    yield from (f"{ratio[name]:.1%}" for name in ("ideal_shared", "off", "on"))
+    yield from (f"{_ms(ttft['off'][rank])} / {_ms(ttft['on'][rank])}" for rank in ("p90", "p50"))
+    yield f"{cached:,}"
+    amounts = (cost["list"], cost["charged"], cost["list"] - cost["charged"])
+    yield from (f"{amount / NANO_PER_USD:.4f}" for amount in amounts)
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _shown_turn(turns: Iterable[ClientTurn]) -> ClientTurn | None:
+    """The turn with the most cached tokens: the one whose receipt shows most."""
+    with_usage = [turn for turn in turns if turn.usage is not None]
+    return max(with_usage, key=lambda turn: receipts.cached_tokens(turn.usage or {}), default=None)

@@ -1,0 +1,132 @@
+"""The figures of a demo: from the logs of its two passes to the numbers of `--json`, and what must hold of them.
+
+*TTFT* of a turn is the engine model's virtual time of the leg that streamed (decode or aggregated), plus what the
+proxy took on the wall clock, plus the round trip between the regions where the turn was forwarded. Virtual time does
+not depend on the speed of the machine; the two do not mix elsewhere.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warmroute.contract import receipt as receipts
+from warmroute_lab.demo.audit import BILLED_ROLES, ClientTurn, Finished, Row, Violation
+from warmroute_lab.demo.ideal import Ideal
+
+ALLOWED_GAP = 0.01
+"""How far the hit ratio may stay below the ideal of perfect session loyalty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """All that is known of one pass."""
+
+    turns: Sequence[ClientTurn]
+    rows: Sequence[Row]
+    finished: Sequence[Finished]
+    violations: Sequence[Violation]
+
+    def of(self, harness: str) -> "Pass":
+        """The part of one harness; rows and finished requests by the receipts of its turns."""
+        turns = [turn for turn in self.turns if turn.harness == harness]
+        ids = {turn.receipt_id for turn in turns}
+        rows = [row for row in self.rows if row["id"] in ids]
+        violations = [violation for violation in self.violations if violation.harness == harness]
+        return Pass(turns, rows, self.finished, violations)
+
+
+def summarize(
+    off: Pass, on: Pass, ideal: Mapping[str, Ideal], rtt_ms: float, harnesses: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The numbers of a demo; `ideal` by the labels of the turns. With `harnesses`, each one's too."""
+    turns = [*off.turns, *on.turns]
+    summary: dict[str, Any] = {
+        "requests": len(turns),
+        "completed": sum(turn.error is None for turn in turns),
+        "receipts": sum(_has_receipt(turn) for turn in turns),
+        "ledger_rows": len(off.rows) + len(on.rows),
+        "hit_ratio": {"off": hit_ratio(off.turns), "on": hit_ratio(on.turns), **_ideal_ratios(on.turns, ideal)},
+        "ttft_ms": {"off": _percentiles(ttfts_ms(off, rtt_ms)), "on": _percentiles(ttfts_ms(on, rtt_ms))},
+        "cost_nanousd": {
+            "list": sum(row["list_nanousd"] for row in on.rows),
+            "charged": sum(row["price_nanousd"] for row in on.rows),
+        },
+        "invariant_violations": len(off.violations) + len(on.violations),
+    }
+    parts = {name: summarize(off.of(name), on.of(name), ideal, rtt_ms) for name in harnesses}
+    return summary | {"by_harness": parts} if parts else summary
+
+
+def hit_ratio(turns: Iterable[ClientTurn]) -> float:
+    """Cached share of all prompt tokens."""
+    prompt, cached = token_sums(turns)
+    return cached / prompt if prompt else 0.0
+
+
+def token_sums(turns: Iterable[ClientTurn]) -> tuple[int, int]:
+    """Prompt tokens and cached tokens, as the receipts state them."""
+    usages = [turn.usage for turn in turns if turn.usage is not None]
+    return sum(usage["prompt_tokens"] for usage in usages), sum(map(receipts.cached_tokens, usages))
+
+
+def ttfts_ms(one: Pass, rtt_ms: float) -> list[float]:
+    """The time to the first token of every row whose engine is known."""
+    virtual = {entry["rid"]: entry["ttft_virtual_ms"] for entry in one.finished if entry["role"] in BILLED_ROLES}
+    return [
+        virtual[row["rids"][-1]] + row["proxy_ms"] + (rtt_ms if row["forwarded_from"] else 0.0)
+        for row in one.rows
+        if row["rids"] and virtual.get(row["rids"][-1]) is not None and row["proxy_ms"] is not None
+    ]
+
+
+def failures(summary: Mapping[str, Any]) -> list[str]:
+    found = broken_sums(summary)
+    cost = summary["cost_nanousd"]
+    if cost["charged"] >= cost["list"]:
+        found.append(f"The charged {cost['charged']} nanodollars are not below the list price of {cost['list']}.")
+    for name, figures in {"all harnesses": summary, **summary["by_harness"]}.items():
+        ratio = figures["hit_ratio"]
+        if ratio["on"] < ratio["ideal_session"] - ALLOWED_GAP:
+            found.append(
+                f"The hit ratio of {name} is {ratio['on']:.1%}, more than a point below the ideal of "
+                f"{ratio['ideal_session']:.1%}."
+            )
+    return found
+
+
+def broken_sums(summary: Mapping[str, Any]) -> list[str]:
+    """Whether a demo lost a turn, a receipt or a row, or found an invariant violated: a sentence each."""
+    found = []
+    if len({summary[name] for name in ("requests", "completed", "receipts", "ledger_rows")}) != 1:
+        found.append(
+            f"{summary['requests']} requests, {summary['completed']} completed, {summary['receipts']} receipts and "
+            f"{summary['ledger_rows']} ledger rows should be the same number."
+        )
+    if summary["invariant_violations"]:
+        found.append(f"{summary['invariant_violations']} invariants were violated.")
+    return found
+
+
+def _has_receipt(turn: ClientTurn) -> bool:
+    return turn.receipt_id is not None and "warmroute" in (turn.usage or {})
+
+
+def _ideal_ratios(turns: Sequence[ClientTurn], ideal: Mapping[str, Ideal]) -> dict[str, float]:
+    prompt, _ = token_sums(turns)
+    found = [ideal[turn.label] for turn in turns if turn.usage is not None]
+    return {
+        "ideal_session": sum(one.session for one in found) / prompt if prompt else 0.0,
+        "ideal_shared": sum(one.shared for one in found) / prompt if prompt else 0.0,
+    }
+
+
+def _percentiles(values: list[float]) -> dict[str, float | None]:
+    return {"p50": percentile(values, 0.5, 3), "p90": percentile(values, 0.9, 3)}
+
+
+def percentile(values: Sequence[float], share: float, digits: int) -> float | None:
+    """The nearest rank; None without values."""
+    if not values:
+        return None
+    return round(sorted(values)[math.ceil(share * len(values)) - 1], digits)

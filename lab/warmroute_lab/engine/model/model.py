@@ -1,0 +1,359 @@
+"""The scheduler as a pure model on a virtual clock: what one rank computes in each step, and how long that takes.
+
+No sockets, no wall clock, no asyncio. A caller adds work with its arrival time and then drives the model in one of
+two ways, with bit-equal results: step by step (`begin` the next step, let its modelled duration pass, `finish` it), as
+the engine does against the wall; or from event to event (`advance`, `next_event_s`), as a replay does. All times are
+virtual seconds.
+
+A step starts when the one before has ended and there is something to do, and runs
+- *prefill*: a chunk of uncached prompt tokens (`prefill.py`). What it computed is cached when its step ends.
+- *decode*: one token for every sequence whose prompt is complete (`batch.py`).
+Its duration is prefill / rate + overhead, plus, when it decodes, a base and a share for each sequence: decoding
+gets slower as the batch grows, and a long prompt delays the tokens of all sequences, as in a real engine.
+
+Every step with prefill in it is simulated. A run of steps that only decode is not: until a sequence ends or another
+one joins, only the token counts change, so the run is one multiplication, whichever way the model is driven.
+
+Roles. *Prefill* ends work with its first token, and holds its pages until `release` (the transfer has ended).
+*Decode* keeps no cache: work gets its pages first (`allocate`), then its KV from a prefill engine (`deliver`), and
+joins the batch at the next step with the token that came with it.
+
+Bounds: `max_running` sequences run; the caller bounds what waits.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from math import inf
+
+from warmroute_backend.costs import Costs, Role
+from warmroute_lab.engine.model.batch import DecodeBatch
+from warmroute_lab.engine.model.pool import KvPool
+from warmroute_lab.engine.model.prefill import Prefill
+from warmroute_lab.engine.model.radix import RadixCache
+from warmroute_lab.engine.model.tiers import HostTier, LowerTiers, TierListener
+from warmroute_lab.engine.model.work import Event, Phase, Step, Work, WorkTotals
+
+__all__ = ["Costs", "Event", "Phase", "Role", "Scheduler", "Step", "Work", "WorkTotals"]
+
+_WAITING, _PREFILL, _DECODE, _DONE = Phase.WAITING, Phase.PREFILL, Phase.DECODE, Phase.DONE
+"""Looked up once: a member of an enum costs more than the rest of the line that needs it."""
+
+
+class Scheduler:
+    """One data-parallel rank: its queue, batch, cache and clock."""
+
+    def __init__(
+        self,
+        *,
+        role: Role,
+        kv_tokens: int,
+        page_size: int,
+        max_running: int,
+        costs: Costs | None = None,
+        pin_waiting: bool = False,
+        host: HostTier | None = None,
+        listener: TierListener | None = None,
+    ) -> None:
+        """`kv_tokens` is the capacity of the device."""
+        self.role = role
+        self.page_size = page_size
+        self.max_running = max_running
+        self.costs = costs = costs or Costs()
+        self.pin_waiting = pin_waiting and role != "decode"  # which keeps no cache
+        tiers = LowerTiers(host, page_size, listener) if host is not None and host.tokens else None
+        self.pool = KvPool(kv_tokens // page_size, page_size, tiers, listener)
+        self.clock_s = 0.0
+        """The end of the last step that was applied."""
+        self.totals = WorkTotals()
+        self.waiting: deque[Work] = deque()
+        self.delivered: deque[Work] = deque()
+        self.allocated: set[Work] = set()
+        self.transferring: set[Work] = set()
+        self._running: dict[Work, None] = {}  # in order of joining: prompts under way, then decoding sequences
+        self._prefill = Prefill(costs, self.pool, self.totals, self.waiting, self._running, max_running)
+        self._batch = DecodeBatch(costs)
+        self._now_s = 0.0  # how far the caller has advanced
+        self._events: list[Event] = []
+        self._planned = False
+        """Whether the chunk of `_prefill` and the steps of `_batch` run, or run next."""
+        self._start_s = 0.0
+        self._end_s = 0.0
+
+    # --- what callers put in -------------------------------------------------------------------------------------
+
+    def fits(self, prompt_tokens: int, output_tokens: int, width: int) -> bool:
+        return self.pool.pages_needed(Work(prompt_tokens, output_tokens, (), width)) <= self.capacity_pages
+
+    def add(self, work: Work, now_s: float) -> None:
+        """Queue work that arrived at `now_s`; in order of arrival."""
+        work.arrival_s = now_s
+        work.phase = _WAITING
+        if self.pin_waiting:
+            self.pool.hold(work)
+        if not self.waiting and self.role != "decode":
+            self._cut(now_s)
+        self.waiting.append(work)
+
+    def allocate(self, now_s: float) -> list[Work]:
+        """Decode role: give pages to waiting work, in order, while they last. Returns the work that got them."""
+        granted = []
+        while self.waiting:
+            work = self.waiting[0]
+            need = self.pool.pages_needed(work)
+            if need > self.pool.free_pages:
+                break
+            self.waiting.popleft()
+            self.pool.reserve(work, need)
+            work.phase = Phase.ALLOCATED
+            work.allocated_s = max(now_s, work.arrival_s)
+            self.allocated.add(work)
+            granted.append(work)
+        return granted
+
+    def deliver(self, work: Work, cached_tokens: int, now_s: float) -> None:
+        """Decode role: the KV of `work` and its first token have come; `cached_tokens` is what prefill reports."""
+        self.allocated.discard(work)
+        work.phase = Phase.DELIVERED
+        work.cached_tokens = cached_tokens
+        work.delivered_s = now_s
+        if not self.delivered:
+            self._cut(now_s)
+        self.delivered.append(work)
+
+    def release(self, work: Work, at_s: float) -> None:
+        """Prefill role: the transfer has ended, the pages may be reused."""
+        self.transferring.discard(work)
+        self._finish_work(work)
+        if self.waiting and not self._running:  # the head of the queue waited for these pages
+            self.clock_s = max(self.clock_s, at_s)
+
+    def abort(self, work: Work) -> None:
+        """Take work out, wherever it is. What it had computed stays cached; a step under way is not shortened.
+
+        Under `advance` it happens at the time advanced to.
+        """
+        if work.phase is _DONE:
+            return
+        self._settle()
+        if work.phase is _WAITING:
+            self.waiting.remove(work)
+        elif work.phase is Phase.DELIVERED:
+            self.delivered.remove(work)
+        elif work.phase is _DECODE:
+            self._batch.leave(work)
+        self.allocated.discard(work)
+        self.transferring.discard(work)
+        self._finish_work(work)
+
+    # --- step by step --------------------------------------------------------------------------------------------
+
+    def begin(self) -> Step | None:
+        """The next step, or None when nothing can run. Call `finish` with it before beginning another."""
+        if not self._plan(inf, one_step=True):
+            return None
+        delivered = [work for _, work, ended in self._events if not ended]
+        self._events.clear()
+        decode = [work for work in self._running if work.phase is _DECODE]
+        return Step(self._start_s, self._end_s, self._prefill.shares, decode, delivered)
+
+    def finish(self, step: Step) -> list[Work]:
+        """Apply a step at its end. Returns the work that has a new token; work that ended is `DONE` or `TRANSFER`."""
+        emitted = [work for work in step.decode if work.phase is _DECODE]  # else aborted meanwhile
+        self._apply()
+        for work in emitted:
+            if work.phase is _DECODE:
+                work.generated = self._batch.generated(work)
+        emitted += [work for _, work, ended in self._events if not ended]
+        self._events.clear()
+        return emitted
+
+    # --- from event to event -------------------------------------------------------------------------------------
+
+    def advance(self, until_s: float) -> list[Event]:
+        """Apply every step that ends at or before `until_s`. Returns the events, in order of time.
+
+        A step that would start at `until_s` is not begun: work that arrives then may still join it.
+        """
+        while self._planned or (self.clock_s < until_s and self._plan(until_s)):
+            if self._end_s > until_s:
+                break
+            self._apply()
+        self._now_s = until_s
+        events = self._events
+        if not events:
+            return []
+        self._events = []
+        return events
+
+    def next_event_s(self) -> float:
+        """No event comes before this time if nothing is added; infinite when nothing can run.
+
+        Begins the step that can start now: call it when everything that arrives at this instant has been added.
+        """
+        if self._events:
+            return self._events[0][0]
+        if not self._planned and not self._plan(inf):
+            return inf
+        return self._events[0][0] if self._events else self._end_s
+
+    # --- what callers may look at --------------------------------------------------------------------------------
+
+    @property
+    def cache(self) -> RadixCache:
+        return self.pool.cache
+
+    @property
+    def capacity_pages(self) -> int:
+        return self.pool.capacity_pages
+
+    @property
+    def reserved_pages(self) -> int:
+        return self.pool.reserved_pages
+
+    @property
+    def free_pages(self) -> int:
+        return self.pool.free_pages
+
+    @property
+    def running(self) -> list[Work]:
+        return list(self._running)
+
+    def waiting_uncached_tokens(self) -> int:
+        """Prompt tokens that still have to be computed, by what the device has cached now."""
+        uncached = self._prefill.remaining_tokens()
+        for work in self.waiting:
+            uncached += work.prompt_tokens - self.pool.match(work) * self.page_size
+        return uncached
+
+    def flush(self) -> None:
+        """Remove all pages from the cache that no work holds."""
+        self.pool.flush()
+
+    def idle(self) -> bool:
+        return not (self._running or self.waiting or self.delivered or self.allocated or self.transferring)
+
+    # --- planning ------------------------------------------------------------------------------------------------
+
+    def _plan(self, before_s: float, *, one_step: bool = False) -> bool:
+        """Plan the next step, or the next run of decode steps, if it starts before `before_s`."""
+        start_s = self.clock_s
+        if not self._running:
+            arrival_s = self._next_arrival_s()
+            start_s = max(start_s, arrival_s)
+            if start_s >= before_s:
+                return False
+        batch = self._batch
+        width = batch.width
+        self._start_s = start_s
+        tokens, started = 0, False
+        if self.role == "decode":
+            started = self._start_delivered(start_s)
+        elif self.waiting or self._prefill.unfinished is not None:
+            tokens = self._prefill.plan(start_s)
+        if tokens:
+            duration_s = self.costs.prefill_s(tokens) + self._prefill.load_s
+            self.totals.prefill_busy_s += duration_s
+            if width:
+                duration_s += self.costs.decode_s(width)
+            batch.plan_mixed()
+            self._end_s = start_s + duration_s
+        elif batch.width:  # with what was delivered
+            self._end_s = batch.plan_run(start_s, one_step=one_step)
+            if (self.waiting or self.delivered) and (arrival_s := self._next_arrival_s()) > start_s:
+                self._cut(arrival_s)
+        elif started:  # answers of one token, which end at once
+            self._end_s = start_s
+        else:
+            return False
+        self._planned = True
+        return True
+
+    def _cut(self, at_s: float) -> None:
+        """Work may join at `at_s`: end a run of decode steps with the step under way then."""
+        if self._batch.planned > 1 and at_s < self._end_s:
+            self._end_s = self._batch.cut(at_s)
+
+    def _settle(self) -> None:
+        """Apply the steps of a run that have ended by now, and let it end with the step under way."""
+        if self._batch.planned > 1:
+            self._cut(self._now_s)
+            if self._end_s <= self._now_s:
+                self._apply()
+            else:
+                self._apply_decode(self._batch.planned - 1)
+                self.clock_s = self._batch.reached_s()
+
+    def _next_arrival_s(self) -> float:
+        if self.role == "decode":
+            return self.delivered[0].delivered_s if self.delivered else inf
+        return self.waiting[0].arrival_s if self.waiting else inf
+
+    def _start_delivered(self, start_s: float) -> bool:
+        started = False
+        while self.delivered and self.delivered[0].delivered_s <= start_s and len(self._running) < self.max_running:
+            work = self.delivered.popleft()
+            self.totals.prompt_tokens += work.prompt_tokens
+            self.totals.cached_tokens += work.cached_tokens
+            self._running[work] = None
+            self._first_token(work, start_s)
+            started = True
+        return started
+
+    # --- applying ------------------------------------------------------------------------------------------------
+
+    def _apply(self) -> None:
+        self._planned = False
+        self.clock_s = end_s = self._end_s
+        batch, shares = self._batch, self._prefill.shares
+        if batch.planned:
+            for work in self._apply_decode(batch.planned):
+                self._finish_work(work)
+                self._events.append((end_s, work, True))
+        elif shares:
+            self.totals.steps += 1
+        if shares:
+            self._prefill.shares = []
+            for work, take in shares:
+                if work.phase is _PREFILL:  # else aborted meanwhile
+                    self._computed(work, take, end_s)
+
+    def _apply_decode(self, steps: int) -> Sequence[Work]:
+        """Steps of the batch have ended. Returns the work that has ended with them."""
+        batch, totals = self._batch, self.totals
+        totals.steps += steps
+        totals.generated_tokens += steps * batch.width
+        return batch.apply(steps)
+
+    def _computed(self, work: Work, take: int, end_s: float) -> None:
+        """A chunk of `work` is done: cache its pages. The last one brings the first token."""
+        work.computed_tokens += take
+        self.totals.prefill_uncached_tokens += take
+        self.pool.keep(work, work.computed_tokens)
+        if work.computed_tokens == work.prompt_tokens:
+            self._first_token(work, end_s)
+
+    def _first_token(self, work: Work, at_s: float) -> None:
+        work.generated = 1
+        work.first_token_s = at_s
+        self.totals.generated_tokens += work.width
+        self._events.append((at_s, work, False))
+        if self.role == "prefill":
+            work.phase = Phase.TRANSFER
+            del self._running[work]
+            self.transferring.add(work)
+        elif work.output_tokens <= 1:
+            self._finish_work(work)
+            self._events.append((at_s, work, True))
+        else:
+            work.phase = _DECODE
+            self._batch.join(work)
+
+    def _finish_work(self, work: Work) -> None:
+        if self.role == "aggregated" and work.width == 1 and 0 < work.computed_tokens == work.prompt_tokens:
+            # The last token was sampled, never computed: it has no KV yet.
+            self.pool.keep(work, work.prompt_tokens + work.generated - 1)
+        self.pool.release(work)
+        self._running.pop(work, None)
+        if self._prefill.unfinished is work:
+            self._prefill.unfinished = None
+        work.phase = _DONE

@@ -1,0 +1,132 @@
+"""The KV capacity of one rank: pages reserved for running work, pages cached, and the tiers below.
+
+All pages of a request are reserved at admission (what is not cached on the device, and the answer, whose length the
+model knows). Pages reserved + pages cached never exceed the capacity; idle cached pages are evicted to free pages. What
+was computed moves from the reservation into the cache.
+
+A page is a hit when all of it was computed, and the last token of a prompt is always computed. So the incomplete last
+page of a prompt is never a hit, and the answer is one only where `keys` cover it.
+"""
+
+from collections.abc import Sequence
+
+from warmroute_lab.engine.model.radix import RadixCache
+from warmroute_lab.engine.model.tiers import LowerTiers, TierListener, report_stored
+from warmroute_lab.engine.model.work import Work
+
+
+class KvPool:
+    """Pages of `page_size` tokens on the device; `tiers` where there is a host tier."""
+
+    def __init__(
+        self, capacity_pages: int, page_size: int, tiers: LowerTiers | None, listener: TierListener | None
+    ) -> None:
+        self.capacity_pages = capacity_pages
+        self.page_size = page_size
+        self.tiers = tiers
+        self.cache = RadixCache(None if listener is None else lambda keys: listener.removed(keys, "device"))
+        self.reserved_pages = 0
+        self.lookahead_tokens = 0
+        """How many tokens behind a page must have been computed too: 1 where pages are of pairs of tokens (EAGLE)."""
+        self._listener = listener
+
+    def pages_needed(self, work: Work) -> int:
+        """What `work` takes when nothing of it is cached."""
+        return -(-(work.prompt_tokens + work.output_tokens * work.width) // self.page_size)
+
+    @property
+    def free_pages(self) -> int:
+        return self.capacity_pages - self.cache.resident_pages - self.reserved_pages
+
+    def match(self, work: Work) -> int:
+        """The leading pages of a prompt that are on the device, as far as they may be hits."""
+        limit = self._hit_limit(work)
+        if work.path is None:
+            return self.cache.match(work.keys, limit)[0]
+        return min(limit, self.cache.resident(work.path))
+
+    def _hit_limit(self, work: Work) -> int:
+        """The pages of a prompt that may be hits: what comes before its last token."""
+        return (work.prompt_tokens - 1 - self.lookahead_tokens) // self.page_size
+
+    def hold(self, work: Work) -> None:
+        """Protect the pages of waiting work from eviction, those cached now and those cached later."""
+        work.path = self.cache.hold(work.keys)
+
+    def unpin_last(self, waiting: Sequence[Work]) -> bool:
+        """Take back the `hold` of the latest work in `waiting` that has one; False when none has."""
+        for work in reversed(waiting):
+            if work.path is not None:
+                self.cache.release(work.path)
+                work.path = None
+                return True
+        return False
+
+    def admit(self, work: Work) -> bool:
+        """Look up the prompt and reserve its pages, evicting idle ones; False when there are not enough."""
+        cache = self.cache
+        limit = self._hit_limit(work)
+        if work.path is None:
+            matched, from_idle = cache.match(work.keys, limit)
+        else:
+            matched, from_idle = min(limit, cache.resident(work.path)), 0
+        need = self.pages_needed(work) - matched
+        missing = need - self.free_pages
+        if missing > cache.idle_pages - from_idle:
+            return False
+        work.kept_pages = matched
+        work.cached_tokens = work.computed_tokens = matched * self.page_size
+        if self.tiers is not None:
+            self._load_back(work, self.tiers, limit)
+        if work.path is None:
+            if missing > 0:
+                work.path = cache.hold(work.keys, matched)  # not all of it: the eviction may take the rest
+                cache.evict(missing)
+            work.path = cache.hold(work.keys, after=work.path)
+        else:
+            cache.evict(missing)
+        self.reserve(work, need)
+        return True
+
+    def reserve(self, work: Work, pages: int) -> None:
+        work.reserved_pages = pages
+        self.reserved_pages += pages
+
+    def keep(self, work: Work, known_tokens: int) -> None:
+        """Move the complete pages of the first `known_tokens` from the reservation into the cache."""
+        pages, named = (known_tokens - self.lookahead_tokens) // self.page_size, len(work.keys)
+        if pages > named:  # noqa: PLR1730 - min() takes three times as long
+            pages = named
+        count = pages - work.kept_pages
+        if count <= 0:
+            return
+        new = self.cache.fill(work.path, pages)
+        work.kept_pages = pages
+        work.reserved_pages -= count
+        self.reserved_pages -= count
+        if self.tiers is not None:  # before the device: what storage had came by the host
+            self.tiers.write(work, pages, work.cached_tokens // self.page_size)
+        if self._listener is not None:
+            report_stored(self._listener, work, pages - new, pages, "device", work.cached_tokens // self.page_size)
+
+    def release(self, work: Work) -> None:
+        """`work` has ended: its cached pages become idle, the other pages free."""
+        self.cache.release(work.path)
+        work.path = None
+        self.reserved_pages -= work.reserved_pages
+        work.reserved_pages = 0
+
+    def flush(self) -> None:
+        """Remove all pages from device and host that no work holds. Storage keeps what it has."""
+        self.cache.flush()
+        if self.tiers is not None:
+            self.tiers.host.flush()
+        if self._listener is not None:
+            self._listener.cleared()
+
+    def _load_back(self, work: Work, tiers: LowerTiers, limit: int) -> None:
+        host, storage = tiers.lookup(work.keys, work.kept_pages, limit)
+        work.cached_host_tokens = host * self.page_size
+        work.cached_storage_tokens = storage * self.page_size
+        work.cached_tokens += work.cached_host_tokens + work.cached_storage_tokens
+        work.computed_tokens = work.cached_tokens

@@ -1,0 +1,118 @@
+"""One accepted request in an engine: its prompt, its planned answer, and its progress."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from warmroute_lab.engine.http.errors import Refusal
+from warmroute_lab.engine.model.model import Phase, Work
+from warmroute_lab.engine.request.prompt_request import PromptRequest
+from warmroute_lab.engine.request.text import ScriptedAnswer
+
+
+class PartnerCall(Protocol):
+    """The open connection of a job to its partner."""
+
+    def close(self) -> None:
+        """Give up."""
+
+
+class Reply(Protocol):
+    """Sends the jobs of one request to its client. `reply.py` has one for each endpoint, streamed or whole."""
+
+    def token(self, job: "Job") -> None:
+        """`job.work.generated` has grown by one."""
+
+    def finish(self, job: "Job") -> None:
+        """The job has ended as planned."""
+
+    def abort(self, job: "Job") -> None:
+        """The job was aborted on request: what there is, with finish reason "abort"."""
+
+    def fail(self, job: "Job", refusal: Refusal) -> None:
+        """The engine could not go on."""
+
+
+class JobTokens(NamedTuple):
+    """The tokens of a job, as its client gets them."""
+
+    prompt: int
+    cached: int
+    completion: int
+    reasoning: int
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A live request. It is in the engine's table from acceptance to its one entry in the finish log."""
+
+    request: PromptRequest
+    model: str
+    dp_rank: int
+    page_size: int
+    answers: list[ScriptedAnswer]
+    work: Work
+    created: int = field(default_factory=lambda: int(time.time()))
+    reply: Reply = field(init=False)
+    ids: list[str] = field(init=False)
+    """The id of each choice. Of several choices, each has an id of its own, and none has that of the request."""
+    dropped: bool = False
+    """Whether it ended before it was scheduled."""
+    prefill_ttft_s: float = 0.0
+    """Decode role: queue, compute and transfer as the prefill engine modelled them, in virtual seconds."""
+    link: PartnerCall | None = None
+    """Decode role: the call to the prefill engine's rendezvous while it is open."""
+    storage_backend: str | None = None
+    """The name of the storage tier's backend, where one is attached."""
+    fault_at: int | None = None
+    """The token at which the request's script orders an error."""
+
+    def __post_init__(self) -> None:
+        self.ids = [self.request.rid] if self.request.n == 1 else [os.urandom(16).hex() for _ in range(self.request.n)]
+
+    @property
+    def rid(self) -> str:
+        """By what name it is live: that of the request, or of its first choice where there are several."""
+        return self.ids[0]
+
+    @property
+    def bootstrap_room(self) -> int:
+        """The rendezvous of a PD job, checked at acceptance; other jobs have none."""
+        if self.request.bootstrap_room is None:
+            raise LookupError("this job has no bootstrap room")
+        return self.request.bootstrap_room
+
+    def completion_tokens(self) -> int:
+        generated = self.work.generated
+        return sum(answer.count(generated) for answer in self.answers)
+
+    def counts(self) -> JobTokens:
+        """The prompt counts once, the choices are summed.
+
+        Several choices are reported as SGLang does: it computes their prompt once before it starts them, so each of
+        them, and with it the request, finds all complete pages of the prompt cached.
+        """
+        work = self.work
+        if self.dropped:
+            return JobTokens(0, 0, 0, 0)
+        cached = (
+            work.cached_tokens if self.request.n == 1 else (work.prompt_tokens - 1) // self.page_size * self.page_size
+        )
+        generated = work.generated
+        reasoning = sum(answer.reasoning_tokens(generated) for answer in self.answers) if self.request.thinking else 0
+        return JobTokens(work.prompt_tokens, cached, self.completion_tokens(), reasoning)
+
+    def drop(self) -> None:
+        """Note that it ends now; one that was never scheduled reports no tokens at all."""
+        self.dropped = self.work.phase in (Phase.NEW, Phase.WAITING)
+
+    def ttft_s(self) -> float | None:
+        """The modelled time to the first token, in virtual seconds; None before it."""
+        work = self.work
+        if work.first_token_s is None:
+            return None
+        if work.allocated_s is None:
+            return work.first_token_s - work.arrival_s
+        own_wait_s = (work.allocated_s - work.arrival_s) + (work.first_token_s - work.delivered_s)
+        return self.prefill_ttft_s + own_wait_s

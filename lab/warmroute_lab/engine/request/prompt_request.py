@@ -1,0 +1,312 @@
+"""Reads a request body into a `PromptRequest` for each of its prompts: all that the engine uses, checked once.
+
+Unknown fields are ignored and unknown model names are accepted, as engines of this protocol do. A chat has one prompt;
+a completion and `/generate` may have several (a batch), each of which is a request of its own.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+
+from warmroute_lab.engine.http import fields
+from warmroute_lab.engine.http.errors import Refusal
+from warmroute_lab.engine.http.fields import Body
+from warmroute_lab.engine.model import prompt
+from warmroute_lab.engine.request import directives, text
+
+Kind = Literal["chat", "completion", "generate"]
+Headers = Mapping[bytes, bytes]
+
+MAX_CHOICES = 128
+MAX_PROMPTS = 1024
+MAX_STOPS = 64
+MAX_LOGPROBS = 128
+DEFAULT_MODEL = "default"
+COMPLETION_TOKENS = 16
+GENERATE_TOKENS = 128
+"""The default limits of an answer's length; a chat may fill the context."""
+
+_ROLES = {"user", "system", "assistant", "tool", "function", "developer", "latest_reminder", "root"}
+_NEED_CONTENT = {"user"}
+_OVERRIDES = {
+    b"x-override-rid": ("rid", str),
+    b"x-override-bootstrap-host": ("bootstrap_host", str),
+    b"x-override-bootstrap-port": ("bootstrap_port", int),
+    b"x-override-bootstrap-room": ("bootstrap_room", int),
+    b"x-override-routed-dp-rank": ("routed_dp_rank", int),
+    b"x-override-disagg-prefill-dp-rank": ("disagg_prefill_dp_rank", int),
+    b"x-override-priority": ("priority", int),
+}
+_decode = msgspec.json.Decoder().decode
+
+
+@dataclass(slots=True)
+class PromptRequest:
+    """One prompt of a request. `None` stands for an absent member. `begun`: the end of `rendered` that is the
+    beginning of the answer.
+    """
+
+    kind: Kind
+    rid: str
+    model: str
+    rendered: bytes
+    begun: bytes
+    cache_salt: str | None
+    extra_key: str | None
+    session_id: str | None
+    script: text.Script
+    stream: bool
+    batch: bool
+    include_usage: bool
+    continuous_usage: bool
+    cached_details: bool
+    n: int
+    max_tokens: int | None
+    stops: tuple[str, ...]
+    ignore_eos: bool
+    thinking: bool
+    logprobs: int | None
+    bootstrap_room: int | None
+    bootstrap_host: str | None
+    bootstrap_port: int | None
+    dp_rank: int | None
+    prefill_dp_rank: int | None
+
+    @property
+    def namespace(self) -> bytes:
+        """`cache_salt` and `extra_key` name separate trees: each with its length, so that no two pairs collide."""
+        out = b""
+        for value in (self.cache_salt, self.extra_key):
+            out += b"-" if value is None else b"%d:%b" % (len(value.encode()), value.encode())
+        return out
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    try:
+        body = _decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal.schema(f"the request body is not valid JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise Refusal.schema("the request body must be a JSON object")
+    return body
+
+
+def overridden(body: Body, headers: Headers) -> Body:
+    """The body, with members replaced by `x-override-*` headers."""
+    found: dict[str, Any] = {}
+    for header, (name, kind) in _OVERRIDES.items():
+        value = headers.get(header)
+        if value is not None:
+            try:
+                found[name] = kind(value.decode("latin-1"))
+            except ValueError as error:
+                raise Refusal.http(400, f"invalid {header.decode()} header: {error}") from None
+    return {**body, **found} if found else body
+
+
+def read(kind: Kind, body: Body, headers: Headers, *, obey_prompts: bool = False) -> list[PromptRequest]:
+    """Check a body and take from it what the engine uses: a `PromptRequest` for each prompt.
+
+    `obey_prompts`: a chat without a script of its own has the one that its messages order.
+    """
+    prompts, batch = _prompts(kind, body)
+    rids = _rids(body, len(prompts), batch=batch)
+    salts, keys = (fields.each(body, name, str, len(prompts)) for name in ("cache_salt", "extra_key"))
+    bootstrap_rooms = _bootstrap_rooms(body, len(prompts))
+    hosts = fields.each(body, "bootstrap_host", str, len(prompts))
+    first = _first(kind, body, headers, batch=batch)
+    if obey_prompts and kind == "chat" and first.script is text.NO_SCRIPT:
+        script = directives.obeyed(body)
+        first = replace(first, script=script, thinking=first.thinking or script.think_tokens is not None)
+    return [
+        replace(
+            first,
+            rid=rids[i],
+            rendered=rendered,
+            cache_salt=salts[i],
+            extra_key=keys[i],
+            bootstrap_room=bootstrap_rooms[i],
+            bootstrap_host=hosts[i],
+        )
+        for i, rendered in enumerate(prompts)
+    ]
+
+
+def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> PromptRequest:
+    """The members that all prompts of a request share; `read` adds those of each prompt."""
+    sampling = fields.mapping(body, "sampling_params") if kind == "generate" else body
+    options = fields.mapping(body, "stream_options")
+    stream = fields.flag(body, "stream")
+    _check_sampling(sampling)
+    return PromptRequest(
+        kind=kind,
+        rid="",
+        model=_model(body),
+        rendered=b"",
+        begun=prompt.begun_answer(body) if kind == "chat" and fields.flag(body, "continue_final_message") else b"",
+        cache_salt=None,
+        extra_key=None,
+        session_id=fields.string(body, "session_id"),
+        script=text.read_script(body),
+        stream=stream,
+        batch=batch,
+        include_usage=stream and fields.flag(options, "include_usage"),
+        continuous_usage=stream and fields.flag(options, "continuous_usage_stats"),
+        cached_details=fields.flag(body, "return_cached_tokens_details"),
+        n=_choices(sampling),
+        max_tokens=_max_tokens(kind, sampling),
+        stops=fields.strings(sampling, "stop", MAX_STOPS),
+        ignore_eos=fields.flag(sampling, "ignore_eos"),
+        thinking=kind == "chat" and _thinking(body),
+        logprobs=_logprobs(kind, body),
+        bootstrap_room=None,
+        bootstrap_host=None,
+        bootstrap_port=fields.within(body, "bootstrap_port", 1, 65_535),
+        dp_rank=_dp_rank(body, headers.get(b"x-data-parallel-rank")),
+        prefill_dp_rank=fields.within(body, "disagg_prefill_dp_rank", 0, None),
+    )
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------
+
+
+def _prompts(kind: Kind, body: Body) -> tuple[list[bytes], bool]:
+    if kind == "chat":
+        _check_messages(body)
+        return [prompt.render(body)], False
+    if kind == "completion":
+        given = body.get("prompt")
+        if given == "" or (isinstance(given, list) and not any(given)):
+            raise Refusal(400, "Prompt cannot be empty")
+    else:
+        given = body.get("text") if body.get("text") is not None else body.get("input_ids")
+        if given is None:
+            raise Refusal(400, "Either text, input_ids or input_embeds should be provided.")
+    if isinstance(given, str) or _are_token_ids(given):
+        return [prompt.render_plain(given)], False
+    items = given if isinstance(given, list) and len(given) <= MAX_PROMPTS else []
+    if items and (all(isinstance(item, str) for item in items) or all(_are_token_ids(item) for item in items)):
+        return [prompt.render_plain(item) for item in items], True
+    raise Refusal.schema(f"a prompt must be a string, a list of token ids, or a list of at most {MAX_PROMPTS} of these")
+
+
+def _are_token_ids(given: Any) -> bool:
+    return isinstance(given, list) and bool(given) and all(type(token) is int and token >= 0 for token in given)
+
+
+def _check_messages(body: Body) -> None:
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        raise Refusal.schema("messages must be a list")
+    if not messages:
+        raise Refusal(400, "Messages cannot be empty.")
+    for i, message in enumerate(messages):
+        role = message.get("role") if isinstance(message, dict) else None
+        if not isinstance(role, str) or role.lower() not in _ROLES:
+            raise Refusal.schema(f"messages[{i}] must be an object with one of the roles {sorted(_ROLES)}")
+        content = message.get("content")
+        if not isinstance(content, str | list | None) or (content is None and role.lower() in _NEED_CONTENT):
+            raise Refusal.schema(f"messages[{i}].content must be a string or a list of parts")
+        calls = message.get("tool_calls")
+        if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
+            raise Refusal.schema(f"messages[{i}].tool_calls must be a list of objects")
+        if any(not isinstance(call.get("function") or {}, dict) for call in calls or ()):
+            raise Refusal.schema(f"messages[{i}].tool_calls[].function must be an object")
+    if not isinstance(body.get("tools"), list | None):
+        raise Refusal.schema("tools must be a list")
+
+
+def _rids(body: Body, count: int, *, batch: bool) -> list[str]:
+    """The id of each prompt: as given, numbered for a batch with one id, or drawn."""
+    given = fields.each(body, "rid", str, count)
+    if batch and isinstance(body.get("rid"), str):
+        return [f"{rid}_{i}" for i, rid in enumerate(given)]
+    if len({rid for rid in given if rid}) < sum(1 for rid in given if rid):
+        raise Refusal(400, "Duplicate request IDs detected within the request")
+    return [rid or os.urandom(16).hex() for rid in given]
+
+
+def _bootstrap_rooms(body: Body, count: int) -> list[int | None]:
+    """The bootstrap room of each prompt: a single one is that of the first, and the others count up from it."""
+    if isinstance(body.get("bootstrap_room"), list):
+        return fields.each(body, "bootstrap_room", int, count)
+    bootstrap_room = fields.within(body, "bootstrap_room", None, (1 << 64) - 1)
+    return [None if bootstrap_room is None else bootstrap_room + i for i in range(count)]
+
+
+# --- members ---------------------------------------------------------------------------------------------------------
+
+
+def _model(body: Body) -> str:
+    name = body.get("model", DEFAULT_MODEL)
+    if not isinstance(name, str):
+        raise Refusal.schema("model must be a string")
+    return name
+
+
+def _choices(sampling: Body) -> int:
+    number = fields.within(sampling, "n", 1, MAX_CHOICES)
+    return 1 if number is None else number
+
+
+def _max_tokens(kind: Kind, sampling: Body) -> int | None:
+    if kind == "generate":
+        limit = _limit(sampling, "max_new_tokens")
+        return GENERATE_TOKENS if limit is None else limit
+    if kind == "completion":
+        limit = _limit(sampling, "max_tokens")
+        return COMPLETION_TOKENS if limit is None else limit
+    limit = _limit(sampling, "max_completion_tokens")
+    return limit if limit is not None else _limit(sampling, "max_tokens")
+
+
+def _limit(sampling: Body, name: str) -> int | None:
+    value = fields.integer(sampling, name)
+    if value is not None and value < 0:
+        raise Refusal(400, f"max_new_tokens must be at least 0, got {value}.")
+    return value
+
+
+def _check_sampling(sampling: Body) -> None:
+    temperature, top_p = sampling.get("temperature"), sampling.get("top_p")
+    for name, value in (("temperature", temperature), ("top_p", top_p)):
+        if not isinstance(value, int | float | None):
+            raise Refusal.schema(f"{name} must be a number")
+    if temperature is not None and temperature < 0:
+        raise Refusal(400, f"temperature must be a non-negative finite number, got {temperature}.")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise Refusal(400, f"top_p must be in (0, 1], got {top_p}.")
+
+
+def _thinking(body: Body) -> bool:
+    kwargs = fields.mapping(body, "chat_template_kwargs")
+    for name in ("enable_thinking", "thinking"):
+        if name in kwargs:
+            return bool(kwargs[name])
+    effort = body.get("reasoning_effort")
+    return effort is not None and effort != "none"
+
+
+def _logprobs(kind: Kind, body: Body) -> int | None:
+    """The number of top alternatives with each token; None without logprobs."""
+    if kind == "completion":
+        return fields.within(body, "logprobs", 0, MAX_LOGPROBS)
+    if kind == "generate":
+        top = fields.within(body, "top_logprobs_num", 0, MAX_LOGPROBS)
+        return (top or 0) if body.get("return_logprob") else None
+    if not fields.flag(body, "logprobs"):
+        return None
+    return max(0, fields.within(body, "top_logprobs", None, MAX_LOGPROBS) or 0)
+
+
+def _dp_rank(body: Body, header: bytes | None) -> int | None:
+    if header is not None:
+        try:
+            return int(header)
+        except ValueError:
+            raise Refusal.http(400, "Invalid X-Data-Parallel-Rank header: must be an integer") from None
+    rank = fields.integer(body, "routed_dp_rank")
+    return rank if rank is not None else fields.integer(body, "data_parallel_rank")

@@ -1,0 +1,74 @@
+"""When KV events are published: what the ranks recorded goes out at the moments at which SGLang publishes.
+
+These are the end of every step with prefill in it, just after its first tokens; every `DECODE_INTERVAL` decode steps;
+and whenever a rank has nothing to do. So while a rank only decodes, its events are published late. A rank's first
+message is that its cache is empty.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from warmroute_lab.engine.events.kv_events import Path, Recorder
+from warmroute_lab.engine.events.kv_publisher import KvEventsConfig, Publisher
+from warmroute_lab.engine.model.work import Step, Work
+from warmroute_lab.engine.request.job import Job
+
+DECODE_INTERVAL: Final = 40
+"""SGLang's `--decode-log-interval`."""
+
+
+def path_of(work: Work) -> Path:
+    job: Job = work.owner
+    request = job.request
+    return Path(request.rendered, job.answers[0].rendered, request.cache_salt, request.session_id)
+
+
+class KvFeed:
+    """The recorders of all ranks and their common publisher."""
+
+    def __init__(
+        self,
+        config: KvEventsConfig,
+        ranks: int,
+        page_size: int,
+        path_of: Callable[[Work], Path],
+        *,
+        bigram: bool = False,
+    ) -> None:
+        """Raises: OSError when a port cannot be had."""
+        self.page_size = page_size
+        self.recorders = [Recorder(page_size, path_of, bigram=bigram) for _ in range(ranks)]
+        self._decoded = [0] * ranks
+        self._publisher = Publisher(config, ranks)
+
+    def open(self) -> None:
+        self._publisher.serve_replays()
+        for rank, recorder in enumerate(self.recorders):
+            recorder.cleared()
+            self.rest(rank)
+
+    def close(self) -> None:
+        self._publisher.close()
+
+    def describe(self) -> dict[str, Any]:
+        """`kv_events` of `/server_info`."""
+        return self._publisher.describe(self.page_size)
+
+    def after_step(self, rank: int, step: Step | None) -> None:
+        """A step has ended; None: there is nothing to do."""
+        if step is None:
+            self.rest(rank)
+        elif step.prefill:
+            self._publish(rank)
+        elif step.decode:
+            self._decoded[rank] = (self._decoded[rank] + 1) % DECODE_INTERVAL
+            if not self._decoded[rank]:
+                self._publish(rank)
+
+    def rest(self, rank: int) -> None:
+        """Publish everything, the copies of what was just computed too."""
+        self._publish(rank)
+        self._publish(rank)
+
+    def _publish(self, rank: int) -> None:
+        self._publisher.publish(rank, self.recorders[rank].take())

@@ -1,0 +1,52 @@
+"""What an engine is started with."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from warmroute_backend.costs import Costs, Role
+from warmroute_lab.engine.events.kv_publisher import KvEventsConfig
+from warmroute_lab.engine.model.hicache import BYTES_PER_TOKEN, HiCache
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`kv_tokens` is per data-parallel rank."""
+
+    role: Role = "aggregated"
+    engine_id: str = "engine"
+    models: tuple[str, ...] = ("model",)
+    page_size: int = 64
+    kv_tokens: int = 600_000
+    context_length: int = 200_000
+    dp_size: int = 1
+    speed: float = 1.0
+    seed: int = 1
+    max_running: int = 256
+    max_queued: int = 4096
+    bootstrap_timeout_s: float = 30.0
+    header_overrides: bool = False
+    api_key: str | None = None
+    admin_api_key: str | None = None
+    kv_events: KvEventsConfig | None = None
+    hicache: HiCache | None = None
+    kv_bytes_per_token: float = BYTES_PER_TOKEN
+    kv_cache_dtype: str = "auto"
+    speculative_algorithm: str | None = None
+    obey_prompts: bool = False
+    """Whether directives in the messages of a chat say what is answered."""
+
+    role_switch: bool = False
+    """Whether prefill and decode can be switched while it runs."""
+    request_log: Path | None = None
+    """Where each ended request is written, a line of JSON each."""
+
+    costs: Costs = field(default_factory=Costs)
+
+    @property
+    def bigram(self) -> bool:
+        """Whether pages are of pairs of tokens: with drafts of the EAGLE family."""
+        return self.speculative_algorithm is not None
+
+    @property
+    def max_input_tokens(self) -> int:
+        return min(self.context_length, self.kv_tokens) - 1

@@ -1,0 +1,234 @@
+"""The embedded fleet as real processes: two regions with engines and a proxy each, and a delay between them.
+
+Each region has a prefill engine, two decode engines and an aggregated one. Everything listens on a port that the
+system assigns, so the order of a start is given by who must know whose address: engines and the relay first, side by
+side; then the proxies, whose configuration (`fleet.toml`, rendered) names them; then the relay learns where the proxies
+are. However a `with Fleet(...)` block ends, all processes are gone when it is left.
+"""
+
+import json
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from string import Template
+from types import TracebackType
+from typing import Any, ClassVar, Literal
+
+from warmroute_backend.plan.tables import value as toml_value
+from warmroute_backend.sglang.speed import slowness
+from warmroute_cli import state
+from warmroute_cli.processes import POLL_S, Child, FleetError, stop_all
+from warmroute_proxy.server.base.secrets import key_sha256
+
+REGIONS = ("east", "west")
+ENGINES = (("p0", "prefill"), ("d0", "decode"), ("d1", "decode"), ("a0", "aggregated"))
+MODELS = ("kimi-k2.5", "claude-sonnet-4-5", "gpt-5.1", "gpt-5.1-codex", "gemini-2.5-pro", "m")
+PAGE_SIZE = 64
+KV_TOKENS = 600_000
+CONTEXT_TOKENS = 200_000
+START_TIMEOUT_S = 30.0
+STOP_GRACE_S = 5.0
+HTTP_TIMEOUT_S = 10.0
+
+Policy = Literal["cost", "round_robin"]
+Ports = dict[str, tuple[int, int]]
+"""Region -> the ports of its proxy, for clients and for operators; 0, or none: the system assigns them."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOptions:
+    """The options of a fleet."""
+
+    policy: Policy = "cost"
+    speed: float = 1.0  # virtual seconds of the engines per second
+    seed: int = 1
+    delay_ms: float = 15.0  # one way, between the regions
+    ports: Ports = field(default_factory=dict)
+    record: bool = False  # every decision, into `<region>.record` of the run directory
+    obey_prompts: bool = False  # engines do what `obey:` lines of prompts say
+
+    @property
+    def rtt_ms(self) -> float:
+        return 2 * self.delay_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """A running engine."""
+
+    id: str
+    region: str
+    role: str
+    url: str
+    bootstrap_port: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A running proxy."""
+
+    region: str
+    url: str
+    admin_url: str
+    state_dir: Path
+
+    @property
+    def base_url(self) -> str:
+        return f"{self.url}/v1"
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        return int(self.url.rpartition(":")[2]), int(self.admin_url.rpartition(":")[2])
+
+
+@dataclass
+class LocalFleet:
+    """A fleet in `run_dir` (logs, rendered configuration, ledgers); secret and key are those of `state_dir`."""
+
+    child_type: ClassVar[type[Child]] = Child
+
+    state_dir: Path
+    run_dir: Path
+    options: FleetOptions
+    engines: list[LocalEngine] = field(default_factory=list)
+    proxies: dict[str, Proxy] = field(default_factory=dict)
+    _children: list[Child] = field(default_factory=list)
+    _proxy_children: list[Child] = field(default_factory=list)
+
+    @property
+    def api_key(self) -> str:
+        """The key of the tenant `demo`."""
+        return state.api_key(self.state_dir)
+
+    def __enter__(self) -> "LocalFleet":
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop all processes, proxies first: they settle open turns while engines still answer."""
+        self.stop_proxies()
+        stop_all(self._children, STOP_GRACE_S)
+        self._children.clear()
+
+    def stop_proxies(self) -> None:
+        """Stop the proxies; afterwards their ledgers are complete."""
+        stop_all(self._proxy_children, STOP_GRACE_S)
+        self._proxy_children.clear()
+
+    def ended(self) -> list[str]:
+        """Names of processes that ended without being stopped."""
+        return [child.name for child in (*self._children, *self._proxy_children) if not child.running()]
+
+    def finished(self) -> list[dict[str, Any]]:
+        """The engines' own logs of finished requests, each entry with the id of its engine."""
+        return [
+            {"engine": engine.id, **entry}
+            for engine in self.engines
+            for entry in get_json(f"{engine.url}/engine/finished")["finished"]
+        ]
+
+    def _start(self) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S * slowness()
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        relay = self._spawn("relay", _relay_command(self.options.delay_ms))
+        started = [
+            (region, name, role, self._spawn(f"{region}-{name}", _engine_command(region, name, role, self.options)))
+            for region in REGIONS
+            for name, role in ENGINES
+        ]
+        for region, name, role, child in started:
+            line = child.listening(deadline_s)
+            self.engines.append(LocalEngine(f"{region}-{name}", region, role, line["url"], line.get("bootstrap_port")))
+        relay_urls = relay.listening(deadline_s)["urls"]
+        proxies = [(region, self._spawn_proxy(region, relay_urls)) for region in REGIONS]
+        for region, child in proxies:
+            line = child.listening(deadline_s)
+            self.proxies[region] = Proxy(region, line["url"], line["admin_url"], self.run_dir / region)
+        relay.send({region: proxy.url for region, proxy in self.proxies.items()})
+        for region, child in proxies:
+            wait_ready(child, self.proxies[region].url, deadline_s)
+
+    def _spawn(self, name: str, command: Sequence[str]) -> Child:
+        child = self.child_type(name, command, self.run_dir)
+        self._children.append(child)
+        return child
+
+    def _spawn_proxy(self, region: str, relay_urls: dict[str, str]) -> Child:
+        config = self.run_dir / f"{region}.toml"
+        config.write_text(self._config(region, relay_urls), encoding="utf-8")
+        name = f"{region}-proxy"
+        command = [sys.executable, "-m", "warmroute_cli.main", "proxy", "--config", str(config)]
+        child = self.child_type(name, command, self.run_dir)
+        self._proxy_children.append(child)
+        return child
+
+    def _config(self, region: str, relay_urls: dict[str, str]) -> str:
+        port, admin_port = self.options.ports.get(region, (0, 0))
+        values: dict[str, Any] = {
+            "region": region,
+            "port": port,
+            "admin_port": admin_port,
+            "record": str(self.run_dir / f"{region}.record") if self.options.record else "",
+            "policy": self.options.policy,
+            "state_dir": str(self.run_dir / region),
+            "secret_file": str(state.secret_file(self.state_dir)),
+            "key_sha256": key_sha256(self.api_key),
+        }
+        for other in REGIONS:
+            values[f"{other}_proxy_url"] = "" if other == region else relay_urls[other]
+            values[f"{other}_rtt_ms"] = 0 if other == region else self.options.rtt_ms
+        for engine in self.engines:
+            prefix = engine.id.replace("-", "_")
+            values[f"{prefix}_url"] = engine.url
+            values[f"{prefix}_bootstrap_port"] = engine.bootstrap_port
+        return render(values)
+
+
+def render(values: dict[str, Any], template: str = "fleet.toml") -> str:
+    """The template with its values filled in, each as TOML writes it."""
+    text = (resources.files("warmroute_lab") / template).read_text(encoding="utf-8")
+    return Template(text).substitute({name: toml_value(each) for name, each in values.items() if each is not None})
+
+
+def wait_ready(child: Child, url: str, deadline_s: float) -> None:
+    """Wait until a proxy can serve."""
+    while True:
+        try:
+            with urllib.request.urlopen(f"{url}/ready", timeout=HTTP_TIMEOUT_S):  # noqa: S310 (our own process)
+                return
+        except OSError as error:
+            if time.monotonic() > deadline_s or not child.running():
+                raise FleetError(f"{child.name} does not become ready: {error}{child.last_words()}") from None
+        time.sleep(POLL_S)
+
+
+def get_json(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as response:  # noqa: S310 (our own process)
+        return json.load(response)
+
+
+def _relay_command(delay_ms: float) -> list[str]:
+    links = [word for region in REGIONS for word in ("--link", region)]
+    return [sys.executable, "-m", "warmroute_lab.wan", "--delay-ms", str(delay_ms), *links]
+
+
+def _engine_command(region: str, name: str, role: str, options: FleetOptions) -> list[str]:
+    command = [sys.executable, "-m", "warmroute_lab.engine", "--role", role, "--engine-id", f"{region}-{name}"]
+    command += ["--host", "127.0.0.1", "--port", "0", "--bootstrap-port", "0", "--dp-size", "1"]
+    command += ["--page-size", str(PAGE_SIZE), "--kv-tokens", str(KV_TOKENS), "--context-length", str(CONTEXT_TOKENS)]
+    command += ["--speed", str(options.speed), "--seed", str(options.seed)]
+    command += ["--obey-prompts"] if options.obey_prompts else []
+    return command + [word for model in MODELS for word in ("--model", model)]

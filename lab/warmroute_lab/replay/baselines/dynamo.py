@@ -1,0 +1,93 @@
+"""NVIDIA Dynamo's KV router with its default weights (github.com/ai-dynamo/dynamo, lib/kv-router/src/scheduling/
+selector/default.rs, `worker_logit` and `minimum_cost_index`, commit 07a6c9ce; weights in scheduling/config.rs):
+
+    cost = prefill_load_scale * max(0, prefill blocks - overlap) + decode blocks
+
+Prefill blocks: the uncached tokens of requests whose first token has not come, and all tokens of this one, in blocks.
+Overlap: blocks of this prompt that the worker has cached (`overlap_score_credit` 1, device only). Decode blocks: the
+different whole blocks of all requests that have not ended, this one included (a block that is not full has no hash;
+`project_worker_loads` in sequences/prompt_registry.rs); blocks of answers are not tracked, as by default. Temperature
+0; ties go to any of the best. `prefill_load_scale` is 1 by default.
+
+An independent implementation of this rule reaches a hit ratio that is 0.01 to 0.02 higher on 8 workers at 1x
+(conversation 0.254 for 0.242, synthetic 0.588 for 0.571). It may count the active blocks without those of the request
+that is placed: so counted, the ratios here are 0.244 and 0.578. The source above counts them; the rest of the
+difference is not explained.
+
+Its index is fed by KV events; here it is exact and of this instant. Dynamo's optional queue, decay, predicted inserts
+and session affinity are off, as by default.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from random import Random
+
+import msgspec
+
+from warmroute_lab.replay.baselines.load import least
+from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
+from warmroute_lab.replay.policy import Policy
+
+
+class Active:
+    """What one worker has been given and has not ended."""
+
+    def __init__(self) -> None:
+        self.prefill_tokens = 0
+        self.blocks: Counter[int] = Counter()
+
+
+class _Placed(msgspec.Struct):
+    """What one turn has added to its worker's `Active`."""
+
+    active: Active
+    prefill_tokens: int
+    blocks: list[int]
+
+
+class DynamoKv(Policy):
+    """The cheapest of prefill and decode blocks."""
+
+    def __init__(self, fleet: ReplayFleet, *, prefill_load_scale: float = 1.0) -> None:
+        super().__init__(fleet)
+        self._scale = prefill_load_scale
+        self._block_tokens = fleet.workers[0].scheduler.page_size
+        self.active = [Active() for _ in fleet.workers]
+        self._random = Random(1)  # noqa: S311 - a draw of a simulation
+
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
+        request, block_tokens = turn.request, self._block_tokens
+        blocks = request.blocks[: request.input_tokens // block_tokens]
+
+        def cost(worker: Worker) -> float:
+            active = self.active[worker.index]
+            prefill = (active.prefill_tokens + request.input_tokens) / block_tokens
+            overlap = worker.cached_tokens(request) / block_tokens
+            # An id stands for all before it, so what is active of a prompt is its beginning.
+            fresh = len(blocks) - bisect_left(blocks, True, key=lambda block: block not in active.blocks)
+            return self._scale * max(0.0, prefill - overlap) + len(active.blocks) + fresh
+
+        chosen = least(self.fleet.prefills, cost, self._random)
+        active = self.active[chosen.index]
+        uncached = request.input_tokens - chosen.cached_tokens(request)
+        active.prefill_tokens += uncached
+        active.blocks.update(blocks)
+        turn.state = _Placed(active, uncached, blocks)
+        return chosen
+
+    def started(self, turn: ReplayTurn, now_s: float) -> None:  # noqa: ARG002 - part of the interface
+        placed: _Placed = turn.state
+        placed.active.prefill_tokens -= placed.prefill_tokens
+        placed.prefill_tokens = 0
+
+    def ended(self, turn: ReplayTurn, now_s: float) -> None:
+        self.started(turn, now_s)
+        placed: _Placed = turn.state
+        active = placed.active.blocks
+        for block in placed.blocks:
+            active[block] -= 1
+            if not active[block]:
+                del active[block]
+
+    def lost(self, turn: ReplayTurn, now_s: float) -> None:
+        self.ended(turn, now_s)

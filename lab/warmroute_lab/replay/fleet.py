@@ -1,0 +1,160 @@
+"""The fleet as a replay sees it: workers with the engine's own scheduler model, and the turns on their way.
+
+What a policy may look at is exact and of this instant: which blocks a worker has cached, how many uncached tokens are
+still to compute there, how many requests and tokens it was given that have not ended. No real router knows that much:
+policies that are compared by it are compared at their best.
+"""
+
+from collections import OrderedDict, deque
+from typing import Any
+
+import msgspec
+
+from warmroute_lab.engine.model.model import Role, Scheduler, Work
+from warmroute_lab.replay.trace import Request
+
+
+class Store:
+    """What all workers of a region share: at most `max_blocks` keys, the least recently used goes first."""
+
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
+        self._keys: OrderedDict[int, None] = OrderedDict()
+
+    def __contains__(self, key: object) -> bool:
+        if key not in self._keys:
+            return False
+        self._keys.move_to_end(key)  # type: ignore[arg-type]
+        return True
+
+    def add(self, key: int) -> None:
+        """Write a block."""
+        self._keys[key] = None
+        self._keys.move_to_end(key)
+        if len(self._keys) > self._max_blocks:
+            self._keys.popitem(last=False)
+
+
+class ReplayTurn(msgspec.Struct, eq=False):
+    """One request in the simulation: where and when it was sent, and its outcome. Times are virtual seconds."""
+
+    request: Request
+    arrived_s: float
+    origin: str
+    """The region that the client sent it to."""
+    worker: "Worker | None" = None
+    work: Work | None = None
+    """What the worker has to do for it, None when it is done or was lost."""
+    decode: "Worker | None" = None
+    decode_work: Work | None = None
+    network_s: float = 0.0
+    """Half a round trip to where it was placed."""
+    first_token_s: float = 0.0
+    ended_s: float = 0.0
+    cached_tokens: int = 0
+    predicted_tokens: int | None = None
+    """What the policy expected to be cached; None where it expects nothing."""
+    retries: int = 0
+    held_tokens: int = 0
+    """Prompt tokens that some worker's tiers held or would hold when it was sent, where caches are watched."""
+    here_tokens: int = 0
+    """Those of the worker that it was sent to."""
+    after_evictions: bool = False
+    """Whether some worker had evicted anything by then."""
+    state: Any = None
+    """The policy's own state of this turn."""
+
+
+class Worker:
+    """A worker: one rank of an engine, its region, and its requests."""
+
+    __slots__ = (
+        "_estimates",
+        "_waiting_estimate",
+        "index",
+        "name",
+        "next_s",
+        "region",
+        "requests",
+        "role",
+        "scheduler",
+        "tokens",
+    )
+
+    def __init__(self, index: int, region: str, role: Role, scheduler: Scheduler) -> None:
+        self.index = index
+        self.name = f"{region}-{role[0]}{index}" if region else f"w{index}"
+        self.region = region
+        self.role: Role = role
+        self.scheduler = scheduler
+        self.requests = 0
+        """Requests sent here that have not ended."""
+        self.tokens = 0
+        """Prompt tokens of those."""
+        self.next_s = float("inf")
+        self._estimates: deque[int] = deque()
+        self._waiting_estimate = 0
+
+    def restart(self, scheduler: Scheduler) -> None:
+        """Begin anew, with nothing cached and nothing to do."""
+        self.scheduler = scheduler
+        self.requests = self.tokens = self._waiting_estimate = 0
+        self._estimates.clear()
+        self.next_s = float("inf")
+
+    def cached_tokens(self, request: Request, *, in_flight: bool = False) -> int:
+        """Tokens of the prompt that are cached here now; with `in_flight`, those that routed requests will compute too.
+
+        Never the whole prompt: an engine computes at least its last token.
+        """
+        scheduler = self.scheduler
+        limit = (request.input_tokens - 1) // scheduler.page_size
+        cache = scheduler.cache
+        pages = cache.known(request.blocks, limit) if in_flight else cache.match(request.blocks, limit)[0]
+        return pages * scheduler.page_size
+
+    def held_tokens(self, request: Request) -> int:
+        """Tokens of the prompt that all cache tiers of this worker have, or will have of routed requests."""
+        scheduler = self.scheduler
+        limit = (request.input_tokens - 1) // scheduler.page_size
+        pages = scheduler.cache.known(request.blocks, limit)
+        tiers = scheduler.pool.tiers
+        if tiers is not None:
+            pages = tiers.known(request.blocks, pages, limit)
+        return pages * scheduler.page_size
+
+    def pending_tokens(self) -> int:
+        """Uncached prompt tokens still to compute: of admitted prompts what is left, of waiting ones the estimate made
+        when they were routed."""
+        estimates = self._estimates
+        while len(estimates) > len(self.scheduler.waiting):
+            self._waiting_estimate -= estimates.popleft()
+        totals = self.scheduler.totals
+        admitted = totals.prompt_tokens - totals.cached_tokens - totals.prefill_uncached_tokens
+        return self._waiting_estimate + admitted
+
+    def expect(self, uncached_tokens: int) -> None:
+        """Note the estimate for a turn that is about to be added to the scheduler."""
+        self.pending_tokens()
+        self._estimates.append(uncached_tokens)
+        self._waiting_estimate += uncached_tokens
+
+
+class ReplayFleet:
+    """All workers, and those that may be given work now. Policies ask; the simulation changes."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self.workers = workers
+        self.up: set[int] = set()
+        self.prefills: list[Worker] = []
+        """Usable workers that compute prompts: aggregated ones, or the prefill side of a split fleet."""
+        self.decodes: list[Worker] = []
+        """Usable workers of the decode side of a split fleet."""
+        self.set_up(worker.index for worker in workers)
+
+    def set_up(self, indexes: Any) -> None:
+        """Make exactly these workers usable."""
+        self.up = set(indexes)
+        usable = [worker for worker in self.workers if worker.index in self.up]
+        self.prefills = [worker for worker in usable if worker.role != "decode"]
+        self.decodes = [worker for worker in usable if worker.role == "decode"]

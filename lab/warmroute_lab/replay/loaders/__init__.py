@@ -1,0 +1,88 @@
+"""Readers of trace files. The format is found by looking at the file, not by its name.
+
+A reader makes a `Trace` and simulates nothing.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from warmroute.files.given import GivenFile, given_bytes
+from warmroute_lab.replay.loaders import mooncake, sessions
+from warmroute_lab.replay.trace import MAX_REQUESTS, Trace, TraceError, concatenated
+
+_RECORD = b"warmroute record "
+MAX_BYTES = 256 << 20
+"""Size of a trace, unpacked."""
+
+MAX_VALUES = 8_000_000
+"""Values in all lines of a trace: 40 bytes each at the most."""
+
+
+class _First(msgspec.Struct):
+    """What tells formats by their first lines, unread."""
+
+    hash_ids: msgspec.Raw = msgspec.Raw()
+    turns: msgspec.Raw = msgspec.Raw()
+
+
+def load_all(paths: Sequence[Path], seed: int = 1) -> Trace:
+    """Return the traces in files as one: one after the other, but the records of a proxy's processes as one trace.
+
+    Raises: as `load`.
+    """
+    groups: dict[object, list[Path]] = {}
+    for at, path in enumerate(paths):
+        of_process = path.suffix[1:].isdecimal() and begins_as_record(path)
+        key = (path.with_suffix(""), paths[:at].count(path)) if of_process else at
+        groups.setdefault(key, []).append(path)
+    return concatenated([load(path, salt, seed, more) for salt, (path, *more) in enumerate(groups.values())])
+
+
+def load(path: Path, salt: int = 0, seed: int = 1, more: Sequence[Path] = ()) -> Trace:
+    """Return the trace in a file, packed by gzip or not. `seed` draws the arrivals that the file leaves open.
+
+    `more`: where it is a record, those of the other processes of its proxy.
+
+    Raises: TraceError and UnreadableFile, which say what is wrong with the file.
+    """
+    if begins_as_record(path):
+        if seed != 1:
+            raise TraceError(f"{path}: a record has the arrivals that were: leave out --seed")
+        from warmroute_lab.replay.loaders import records  # only here: the codec takes 50 ms to set up
+
+        return records.load((path, *more), salt)
+    lines = _lines(path)
+    try:
+        first = msgspec.json.decode(lines[0], type=_First)
+    except msgspec.ValidationError:
+        first = _First()
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise TraceError(f"{path}: line 1 is not JSON ({error})") from None
+    if first.hash_ids:
+        return mooncake.load(path.name, lines, salt, seed)
+    if first.turns:
+        return sessions.load(path.name, lines, salt, seed)
+    raise TraceError(
+        f"{path}: neither Mooncake's format (lines with timestamp, input_length, output_length, hash_ids) "
+        "nor sessions (lines with block, tool_tokens, system_tokens, turns), nor a proxy's record"
+    )
+
+
+def begins_as_record(path: Path) -> bool:
+    """Whether a file is a proxy's record. Raises: UnreadableFile."""
+    with GivenFile(path, MAX_BYTES, unpack=False) as file:
+        return file.read(len(_RECORD)) == _RECORD
+
+
+def _lines(path: Path) -> list[bytes]:
+    content = given_bytes(path, MAX_BYTES)
+    content = content.rstrip()
+    if not content:
+        raise TraceError(f"{path}: is empty")
+    if content.count(b"\n") >= MAX_REQUESTS:
+        raise TraceError(f"{path}: more than {MAX_REQUESTS} lines")
+    if content.count(b",") > MAX_VALUES:
+        raise TraceError(f"{path}: more than {MAX_VALUES} values")
+    return content.split(b"\n")

@@ -1,0 +1,122 @@
+"""The interface of placement policies in a replay, and how one that knows no regions serves several.
+
+A policy is made for one run: `SomePolicy(fleet)`. Then, in order of virtual time:
+
+- `choose(turn, now_s)` for each arrival: return a usable worker that computes prompts (one of `self.fleet.prefills`),
+  or None where the turn waits at the router; the policy calls `send(turn, worker, now_s)` when it has waited;
+- `choose_decode(turn, prefill, now_s)` after it in a split fleet; by default the decode worker with the fewest tokens;
+- `started(turn, now_s)` at the first token, `ended(turn, now_s)` at the last; nothing by default;
+- `lost(turn, now_s)` when the worker went away before the end; the turn is then chosen for again;
+- `changed(now_s)` when workers came or went (`self.fleet.prefills` is another list then), `restarted(worker, now_s)`
+  when one has begun anew with an empty cache; both before `lost` of the turns that were there;
+- `report(now_s)` every `report_every_s`, if that is not 0.
+
+`turn.request` has `blocks` (ids of full blocks, each standing for all before it), `input_tokens`, `session`, `turn`;
+`turn.state` is the policy's own. Of a worker it may ask `cached_tokens(request)` (also `in_flight=True`),
+`pending_tokens()`, `requests`, `tokens`, `scheduler` (KV pages and so on), `region`, `name`, `index`. All of it is
+exact and of this instant; a policy whose source keeps its own approximation keeps it in `self`.
+
+Determinism: no clock and no global randomness; a policy that draws uses `random.Random(seed)` of its own.
+A baseline is a file in `baselines/`, names its source (repository, path, commit, or paper) and what differs from it,
+and is listed by name in `baselines/__init__.py`.
+"""
+
+from collections.abc import Callable
+
+from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
+
+
+class Policy:
+    """Base of all policies: `choose` must be written, the rest has defaults."""
+
+    exact = True
+    """Whether `choose` looks at workers, which then keep estimates of what was sent to them."""
+
+    report_every_s = 0.0
+    """How often `report` is called; 0: never."""
+
+    def __init__(self, fleet: ReplayFleet) -> None:
+        self.fleet = fleet
+        self.send: Callable[[ReplayTurn, Worker, float], None] = _cannot_send
+        """`send(turn, worker, now_s)`: send a turn that has waited. Set by the simulation."""
+        self.is_last: Callable[[ReplayTurn], bool] = _cannot_look
+        """`is_last(turn)`: whether its session has no later turn, where clients tell. Set by the simulation."""
+        self.later: Callable[[float, Callable[[float], None]], None] = _cannot_call
+        """`later(when_s, call)`: have something called at a time of the virtual clock. Set by the simulation."""
+
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
+        """The worker that computes this turn's prompt, None if it waits."""
+        raise NotImplementedError
+
+    def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - for subclasses
+        """The worker of the decode side for this turn."""
+        return min(self.fleet.decodes, key=lambda worker: worker.tokens)
+
+    def started(self, turn: ReplayTurn, now_s: float) -> None:
+        """The turn's first token has come."""
+
+    def ended(self, turn: ReplayTurn, now_s: float) -> None:
+        """The turn's last token has come."""
+
+    def lost(self, turn: ReplayTurn, now_s: float) -> None:
+        """The turn's worker went away before the end."""
+
+    def changed(self, now_s: float) -> None:
+        """Workers came or went."""
+
+    def restarted(self, worker: Worker, now_s: float) -> None:
+        """A worker has begun anew, with an empty cache."""
+
+    def report(self, now_s: float) -> None:
+        """Read the engines' reports."""
+
+
+def _cannot_call(when_s: float, call: Callable[[float], None]) -> None:
+    raise RuntimeError(f"no simulation runs: {call} at {when_s} s")
+
+
+def _cannot_look(turn: ReplayTurn) -> bool:
+    raise RuntimeError(f"no simulation runs: {turn}")
+
+
+def _cannot_send(turn: ReplayTurn, worker: Worker, now_s: float) -> None:
+    raise RuntimeError(f"no simulation runs: {turn} to {worker} at {now_s} s")
+
+
+class InRegion(Policy):
+    """A policy that knows no regions, in a fleet of several: each region has its own, and turns stay there."""
+
+    def __init__(self, fleet: ReplayFleet, make: Callable[[ReplayFleet], Policy]) -> None:
+        super().__init__(fleet)
+        self._fleets = {
+            name: ReplayFleet(fleet.workers) for name in dict.fromkeys(each.region for each in fleet.workers)
+        }
+        self.changed(0.0)
+        self._policies = {name: make(region_fleet) for name, region_fleet in self._fleets.items()}
+        self.exact = any(policy.exact for policy in self._policies.values())
+
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
+        policy = self._policies[turn.origin]
+        policy.is_last, policy.later, policy.send = self.is_last, self.later, self.send  # those of the simulation
+        return policy.choose(turn, now_s)
+
+    def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:
+        return self._policies[turn.origin].choose_decode(turn, prefill, now_s)
+
+    def started(self, turn: ReplayTurn, now_s: float) -> None:
+        self._policies[turn.origin].started(turn, now_s)
+
+    def ended(self, turn: ReplayTurn, now_s: float) -> None:
+        self._policies[turn.origin].ended(turn, now_s)
+
+    def lost(self, turn: ReplayTurn, now_s: float) -> None:
+        self._policies[turn.origin].lost(turn, now_s)
+
+    def changed(self, now_s: float) -> None:
+        for name, region_fleet in self._fleets.items():
+            region_fleet.set_up({each.index for each in self.fleet.workers if each.region == name} & self.fleet.up)
+        for policy in getattr(self, "_policies", {}).values():
+            policy.changed(now_s)
+
+    def restarted(self, worker: Worker, now_s: float) -> None:
+        self._policies[worker.region].restarted(worker, now_s)

@@ -1,0 +1,384 @@
+"""The policy that production runs: the same `core.Router`, with the inputs that a proxy would have.
+
+Block ids stand for the prompt's chain: a cut at each block's end, at the prompt's and at that of the turn before. A
+token counts as 4 bytes, so the learned bytes per token are exact; a real proxy is some percent off. Like the server,
+the proxy observes the first token and the end of a turn, the cached tokens that the engine reports with it, and each
+worker's `/v1/loads` once a second, with the size of its KV pool. It does not observe tokens in between (`progress`): a
+turn counts as its prompt until it ends. With `event_lag_s` it also gets each worker's KV events, delayed by that time.
+
+Each region has `routers` proxies, which know nothing of each other but what engines report, unless they are processes
+of one proxy or name each other (`share_lag_s`): those send each other their events, delayed by that time. Requests go
+to them in turn. Regions are peers. A client that names its session sends back where it was last served (the home hint),
+and its turns may be forwarded there; other turns stay in the region that they arrive at. The second proxy of a
+forwarded turn decides half a round trip too early, with what it knows when the first does.
+
+Where a trace names no sessions, a session is what a derived key would find: the prompts that continue each other.
+"""
+
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import Any, Final
+
+import msgspec
+
+from warmroute_lab.engine.model.model import Scheduler
+from warmroute_lab.engine.model.work import Work
+from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
+from warmroute_lab.replay.hints import Hints
+from warmroute_lab.replay.policy import Policy
+from warmroute_lab.replay.tenants import tenants_of
+from warmroute_lab.replay.trace import Request, Trace, mixed
+from warmroute_lab.replay.waiting import ProxyQueue
+from warmroute_proxy.core.cache.return_times import OVER, UNKNOWN
+from warmroute_proxy.core.cache.tiers import Tier
+from warmroute_proxy.core.load.engine_loads import EngineLoads
+from warmroute_proxy.core.placement.decision import Decision
+from warmroute_proxy.core.placement.fleet import Peer
+from warmroute_proxy.core.placement.fleet import Worker as CoreWorker
+from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.core.prompt.chain import Chain
+from warmroute_proxy.core.prompt.routing_request import RoutingRequest
+from warmroute_proxy.core.replicas.event_stream import Inbox, Outbox
+from warmroute_proxy.core.replicas.peer_events import Event
+from warmroute_proxy.core.replicas.replica import Replica
+
+BYTES_PER_TOKEN: Final = 4
+EXPECTED_OUTPUT_TOKENS: Final = 256
+"""What the server expects where a client names no maximum."""
+REPORT_EVERY_S: Final = 1.0
+RETRY_S: Final = 1.0
+"""As the server does."""
+_UNDER_WAY: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """How the proxies are set up. `naming_share` of the sessions name themselves; it counts where there are regions."""
+
+    routers: int = 1
+    share_lag_s: float | None = None
+    share_loss: float = 0.0
+    event_lag_s: float | None = None
+    naming_share: float = 1.0
+    rtt_s: float = 0.0
+    host_cache: bool = False
+    store: bool = False
+    queue: bool = False
+    """Whether requests beyond the capacity of engines wait at the router, as in production, or in the engines."""
+    hinting_share: float = 0.0
+    """The share of turns that say whether the next one comes within `hints.SOON_S`, later, or never."""
+    ending_share: float = 0.0
+    """The share of sessions whose client says, once the last turn has ended, that it was the last one."""
+    memory_wait_s: float = 0.0
+    """How long a turn waits for KV memory at most, with `queue`; 0: none does."""
+    tenant_shares: tuple[float, ...] = ()
+    """Whose sessions they are, where there are several tenants."""
+
+
+class _Leg(msgspec.Struct, frozen=True, gc=False):
+    """A turn at one proxy; a forwarded one has two."""
+
+    router: Router
+    routing: RoutingRequest
+    ticket: Any
+
+
+class Feed:
+    """A worker's KV events: the `listener` of its scheduler. They go to `on_event`, once that is set."""
+
+    def __init__(self) -> None:
+        self.on_event: Callable[[str, list[int], Tier], None] | None = None
+
+    def stored(self, work: Work, start: int, stop: int, tier: Tier, *, computed: bool) -> None:  # noqa: ARG002 - as asked
+        if self.on_event is not None:
+            self.on_event("stored", list(work.keys[start:stop]), tier)
+
+    def removed(self, keys: Sequence[int], tier: Tier) -> None:
+        if self.on_event is not None:
+            self.on_event("removed", list(keys), tier)
+
+    def cleared(self) -> None:
+        """No cache is flushed in a replay; a restart has a call of its own."""
+
+
+class _SharedBooks:
+    """The routers of a region that share what they know, as processes of one proxy do, and proxies that name each other
+    (`event_stream`). A message takes `lag_s`; `loss` of the messages, or of their confirmations, are lost and sent
+    again after `RETRY_S`.
+    """
+
+    def __init__(self, policy: Policy, lag_s: float, loss: float) -> None:
+        self.replicas: list[Replica] = []
+        self._policy = policy
+        self._lag_s = lag_s
+        self._loss = loss
+        self._outboxes: dict[tuple[int, int], Outbox] = {}
+        self._inboxes: list[Inbox] = []
+        self._under_way: set[tuple[int, int]] = set()
+        self._messages = 0
+
+    def add(self, replica: Replica) -> None:
+        number = len(self.replicas)
+        self.replicas.append(replica)
+        self._inboxes.append(Inbox())
+        for other in range(number):
+            self._outboxes[number, other] = Outbox(number)
+            self._outboxes[other, number] = Outbox(other)
+
+    def send(self, number: int, event: Event, now_s: float) -> None:
+        for link, outbox in self._outboxes.items():
+            if link[0] == number:
+                outbox.add(event)
+                if link not in self._under_way:
+                    self._under_way.add(link)
+                    self._policy.later(now_s + self._lag_s, partial(self._arrive, link))
+
+    def _arrive(self, link: tuple[int, int], now_s: float) -> None:
+        """A message comes to its receiver, with all events that were sent meanwhile."""
+        outbox, (_, receiver) = self._outboxes[link], link
+        message = outbox.take(now_s, sys.maxsize)
+        assert message is not None
+        self._messages += 1
+        drawn = mixed([self._messages], 3)[0] / 2.0**64
+        if drawn >= self._loss / 2:
+            self._inboxes[receiver].apply(message, self.replicas[receiver], now_s)
+        if drawn < self._loss:
+            self._policy.later(now_s + RETRY_S, partial(self._arrive, link))
+            return
+        outbox.confirmed()
+        self._under_way.discard(link)
+
+
+class Production(Policy):
+    """The routers of all regions."""
+
+    exact = False
+    report_every_s = REPORT_EVERY_S
+
+    def __init__(
+        self, fleet: ReplayFleet, trace: Trace, proxies: Proxies | None = None, feeds: Sequence[Feed] = ()
+    ) -> None:
+        super().__init__(fleet)
+        self._proxies = proxies or Proxies()
+        self._by_name = {worker.name: worker for worker in fleet.workers}
+        self._core = {worker: self._core_worker(worker) for worker in fleet.workers}
+        self._regions = list(dict.fromkeys(worker.region for worker in fleet.workers))
+        self._routers = {region: self._make_routers(region) for region in self._regions}
+        self._block_tokens = trace.block_tokens
+        self._derived = not trace.named_sessions
+        self._keys = mixed(range(trace.sessions), 1)
+        shares = self._proxies.tenant_shares
+        self._tenants = [f"t{number}" for number in tenants_of(trace.sessions, shares)] if len(shares) > 1 else []
+        self._named_below = ceil(self._proxies.naming_share * 2.0**64)
+        self._homes: dict[int, str] = {}
+        self._sent: dict[int, Request] = {}  # the last one of each session
+        longest = max((request.input_tokens for request in trace.requests), default=0)
+        block_bytes = trace.block_tokens * BYTES_PER_TOKEN
+        self._ends = list(range(block_bytes, longest * BYTES_PER_TOKEN + block_bytes + 1, block_bytes))
+        self._queues: dict[Router, ProxyQueue] = {}
+        if self._proxies.queue:
+            routers = [router for each in self._routers.values() for router in each]
+            wait_s = self._proxies.memory_wait_s
+            self._queues = {
+                router: ProxyQueue(self, router, partial(self._waited, router), wait_s) for router in routers
+            }
+        self._hints = Hints(trace, self._proxies.hinting_share, self._proxies.ending_share)
+        self._reported_steps: dict[Worker, int] = {}  # its steps at the last report, or _UNDER_WAY
+        for worker, feed in zip(fleet.workers, feeds, strict=False):
+            feed.on_event = lambda kind, keys, tier, worker=worker: self._event_later(worker, kind, keys, tier)
+
+    @property
+    def waiting(self) -> int:
+        """Turns that wait at a router."""
+        return sum(queue.waiting for queue in self._queues.values())
+
+    # --- decisions -----------------------------------------------------------------------------------------------
+
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker | None:
+        origin = turn.origin if turn.origin in self._routers else self._regions[0]
+        turn.state = []
+        return self._arrived(turn, self._router(origin, turn.request), self._routing(turn.request), now_s)
+
+    def _arrived(self, turn: ReplayTurn, router: Router, routing: RoutingRequest, now_s: float) -> Worker | None:
+        """A turn is at a proxy, from a client or from the proxy of another region. None if it waits there."""
+        decision = router.place(routing, now_s)
+        if self._queues:
+            found = self._queues[router].enter(turn, routing, decision, now_s)
+            if found is None:
+                return None
+            decision = found
+        return self._dispatch(turn, router, routing, decision, now_s)
+
+    def _dispatch(
+        self, turn: ReplayTurn, router: Router, routing: RoutingRequest, decision: Decision, now_s: float
+    ) -> Worker | None:
+        turn.state.append(_Leg(router, routing, router.dispatched(routing, decision, now_s)))
+        if decision.kind == "forward":
+            return self._arrived(turn, self._router(decision.region, turn.request), routing.stay(), now_s)
+        return self._by_name[decision.cache_worker]
+
+    def _waited(
+        self, router: Router, turn: ReplayTurn, routing: RoutingRequest, decision: Decision, now_s: float
+    ) -> None:
+        worker = self._dispatch(turn, router, routing, decision, now_s)
+        if worker is not None:
+            self.send(turn, worker, now_s)
+
+    def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - decided with it
+        return self._by_name[turn.state[-1].ticket.decision.decode.id]
+
+    def _router(self, region: str, request: Request) -> Router:
+        routers = self._routers[region]
+        return routers[request.number % len(routers)]
+
+    def _routing(self, request: Request) -> RoutingRequest:
+        full = request.input_tokens // self._block_tokens
+        hashes, ends, tail = request.blocks, self._ends[:full], request.tail
+        if tail is None:
+            hashes = hashes[:full]
+        else:
+            if len(hashes) != full + 1 or hashes[full] != tail:  # else these are the prompt's blocks as they stand
+                hashes = [*hashes[:full], tail]
+            ends.append(request.input_tokens * BYTES_PER_TOKEN)
+        sent = self._sent.get(request.session)
+        if sent is not None and sent.tail is not None and sent.input_tokens == request.continued_tokens:
+            at = bisect_left(ends, sent.input_tokens * BYTES_PER_TOKEN)  # a message ends there: a cut, as in the server
+            hashes, ends = [*hashes[:at], sent.tail, *hashes[at:]], [*ends, 0]
+            ends[at:] = [sent.input_tokens * BYTES_PER_TOKEN, *ends[at:-1]]
+        self._sent[request.session] = request
+        key = self._keys[request.session]
+        named = key < self._named_below
+        return RoutingRequest(
+            "model", key, key, self._derived or not named, None, Chain(hashes, ends),
+            request.continued_tokens * BYTES_PER_TOKEN, request.turn, EXPECTED_OUTPUT_TOKENS,
+            self._homes.get(request.session), None, may_forward=named and len(self._regions) > 1,
+            tenant=self._tenants[request.session] if self._tenants else "",
+        )  # fmt: skip
+
+    # --- what comes of them --------------------------------------------------------------------------------------
+
+    def started(self, turn: ReplayTurn, now_s: float) -> None:
+        for leg in turn.state:
+            leg.router.first_token(leg.ticket, now_s)
+        self._freed(now_s)
+
+    def ended(self, turn: ReplayTurn, now_s: float) -> None:
+        request, work = turn.request, turn.work
+        assert work is not None
+        assert turn.worker is not None
+        for leg in turn.state:
+            if self._hints.by_turn:
+                leg.router.working_set.expect(leg.ticket, self._hints.by_turn.get(request.number, UNKNOWN))
+            leg.router.settled(
+                leg.ticket,
+                leg.routing,
+                now_s,
+                request.input_tokens,
+                work.cached_tokens,
+                request.output_tokens,
+                request.output_tokens,
+            )
+            if request.number in self._hints.last_turns and not leg.routing.derived:
+                leg.router.observe_session(leg.routing.session or 0, OVER, now_s)
+        turn.predicted_tokens = turn.state[-1].ticket.decision.predicted_cached_tokens
+        self._freed(now_s)
+        if turn.state[0].routing.may_forward:
+            self._homes[request.session] = turn.worker.region
+
+    def lost(self, turn: ReplayTurn, now_s: float) -> None:
+        for leg in turn.state:
+            leg.router.failed(leg.ticket, now_s, ())
+        self._freed(now_s)
+
+    def _freed(self, now_s: float) -> None:
+        """Waiting turns may have capacity now."""
+        for queue in self._queues.values():
+            queue.freed(now_s)
+
+    # --- what engines say ----------------------------------------------------------------------------------------
+
+    def report(self, now_s: float) -> None:
+        """Each worker's `/v1/loads`, where it differs from the report before or anything is under way."""
+        reported = self._reported_steps
+        for worker in self.fleet.workers:
+            scheduler, requests = worker.scheduler, worker.requests
+            totals = scheduler.totals
+            if requests:
+                reported[worker] = _UNDER_WAY
+            elif reported.get(worker) == totals.steps:
+                continue
+            else:
+                reported[worker] = totals.steps
+            loads = EngineLoads(
+                requests,
+                scheduler.waiting_uncached_tokens(),
+                worker.tokens,
+                totals.prefill_uncached_tokens,
+                round(totals.prefill_busy_s * 1e6),
+                *_sizes(scheduler),
+            )
+            for router in self._routers[worker.region]:
+                router.observe_loads(worker.name, loads, now_s)
+
+    def changed(self, now_s: float) -> None:  # noqa: ARG002 - as the base says
+        for worker, core in self._core.items():
+            for router in self._routers[worker.region]:
+                if worker.index in self.fleet.up:
+                    router.add_worker(core)
+                else:
+                    router.remove_worker(core.id)
+
+    def restarted(self, worker: Worker, now_s: float) -> None:  # noqa: ARG002 - as the base says
+        for router in self._routers[worker.region]:
+            router.worker_restarted(worker.name)
+
+    def _event_later(self, worker: Worker, kind: str, keys: list[int], tier: Tier) -> None:
+        """Apply a KV event `event_lag_s` after it happened."""
+        lag_s = self._proxies.event_lag_s
+        if lag_s is None:
+            return
+        self.later(worker.scheduler.clock_s + lag_s, lambda _now_s: self._learn(worker, kind, keys, tier))
+
+    def _learn(self, worker: Worker, kind: str, keys: list[int], tier: Tier) -> None:
+        for router in self._routers[worker.region]:
+            if kind == "stored":
+                router.cache_stored(worker.name, keys, tier)
+            else:
+                router.cache_removed(worker.name, keys, tier)
+
+    # --- set-up --------------------------------------------------------------------------------------------------
+
+    def _core_worker(self, worker: Worker) -> CoreWorker:
+        store = f"store-{worker.region}" if self._proxies.store else None
+        return CoreWorker(
+            worker.name, worker.name, 0, worker.role, host_cache=self._proxies.host_cache, store=store,
+            page_tokens=worker.scheduler.page_size,
+        )  # fmt: skip
+
+    def _make_routers(self, region: str) -> list[Router]:
+        own: Iterable[CoreWorker] = [
+            core for worker, core in self._core.items() if worker.region == region and worker.index in self.fleet.up
+        ]
+        peers = [Peer(other, self._proxies.rtt_s) for other in self._regions if other != region]
+        count, lag_s = self._proxies.routers, self._proxies.share_lag_s
+        if lag_s is None or count == 1:
+            return [Router(region, own, peers) for _ in range(count)]
+        books = _SharedBooks(self, lag_s, self._proxies.share_loss)
+        for number in range(count):
+            books.add(Replica(region, own, peers, send=partial(books.send, number)))
+        return [replica.router for replica in books.replicas]
+
+
+def _sizes(scheduler: Scheduler) -> tuple[int, int, int, int]:
+    """Of an engine's report: waiting (counted as running here), tokens in use and of waiting prompts, and what it runs
+    and holds at most.
+    """
+    idle = scheduler.cache.idle_pages + scheduler.free_pages
+    tokens = (scheduler.capacity_pages - idle) * scheduler.page_size
+    for work in scheduler.waiting:  # what is cached of them is in use here
+        tokens += work.prompt_tokens - scheduler.pool.match(work) * scheduler.page_size
+    return 0, tokens, scheduler.max_running, scheduler.capacity_pages * scheduler.page_size

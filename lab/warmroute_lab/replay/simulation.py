@@ -1,0 +1,310 @@
+"""The event loop: a trace, a fleet and a policy on one virtual clock.
+
+Events are arrivals, and what a router can observe of a worker: first tokens and ends of answers. Between them only the
+steps that compute prompts are simulated (see `warmroute_lab.engine.model.model`). A worker is observed when a step,
+or a run of steps, ends, before all other events of that instant: so its state is current whenever a policy reads it.
+
+Open-loop requests come at their time divided by `speed_up`; a turn that follows another comes its think time after that
+one's end, whatever the speed-up, which then only compresses the starts of sessions.
+
+A turn that is placed in another region than its client's arrives there half a round trip late, and so do its tokens at
+the client; so does one that something before the proxies sends to another region.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
+from heapq import heappop, heappush
+from math import inf
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from warmroute_lab.engine.model.model import Role, Scheduler, Work
+from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
+from warmroute_lab.replay.policy import Policy
+from warmroute_lab.replay.results import SAMPLES, LoadSamples, Result, summary
+from warmroute_lab.replay.trace import Request, Trace, mixed
+
+PROGRESS_STEPS = 200
+MAX_RUNNING = 512
+FIRST = 1 << 48
+"""Observations come before all other events of an instant: a router knows what has happened."""
+
+_tokens = attrgetter("tokens")
+
+Progress = Callable[[int, int], None]
+"""Called with the number of turns that have ended, and of all turns."""
+
+
+def make_scheduler(
+    role: Role, kv_tokens: int, block_tokens: int, *, max_running: int = MAX_RUNNING, **options: Any
+) -> Scheduler:
+    """20,000 uncached tokens/s, blocks of routed requests stay; `options` as `Scheduler` has them."""
+    return Scheduler(
+        role=role, kv_tokens=kv_tokens, page_size=block_tokens, max_running=max_running, pin_waiting=True, **options
+    )
+
+
+class WorkerChange(NamedTuple):
+    """Something that happens to a worker: it is lost with all it does (`remove`), is lost and comes back empty at
+    once (`restart`), or is there for new work from now on (`add`)."""
+
+    at_s: float
+    kind: str
+    worker: int
+
+
+class Changes(NamedTuple):
+    """What happens to workers during a run. `renew` makes the empty scheduler of a worker that restarts."""
+
+    changes: Iterable[WorkerChange]
+    renew: Callable[[Worker], Scheduler]
+
+
+class Ingress(NamedTuple):
+    """The regions that clients speak to, and which one a client chooses: `each_turn` another, else one a session.
+
+    `home_share` of the sessions come in at one region all the same: something before the proxies knows them, and sends
+    them there. Their clients are where those of the others are.
+    """
+
+    regions: Sequence[str] = ("",)
+    each_turn: bool = False
+    rtt_s: float = 0.0
+    """Between any two regions."""
+    home_share: float = 0.0
+
+
+class Simulation:
+    """One run. Make it, `run` it, read the `Result`."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        fleet: ReplayFleet,
+        policy: Policy,
+        speed_up: float = 1.0,
+        progress: Progress | None = None,
+        *,
+        ingress: Ingress | None = None,
+        changes: Changes | None = None,
+        skip_share: float = 0.0,
+    ) -> None:
+        """`skip_share` of the arrivals, the first ones, warm the caches up and are left out of the figures."""
+        self.trace = trace
+        self.fleet = fleet
+        self.policy = policy
+        policy.later = self.at
+        policy.send = self._send
+        policy.is_last = self._is_last
+        self.speed_up = speed_up
+        self.turns: list[ReplayTurn] = []
+        self._ingress = ingress or Ingress()
+        self._changes = changes
+        self._skip_share = skip_share
+        self.watch_caches = False
+        """Whether to note what caches hold of each turn when it is sent."""
+        self._progress = progress
+        self._progress_step = max(1, len(trace.requests) // PROGRESS_STEPS)
+        self._done = 0
+        self._ahead = 0  # starts that are still to come
+        self._followers: dict[int, list[Request]] = {}
+        self._heap: list[tuple[float, int, Worker | ReplayTurn | Callable[[float], None]]] = []
+        self._count = 0
+        self._samples = LoadSamples()
+
+    def _is_last(self, turn: ReplayTurn) -> bool:
+        return turn.request.number in self._last_turns
+
+    @cached_property
+    def _last_turns(self) -> frozenset[int]:
+        return frozenset({request.session: request.number for request in self.trace.requests}.values())
+
+    def run(self) -> Result:
+        """Play the trace to its end."""
+        cpu_s = time.process_time()
+        starts = self._starts()
+        if starts:
+            self._samples.interval_s = starts[-1].arrived_s / SAMPLES
+            if self.policy.report_every_s:
+                self.at(starts[0].arrived_s, self._report)
+        if self._changes is not None:
+            for change in sorted(self._changes.changes):
+                self.at(change.at_s, partial(self._change, change, self._changes.renew))
+        self._ahead = len(starts)
+        for turn in starts:
+            self._ahead -= 1
+            self._play(turn.arrived_s)
+            self._arrive(turn)
+        self._play(inf)
+        assert self._done == len(self.trace.requests), "a turn was never served"
+        counted = self.turns[int(len(self.turns) * self._skip_share) :]
+        return Result(
+            self.trace.name,
+            self.speed_up,
+            **summary(counted),
+            imbalance=self._samples.imbalance(),
+            simulated_s=max((turn.ended_s for turn in self.turns), default=0.0),
+            cpu_s=time.process_time() - cpu_s,
+            load_times_s=self._samples.times_s,
+            load_tokens=self._samples.tokens,
+        )
+
+    def at(self, when_s: float, what: ReplayTurn | Callable[[float], None]) -> None:
+        """Let a turn arrive, or something be called, at a time."""
+        self._count += 1
+        heappush(self._heap, (when_s, self._count, what))
+
+    # --- arrivals ------------------------------------------------------------------------------------------------
+
+    def _starts(self) -> list[ReplayTurn]:
+        """Turns with a time of their own, in order; the others start after the turn that they follow."""
+        starts = []
+        for request in self.trace.requests:
+            if request.after is None:
+                starts.append(ReplayTurn(request, request.at_s / self.speed_up, self._origin(request)))
+            else:
+                self._followers.setdefault(request.after, []).append(request)
+        starts.sort(key=lambda turn: turn.arrived_s)
+        return starts
+
+    def _origin(self, request: Request) -> str:
+        """The region that a turn comes in at."""
+        regions, _, _, home_share = self._ingress
+        if home_share and mixed([request.session], 1)[0] < home_share * 2.0**64:
+            return regions[mixed([request.session], 2)[0] % len(regions)]
+        return self._client_region(request)
+
+    def _client_region(self, request: Request) -> str:
+        """The region that is next to the client."""
+        regions, each_turn, _, _ = self._ingress
+        if len(regions) == 1:
+            return regions[0]
+        drawn_by = request.number if each_turn else request.session
+        return regions[mixed([drawn_by], 2)[0] % len(regions)]
+
+    def _play(self, until_s: float) -> None:
+        """All that happens up to a time."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            now_s, _, what = heappop(heap)
+            if isinstance(what, Worker):
+                if what.next_s == now_s:  # else it was looked at since, or will be later
+                    self._observe(what, now_s)
+            elif isinstance(what, ReplayTurn):
+                self._arrive(what)
+            else:
+                what(now_s)
+
+    def _arrive(self, turn: ReplayTurn) -> None:
+        self.turns.append(turn)
+        self._place(turn, turn.arrived_s)
+        self._samples.add(list(map(_tokens, self.fleet.workers)), turn.arrived_s)
+
+    def _place(self, turn: ReplayTurn, now_s: float) -> None:
+        """Place a turn, and send it, unless the policy lets it wait."""
+        chosen = self.policy.choose(turn, now_s)
+        if chosen is not None:
+            self._send(turn, chosen, now_s)
+
+    def _send(self, turn: ReplayTurn, chosen: Worker, now_s: float) -> None:
+        turn.worker = chosen
+        request = turn.request
+        if self.watch_caches:
+            turn.held_tokens = max((worker.held_tokens(request) for worker in self.fleet.prefills), default=0)
+            turn.here_tokens = chosen.held_tokens(request)
+            turn.after_evictions = any(worker.scheduler.cache.evicted_pages for worker in self.fleet.prefills)
+        chosen.requests += 1
+        chosen.tokens += request.input_tokens
+        turn.work = Work(request.input_tokens, request.output_tokens, request.blocks, owner=turn)
+        turn.network_s = 0.0 if chosen.region == self._client_region(request) else self._ingress.rtt_s / 2
+        if turn.network_s:
+            self.at(now_s + turn.network_s, partial(self._land, turn, turn.work))
+        else:
+            self._land(turn, turn.work, now_s)
+
+    def _land(self, turn: ReplayTurn, work: Work, now_s: float) -> None:
+        """A turn has arrived at its worker, if that worker was not lost meanwhile."""
+        if turn.work is work:
+            assert turn.worker is not None
+            self._add(turn.worker, work, now_s)
+
+    def _add(self, worker: Worker, work: Work, now_s: float) -> None:
+        if self.policy.exact:
+            worker.expect(work.prompt_tokens - worker.cached_tokens(work.owner.request))
+        worker.scheduler.add(work, now_s)
+        self._schedule(worker)
+
+    # --- what workers do -----------------------------------------------------------------------------------------
+
+    def _schedule(self, worker: Worker) -> None:
+        """Observe a worker again at its next event."""
+        next_s = worker.scheduler.next_event_s()
+        if next_s != worker.next_s:
+            worker.next_s = next_s
+            if next_s != inf:
+                self._count += 1
+                heappush(self._heap, (next_s, self._count - FIRST, worker))
+
+    def _observe(self, worker: Worker, now_s: float) -> None:
+        """Apply the events of a worker up to this time."""
+        worker.next_s = inf
+        for at_s, work, ended in worker.scheduler.advance(now_s):
+            if ended:
+                self._ended(work.owner, at_s)
+            else:
+                self._started(work.owner, at_s)
+        self._schedule(worker)
+
+    def _started(self, turn: ReplayTurn, now_s: float) -> None:
+        turn.first_token_s = now_s + turn.network_s
+        self.policy.started(turn, now_s)
+
+    def _ended(self, turn: ReplayTurn, now_s: float) -> None:
+        work = turn.work
+        assert work is not None
+        turn.ended_s = ended_s = now_s + turn.network_s
+        turn.cached_tokens = work.cached_tokens
+        self._release(turn)
+        self.policy.ended(turn, now_s)
+        turn.work = turn.decode_work = turn.state = None
+        self._done += 1
+        if self._progress is not None and self._done % self._progress_step == 0:
+            self._progress(self._done, len(self.trace.requests))
+        for request in self._followers.get(turn.request.number, ()):
+            self.at(ended_s + request.at_s, ReplayTurn(request, ended_s + request.at_s, self._origin(request)))
+
+    def _release(self, turn: ReplayTurn) -> None:
+        """The turn no longer counts as load of its worker."""
+        worker = turn.worker
+        assert worker is not None
+        worker.requests -= 1
+        worker.tokens -= turn.request.input_tokens
+
+    # --- what happens to workers ---------------------------------------------------------------------------------
+
+    def _report(self, now_s: float) -> None:
+        """Let the policy read the engines' reports, as long as there are events."""
+        self.policy.report(now_s)
+        if self._heap or self._ahead:
+            self.at(now_s + self.policy.report_every_s, self._report)
+
+    def _change(self, change: WorkerChange, renew: Callable[[Worker], Scheduler], now_s: float) -> None:
+        worker = self.fleet.workers[change.worker]
+        up = self.fleet.up - {worker.index} if change.kind == "remove" else self.fleet.up | {worker.index}
+        lost: list[ReplayTurn] = []
+        if change.kind != "add":
+            lost = [turn for turn in self.turns if turn.worker is worker and turn.work is not None]
+            worker.restart(renew(worker))
+        self.fleet.set_up(up)
+        if change.kind == "restart":
+            self.policy.restarted(worker, now_s)
+        else:
+            self.policy.changed(now_s)
+        for turn in lost:
+            self.policy.lost(turn, now_s)
+            turn.work = turn.state = None
+            turn.retries += 1
+            turn.first_token_s = 0.0
+        for turn in lost:
+            self._place(turn, now_s)

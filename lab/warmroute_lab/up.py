@@ -1,0 +1,183 @@
+"""`warmroute up`: the embedded fleet, until Ctrl-C or SIGTERM."""
+
+import json
+import socket
+import sys
+import time
+import zlib
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from warmroute_cli import running, state
+from warmroute_cli.installed import called_as
+from warmroute_cli.processes import FleetError, stopping_on_signals
+from warmroute_cli.running import Address
+from warmroute_cli.state import locked_state
+from warmroute_lab.fleet import CONTEXT_TOKENS, REGIONS, START_TIMEOUT_S, FleetOptions, LocalFleet, Ports
+from warmroute_proxy.server.base.port_owner import port_owner
+
+LOOK_S = 0.5
+HOST = "127.0.0.1"
+FIRST_PORT = 20_000
+BLOCKS = 2_500  # of as many ports as the fleet needs
+MODEL = "kimi-k2.5"
+OPENCODE = "opencode.json"
+MAX_ANSWER_TOKENS = 8_192
+
+
+def run(arguments: Namespace) -> int:
+    """Start the fleet, print how to use it, and wait. With `--env` or `--wait`, start nothing: print the exports of the
+    fleet that runs, with `--wait` as soon as one does.
+    """
+    if arguments.env or arguments.wait:
+        return _print_exports(arguments)
+    try:
+        with stopping_on_signals(), started(arguments.state_dir, arguments) as fleet:
+            first = next(iter(fleet.proxies.values()))
+            (fleet.state_dir / OPENCODE).write_text(opencode_json(first.url) + "\n", encoding="utf-8")
+            print(greeting(fleet), flush=True)
+            watch(fleet)
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+    return 0
+
+
+def _print_exports(arguments: Namespace) -> int:
+    """0: printed; 2: no fleet runs."""
+    until_s = time.monotonic() + (START_TIMEOUT_S if arguments.wait else 0.0)
+    while (found := running.find(arguments.state_dir)) is None and time.monotonic() < until_s:
+        time.sleep(LOOK_S)
+    if found is None:
+        hint = f"start `{called_as()} up` in another terminal"
+        print(f"warmroute up: no fleet runs in {arguments.state_dir} or another folder: {hint}", file=sys.stderr)
+        return 2
+    print(exports(found.addresses[0].url, found.api_key))
+    return 0
+
+
+@contextmanager
+def started(state_dir: Path, arguments: Namespace) -> Iterator[LocalFleet]:
+    """A fleet in a state directory, which other commands find there as long as this lasts. Raises: FleetError."""
+    with locked_state(state_dir) as held_dir:
+        options = FleetOptions(
+            speed=arguments.speed,
+            ports=_ports(arguments.port, running.kept_ports(held_dir), held_dir),
+            record=arguments.record,
+            obey_prompts=arguments.obey_prompts,
+        )
+        with LocalFleet(held_dir, held_dir / "up", options) as fleet:
+            running.keep_ports(held_dir, {region: proxy.ports for region, proxy in fleet.proxies.items()})
+            addresses = [Address(proxy.region, proxy.url, proxy.admin_url) for proxy in fleet.proxies.values()]
+            with running.announced(held_dir, addresses):
+                yield fleet
+
+
+def _ports(first: int | None, kept_ports: Ports, state_dir: Path) -> Ports:
+    """Region -> its ports: those that were asked for, else those of the last start, else free ones."""
+    if first is None and kept_ports:
+        ports = kept_ports
+    elif first:
+        ports = _ports_from(first)
+    else:
+        return _free_ports(state_dir)
+    for port in _all(ports):
+        if problem := _problem(port):
+            hint = "--port N takes N and the three after it, --port 0 takes free ones"
+            raise FleetError(f"port {port} cannot be used ({problem}{port_owner(port)}): {hint}")
+    return ports
+
+
+def _free_ports(state_dir: Path) -> Ports:
+    """The first free ones from a place on that follows from the state directory. They lie below those that the system
+    gives to whoever asks for any port, so that they are free at the next start, too.
+    """
+    begin = zlib.crc32(bytes(state_dir))
+    for number in range(BLOCKS):
+        ports = _ports_from(FIRST_PORT + (begin + number) % BLOCKS * 2 * len(REGIONS))
+        if not any(map(_problem, _all(ports))):
+            return ports
+    raise FleetError("no ports are free; choose some with --port")
+
+
+def _ports_from(first: int) -> Ports:
+    return {region: (first + 2 * number, first + 2 * number + 1) for number, region in enumerate(REGIONS)}
+
+
+def _all(ports: Ports) -> list[int]:
+    return [port for pair in ports.values() for port in pair]
+
+
+def _problem(port: int) -> str:
+    """Why nothing can listen there; empty where it can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            return error.strerror or type(error).__name__
+    return ""
+
+
+def exports(url: str, key: str) -> str:
+    return f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}"
+
+
+def opencode_json(url: str) -> str:
+    """The configuration of OpenCode; the key stays in the environment."""
+    model = {
+        "name": "embedded engine",
+        "limit": {"context": CONTEXT_TOKENS, "output": MAX_ANSWER_TOKENS},
+        "cost": {"input": 0.6, "output": 3, "cache_read": 0.1},
+    }
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "warmroute",
+        "options": {"baseURL": f"{url}/v1", "apiKey": "{env:OPENAI_API_KEY}"},
+        "models": {MODEL: model},
+    }
+    name = f"warmroute/{MODEL}"
+    config = {
+        "$schema": "https://opencode.ai/config.json",
+        "model": name,
+        "small_model": name,
+        "provider": {"warmroute": provider},
+    }
+    return json.dumps(config, indent=2)
+
+
+def greeting(fleet: LocalFleet) -> str:
+    lines = ["The embedded fleet is up: a model of engines, not an engine.", ""]
+    for region, proxy in fleet.proxies.items():
+        lines.append(f"{region}: base_url {proxy.base_url}   admin {proxy.admin_url}")
+    first = next(iter(fleet.proxies.values()))
+    lines += [
+        f"admin key: {state.admin_key(fleet.state_dir)}",
+        f"key:       {fleet.api_key}",
+        f"logs:      {fleet.run_dir}",
+        *[f"record:    {fleet.run_dir / region}.record" for region in fleet.proxies if fleet.options.record],
+        "",
+        f"In a shell (`{called_as()} up --env` prints this line again):",
+        f"  {exports(first.url, fleet.api_key)}",
+        "",
+        f"For OpenCode, the file opencode.json of a project (a copy is {fleet.state_dir / OPENCODE}):",
+        *[f"  {line}" for line in opencode_json(first.url).splitlines()],
+        "",
+        "Try:",
+        f"  curl -s {first.base_url}/chat/completions -H 'authorization: Bearer {fleet.api_key}' \\",
+        "    -H 'content-type: application/json' -H 'x-session-affinity: my-session' \\",
+        f"""    -d '{{"model":"{MODEL}","messages":[{{"role":"user","content":"hello"}}]}}'""",
+        f"  {called_as()} usage --session my-session",
+        "",
+        "Ctrl-C stops everything.",
+    ]
+    return "\n".join(lines)
+
+
+def watch(fleet: LocalFleet) -> None:
+    """Stay until a signal comes, or a process is gone that should not be."""
+    while True:
+        if ended := fleet.ended():
+            raise FleetError(f"{', '.join(ended)} ended; logs are in {fleet.run_dir}")
+        time.sleep(LOOK_S)
