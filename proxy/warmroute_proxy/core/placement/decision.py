@@ -99,7 +99,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     `shared_bytes` of it other conversations have begun with too. `known`: it is the next turn of a known conversation
     (`warm`); None where that was not asked, or the record is from before it was. `restarted_tokens` of the prompt
     are known to have been in caches that were lost with their engines. Before it was sent it waited `memory_wait_s`
-    for KV memory; `waited_to_begin`: its session had not begun. `head_bytes` of it some worker has; `branches`: other
+    for KV memory; `waited_to_begin`: its session had not begun. `head_bytes` of it some worker has, where
+    others may leave that head too; `branches`: other
     prompts that have left that head just before (`forks`).
     """
 

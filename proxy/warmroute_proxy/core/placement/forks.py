@@ -36,7 +36,7 @@ LASTS_S: Final = 0.5
 LASTS_HEADS: Final = 0.25
 """A fork lasts for this long after its last prompt: seconds, or times that of computing its head."""
 
-MAX_LOOKED_AT: Final = 64
+MAX_LOOKED_AT: Final = 8
 """Of each worker's queue, the newest prompts that are searched for branches."""
 
 
@@ -90,12 +90,14 @@ def is_branch(tokens: int, head_tokens: int) -> bool:
     return head_tokens >= MIN_HEAD_TOKENS and tokens - head_tokens >= MIN_OWN_TOKENS
 
 
-def branches_under_way(workers: tuple[WorkerState, ...], at: int, cut: int, now_s: float) -> Fork | None:
-    """A fork of those prompts in queues that are computing what is before a cut at a position, and go on behind it."""
+def branches_under_way(workers: tuple[WorkerState, ...], mask: int, at: int, cut: int, now_s: float) -> Fork | None:
+    """A fork of those prompts that are computing what is before a cut at a position, and go on behind it: in queues of
+    workers whose slot is in a mask.
+    """
     branches = 0
     for worker in workers:
         queue = worker.load.prefills
-        if queue.tokens >= MIN_HEAD_TOKENS:
+        if queue.tokens >= MIN_HEAD_TOKENS and mask >> worker.slot & 1:
             for each in queue.newest(MAX_LOOKED_AT):
                 if isinstance(each, Ticket) and each.from_cut <= at and _has(each.chain, at, cut):
                     branches += 1

@@ -10,8 +10,8 @@ from warmroute_proxy.core.placement.forks import Fork
 
 class MatchedPrompt(Frozen, frozen=True):
     """A prompt by the index and the learned ratio of bytes to tokens. `last_turn` is the one that it continues.
-    `restarted_bytes` of it are known to have been in caches that were lost with their engines. `fork`: whose it is one
-    of (`forks`).
+    `restarted_bytes` of it are known to have been in caches that were lost with their engines. `head_bytes`: the
+    longest prefix that any worker has, where others may leave it too, and `fork` those that did just now (`forks`).
     """
 
     tokens: int
@@ -19,18 +19,8 @@ class MatchedPrompt(Frozen, frozen=True):
     match: Match
     last_turn: SettledTurn | None = None
     restarted_bytes: int = 0
+    head_bytes: int = 0
     fork: Fork | None = None
-
-    @property
-    def head_bytes(self) -> int:
-        """The longest prefix that any worker or region has."""
-        drops = self.match.drops
-        return drops[-1][1] if drops else 0
-
-    @property
-    def branches(self) -> int:
-        """Of its fork, the prompts that came before it."""
-        return 0 if self.fork is None else self.fork.branches
 
     def with_answer(self, worker: WorkerState, matched: int, held: Held) -> Held:
         """What a worker holds, with the answer to the last turn if the last prompt is all that it has matched.

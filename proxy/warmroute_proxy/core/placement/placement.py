@@ -110,7 +110,7 @@ def place_by_cost(
         decode_id = decode.id
         ahead = _decoding_there(choices.cache_workers, ahead, slowdown_s)
     s_per_token, count = choices.mean_s_per_token, choices.count
-    best_bytes = prompt.head_bytes
+    best_bytes = match.drops[-1][1] if match.drops else 0
     churn = 0.0
     if fork is None and best_bytes <= (match.shared[-1][0] if match.shared else 0):
         churn = churn_s(sum([load.inserted for load in choices.loads]), len(ahead), s_per_token)
@@ -282,7 +282,7 @@ def _decision(
         known,
         prompt.tokens_of(prompt.restarted_bytes) if prompt.restarted_bytes else 0,
         head_bytes=prompt.head_bytes,
-        branches=prompt.branches,
+        branches=0 if prompt.fork is None else prompt.fork.branches,
     )
 
 
