@@ -171,13 +171,15 @@ class WorkerLoad:
 
     # Requests
 
-    def prefill_begins(self, request: object, tokens: int, now_s: float, resident: int = 0, sequences: int = 1) -> None:
+    def prefill_begins(
+        self, request: object, tokens: int, now_s: float, resident: int = 0, sequences: int = 1, moving: int = 0
+    ) -> None:
         """A request of so many sequences was sent: so many tokens to be computed and cached, and so many resident for
-        its decoding here.
+        its decoding here. `moving`: as many as could be computed while its cached ones are brought to the device.
         """
         if not self.running:
             self.departures.busy_from(now_s)
-        self.prefills.add(request, tokens, now_s)
+        self.prefills.add(request, tokens, now_s, moving)
         self.running += sequences
         self.resident_tokens += resident
         self.ahead = None
@@ -221,10 +223,10 @@ class WorkerLoad:
     def look(self) -> Ahead:
         """Compute what is ahead of a new request. Cached in `ahead`: few workers change between two decisions."""
         rate_s, slowdown_s, prefills = self.prefill_s_per_token, self.slowdown_s(), self.prefills
-        tokens, others = prefills.tokens, None
+        tokens, others = prefills.tokens + prefills.moving_tokens, None
         more, resident, until_s = self._others.prefill_tokens, self._others.resident_tokens, self._others.until_s
         if self.shown_tokens is not None:
-            more += max(0, tokens - self.shown_tokens)
+            more += max(0, prefills.tokens - self.shown_tokens)
             until_s = math.inf
         if more or resident:
             slower_s = slowdown_s + resident * DECODE_S_PER_RESIDENT_TOKEN
