@@ -110,7 +110,6 @@ def _problem(port: int) -> str:
 
 
 def exports(url: str, key: str) -> str:
-    """The line for a shell."""
     return f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}"
 
 
@@ -138,7 +137,6 @@ def opencode_json(url: str) -> str:
 
 
 def greeting(fleet: LocalFleet) -> str:
-    """What a person needs to send the first turn."""
     lines = ["The embedded fleet is up: a model of engines, not an engine.", ""]
     for region, proxy in fleet.proxies.items():
         lines.append(f"{region}: base_url {proxy.base_url}   admin {proxy.admin_url}")

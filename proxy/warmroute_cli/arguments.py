@@ -81,7 +81,6 @@ def whole(text: str) -> int:
 
 @wants("a number from 1 to 200")
 def listed(text: str) -> int:
-    """The number of listed entries."""
     value = int(text)
     if not 1 <= value <= 200:
         raise ValueError(text)
@@ -90,7 +89,6 @@ def listed(text: str) -> int:
 
 @wants("a number from 1 to 10000")
 def many(text: str) -> int:
-    """The number of listed entries of a database."""
     value = int(text)
     if not 1 <= value <= 10_000:
         raise ValueError(text)
@@ -125,7 +123,6 @@ def share(text: str) -> float:
 
 
 def add_admin(command: argparse.ArgumentParser) -> None:
-    """Add the options that name a running proxy."""
     command.add_argument(
         "--config", type=Path, metavar="FILE", help="the proxy's TOML file (default: the fleet of `up`)"
     )

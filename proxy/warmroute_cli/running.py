@@ -85,5 +85,4 @@ def kept_ports(state_dir: Path) -> dict[str, tuple[int, int]]:
 
 
 def keep_ports(state_dir: Path, ports: dict[str, tuple[int, int]]) -> None:
-    """Keep the ports for the next start."""
     (state_dir / PORTS).write_text(json.dumps(ports) + "\n", encoding="utf-8")

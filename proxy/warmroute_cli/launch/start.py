@@ -70,7 +70,6 @@ def write_config(plan: Plan, state_dir: Path, port: int, admin_port: int) -> Pat
 
 
 def exports(state_dir: Path, port: int) -> list[str]:
-    """The environment of a shell for an OpenAI client."""
     return [
         f"export OPENAI_BASE_URL=http://{LOCAL}:{port}/v1",
         f"export OPENAI_API_KEY={state.api_key(state_dir)}",

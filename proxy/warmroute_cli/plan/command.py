@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Run the command."""
     try:
         if arguments.list:
             print("models:", *sorted(MODELS), sep="\n  ")

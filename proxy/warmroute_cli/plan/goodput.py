@@ -37,7 +37,6 @@ class Goodput:
     beyond: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return asdict(self)
 
 
@@ -87,7 +86,6 @@ def faster(trace: Trace, traffic: Traffic, times: float) -> Trace:
 
 
 def section(found: Sequence[Goodput], targets: Targets) -> str:
-    """In words, the highest first."""
     of_what = "within its targets" if targets else "before a queue grows"
     lines = [f"Goodput: the most requests/s {of_what}"]
     for each in found:

@@ -50,7 +50,6 @@ def _checkpoint_bytes(folder: Path) -> int:
 
 
 def load_gpus(path: Path | None) -> dict[str, Gpu]:
-    """The table of GPUs, with those of a file."""
     return dict(GPUS) if path is None else gpus_with(_toml(path).get("gpu", []), str(path))
 
 

@@ -101,7 +101,6 @@ def _steps(request: PlanRequest) -> Iterator[PlanRequest]:
 
 
 def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, bounded: bool) -> None:
-    """Play the plans of a step, by their bounds."""
     rate = step.traffic.requests_per_s if step.traffic is not None else 0.0
     known = {_key(each.plan) for each in found.played}
     refused: PlanRequest | None = None
@@ -204,7 +203,6 @@ def _ruled_out(least: Speeds, targets: Targets, reasons: Counter[str]) -> str | 
 
 
 def _bound(step: PlanRequest, least: Speeds) -> float:
-    """What the objective is at least."""
     if step.objective == "latency":
         return least.answer_s
     return max(least.prefill_utilisation, least.decode_utilisation, least.kv_utilisation)
@@ -232,7 +230,6 @@ def _goal(step: PlanRequest, found: PlayedPlan) -> float:
 
 
 def candidates(step: PlanRequest) -> Iterator[PlanRequest]:
-    """The request with every choice that it leaves open."""
     for (tp, pp, all_to_all), split in product(_sizes(step), _splits(step)):
         of_size = replace(step, tp=tp, pp=pp, all_to_all=all_to_all, split=split, compared=True)
         if not of_size.is_even:  # some would have nothing to do

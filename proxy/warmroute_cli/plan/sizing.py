@@ -76,7 +76,6 @@ class Sizing:
         return max(self.prefill_utilisation, self.decode_utilisation, self.kv_utilisation)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return asdict(self)
 
 
@@ -138,7 +137,6 @@ def _check_queue(workers: list[Worker], policy: Production, now_s: float) -> Non
 
 
 def engine_costs(plan: Plan, engine: PlannedEngine, load: Load) -> Costs:
-    """Of a rank, for the engine model."""
     gpu = plan.cluster.gpu
     return costs(
         gpu,
@@ -202,7 +200,6 @@ class WorkersDone:
         return max(self._most_held, *found) if found else self._most_held
 
     def begin(self, now_s: float) -> None:
-        """The warm-up has ended."""
         self._began_s, self._busy_s, self._tokens = now_s, self._prefill_s(), self._generated()
 
     def shares(self, until_s: float, tokens_per_s: float) -> tuple[float, float]:

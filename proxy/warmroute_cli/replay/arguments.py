@@ -14,7 +14,6 @@ _CHANGES: Final = ("add", "remove", "restart")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options to a parser."""
     _add_trace(parser)
     _add_fleet(parser.add_argument_group("the fleet"))
     _add_proxies(parser.add_argument_group("the proxies (policy warmroute)"))
@@ -154,7 +153,6 @@ def _count(text: str) -> int:
 
 @wants("a number of workers, or two like 4:4")
 def workers(text: str) -> tuple[int, int]:
-    """Workers that compute prompts, and decode workers beside them."""
     prefills, colon, decodes = text.partition(":")
     return _count(prefills), _count(decodes) if colon else 0
 

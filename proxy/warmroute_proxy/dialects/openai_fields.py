@@ -72,7 +72,6 @@ _TEMPLATE_NAMES: Final = frozenset(
 
 
 def _template_arguments(value: Any) -> str | None:
-    """Refuse arguments that would replace those of the renderer."""
     taken = sorted(_TEMPLATE_NAMES.intersection(value))
     return f"may not set {taken[0]!r}: the engine sets it itself" if taken else None
 

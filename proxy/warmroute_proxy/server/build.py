@@ -115,11 +115,9 @@ class Proxy:
 
     @property
     def peers(self) -> Peers:
-        """The links to other regions."""
         return self.voids.peers
 
     def public_endpoint(self, control_plane: Bridge, new_request: NewRequest) -> PublicEndpoint:
-        """What clients and other proxies reach."""
         return PublicEndpoint(
             self.parser, self.authentication, self.ledger, self.idempotent_calls, self.path, self.announcements,
             control_plane, new_request,
@@ -144,14 +142,12 @@ class Proxy:
         self.admission.replace(config)
 
     def admin_endpoint(self, control_plane: Bridge) -> AdminEndpoint:
-        """What operators reach."""
         digest, matches = self.config.proxy.admin_key_sha256, self.parser.callers.secrets.is_admin_key
         if digest is not None:
             matches = partial(admin_key_matches, sha256_hex=digest)
         return AdminEndpoint(matches, self.authentication, control_plane)
 
     def sweep_steps(self, listeners: Sequence[Swept]) -> list[Callable[[], None]]:
-        """What is done a few times a second."""
         return [
             lambda: self.admission.sweep(self.clock()),
             *[listener.sweep for listener in listeners],
@@ -210,7 +206,6 @@ class Proxy:
         )  # fmt: skip
 
     def _held(self) -> Gauges:
-        """What this process has in memory now."""
         queue, prompts = self.admission.queue, self.re_prefills.prompts
         return Gauges(
             turns_live=len(self.open_requests.live),

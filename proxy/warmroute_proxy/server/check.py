@@ -229,7 +229,6 @@ def _reason(error: Exception) -> str:
 
 
 def shown(path: Path | str, answers: list[ServerAnswer]) -> str:
-    """A line for each answer, and one for all."""
     lines = [f"{answer.who}: {answer.text}" for answer in answers]
     bad = sum(not answer.ok for answer in answers)
     verdict = f"{bad} of {len(answers)} answers are not as they should be" if bad else "ok"

@@ -335,7 +335,6 @@ async def _probe_engines(engines: Engines, router: Router) -> None:
 
 
 async def _send_voids(voids: ReceiptVoider) -> None:
-    """Have the rows voided that wait for it."""
     while True:
         try:
             await voids.send()

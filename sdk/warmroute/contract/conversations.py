@@ -210,7 +210,6 @@ class Conversations:
         return found
 
     def _unlink(self, conversation: Conversation) -> None:
-        """Its newest request is no longer the newest."""
         newest, number = conversation.newest, conversation.number
         alike = self._by_tip[newest.tip]
         del alike[number]

@@ -331,7 +331,6 @@ def _chain(model: str, sections: tuple[Section, ...], base: Prompt | None) -> li
 
 
 def _base(wire: _Wire, tools_order: int, earlier: Iterable[Prompt]) -> Prompt | None:
-    """The earlier prompt that most likely has equal parts."""
     best, best_score = None, 0
     for prompt in earlier:
         score = (

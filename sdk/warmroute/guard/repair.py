@@ -164,7 +164,6 @@ def _as_sent(sent: object, item: object) -> object:
 
 
 def _reasoning_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """Messages with the reasoning with which they were sent."""
     assert reading.before is not None
     sent = reading.before.messages
     items = body.get(sent.name)

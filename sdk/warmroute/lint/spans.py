@@ -110,7 +110,6 @@ def _block(block: object) -> object:
 
 
 def _usage(found: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The conventions count cached tokens within the input tokens."""
     prompt = found.get("gen_ai.usage.input_tokens")
     if not isinstance(prompt, int):
         return None

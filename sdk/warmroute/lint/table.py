@@ -83,7 +83,6 @@ def json_of(analysis: Analysis) -> dict[str, Any]:
 
 
 def _compaction_lines(analysis: Analysis) -> list[str]:
-    """What each compaction has cost, and what it saves."""
     found = []
     for session in analysis.sessions:
         for turn in session.turns:

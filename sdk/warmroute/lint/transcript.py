@@ -125,7 +125,6 @@ def _document(file: GivenFile, begin: list[tuple[int, bytes]]) -> Any:
 
 
 def _objects_in(whole: Any, path: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects of a file that is one document."""
     if isinstance(whole, Mapping) and "parts" in whole and "requests" in whole:
         try:
             yield from _sample(whole)
@@ -195,7 +194,6 @@ def _headers(value: object) -> dict[str, str]:
 
 
 def _usage(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The usage of the recorded answer, wherever it is."""
     for outer in (record, *(record.get(name) for name in _ANSWERS)):
         for inner in (outer, outer.get("body") if isinstance(outer, Mapping) else None):
             if isinstance(inner, Mapping):

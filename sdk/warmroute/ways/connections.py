@@ -45,7 +45,6 @@ class _Asked:
         self.response_id: str | None = None
 
     def ended(self) -> None:
-        """It has no answer."""
         if self.call is not None:
             self.call.ended()
 
@@ -89,7 +88,6 @@ class _Turns:
         return data
 
     def received(self, data: Any) -> None:
-        """An event of the server."""
         with self._observer.books.shelter():
             event = json.loads(data)
             kind, stream, response = event.get("type"), event.get("stream_id"), event.get("response")
@@ -151,7 +149,6 @@ class _Turns:
         call.watch.observe(event)
 
     def _items(self, event: Mapping[str, Any]) -> list[Any]:
-        """The whole input of a turn."""
         given = event.get("input")
         added = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
         previous = event.get("previous_response_id")

@@ -158,7 +158,6 @@ class Recorder:
             self._add(self._event(page, MEDIA[tier], session_id), self._copies if copied_out else self._events)
 
     def removed(self, keys: Sequence[int], tier: Tier) -> None:
-        """Pages left a tier."""
         hashes = []
         for key in keys:
             page = self._pages[key]
@@ -170,7 +169,6 @@ class Recorder:
             self._add(BlockRemoved(hashes, MEDIA[tier]), self._events)
 
     def cleared(self) -> None:
-        """Everything left device and host."""
         self._pages.clear()
         self._events += self._copies
         self._copies = []

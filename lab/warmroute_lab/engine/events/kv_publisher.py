@@ -95,7 +95,6 @@ class Publisher:
             raise
 
     def serve_replays(self) -> None:
-        """Answer replay requests on the running event loop."""
         loop = asyncio.get_running_loop()
         for rank, router in enumerate(self._routers):
             loop.add_reader(_option(router, zmq.FD), self._replay, rank)

@@ -22,7 +22,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def tokens(rendered: bytes) -> int:
-    """The number of tokens of a rendered text."""
     return -(-len(rendered) // TOKEN_BYTES)
 
 

@@ -66,7 +66,6 @@ def _step(line: str, offered: Sequence[str]) -> Script:
 
 
 def _read(line: str) -> Script:
-    """A step from its line."""
     script, at = NO_SCRIPT, 0
     while True:
         order, at = _word(line, at)

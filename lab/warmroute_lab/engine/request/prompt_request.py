@@ -85,7 +85,6 @@ class PromptRequest:
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """The JSON object of a request."""
     try:
         body = _decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

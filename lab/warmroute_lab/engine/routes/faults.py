@@ -168,7 +168,6 @@ class FaultyExchange(EngineExchange):
             self._behind.end()
 
     def _refused(self) -> bool:
-        """Whether the fault takes the place of any answer."""
         fault = self._fault
         if fault.fault == "hang":
             return True

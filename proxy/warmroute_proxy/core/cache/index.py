@@ -217,12 +217,10 @@ class PrefixIndex:
 
     @property
     def entries(self) -> int:
-        """Entries held, shadowed ones included."""
         return sum(map(len, self._generations))
 
     @property
     def rotations(self) -> int:
-        """Generations dropped so far."""
         return self._rotations
 
     def _rotate(self) -> dict[int, int]:

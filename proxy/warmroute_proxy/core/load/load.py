@@ -71,7 +71,6 @@ class Departures:
         self._ended_s = now_s
 
     def forget(self) -> None:
-        """The engine restarted."""
         self._ended_s = -math.inf
 
     def next_s(self, running: int, now_s: float) -> float:
@@ -110,7 +109,6 @@ class OtherLoad:
         return False
 
     def forget(self) -> None:
-        """Nothing is known of other proxies."""
         self.prefill_tokens = 0
         self.resident_tokens = 0
         self.until_s = -math.inf
@@ -246,7 +244,6 @@ class WorkerLoad:
         return waits_s(self.ahead or self.look(), now_s)[1]
 
     def decode_tokens(self, now_s: float) -> int:
-        """Tokens resident for decoding."""
         counts = self.shown_tokens is not None or now_s < self._others.until_s
         return self.resident_tokens + (self._others.resident_tokens if counts else 0)
 
@@ -277,7 +274,6 @@ class WorkerLoad:
             self._apply_rate()
 
     def set_rate(self, prefill_s_per_token: float) -> None:
-        """Set the rate for placement."""
         if prefill_s_per_token != self.prefill_s_per_token:
             self.prefill_s_per_token = prefill_s_per_token
             self._changes.count += 1
@@ -308,7 +304,6 @@ class WorkerLoad:
 
     @property
     def proven(self) -> bool:
-        """Whether the worker has proved what it can do."""
         return self.shown_tokens is None
 
     def _apply_rate(self) -> None:
@@ -316,7 +311,6 @@ class WorkerLoad:
         self.capacity.observe_rate(self.prefill_rate.s_per_token)
 
     def as_dict(self, now_s: float) -> dict[str, int | float | str]:
-        """What pages and metrics show."""
         return {
             "health": self.availability.health(now_s),
             "running": self.running,

@@ -159,7 +159,6 @@ class Playback:
         self._dispatches = 0
 
     def place(self, call: Placed) -> Placed:
-        """The call with the decision that is made now."""
         self._last_placed = call
         try:
             decision = self._router.place(call.routing, call.now_s, call.exclude)

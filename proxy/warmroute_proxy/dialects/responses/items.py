@@ -91,7 +91,6 @@ class ItemReader:
         self._texts.add(before.applied, before.off)
 
     def read_items(self) -> ReadItems:
-        """What was read so far means for what follows."""
         before = self._before
         calls, call_bytes = _with(before.calls, self._calls)
         return ReadItems(

@@ -86,7 +86,6 @@ class Waits(NamedTuple):
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> "Waits":
-        """From the headers of an answer."""
         return cls(headers.get("retry-after"), headers.get("retry-after-ms"), headers.get("date"))
 
 
@@ -109,7 +108,6 @@ def refusal_from_engine(
 
 
 def _message_of(status: int, words: Words) -> str:
-    """What the client is told."""
     message = words.message or f"the engine answered {status}"
     return meaning_of(status, message) if names_internals(status, message) else message[:MAX_MESSAGE_CHARS]
 
@@ -136,7 +134,6 @@ def _of_length(status: int, words: Words) -> EngineRefusal | None:
 
 
 def _of_load(status: int, words: Words, after_s: int | None) -> EngineRefusal | None:
-    """The engine has no room."""
     if status == 429:
         code = words.code if words.code and not words.code.isdecimal() else "rate_limit_exceeded"
         refusal = Refusal(429, _message_of(429, words), code=code, param=words.param, retry_after_s=after_s or 1)

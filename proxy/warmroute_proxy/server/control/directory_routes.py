@@ -76,11 +76,9 @@ class DirectoryAdmin:
         return sorted(self._access.of_file.tenant_by_name)
 
     def tenants(self) -> TenantAdmin:
-        """What operators do with tenants."""
         return TenantAdmin(self.operator, self._access.of_file)
 
     def keys(self) -> KeyAdmin:
-        """What operators do with keys."""
         return KeyAdmin(self.operator, self.of_config)
 
 

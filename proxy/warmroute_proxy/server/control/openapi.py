@@ -235,13 +235,11 @@ def _either(error: str) -> Schema:
 
 
 def _gemini(summary: str, schema: Schema) -> Schema:
-    """A route of Gemini's API that asks a model."""
     described = _translated(f"{summary}, in Gemini's API", schema, _CONTENTS, "GeminiError")
     return {**described, "parameters": [_MODEL_NAME]}
 
 
 def _gemini_get(summary: str, schema: Schema, *, one: bool = False) -> Schema:
-    """The same of its models."""
     summary = f"{summary}, in Gemini's API"
     responses = {**_errors(READING, _either("GeminiError")), "200": answer(summary, schema)}
     return {"summary": summary, "responses": responses, "parameters": [_MODEL_NAME] if one else []}

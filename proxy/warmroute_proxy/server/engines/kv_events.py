@@ -127,11 +127,9 @@ class KvEvents:
         return known.feed if known is not None else None
 
     def feeds(self) -> dict[str, KvFeed]:
-        """All feeds, by worker id."""
         return {worker_id: known.feed for worker_id, known in self._subscriptions.items()}
 
     def close(self) -> None:
-        """End all subscriptions."""
         for worker_id in list(self._subscriptions):
             self.leave(worker_id)
         if self._context is not None:

@@ -69,7 +69,6 @@ async def fetch_server_infos(engines: Engines) -> None:
 
 
 async def probe(engines: Engines, router: Router) -> None:
-    """One round of probes."""
     await asyncio.gather(*(_probe_safely(engines, engine, router) for engine in engines.by_id.values()))
     now_s = engines.clock()
     if engines.watching.is_due("", now_s):

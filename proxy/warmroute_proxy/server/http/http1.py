@@ -304,7 +304,6 @@ class Connection:
     # -- called by the exchange
 
     def on_status(self, request: Request, status: int) -> None:
-        """Report the status of an answer, for the metrics."""
         self._shared.endpoint.on_status(request, status)
 
     def write(self, data: bytes) -> None:

@@ -98,7 +98,6 @@ class OpenConnections:
         return True
 
     def discard(self, connection: OpenConnection) -> None:
-        """It is gone, or another one follows it."""
         self.members.discard(connection)
         self.newcomers.pop(connection, None)
 
@@ -157,7 +156,6 @@ class OpenConnections:
             raise too_many()
 
     def known(self, connection: OpenConnection) -> None:
-        """A tenant has begun to use it."""
         self.newcomers.pop(connection, None)
 
     def leave(self, tenant: str) -> None:

@@ -278,7 +278,6 @@ class RequestReader:
 
 
 def head_bytes(request: Request) -> int:
-    """What the headers of a request take."""
     return sum(map(len, chain.from_iterable(request.headers.items()))) + len(request.headers) * LINE_BYTES
 
 

@@ -84,7 +84,6 @@ class TemplatedBody:
 
     @property
     def members(self) -> dict[str, msgspec.Raw]:
-        """Raw values by name."""
         if self._body is None:
             self._body = Body(self.raw)
         return self._body.members

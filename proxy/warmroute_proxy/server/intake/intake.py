@@ -241,7 +241,6 @@ def _keep(parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: 
 
 
 def _model(route: str, body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
-    """The requested model, and the name in the request."""
     asked = read_member(body, route, "model")
     return model_for(asked, tenant, config), asked
 
@@ -278,7 +277,6 @@ def _malformed(error: MalformedPrompt) -> Refusal:
 
 
 def _session(body: Body, names_of_fields: tuple[str, ...]) -> Session | None:
-    """The session that a body names."""
     if not names_of_fields:
         return None
     fields = {}

@@ -79,7 +79,6 @@ class _Waiting:
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
         return self.asked.tenant.name
 
 

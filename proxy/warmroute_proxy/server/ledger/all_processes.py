@@ -45,7 +45,6 @@ class AllProcessesReader:
         self._db.close()
 
     def totals(self, tenant: str) -> TenantTotals:
-        """The sums of a tenant over all settled turns."""
         with self._lock:
             for _ in range(TRIES):
                 positions, folded = self._positions(tenant)
@@ -90,7 +89,6 @@ class AllProcessesReader:
 
 
 def tails(state_dir: Path, positions: list[FoldPosition]) -> Iterator[bytes]:
-    """What each journal file has behind the positions."""
     for position in positions:
         folder = folder_of(state_dir, position.process)
         for sequence in [number for number in journal_sequences(folder) if number >= position.sequence]:

@@ -46,7 +46,6 @@ class FirstReads:
             raise
 
     def leave(self, stream: Outbox) -> None:
-        """A message was read, or the stream has ended."""
         if self._reading.pop(stream, None) is None:
             return
         while self._waiting and len(self._reading) < AT_ONCE:

@@ -132,7 +132,6 @@ class PickerListener:
     # -- called by gRPC
 
     async def _process(self, _requests: Any, context: Any) -> None:
-        """One stream."""
         await _Conversation(self._gateway, context, self.connections.members, self._first_reads).run()
 
     async def _check(self, request: bytes, context: Any) -> bytes:
@@ -196,7 +195,6 @@ class _Conversation:
             self._first_reads.leave(stream.outbox)
 
     def _wake(self) -> None:
-        """Something is to be sent though nothing was read."""
         if not self._writing.locked() and (self._writer is None or self._writer.done()):
             self._writer = asyncio.get_running_loop().create_task(self._flush_alone())
 

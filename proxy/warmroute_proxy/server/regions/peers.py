@@ -81,7 +81,6 @@ class Peers:
             await asyncio.sleep(PROBE_UNKNOWN_EVERY_S if starts else PROBE_EVERY_S)
 
     async def probe(self, region: str, router: Router) -> None:
-        """Ask one."""
         began_s = self._clock()
         status, body = await get(self.upstreams[region], "/ready", timeout_s=ANSWER_S)
         if status == OWN_FAULT:
@@ -123,7 +122,6 @@ class Peers:
             _LOG.error("%s", problem)
 
     def sweep(self) -> None:
-        """Drop idle connections."""
         for upstream in self.upstreams.values():
             upstream.sweep()
 

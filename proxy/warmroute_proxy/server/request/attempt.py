@@ -171,7 +171,6 @@ class Attempt:
         self._send(engine.head(path, headers), answering_body(asked, body, own, rank, bootstrap), carrier)
 
     def _send(self, head: bytes, parts: Parts, carrier: object | None) -> None:
-        """Send the answering leg."""
         if carrier is None:
             self.engine.upstream.send_with(head, parts, self.leg)
         else:
@@ -188,7 +187,6 @@ class Attempt:
 
     @property
     def usage(self) -> dict[str, Any] | None:
-        """The answering engine's usage object."""
         return own_usage(self.answer, self.scanner)
 
     def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
@@ -412,7 +410,6 @@ class Attempt:
     # -- the prefill leg
 
     def prefill_answered(self, status: int, body: bytes, waits: Waits) -> None:
-        """Its whole answer."""
         self._cancel_trailer()
         if self.ended:
             return
@@ -480,7 +477,6 @@ class Attempt:
 
     @property
     def waits_for(self) -> Worker:
-        """The worker whose answer is awaited next."""
         prefill = self.decision.prefill
         if prefill is None or self._prefill is None or self._prefill.leg.done:
             return self._answering

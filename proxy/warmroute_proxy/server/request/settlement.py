@@ -64,7 +64,6 @@ class RequestAccount(msgspec.Struct):
 
     @property
     def attempts(self) -> int:
-        """How many have been made."""
         return 0 if self.entry is None else len(self.entry.rids)
 
     def tokens(self) -> int:
@@ -280,7 +279,6 @@ class Settlement:
             self._admission.freed()
 
     def progress(self, account: RequestAccount, tokens_seen: int) -> None:
-        """So many tokens have been streamed."""
         if account.ticket is not None:
             self._router.progress(account.ticket, tokens_seen)
 
