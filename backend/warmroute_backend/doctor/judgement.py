@@ -23,6 +23,8 @@ LEAST_SHM_BYTES: Final = 32 * GIB
 """SGLang's own `--shm-size` (docs.sglang.io, install)."""
 SHM: Final = "/dev/shm"  # noqa: S108 (its own name)
 MOONCAKE: Final = "mooncake-transfer-engine"
+LMCACHE_TODO: Final = "pip install --no-deps lmcache==0.5.6 and what it imports: docs/reference/plan.md, LMCache"
+"""With its own requirements pip refuses it beside SGLang 0.5.23 (grpcio)."""
 RATE_SHARE: Final = 0.95
 
 
@@ -265,6 +267,10 @@ def _versions(versions: Versions, plan: Plan | None) -> Iterator[Finding]:
     if uses_mooncake and "mooncake" not in versions.modules:
         text = f"the plan moves KV by Mooncake, and Python {versions.python} has no module mooncake"
         yield Finding(Level.PROBLEM, "versions", text, f"pip install {_mooncake_for(versions.cuda)}")
+
+    if plan is not None and any(each.lmcache for each in plan.engines) and "lmcache" not in versions.modules:
+        text = f"the plan keeps KV in LMCache, and Python {versions.python} has no module lmcache"
+        yield Finding(Level.PROBLEM, "versions", text, LMCACHE_TODO)
 
 
 def _mooncake_for(cuda: str | None) -> str:

@@ -14,13 +14,14 @@ PACKAGES: Final = (
     "mooncake-transfer-engine",
     "mooncake-transfer-engine-cuda13",
     "mooncake-transfer-engine-non-cuda",
+    "lmcache",
     "nixl",
     "nixl-cu12",
     "nixl-cu13",
     "sgl-kernel",
     "flashinfer-python",
 )
-MODULES: Final = ("mooncake", "nixl")
+MODULES: Final = ("mooncake", "nixl", "lmcache")
 TIMEOUT_S: Final = 60.0
 _ASK: Final = """
 import importlib.metadata as metadata, importlib.util as util, json, re, sys

@@ -181,7 +181,7 @@ class Launcher:
             self._ended(process)
         elif self._lacks_needs(process):
             process.kill()
-            self._ended(process, f"was ended with {process.program.needs}")
+            self._ended(process, f"was ended with {' and '.join(self._lacking(process))}")
         elif state is State.WAITING:
             if self._stage_is_open(process):
                 self._start(process)
@@ -206,8 +206,12 @@ class Launcher:
 
     def _has_needs(self, process: Process) -> bool:
         """Whether what it needs serves."""
-        needs = process.program.needs
-        return not needs or any(each.name == needs and each.state is State.READY for each in self.processes)
+        return not self._lacking(process)
+
+    def _lacking(self, process: Process) -> list[str]:
+        """What it needs and does not serve."""
+        ready = {each.name for each in self.processes if each.state is State.READY}
+        return [name for name in process.program.needs if name not in ready]
 
     def _lacks_needs(self, process: Process) -> bool:
         """Whether what it runs with has gone. One that an earlier launcher started otherwise runs without."""
@@ -220,7 +224,7 @@ class Launcher:
             is_first = process.program.stage == 0
             if not self._nodes.may_start() or not (is_first or self._nodes.stores_serve()):
                 return False
-        if any(other.program.needs == process.name and other.state in ALIVE for other in self.processes):
+        if any(process.name in other.program.needs and other.state in ALIVE for other in self.processes):
             return False  # an engine of an earlier launcher has this memory, until its restart is ordered
         before = [other for other in self.processes if other.program.stage < process.program.stage]
         return all(other.state is State.READY for other in before)

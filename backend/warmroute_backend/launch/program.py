@@ -5,10 +5,10 @@ import json
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Kind = Literal["store", "weights", "prefill", "decode", "aggregated", "proxy"]
+Kind = Literal["store", "lmcache", "weights", "prefill", "decode", "aggregated", "proxy"]
 
 STAGES: Final[tuple[tuple[Kind, ...], ...]] = (
-    ("store", "weights"),
+    ("store", "lmcache", "weights"),
     ("prefill", "aggregated", "decode"),
     ("proxy",),
 )
@@ -31,7 +31,7 @@ class Program:
     """One process. `host` is where this machine reaches it; `ports` by what each is for.
 
     `ready_path`: what answers 200 once it serves; empty: it serves once its port `http` takes connections, or at once
-    where it has none. `ready_line`: instead, a part of a line of its log. `needs`: the name of the program that has to
+    where it has none. `ready_line`: instead, a part of a line of its log. `needs`: names of programs that have to
     serve for as long as this one runs. `source`: where its weights come from.
     """
 
@@ -42,7 +42,7 @@ class Program:
     ports: tuple[tuple[str, int], ...] = ()
     ready_path: str = "/ready"
     ready_line: str = ""
-    needs: str = ""
+    needs: tuple[str, ...] = ()
     source: str = "disk"
     host: str = "127.0.0.1"
     expected: Expected | None = None
@@ -55,7 +55,7 @@ class Program:
 
     @property
     def is_engine(self) -> bool:
-        return self.kind not in {"store", "weights", "proxy"}
+        return self.kind not in {"store", "lmcache", "weights", "proxy"}
 
     def port(self, name: str) -> int | None:
         return dict(self.ports).get(name)

@@ -22,9 +22,11 @@ from warmroute_backend.launch.affinity import Near, affinity, described
 from warmroute_backend.launch.engine_kinds import EngineKind
 from warmroute_backend.launch.fast_start import DAEMON, DAEMON_READY, FastStart, Source, fast_start
 from warmroute_backend.launch.program import Expected, Program
-from warmroute_backend.plan.argv import LAUNCH, argv, environment, mooncake_file
+from warmroute_backend.plan.argv import CONFIG_FOLDER, LAUNCH, LMCACHE_CONFIG, argv, environment, mooncake_file
 from warmroute_backend.plan.deployment import Plan, PlannedEngine, Ports
 from warmroute_backend.plan.files.proxy import master_command, mooncake_configs
+from warmroute_backend.plan.lmcache import DAEMON as LMCACHE
+from warmroute_backend.plan.lmcache import ENVIRONMENT, HEALTH, config_text, daemon_command, has_daemon
 from warmroute_backend.plan.tiers import host_tokens
 from warmroute_backend.sglang import command as cpu
 from warmroute_backend.sglang.installation import Installation
@@ -87,7 +89,8 @@ def topology(plan: Plan, setting: Setting) -> Topology:
         engines = [each for each in plan.engines if each.node <= setting.node < each.node + each.nodes]
         programs = [each for engine in engines for each in _sglang(plan, engine, setting)]
         master = [_master(plan)] if setting.node == 0 and any(e.storage == "mooncake" for e in plan.engines) else []
-        return Topology((*master, *_ordered(programs)), tuple(_engine_notes(engines, plan, setting)))
+        daemon = [_lmcache(plan, setting)] if any(engine.lmcache for engine in engines) else []
+        return Topology((*master, *daemon, *_ordered(programs)), tuple(_engine_notes(engines, plan, setting)))
     if setting.kind == "embedded":
         programs = [_embedded(plan, engine, setting) for engine in plan.engines]
     else:
@@ -95,6 +98,8 @@ def topology(plan: Plan, setting: Setting) -> Topology:
         if any(engine.storage == "mooncake" for engine in plan.engines):
             assert setting.installation is not None
             programs.append(_master(plan, str(setting.installation.master)))
+        if has_daemon(plan):
+            programs.append(_lmcache(plan, setting))
     return Topology(tuple(_ordered(programs)), tuple(_notes(plan, setting.kind)))
 
 
@@ -113,8 +118,14 @@ def _engine_notes(engines: list[PlannedEngine], plan: Plan, setting: Setting) ->
             yield f"{engine.name}: {_SOURCES[found.source]}{because}"
 
 
+def config_files(plan: Plan, setting: Setting) -> dict[str, str]:
+    """Name in the state directory -> what engines read there of their stores."""
+    found = {name: json.dumps(made, indent=2) + "\n" for name, made in mooncake_files(plan, setting).items()}
+    return found | ({LMCACHE_CONFIG: config_text(plan)} if has_daemon(plan) else {})
+
+
 def mooncake_files(plan: Plan, setting: Setting) -> dict[str, dict[str, Any]]:
-    """Name in the state directory -> the store's configuration, of each engine of this node; of a trial, of all."""
+    """The store's configuration, of each engine of this node; of a trial, of all."""
     configs, found = mooncake_configs(plan), {}
     if setting.kind == "sglang-cpu":
         return {name: _on_a_cpu(config, setting.state_dir) for name, config in configs.items()}
@@ -163,6 +174,8 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
     if engine.storage == "mooncake":
         variables["SGLANG_HICACHE_MOONCAKE_CONFIG_PATH"] = str(setting.state_dir / mooncake_file(engine))
         variables["MOONCAKE_LOCAL_HOSTNAME"] = plan.site.host(setting.node)
+    if engine.lmcache:
+        command = tuple(_local(word, setting.state_dir) for word in command)
     fast = FastStart("disk") if setting.cache_dir is None else fast_start(plan, engine, setting.cache_dir)
     made = Program(
         name=engine.name,
@@ -174,11 +187,13 @@ def _sglang(plan: Plan, engine: PlannedEngine, setting: Setting) -> Iterator[Pro
         source=fast.source,
         expected=expected_of(plan, engine) if rank == 0 else None,
         stop_timeout_s=ENGINE_STOP_S,
+        needs=(LMCACHE,) if engine.lmcache else (),
     )
     if fast.source == "daemon":
         daemon = (setting.python, *DAEMON, *command[len(LAUNCH) :])
-        made = replace(made, needs=f"{engine.name}-weights")
-        yield Program(made.needs, "weights", daemon, made.environment, ready_line=DAEMON_READY)
+        keeps = f"{engine.name}-weights"
+        made = replace(made, needs=(*made.needs, keeps))
+        yield Program(keeps, "weights", daemon, made.environment, ready_line=DAEMON_READY)
     yield made
 
 
@@ -189,6 +204,30 @@ def _master(plan: Plan, program: str = "mooncake_master") -> Program:
         command=tuple(master_command(plan, program)),
         ports=(("http", plan.site.store_port), ("metrics", plan.site.store_metrics_port)),
         ready_path="",
+    )
+
+
+def _local(word: str, state_dir: Path) -> str:
+    """A file of the plan's folder on each node is one of the state directory."""
+    return str(state_dir / LMCACHE_CONFIG) if word == f"{CONFIG_FOLDER}/{LMCACHE_CONFIG}" else word
+
+
+def _lmcache(plan: Plan, setting: Setting) -> Program:
+    """The daemon beside all engines of this machine; on a CPU with little memory, and without CUDA's way to move KV."""
+    if setting.installation is not None:
+        tool = str(setting.installation.lmcache)
+        site = plan.site
+        command = cpu.lmcache_daemon(tool, site.lmcache_port, site.lmcache_http_port)
+    else:
+        tool = str(Path(setting.python).with_name("lmcache")) if "/" in setting.python else "lmcache"
+        command = daemon_command(plan, plan.cluster.per_node, tool)
+    return Program(
+        name=LMCACHE,
+        kind="lmcache",
+        command=tuple(command),
+        environment=ENVIRONMENT,
+        ports=(("http", plan.site.lmcache_http_port), ("kv", plan.site.lmcache_port)),
+        ready_path=HEALTH,
     )
 
 
@@ -236,6 +275,8 @@ def _cpu(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
     stores = engine.storage == "mooncake"
     if engine.role == "decode":
         command += cpu.offload() if stores else []
+    elif engine.lmcache:
+        command += cpu.lmcache(setting.state_dir / LMCACHE_CONFIG)
     elif engine.role == "aggregated" or engine.hicache is not None:
         command += cpu.hicache("mooncake" if stores else "file")
     command += ["--served-model-name", plan.model_name]
@@ -253,6 +294,7 @@ def _cpu(plan: Plan, engine: PlannedEngine, setting: Setting) -> Program:
         environment=tuple(variables.items()),
         ports=_ports(engine),
         expected=Expected(cpu.POOL_TOKENS, 0.0),
+        needs=(LMCACHE,) if engine.lmcache else (),
         start_timeout_s=CPU_START_S * setting.slowness,
         stop_timeout_s=ENGINE_STOP_S,
     )
@@ -282,13 +324,14 @@ def _notes(plan: Plan, kind: EngineKind) -> list[str]:
     found = []
     stores = any(engine.storage == "mooncake" for engine in plan.engines)
     if kind == "embedded":
-        return ["the Mooncake store is a folder of files that all engines share"] if stores else []
+        found += ["the Mooncake store is a folder of files that all engines share"] if stores else []
+        return found + (["engines run without LMCache, and without another tier"] if has_daemon(plan) else [])
     tiny = f"the model is the tiny one, each engine one rank with {cpu.POOL_TOKENS:,} tokens"
     found.append(f"{tiny}, KV moves by Mooncake over TCP")
     if stores:
         found.append(f"each engine gives {CPU_SEGMENT_BYTES >> 20} MiB to the Mooncake store")
     if any(engine.speculation is not None for engine in plan.engines):
         found.append("no drafts: on a CPU, speculation runs without a pair and without HiCache only")
-    if any(engine.hicache is None and engine.role == "aggregated" for engine in plan.engines):
+    if any(engine.hicache is None and not engine.lmcache and engine.role == "aggregated" for engine in plan.engines):
         found.append("aggregated engines have HiCache")
     return found

@@ -18,6 +18,8 @@ LAUNCH: Final = ("python3", "-m", "sglang.launch_server")
 CONFIG_FOLDER: Final = "/etc/warmroute"
 ENGINE_INFO_PORT: Final = 6789
 HTTP_PORT: Final = 30000
+LMCACHE_CONFIG: Final = "lmcache.yaml"
+"""One for all engines: each node has a daemon at the same local address (`lmcache`)."""
 
 PD_TIMEOUT_S: Final = 120
 """Instead of 300 s for each of the stages: a pair that is stuck fails within the patience of a client."""
@@ -181,7 +183,7 @@ def _reports(engine: PlannedEngine) -> Flags:
 
 def _tiers(plan: Plan, engine: PlannedEngine) -> Flags:
     if engine.lmcache:
-        return ["--enable-lmcache"]
+        return ["--enable-lmcache", "--lmcache-config-file", f"{CONFIG_FOLDER}/{LMCACHE_CONFIG}"]
     command: Flags = []
     if engine.hicache is not None:
         found = engine.hicache

@@ -6,7 +6,16 @@ from warmroute_backend.costs import Role
 from warmroute_backend.plan.hardware import Cluster
 from warmroute_backend.plan.memory import EngineShape, Memory, memory
 from warmroute_backend.plan.model import Model
-from warmroute_backend.plan.words import CACHE_DIR, RDMA_RESOURCE, STORE_METRICS_PORT, STORE_PORT, Objective, Storage
+from warmroute_backend.plan.words import (
+    CACHE_DIR,
+    LMCACHE_HTTP_PORT,
+    LMCACHE_PORT,
+    RDMA_RESOURCE,
+    STORE_METRICS_PORT,
+    STORE_PORT,
+    Objective,
+    Storage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,10 @@ class Site:
     """Of the Mooncake master, on the first node."""
     store_metrics_port: int = STORE_METRICS_PORT
     """Likewise, where it answers HTTP: its metrics, and which segments it has."""
+    lmcache_port: int = LMCACHE_PORT
+    """Of LMCache's daemon, on each node, for its own engines."""
+    lmcache_http_port: int = LMCACHE_HTTP_PORT
+    """Likewise, where it answers HTTP."""
     cache_dir: str = CACHE_DIR
     """On each node, for pods: kernels that SGLang compiles, and the checkpoint where `model_path` is empty."""
     rdma_resource: str = RDMA_RESOURCE

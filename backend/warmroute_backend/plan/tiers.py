@@ -30,6 +30,7 @@ mooncake-store/include/storage_backend.h).
 """
 
 LMCACHE_RULE: Final = "sglang/srt/arg_groups/kv_cache_hook.py:433-470"
+LMCACHE_NODES_RULE: Final = "lmcache/integration/sglang/unified_lmcache_mp_connector.py, submit_lookup"
 
 
 def host_budget_gb(plan: Plan) -> int:
@@ -75,8 +76,15 @@ def offload_gb(plan: Plan) -> int:
     return int(host_budget_gb(plan) * (1 - STORE_SHARE))
 
 
+def rank_l1_bytes(plan: Plan) -> int:
+    """Of the memory of LMCache's daemon, what it has for each GPU of a node."""
+    return host_budget_gb(plan) * GB
+
+
 def host_bytes(plan: Plan, engine: PlannedEngine) -> int:
-    """Host memory that each rank of an engine pins: its pool, and its part of the shared store."""
+    """Host memory that each rank of an engine pins, or a daemon for it: its pool, and its part of the shared store."""
+    if engine.lmcache:
+        return rank_l1_bytes(plan)
     stores = engine.storage == "mooncake"
     offloaded = offload_gb(plan) * GB if stores and engine.role == "decode" else 0
     pool = engine.hicache.size_gb * GB if engine.hicache is not None else offloaded
@@ -114,7 +122,11 @@ def refuse_lmcache(engine: PlannedEngine) -> str | None:
         (engine.role != "aggregated", "prefill/decode disaggregation"),
     ]
     found = [what for is_so, what in against if is_so]
-    return f"SGLang runs LMCache without {', '.join(found)} only ({LMCACHE_RULE})" if found else None
+    if found:
+        return f"SGLang runs LMCache without {', '.join(found)} only ({LMCACHE_RULE})"
+    if engine.nodes > 1:
+        return f"its first rank asks its own node's LMCache alone, which lacks other nodes' KV ({LMCACHE_NODES_RULE})"
+    return None
 
 
 def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
@@ -126,8 +138,12 @@ def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
                     f"{engine.name}: {problem}.",
                     ["--pd off --speculation off --attention-dp 1 with --lmcache", "HiCache, without --lmcache"],
                 )
-        because = "LMCache keeps KV in a separate process, which outlives restarts of the engine."
-        return plan, [Choice("host memory", "LMCache", because)]
+        because = (
+            "a daemon on each node keeps the KV of all its engines, and outlives them; KV that ranks have in common "
+            "(latent attention) is there once."
+        )
+        size = f"LMCache, {rank_l1_bytes(plan) * plan.cluster.per_node // GIB} GiB a node"
+        return plan, [Choice("host memory", size, because)]
     size_gb = host_budget_gb(plan)
     if (request.storage or default_storage(plan.cluster)) == "mooncake":
         size_gb = offload_gb(plan)

@@ -18,4 +18,7 @@ CACHE_DIR: Final = "/var/cache/sglang"
 STORE_PORT: Final = 50051
 STORE_METRICS_PORT: Final = 9003
 """Mooncake's own, both (mooncake-store/src/master.cpp)."""
+LMCACHE_PORT: Final = 6555
+LMCACHE_HTTP_PORT: Final = 6556
+"""Beside LMCache's own 5555 and 8080, which others take too."""
 RDMA_RESOURCE: Final = "rdma/hca_shared_devices_a"

@@ -36,6 +36,9 @@ STORE_STAGING_BYTES = 256 * 2**20
 STORE_BUCKET_KEYS = 32
 """Blocks that go to disk together. Mooncake's own 500 are more than short prompts have."""
 
+LMCACHE_GIB = 1
+"""Of LMCache's daemon: it takes them at its start."""
+
 DECODE_OFFLOAD_STRIDE = 64
 """Tokens of an answer after which decode gives its KV to the store."""
 
@@ -130,6 +133,18 @@ def hicache(storage: Literal["file", "mooncake"] = "file") -> list[str]:
     command += ["--hicache-write-policy", "write_through", "--hicache-io-backend", "direct"]
     command += ["--hicache-mem-layout", "page_first_direct", "--hicache-storage-backend", storage]
     return [*command, "--hicache-storage-prefetch-policy", "wait_complete"]
+
+
+def lmcache(config: Path) -> list[str]:
+    """Of an engine whose KV a daemon keeps, in place of HiCache."""
+    return ["--enable-lmcache", "--lmcache-config-file", str(config)]
+
+
+def lmcache_daemon(program: str, port: int, http_port: int) -> list[str]:
+    """LMCache's daemon. Without CUDA an engine hands it the KV itself (`auto`)."""
+    command = [program, "server", "--host", HOST, "--port", str(port), "--http-host", HOST]
+    command += ["--http-port", str(http_port), "--l1-size-gb", str(LMCACHE_GIB), "--eviction-policy", "LRU"]
+    return [*command, "--supported-transfer-mode", "auto"]
 
 
 def offload() -> list[str]:

@@ -30,6 +30,11 @@ class Installation:
     def master(self) -> Path:
         return self.python.with_name("mooncake_master")
 
+    @property
+    def lmcache(self) -> Path:
+        """LMCache's command."""
+        return self.python.with_name("lmcache")
+
 
 def installation(checkout: Path | None = None) -> Installation:
     """What `scripts/sglang install` made in a checkout, else `NotInstalledError`. Without one it is that of
@@ -39,6 +44,6 @@ def installation(checkout: Path | None = None) -> Installation:
     if not (venv / STAMP).is_file():
         raise NotInstalledError(
             f"SGLang is not installed in {venv}: run `scripts/sglang install` in a checkout of warmroute "
-            "(2.8 GB on disk, some minutes)"
+            "(3 GB on disk, some minutes)"
         )
     return Installation(venv / "bin" / "python", checkout / "scripts" / "sglang_cpu" / "launch.py", venv / MODEL)

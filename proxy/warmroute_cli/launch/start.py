@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import hashlib
-import json
 import os
 import shutil
 import sys
@@ -24,7 +23,7 @@ from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.readiness import unready
 from warmroute_backend.launch.state_file import locked, save
 from warmroute_backend.launch.states import Backoff
-from warmroute_backend.launch.topology import LOCAL, Setting, here, mooncake_files, topology
+from warmroute_backend.launch.topology import LOCAL, Setting, config_files, here, topology
 from warmroute_backend.launch.waker import Waker
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.deployment import Plan
@@ -96,8 +95,8 @@ def start(arguments: argparse.Namespace) -> int:
         )  # fmt: skip
         _check_machine(plan, arguments, adopted, setting.cache_dir)
         if arguments.engine != "embedded":
-            for name, made in mooncake_files(plan, setting).items():
-                (state_dir / name).write_text(json.dumps(made, indent=2) + "\n")
+            for name, text in config_files(plan, setting).items():
+                (state_dir / name).write_text(text)
         for note in (*found.notes, *adopted.notes):
             _show(note)
         return _run(arguments, plan, adopted, config, state_dir)
@@ -144,7 +143,6 @@ def _nodes(arguments: argparse.Namespace, plan: Plan, config: Config | None) -> 
 
 
 def _stop_stray(stray: list[Process], limits: Limits, state_dir: Path) -> None:
-    """End what belongs to no program of the plan any more."""
     for process in stray:
         _show(f"{process.name}: is not in the plan any more, and is stopped")
     Launcher(stray, state_dir, NoDrains(), limits, lambda: None, _show).stop()

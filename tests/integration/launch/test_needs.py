@@ -52,7 +52,7 @@ def adopted(folder: Path, port: int) -> Adopted:
     keeps = (sys.executable, "-c", DAEMON, str(folder / "held"))
     daemon = Program("e-weights", "weights", keeps, ready_line="weight cache daemons on node")
     engine = Program(
-        "e", "aggregated", (*SERVES, str(port)), ports=(("http", port),), ready_path="/", needs="e-weights"
+        "e", "aggregated", (*SERVES, str(port)), ports=(("http", port),), ready_path="/", needs=("e-weights",)
     )
     return adopt([daemon, engine], folder, "plan", "sglang", 0, found_identity(os.getpid()))
 
@@ -148,7 +148,7 @@ def test_an_engine_is_restarted_whose_weights_have_gone_while_no_launcher_ran(tm
 
 
 def test_an_engine_that_ran_before_without_it_is_left_alone_until_its_restart(tmp_path: Path, port: int) -> None:
-    bare = replace(adopted(tmp_path, port).processes[1].program, needs="", command=(*SERVES, str(port), "before"))
+    bare = replace(adopted(tmp_path, port).processes[1].program, needs=(), command=(*SERVES, str(port), "before"))
     first = adopt([bare], tmp_path, "plan", "sglang", 0, found_identity(os.getpid()))
     server = first.processes[0]
     server.start(lambda: None)

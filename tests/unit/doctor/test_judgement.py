@@ -13,7 +13,7 @@ from warmroute_backend.doctor.facts import Disk, Gpus, Machine, Versions
 from warmroute_backend.doctor.finding import Finding, Level
 from warmroute_backend.doctor.health import pinned_bytes
 from warmroute_backend.doctor.host import read_host
-from warmroute_backend.doctor.judgement import MOONCAKE, judge
+from warmroute_backend.doctor.judgement import LMCACHE_TODO, MOONCAKE, judge
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.tiers import host_bytes
 
@@ -60,6 +60,12 @@ Change = Callable[[Machine], Machine]
 def test_mooncake_is_advised_by_the_name_for_the_cuda_of_torch(node: Machine, cuda: str | None, name: str) -> None:
     found = bad(with_versions(node, modules=(), cuda=cuda), of_plan())
     assert [each.todo for each in found if each.topic == "versions"] == [f"pip install {name}"]
+
+
+def test_a_plan_with_lmcache_needs_its_module(node: Machine) -> None:
+    lacking, found = (bad(with_versions(node, modules=modules), kind("LMCache")) for modules in ((), ("lmcache",)))
+    assert [each.todo for each in lacking if "LMCache" in each.text] == [LMCACHE_TODO]
+    assert not [each for each in found if "LMCache" in each.text]
 
 
 def test_any_distribution_that_has_the_module_will_do(node: Machine) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.plan.plans import kind
 
 from warmroute_backend.launch.fast_start import presharded_dir
-from warmroute_backend.launch.topology import Setting, here, topology
+from warmroute_backend.launch.topology import Setting, config_files, here, topology
 from warmroute_backend.plan.argv import argv
 from warmroute_backend.plan.deployment import Speculation
 from warmroute_backend.sglang.installation import Installation
@@ -33,6 +33,21 @@ def test_a_node_runs_its_own_part_and_the_first_one_the_store() -> None:
     assert first.notes == second.notes == ()
 
 
+def test_an_engine_with_lmcache_runs_behind_its_daemon_and_reads_where_that_listens() -> None:
+    plan = kind("LMCache")
+    setting = Setting("sglang", 0, STATE, python="/sglang/python")
+    daemon, engine = topology(plan, setting).programs
+    assert daemon.command[:2] == ("/sglang/lmcache", "server")
+    assert (daemon.stage, daemon.ready_path, daemon.is_engine) == (0, "/healthcheck", False)
+    assert dict(daemon.ports) == {"http": plan.site.lmcache_http_port, "kv": plan.site.lmcache_port}
+    assert dict(daemon.environment)["LMCACHE_TRACK_USAGE"] == "false"
+    assert engine.needs == (daemon.name,), "an engine without its daemon answers no request"
+    assert engine.command[engine.command.index("--lmcache-config-file") + 1] == "/state/lmcache.yaml"
+    assert config_files(plan, setting) == {
+        "lmcache.yaml": f"mp_host: 127.0.0.1\nmp_port: {plan.site.lmcache_port}\n",
+    }
+
+
 def test_an_engine_of_two_nodes_serves_on_its_first_one() -> None:
     plan = kind("an engine of two nodes")
     first, second = (topology(plan, Setting("sglang", node, STATE)).programs[-1] for node in (0, 1))
@@ -48,7 +63,7 @@ def test_a_fast_restart_keeps_weights_in_gpu_memory_or_pre_sharded() -> None:
     setting = Setting("sglang", 0, STATE, python="/sglang/python", cache_dir=Path("/cache"))
     made = topology(replace(plan, engines=(engine,)), setting)
     daemon, server = made.programs
-    assert (daemon.name, daemon.kind, server.needs) == (f"{engine.name}-weights", "weights", daemon.name)
+    assert (daemon.name, daemon.kind, server.needs) == (f"{engine.name}-weights", "weights", (daemon.name,))
     assert daemon.command[:3] == ("/sglang/python", "-m", "sglang.srt.weight_cache.daemon")
     assert server.command[:3] == ("/sglang/python", "-m", "sglang.launch_server")
     assert server.command[3:] == (*daemon.command[3:], "--weight-cache-mode", "client"), "the same shape"

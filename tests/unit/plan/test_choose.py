@@ -126,6 +126,11 @@ def test_lmcache_is_refused_where_sglang_refuses_it(options: dict[str, object]) 
         plan("glm-4.6", "8xH200", lmcache=True, **options)
 
 
+def test_lmcache_is_refused_for_an_engine_over_nodes_whose_daemons_do_not_know_each_other() -> None:
+    with pytest.raises(PlanError, match=r"its own node's LMCache alone"):
+        plan("kimi-k2-instruct", "2x8xH200", lmcache=True, split=(0, 0), tp=16, attention_dp=1, speculation=False)
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [

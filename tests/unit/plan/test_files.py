@@ -2,10 +2,12 @@
 
 import json
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,13 @@ import kubernetes_validate
 import pytest
 from tests.machine import seconds
 from tests.unit.plan.leader_worker_set import REQUIRED, wrong
-from tests.unit.plan.plans import KINDS, kind
+from tests.unit.plan.plans import KINDS, kind, plan
 
 from warmroute_backend.plan.argv import argv, mooncake_file
 from warmroute_backend.plan.files import deployment_files
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.page import page
-from warmroute_backend.plan.tiers import host_bytes
+from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes
 from warmroute_proxy.server.base.config_file import load_config
 
 pytestmark = pytest.mark.full
@@ -44,8 +46,9 @@ def test_equal_plans_have_equal_files_and_each_process_one(name: str) -> None:
     assert found == files(name)
     made = kind(name)
     processes = [json.loads(text) for path, text in found.items() if path.startswith("processes/")]
-    assert len(processes) == sum(engine.nodes for engine in made.engines)
-    assert processes[0]["argv"] == argv(made, made.engines[0])
+    engines = [each for each in processes if not each["name"].startswith("lmcache-node")]
+    assert len(engines) == sum(engine.nodes for engine in made.engines)
+    assert engines[0]["argv"] == argv(made, made.engines[0])
     stored = any(engine.storage == "mooncake" for engine in made.engines)
     assert any(name.startswith("mooncake-") for name in found) == stored
 
@@ -115,6 +118,45 @@ def test_engines_start_after_the_stores_master_and_decode_after_prefill() -> Non
     assert [each["command"][-2:] for each in prefill] == [[address, "50051"]]
     assert [each["command"][-2] for each in decode] == [address, "prefill-0.prefill.default.svc"]
     assert "initContainers" in found["kubernetes/decode.json"]["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+
+
+def test_lmcaches_daemon_is_a_unit_a_sidecar_and_a_process_of_the_same_size() -> None:
+    made = kind("LMCache")
+    unit = files("LMCache")["systemd/lmcache.service"]
+    command = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
+    assert command.startswith("ExecStart=/opt/sglang/bin/lmcache server --host 127.0.0.1")
+    size = int(command.split("--l1-size-gb ")[1].split()[0])
+    assert 1_000 < size < made.cluster.gpu.host_memory_gib - RESERVE_GIB
+    assert "Environment=LMCACHE_TRACK_USAGE=false" in unit
+    assert "/healthcheck" in unit, "engines start when it answers"
+    engine = files("LMCache")["systemd/sglang-aggregated-0.service"]
+    assert "Requires=lmcache.service\nAfter=lmcache.service" in engine
+    assert "--lmcache-config-file /etc/warmroute/lmcache.yaml" in engine
+    assert files("LMCache")["lmcache.yaml"] == "mp_host: 127.0.0.1\nmp_port: 6555\n"
+
+    pod = leader("aggregated", "LMCache")
+    (sidecar,), (container,) = pod["initContainers"], pod["containers"]
+    assert sidecar["restartPolicy"] == "Always"
+    assert sidecar["command"][1:] == shlex.split(command)[1:]
+    assert sidecar["resources"]["requests"]["memory"] == f"{size + 4}Gi"
+    assert container["resources"]["requests"]["memory"] == "32Gi", "what the daemon has is the daemon's"
+    assert pod["hostIPC"] is True
+    config = json.loads(files("LMCache")["kubernetes/lmcache.json"])
+    assert config["data"]["lmcache.yaml"] == files("LMCache")["lmcache.yaml"]
+    assert {"name": "lmcache", "mountPath": "/etc/warmroute"} in container["volumeMounts"]
+
+    process = json.loads(files("LMCache")["processes/lmcache-node0.json"])
+    assert process["argv"][1:] == sidecar["command"][1:]
+
+
+def test_engines_that_share_a_daemon_have_one_store_for_the_proxy() -> None:
+    made = plan("gpt-oss-120b", "8xH200", lmcache=True, objective="throughput", speculation=False)
+    found = tomllib.loads(deployment_files(made, "it", "")["proxy.toml"])
+    assert len(found["engine"]) == 8
+    assert {each["store"] for each in found["engine"]} == {"lmcache-node0"}
+    pods = tomllib.loads(deployment_files(made, "it", "")["kubernetes/proxy.toml"])
+    assert not any("store" in each for each in pods["engine"]), "each pod has a daemon of its own"
+    assert "--separate-object-groups" in deployment_files(made, "it", "")["systemd/lmcache.service"]
 
 
 def test_two_pods_of_a_node_keep_the_stores_files_apart_and_the_master_knows_of_disks() -> None:

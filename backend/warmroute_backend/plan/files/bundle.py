@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
-from warmroute_backend.plan.argv import argv, environment
+from warmroute_backend.plan.argv import LMCACHE_CONFIG, argv, environment
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.files.kubernetes import APP, STOP_S, manifests
 from warmroute_backend.plan.files.proxy import REGION, mooncake_configs, proxy_config, tables_of, tenant_to_replace
 from warmroute_backend.plan.files.units import units
+from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, config_text, daemon_command, has_daemon
 from warmroute_backend.plan.plan_file import written
 
 
@@ -22,8 +23,14 @@ def chart_values(plan: Plan) -> dict[str, Any]:
 
 
 def processes(plan: Plan) -> list[dict[str, Any]]:
-    """Name, host, environment and command line of each process of the engines."""
-    return [
+    """Name, host, environment and command line of each process of the engines, and of LMCache's daemons before them."""
+    command = daemon_command(plan, plan.cluster.per_node)
+    variables = dict(ENVIRONMENT)
+    daemons: list[dict[str, Any]] = [
+        {"name": f"{DAEMON}-node{node}", "host": plan.site.host(node), "environment": variables, "argv": command}
+        for node in sorted({engine.node for engine in plan.engines if engine.lmcache})
+    ]
+    return daemons + [
         {
             "name": engine.name if engine.nodes == 1 else f"{engine.name}-node{rank}",
             "host": plan.site.host(engine.node + rank),
@@ -44,6 +51,7 @@ def deployment_files(plan: Plan, model: str, page: str) -> dict[str, str]:
     found |= {f"kubernetes/{name}.json": _json(manifest) for name, manifest in manifests(plan).items()}
     found["helm/values.json"] = _json(chart_values(plan))
     found["kubernetes/proxy.toml"] = proxy_config(plan, in_pods=True)
+    found |= {LMCACHE_CONFIG: config_text(plan)} if has_daemon(plan) else {}
     return found | {name: _json(config) for name, config in mooncake_configs(plan).items()}
 
 

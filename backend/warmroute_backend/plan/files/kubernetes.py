@@ -11,10 +11,11 @@ from math import ceil
 from typing import Any, Final
 
 from warmroute_backend.costs import Role
-from warmroute_backend.plan.argv import CONFIG_FOLDER, argv, environment
+from warmroute_backend.plan.argv import CONFIG_FOLDER, LMCACHE_CONFIG, argv, environment
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.files.proxy import MASTER, STORE, master_command, mooncake_configs, pod_host
 from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, HEALTH, config_text, daemon_command, has_daemon, l1_gib
 from warmroute_backend.plan.tiers import host_bytes
 
 Manifest = dict[str, Any]
@@ -55,6 +56,8 @@ def manifests(plan: Plan) -> dict[str, Manifest]:
         found["mooncake"] = _mooncake(plan)
         found[MASTER] = _master(plan)
         found[f"{MASTER}-service"] = _master_service(plan)
+    if has_daemon(plan):
+        found[DAEMON] = _lmcache_config(plan)
     return found
 
 
@@ -94,12 +97,16 @@ def _pod(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
             **_network(plan, engine),
             "hostIPC": True,
             "terminationGracePeriodSeconds": STOP_S,
-            "initContainers": _waits(plan, engine, leads=leads),
+            "initContainers": [
+                *_waits(plan, engine, leads=leads),
+                *([_lmcache(plan, engine)] if engine.lmcache else []),
+            ],
             "containers": [_container(plan, engine, leads=leads)],
             "volumes": [
                 {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}},
                 *(_folder(name, path) for name, path in _folders(plan, engine).items()),
-                *([_mooncake_volume()] if engine.storage == "mooncake" else []),
+                *([_volume(STORE)] if engine.storage == "mooncake" else []),
+                *([_volume(DAEMON)] if engine.lmcache else []),
             ],
         },
     }
@@ -152,6 +159,34 @@ def _waits(plan: Plan, engine: PlannedEngine, *, leads: bool) -> list[Manifest]:
     ]
 
 
+_HEALTHY: Final = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)"
+
+
+def _lmcache(plan: Plan, engine: PlannedEngine) -> Manifest:
+    """LMCache's daemon beside an engine: a sidecar, which the kubelet starts first and restarts, and with it the group
+    (`RecreateGroupOnPodRestart`), since an engine without its daemon hangs. Both map each other's memory by the pod's
+    IPC, and the daemon sees the engine's GPUs without taking any (docs.nvidia.com/dynamo, "Deploy LMCache MP").
+    """
+    url = f"http://127.0.0.1:{plan.site.lmcache_http_port}{HEALTH}"
+    probe = {"exec": {"command": ["python3", "-c", _HEALTHY, url]}, "periodSeconds": PROBE_S, "timeoutSeconds": 10}
+    gpus = engine.shape.gpus
+    return {
+        "name": DAEMON,
+        "image": plan.site.image,
+        "restartPolicy": "Always",
+        "command": daemon_command(plan, gpus),
+        "env": [
+            *({"name": name, "value": value} for name, value in ENVIRONMENT),
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        ],
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+        "startupProbe": {**probe, "failureThreshold": 60},
+        "livenessProbe": {**probe, "failureThreshold": 6},
+        "resources": {"requests": {"cpu": str(gpus), "memory": f"{l1_gib(plan, gpus) + PROCESS_GIB}Gi"}},
+        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # noqa: S108
+    }
+
+
 def _network(plan: Plan, engine: PlannedEngine) -> Manifest:
     """The node's network, for RDMA; the pods' own where engines of a role share a node, and would share its ports."""
     beside = [each for each in plan.of(engine.role) if each.node == engine.node]
@@ -168,8 +203,10 @@ def _container(plan: Plan, engine: PlannedEngine, *, leads: bool) -> Manifest:
             if mount["name"] == _FILES:
                 mount["subPathExpr"] = f"{STORE}/$(POD_NAME)"
         mounts.append({"name": "mooncake", "mountPath": CONFIG_FOLDER})
+    if engine.lmcache:
+        mounts.append({"name": DAEMON, "mountPath": CONFIG_FOLDER})
     resources = {resource: gpus}
-    pinned = host_bytes(plan, engine) * int(gpus)
+    pinned = 0 if engine.lmcache else host_bytes(plan, engine) * int(gpus)  # its daemon has its own container
     memory = {"memory": f"{ceil(pinned / GIB) + PROCESS_GIB * int(gpus)}Gi"}
     security: Manifest = {"capabilities": {"add": ["IPC_LOCK"]}}
     if _needs_rdma(plan, engine):
@@ -277,6 +314,15 @@ def _mooncake(plan: Plan) -> Manifest:
     }
 
 
+def _lmcache_config(plan: Plan) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(plan, DAEMON, "store"),
+        "data": {LMCACHE_CONFIG: config_text(plan)},
+    }
+
+
 def _master(plan: Plan) -> Manifest:
     """One pod. After a restart engines register their KV with it again."""
     probe = {"tcpSocket": {"port": plan.site.store_port}, "periodSeconds": PROBE_S}
@@ -319,5 +365,5 @@ def _master_ports(plan: Plan) -> tuple[tuple[str, int], ...]:
     return ("rpc", plan.site.store_port), ("metrics", plan.site.store_metrics_port)
 
 
-def _mooncake_volume() -> Manifest:
-    return {"name": "mooncake", "configMap": {"name": "mooncake"}}
+def _volume(name: str) -> Manifest:
+    return {"name": name, "configMap": {"name": name}}

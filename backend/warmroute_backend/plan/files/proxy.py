@@ -9,6 +9,7 @@ import tomli_w
 
 from warmroute_backend.plan.argv import mooncake_file
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
+from warmroute_backend.plan.lmcache import store_name
 from warmroute_backend.plan.tables import table, value
 from warmroute_backend.plan.tiers import engine_segment_bytes
 
@@ -64,6 +65,8 @@ def tables_of(plan: Plan, *, in_pods: bool = False) -> list[str]:
             values |= {"bootstrap_host": host, "bootstrap_port": ports.bootstrap}
         if engine.storage == "mooncake":
             values["store"] = "mooncake"
+        elif not in_pods and (shared := store_name(plan, engine)) is not None:
+            values["store"] = shared
         found.append(table("[[engine]]", values))
     shape = {"context_tokens": plan.engines[0].context_tokens, "vocabulary_tokens": plan.model.vocabulary}
     return [*found, table("[[model]]", {"name": plan.model_name}) + _rates(plan) + tomli_w.dumps(shape)]

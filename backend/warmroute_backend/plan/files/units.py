@@ -12,6 +12,7 @@ from typing import Final
 from warmroute_backend.plan.argv import argv, environment
 from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.files.proxy import STATE_DIR, master_command
+from warmroute_backend.plan.lmcache import DAEMON, ENVIRONMENT, HEALTH, daemon_command, has_daemon
 
 START_S: Final = 3600
 STOP_S: Final = 900
@@ -75,6 +76,15 @@ def units(plan: Plan) -> dict[str, str]:
             plan.site.user,
             ("WorkingDirectory=/etc/warmroute", "TimeoutStopSec=60", "LimitNOFILE=1048576"),
         )
+    if has_daemon(plan):
+        more = [f"Environment={name}={each}" for name, each in ENVIRONMENT]
+        more += [_until(plan.site.lmcache_http_port, HEALTH), "TimeoutStopSec=60", *_LIMITS]
+        found[f"{DAEMON}.service"] = _plain(
+            "LMCache, which keeps the KV of this node's engines",
+            daemon_command(plan, plan.cluster.per_node, f"{plan.site.python.rpartition('/')[0]}/lmcache"),
+            plan.site.user,
+            more,
+        )
     found["warmroute-proxy.service"] = _plain(
         "warmroute proxy", [WARMROUTE, "proxy", "--config", "/etc/warmroute/warmroute.toml"], plan.site.user, _PROXY
     )
@@ -84,7 +94,10 @@ def units(plan: Plan) -> dict[str, str]:
 def _engine(plan: Plan, engine: PlannedEngine, rank: int) -> str:
     host = plan.site.host(engine.node + rank)
     lines = ["[Unit]", f"Description=SGLang {engine.name} on {host}", "After=network-online.target"]
-    lines += ["Wants=network-online.target", "", "[Service]", "Type=exec", f"User={plan.site.user}"]
+    lines.append("Wants=network-online.target")
+    if engine.lmcache:  # a start of the daemon again, ordered or after its end, restarts what requires it
+        lines += [f"Requires={DAEMON}.service", f"After={DAEMON}.service"]
+    lines += ["", "[Service]", "Type=exec", f"User={plan.site.user}"]
     variables = environment(plan, engine)
     if "MOONCAKE_LOCAL_HOSTNAME" in variables:
         variables["MOONCAKE_LOCAL_HOSTNAME"] = host
@@ -94,12 +107,16 @@ def _engine(plan: Plan, engine: PlannedEngine, rank: int) -> str:
     command = [plan.site.python, *argv(plan, engine, rank)[1:]]
     lines.append(f"ExecStart={' '.join(_argument(each) for each in command)}")
     if rank == 0:
-        url = f"http://127.0.0.1:{engine.ports.http}/ready"
-        wait = f"until curl -sf -o /dev/null {shlex.quote(url)}; do sleep {POLL_S}; done"
-        lines.append(f"ExecStartPost=/bin/sh -c {_argument(wait)}")
+        lines.append(_until(engine.ports.http, "/ready"))
     lines += [f"TimeoutStartSec={START_S}", f"TimeoutStopSec={STOP_S}", "KillMode=mixed"]
     lines += ["Restart=on-failure", "RestartSec=10", *_LIMITS, "", "[Install]", "WantedBy=multi-user.target", ""]
     return "\n".join(lines)
+
+
+def _until(port: int, path: str) -> str:
+    """The start lasts until it answers 200 there."""
+    wait = f"until curl -sf -o /dev/null {shlex.quote(f'http://127.0.0.1:{port}{path}')}; do sleep {POLL_S}; done"
+    return f"ExecStartPost=/bin/sh -c {_argument(wait)}"
 
 
 def _plain(description: str, command: list[str], user: str, more: Iterable[str]) -> str:

@@ -1,0 +1,50 @@
+"""LMCache in place of HiCache: a daemon on each node, which all engines of the node share, and what engines know of it.
+
+`lmcache server` keeps the KV, in host memory of its own, and outlives engines. An engine reads where it listens from a
+file (`sglang/srt/mem_cache/storage/lmcache/README.md`, SGLang 0.5.23; LMCache 0.5.6). A daemon that ends takes the
+engines with it: SGLang polls a lookup without a limit, so each request of an engine whose daemon is gone waits for ever
+while `/ready` and `/health` still answer 200.
+"""
+
+from typing import Final
+
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
+from warmroute_backend.plan.hardware import GIB
+from warmroute_backend.plan.model import CacheKind
+from warmroute_backend.plan.tiers import rank_l1_bytes
+
+DAEMON: Final = "lmcache"
+LOCAL: Final = "127.0.0.1"
+HEALTH: Final = "/healthcheck"
+ENVIRONMENT: Final = (("LMCACHE_TRACK_USAGE", "false"), ("LMCACHE_DISABLE_BANNER", "1"))
+"""LMCache sends figures of use to its makers unless it is told not to (`lmcache/usage_telemetry/identity.py`)."""
+
+
+def has_daemon(plan: Plan) -> bool:
+    return any(engine.lmcache for engine in plan.engines)
+
+
+def config_text(plan: Plan) -> str:
+    """The file that `--lmcache-config-file` names."""
+    return f"mp_host: {LOCAL}\nmp_port: {plan.site.lmcache_port}\n"
+
+
+def daemon_command(plan: Plan, gpus: int, program: str = "lmcache") -> list[str]:
+    """The daemon of `gpus` GPUs. Each rank that moves KV has a thread; pools of windows are kept apart, since SGLang
+    asks for it (`unified_lmcache_mp_connector.py`). Both ports are local: the second is an admin port without a key.
+    """
+    command = [program, "server", "--host", LOCAL, "--port", str(plan.site.lmcache_port)]
+    command += ["--http-host", LOCAL, "--http-port", str(plan.site.lmcache_http_port)]
+    command += ["--l1-size-gb", str(l1_gib(plan, gpus)), "--eviction-policy", "LRU", "--max-gpu-workers", str(gpus)]
+    return [*command, "--separate-object-groups"] if plan.model.kind is CacheKind.WINDOW else command
+
+
+def l1_gib(plan: Plan, gpus: int) -> int:
+    """Host memory of the daemon beside `gpus` GPUs: LMCache counts in GiB."""
+    return rank_l1_bytes(plan) * gpus // GIB
+
+
+def store_name(plan: Plan, engine: PlannedEngine) -> str | None:
+    """What engines that share a daemon call it in the proxy's config; None: it serves this engine alone."""
+    beside = [each for each in plan.engines if each.lmcache and each.node == engine.node]
+    return f"{DAEMON}-node{engine.node}" if engine.lmcache and len(beside) > 1 else None
