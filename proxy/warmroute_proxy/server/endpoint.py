@@ -220,6 +220,7 @@ class PublicEndpoint:
         )
 
     def _begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
+        """Begin a request to another API, or count its tokens."""
         caller = request.caller
         try:
             if not isinstance(caller, Caller):
@@ -339,6 +340,7 @@ class PublicEndpoint:
     def _begin_forwarded_request(
         self, request: Request, exchange: Exchange, tenant: TenantConfig, claim: Forward
     ) -> None:
+        """Read and begin a request that another proxy forwards, whose claim is spent."""
         try:
             read = self._parser.read(request, self._caller_of(request, tenant, claim))
         except TooMuch:

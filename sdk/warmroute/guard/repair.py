@@ -131,6 +131,7 @@ def _new_name(tool: object, known: Mapping[str, int]) -> str:
 
 
 def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
+    """All tools that the session has sent, and the new ones behind them."""
     assert reading.before is not None
     tools, before = body.get("tools"), reading.before.tools
     if not _is_plain(tools) or before.raw is None:

@@ -96,6 +96,7 @@ def _compaction_lines(analysis: Analysis) -> list[str]:
 
 
 def _changed_lines(analysis: Analysis) -> list[str]:
+    """The lines that differ, of each cause's first turn in a session."""
     found: list[str] = []
     for session in analysis.sessions:
         shown = set()

@@ -129,6 +129,7 @@ class Routes:
         return handler
 
     def _tokenize(self, exchange: EngineExchange) -> None:
+        """Token ids of a chat, of a prompt, or of each of several prompts."""
         body = _json_body(exchange)
         if (body.get("prompt") is None) == (body.get("messages") is None):
             raise Refusal.schema("Exactly one of 'prompt' or 'messages' must be provided.")

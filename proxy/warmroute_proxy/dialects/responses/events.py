@@ -119,6 +119,7 @@ class EventTranslator(ChatStream):
         self._number += 1
 
     def _write_waiting(self) -> None:
+        """What came between pieces of a call that is whole now."""
         for kind, text in self._waiting:
             self._grow(kind, text)
         self._waiting.clear()

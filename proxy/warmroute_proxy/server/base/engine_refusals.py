@@ -113,6 +113,7 @@ def _message_of(status: int, words: Words) -> str:
 
 
 def _of_account(status: int, words: Words) -> EngineRefusal | None:
+    """The operator's key or account is refused, which says nothing to the client."""
     names = {words.code, words.kind}
     if status == 402 or (status in {400, 403, 429} and names & _NO_CREDIT):
         return _broken(502, "the engine's account has no credit left")
@@ -123,6 +124,7 @@ def _of_account(status: int, words: Words) -> EngineRefusal | None:
 
 
 def _of_length(status: int, words: Words) -> EngineRefusal | None:
+    """The prompt is too long, on which clients compact their context."""
     if status not in _LENGTH_STATUSES or not (
         {words.code, words.kind} & _TOO_LONG_CODES or _TOO_LONG.search(words.message)
     ):

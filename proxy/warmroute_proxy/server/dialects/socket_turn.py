@@ -251,6 +251,7 @@ class TurnExchange(Exchange):
         self._break_off(CANCELLED, "the client has cancelled the turn", "cancelled")
 
     def _break_off(self, status: int, message: str, code: str) -> None:
+        """End in an event that the client knows as a last one."""
         event = self.dialect.failed(status, message, code)
         if event or self.dialect.response_id:
             self.end(event)

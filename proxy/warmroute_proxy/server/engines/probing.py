@@ -112,6 +112,7 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
 
 
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
+    """Set whether an engine is up, and whether it drains by its own report."""
     status, _ = await get(engine.upstream, "/ready", engine.bearer, ANSWER_S, READY_BYTES)
     if status == OWN_FAULT or not engines.has(engine):
         return

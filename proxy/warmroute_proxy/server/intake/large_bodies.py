@@ -261,6 +261,7 @@ class LargeBodies:
         self._next()
 
     def _silent(self, waiting: _Waiting) -> None:
+        """It has said nothing for long, as a process that is stopped."""
         if self._reading is waiting and self._reader is not None:
             self._reader.kill()
 

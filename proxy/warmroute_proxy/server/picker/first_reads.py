@@ -60,6 +60,7 @@ class FirstReads:
             loop.call_later(PATIENCE_S, self._look)
 
     def _look(self) -> None:
+        """Break off those that have been read for long, as many as wait."""
         self._looks = False
         loop = asyncio.get_running_loop()
         late = [each for each, since_s in self._reading.items() if since_s <= loop.time() - PATIENCE_S]

@@ -208,6 +208,7 @@ class _Conversation:
                 await self._break_off()
 
     async def _break_off(self) -> None:
+        """End the stream with an error, behind what was to be sent."""
         await self._flush()
         await self._context.abort(grpc.StatusCode.INTERNAL, "the answer, or the request, has ended early")
 

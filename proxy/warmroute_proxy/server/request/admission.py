@@ -283,6 +283,7 @@ class Admission:
         self.freed()
 
     def _pump(self) -> None:
+        """Dispatch the queued requests that can go, in fair order."""
         self._pumping, again, self._again = False, self._again, False
         left = PER_ROUND
         for waiter, found in next_dispatches(self.queue, self._router, self._find, self._clock(), again=again):
@@ -295,6 +296,7 @@ class Admission:
                 return
 
     def _find(self, waiter: "Waiter[RequestToAdmit]") -> Placement | None:
+        """Where a queued request can go now, if it can."""
         request = waiter.item
         if not self._may_begin(waiter):
             return None

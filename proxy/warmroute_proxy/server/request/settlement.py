@@ -249,6 +249,7 @@ class Settlement:
         return b",".join(members)
 
     def _credit(self, account: RequestAccount, turn: MovedTurn, before: SettledTurn) -> list[bytes]:
+        """The member of the receipt that names its credit, where it has one."""
         if account.entry is None or account.entry.rates is UNCHARGED:
             return []
         tokens = self._credits.grant(turn, before)
@@ -340,6 +341,7 @@ class Settlement:
 
 
 def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collection[str], *, client_left: bool) -> bool:
+    """Whether one engine has streamed the whole answer at its own pace."""
     return (
         not (client_left or account.read_slowly or parsed.several or "completion_tokens" in guessed)
         and account.entry is not None
