@@ -29,9 +29,8 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.exchange import DialectExchange
-from warmroute_proxy.server.dialects.kept_conversations import KeptConversations
 from warmroute_proxy.server.dialects.open_conversations import OpenConversations
-from warmroute_proxy.server.dialects.responses_socket import ResponsesSocket
+from warmroute_proxy.server.dialects.responses_socket import KeptConversations, ResponsesSocket
 from warmroute_proxy.server.dialects.socket_turn import TurnExchange
 from warmroute_proxy.server.dialects.translation import dialect_for, translate
 from warmroute_proxy.server.http.exchange import Exchange, Request

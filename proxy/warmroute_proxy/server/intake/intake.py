@@ -56,7 +56,7 @@ COMPLETIONS: Final = "/v1/completions"
 ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
 _QUOTE: Final = 0x22
-MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.ids`
+MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.engines`
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
 
