@@ -65,7 +65,7 @@ _COMPILED: Final = {
     "core/prompt": "bytes_per_token fingerprint",
     "core/queue": "fair_budget memory_wait retry_budget",
     "core/replicas": "replica",
-    "server": "authentication endpoint",
+    "server": "arrival authentication endpoint",
     "server/engines": "engine engine_headers engines leg passthrough small_get sse upstream",
     "server/http": "body_memory exchange header_lines http1 incoming_body listener open_connections request_reader"
     " request_starts",

@@ -5,7 +5,6 @@ While Redis is away each process has the limits for itself, and its own keys; ea
 client of Redis is imported only where the config names one.
 """
 
-import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +18,7 @@ from warmroute_proxy.core.queue.rotation import Rotation
 from warmroute_proxy.core.queue.scope import ByScope
 from warmroute_proxy.core.queue.slots import Held, SlotLease, SlotLimit
 from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.base.config import Config, RedisConfig
 from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
 from warmroute_proxy.server.base.secrets import SPECIAL, SecretError, load_url
@@ -54,7 +54,7 @@ class SharedSlots:
         self._clock = clock
         self._by_scope = ByScope([(lease.slots.scope, lease) for lease in self.leases])
         self._in_use: Rotation[SlotLease] = Rotation(())
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self.on_answer: list[Callable[[], None]] = []
         """Called when what waits may go."""
 
@@ -124,9 +124,7 @@ class SharedSlots:
         if wanted is None or self._store is None:
             return False
         lease.asked(now_s)
-        task = asyncio.get_running_loop().create_task(self._hold(self._store, lease, lease.running, wanted))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._hold(self._store, lease, lease.running, wanted))
         return True
 
     async def _hold(self, store: SlotStore, lease: SlotLease, running: int, wanted: int) -> None:
