@@ -31,8 +31,8 @@ from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.forward_claim import Forward
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
+from warmroute_proxy.server.request.inference_request import NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
-from warmroute_proxy.server.tracing.traced_request import NewRequest
 
 log = logging.getLogger(__name__)
 
