@@ -460,9 +460,18 @@ def control_planes(
     flips = EngineFlips(proxy.engines, proxy.router, engine_admin)
     views = Views(asking, receipts, proxy.open_requests, proxy.admission, directory, clock)
     parts = AdminParts(
-        page, engine_admin, flips, proxy.router, proxy.admission, proxy.open_requests, directory, asking,
-        views, orders, clock,
-    )  # fmt: skip
+        page=page,
+        engines=engine_admin,
+        flips=flips,
+        router=proxy.router,
+        admission=proxy.admission,
+        open_requests=proxy.open_requests,
+        directory=directory,
+        asking=asking,
+        views=views,
+        orders=orders,
+        clock=clock,
+    )
     memory, turns = proxy.body_memory, proxy.loop_lag.turns
     proxy.engines.take_turns(turns)
     return Bridge(public, {}, memory, turns), Bridge(admin_app(parts, page_files()), {}, memory, turns)

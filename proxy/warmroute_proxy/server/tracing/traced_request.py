@@ -87,11 +87,25 @@ class TracedRequest(InferenceRequest):
         tracing.note(self._trace.trace_id, now_s + offset_s, ttft_s, self._timeline.waited_s)
         tracing.ended(
             Finished(
-                self._trace.trace_id, self._span_id, self._trace.span_id, self._exchange.request.received_s, now_s,
-                offset_s, self.id, parsed.session, parsed.model.name, parsed.route, parsed.stream, parsed.routing.turn,
-                outcome, status, error or ("" if outcome in _NO_ERRORS else outcome), entry, self._timeline.children,
+                trace_id=self._trace.trace_id,
+                span_id=self._span_id,
+                parent_id=self._trace.span_id,
+                began_s=self._exchange.request.received_s,
+                ended_s=now_s,
+                offset_s=offset_s,
+                receipt_id=self.id,
+                session=parsed.session,
+                model=parsed.model.name,
+                route=parsed.route,
+                stream=parsed.stream,
+                turn=parsed.routing.turn,
+                outcome=outcome,
+                status=status,
+                error_code=error or ("" if outcome in _NO_ERRORS else outcome),
+                entry=entry,
+                children=self._timeline.children,
             )
-        )  # fmt: skip
+        )
 
 
 def request_maker(tracing: Tracing | None) -> NewRequest:
