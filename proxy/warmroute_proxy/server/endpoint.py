@@ -119,7 +119,7 @@ class PublicEndpoint:
                 exchange.respond(200, (), b"")
                 return
             if request.path in ROUTES:
-                Arrival(self._arrivals, request, exchange, None).go_on()
+                self._arrivals.begin(request, exchange)
             elif request.method == "GET" and request.path in self._sockets:
                 self._sockets[request.path].open(request, exchange)
             elif (dialect := dialect_for(request)) is not None:
