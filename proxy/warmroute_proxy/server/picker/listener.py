@@ -28,9 +28,8 @@ from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.answer import Outbox
 from warmroute_proxy.server.picker.stream import Gateway, Stream
 from warmroute_proxy.server.request.idempotency import left_gateway
-from warmroute_proxy.server.request.inference_request import InferenceRequest
+from warmroute_proxy.server.request.inference_request import InferenceRequest, NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
-from warmroute_proxy.server.tracing.traced_request import NewRequest
 
 # Streams without a key take turns to be read: gRPC holds what comes of a message from when it is read.
 #
