@@ -12,6 +12,8 @@ models        models that are known by name
 weights       bytes of weights on a GPU
 cache         bytes of KV for a token
 memory        the memory of a GPU: reserve, fraction, pool, tokens
+measured      the figures of one GPU in their place
+kernels       what kernels reach of a GPU's peaks, with sources
 speed         a roofline: seconds of prompts and of decode steps
 speculation   draft models, and the batch up to which they pay
 request       what is asked of the planner

@@ -11,5 +11,6 @@ search      which plans are played, and which one is taken
 goodput     the most requests a second that a plan serves within its targets
 sized_page  the section of the page about them
 costs       what tokens cost on a plan
+kinds       several kinds of GPUs, compared by that
 command     the command itself
 """
