@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the structure of sdk, proxy, backend, lab and scripts, and print a table: circles, sizes, names.
+"""Check the structure of sdk, proxy, backend, lab and scripts, and print a table: circles, sizes.
 
     scripts/check_structure.py            every check; exits with 1 if one fails
     scripts/check_structure.py --list     also what is above three quarters of its limit
@@ -9,7 +9,6 @@ import-linter holds the direction of imports between packages. This holds the re
 - no circle of imports among modules; imports under `TYPE_CHECKING` and inside functions count
 - a function has at most 50 lines and 8 parameters; ruff holds how complex it is
 - no element of a tuple by a number above 1: a structure of more than two values has names
-- each package says in its docstring what it is for, and names its modules
 
 Folders of more than 22 modules, files of more than 400 lines, and classes of more than 20 attributes, those of their
 base classes in this tree included, are listed, to be looked at. A file is cut, or merged with another one, where
@@ -22,7 +21,6 @@ structures, named tuples, dataclasses) may have more attributes. Signatures of o
 
 import argparse
 import ast
-import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,7 +40,6 @@ MAX_INDEX: Final = 1
 LISTED: Final = frozenset({"lines of a file", "modules of a folder", "attributes of a class"})
 """Checks that fail nothing."""
 
-MIN_DOCSTRING_LINES: Final = 3
 NEAR: Final = 0.75
 RECORDS: Final = frozenset({"Struct", "NamedTuple", "Frozen", "dataclass"})
 INDEXABLE: Final = frozenset({"parents", "partition", "rpartition"})
@@ -256,32 +253,15 @@ def findings(tree: Tree) -> Iterator[Finding]:
         yield Finding("modules of a folder", folder, count, MAX_MODULES)
 
 
-def unnamed(tree: Tree) -> Iterator[str]:
-    """Packages with a docstring that says too little, and modules that their package's docstring does not name.
-
-    The docstring of a package without a dot in its name is for its users, and need not name modules.
-    """
-    for name, path in tree.paths.items():
-        if path.name == "__init__.py" and "." in name:
-            where = path.relative_to(tree.root).as_posix()
-            text = ast.get_docstring(tree.trees[name]) or ""
-            if len(text.splitlines()) < MIN_DOCSTRING_LINES:
-                yield f"{where}: its docstring does not say what the package is for, and what it never does"
-            for module in sorted(tree.paths):
-                package, _, last_name = module.rpartition(".")
-                if package == name and not (last_name.startswith("__") or re.search(rf"\b{last_name}\b", text)):
-                    yield f"{where}: its docstring does not name {last_name}"
-
-
 def main(root: Path = ROOT) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="show also what is above three quarters of its limit")
     tree = Tree(root)
-    return _report(list(findings(tree)), circles(tree.graph()), list(unnamed(tree)), near=parser.parse_args().list)
+    return _report(list(findings(tree)), circles(tree.graph()), near=parser.parse_args().list)
 
 
-def _report(found: Iterable[Finding], loops: list[list[str]], nameless: list[str], *, near: bool) -> int:
+def _report(found: Iterable[Finding], loops: list[list[str]], *, near: bool) -> int:
     """Print the table, then what is wrong; the exit status."""
     by_check: dict[str, list[Finding]] = defaultdict(list)
     for each in found:
@@ -292,7 +272,6 @@ def _report(found: Iterable[Finding], loops: list[list[str]], nameless: list[str
         over = sum(each.is_over for each in each_found)
         print(f"{check:24} {largest.limit:6} {largest.size:8} {over:5}   {largest.where}")
     print(f"{'circles of imports':24} {0:6} {len(loops):8} {len(loops):5}")
-    print(f"{'unnamed in its package':24} {0:6} {len(nameless):8} {len(nameless):5}")
     failed = False
     for check in sorted(by_check):
         for each in sorted(by_check[check], key=lambda each: -each.size):
@@ -302,9 +281,7 @@ def _report(found: Iterable[Finding], loops: list[list[str]], nameless: list[str
                 print(f"{mark}: {each.check}: {each.where}: {each.size}, at most {each.limit}")
     for loop in loops:
         print(f"CIRCLE: {', '.join(loop)}")
-    for text in nameless:
-        print(f"UNNAMED: {text}")
-    return int(failed or bool(loops) or bool(nameless))
+    return int(failed or bool(loops))
 
 
 if __name__ == "__main__":

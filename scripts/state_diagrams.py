@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
-"""Write the diagrams of the state tables into their pages, between markers. `--check` only compares.
+"""Write what is read from the code into its pages, between markers: diagrams of states, and the map of the packages.
 
-The tables are those of `warmroute_proxy.server.request.states` and of `warmroute_backend.launch.states`.
+    scripts/state_diagrams.py            writes the pages
+    scripts/state_diagrams.py --check    fails if one is not as it would be written
+
+The tables of states are those of `warmroute_proxy.server.request.states` and of `warmroute_backend.launch.states`. A
+line of the map is the first line of a package.
 """
 
+import ast
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +17,9 @@ from typing import Final
 from warmroute_backend.launch.states import TABLE, State
 from warmroute_proxy.server.request.states import ATTEMPT, REQUEST, diagram
 
-DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
+ROOT: Final = Path(__file__).resolve().parent.parent
+DOCS: Final = ROOT / "docs"
+SOURCES: Final = "https://github.com/warmroute/warmroute/blob/main/"
 
 
 def of_launch() -> str:
@@ -22,8 +29,23 @@ def of_launch() -> str:
     return "\n".join([*lines, "```"])
 
 
+def rooms() -> str:
+    """All packages, each with the first line of its docstring."""
+    lines = ["| package | purpose |", "|---|---|"]
+    for folder in ("sdk", "proxy", "backend", "lab"):
+        for path in sorted((ROOT / folder).rglob("__init__.py"), key=lambda path: path.parent.parts):
+            name = path.parent.relative_to(ROOT / folder).as_posix().replace("/", ".")
+            purpose = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+            lines.append(f"| [{name}]({SOURCES}{path.relative_to(ROOT).as_posix()}) | {purpose} |")
+    return "\n".join(lines)
+
+
 PAGES: Final = {
-    DOCS / "contribute" / "architecture.md": {"request": diagram(REQUEST), "attempt": diagram(ATTEMPT)},
+    DOCS / "contribute" / "architecture.md": {
+        "rooms": rooms(),
+        "request": diagram(REQUEST),
+        "attempt": diagram(ATTEMPT),
+    },
     DOCS / "reference" / "launch.md": {"launch": of_launch()},
 }
 

@@ -4,6 +4,7 @@ import inspect
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import httpx
@@ -28,6 +29,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # imports: a third of its start. So it is kept, away from the sources.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
     os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / ".pytest_cache" / "bytecode")
+
+
+# A fleet that its developer runs, or another process of tests, is none that a test's command finds.
+_STATE = tempfile.TemporaryDirectory(prefix="wr.")
+os.environ["XDG_STATE_HOME"] = _STATE.name
 
 
 def pytest_collection_finish() -> None:

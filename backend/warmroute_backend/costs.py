@@ -32,11 +32,9 @@ class Costs:
         return self.decode_base_s + self.decode_per_sequence_s * sequences
 
     def fetch_s(self, storage_tokens: int) -> float:
-        """From storage to the host."""
         return storage_tokens * self.storage_fetch_s_per_token
 
     def load_s(self, tokens: int) -> float:
-        """From the host to the device."""
         return tokens * self.host_load_s_per_token
 
     def transfer_s(self, tokens: int) -> float:

@@ -30,7 +30,7 @@ MODELS = ("kimi-k2.5", "claude-sonnet-4-5", "gpt-5.1", "gpt-5.1-codex", "gemini-
 PAGE_SIZE = 64
 KV_TOKENS = 600_000
 CONTEXT_TOKENS = 200_000
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0  # a slow machine compiles all modules at the first start
 STOP_GRACE_S = 5.0
 HTTP_TIMEOUT_S = 10.0
 
@@ -53,7 +53,6 @@ class FleetOptions:
 
     @property
     def rtt_ms(self) -> float:
-        """There and back between the regions."""
         return 2 * self.delay_ms
 
 
@@ -79,12 +78,10 @@ class Proxy:
 
     @property
     def base_url(self) -> str:
-        """The base URL for OpenAI clients."""
         return f"{self.url}/v1"
 
     @property
     def ports(self) -> tuple[int, int]:
-        """For clients and for operators."""
         return int(self.url.rpartition(":")[2]), int(self.admin_url.rpartition(":")[2])
 
 
@@ -219,7 +216,6 @@ def wait_ready(child: Child, url: str, deadline_s: float) -> None:
 
 
 def get_json(url: str) -> Any:
-    """The JSON that a process of the fleet answers."""
     with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as response:  # noqa: S310 (our own process)
         return json.load(response)
 

@@ -15,7 +15,7 @@ from warmroute_cli.installed import called_as
 from warmroute_cli.processes import FleetError, stopping_on_signals
 from warmroute_cli.running import Address
 from warmroute_cli.state import locked_state
-from warmroute_lab.fleet import CONTEXT_TOKENS, REGIONS, FleetOptions, LocalFleet, Ports
+from warmroute_lab.fleet import CONTEXT_TOKENS, REGIONS, START_TIMEOUT_S, FleetOptions, LocalFleet, Ports
 from warmroute_proxy.server.base.port_owner import port_owner
 
 LOOK_S = 0.5
@@ -28,21 +28,32 @@ MAX_ANSWER_TOKENS = 8_192
 
 
 def run(arguments: Namespace) -> int:
-    """Start the fleet, print how to use it, and wait. With `--env`, if a fleet runs already, only print."""
-    if arguments.env:
-        found = running.find(arguments.state_dir)
-        if found is not None:
-            print(exports(found.addresses[0].url, found.api_key))
-            return 0
-        print(f"no fleet runs in {arguments.state_dir}: starting one, until Ctrl-C", file=sys.stderr)
+    """Start the fleet, print how to use it, and wait. With `--env` or `--wait`, start nothing: print the exports of the
+    fleet that runs, with `--wait` as soon as one does.
+    """
+    if arguments.env or arguments.wait:
+        return _print_exports(arguments)
     try:
         with stopping_on_signals(), started(arguments.state_dir, arguments) as fleet:
             first = next(iter(fleet.proxies.values()))
             (fleet.state_dir / OPENCODE).write_text(opencode_json(first.url) + "\n", encoding="utf-8")
-            print(exports(first.url, fleet.api_key) if arguments.env else greeting(fleet), flush=True)
+            print(greeting(fleet), flush=True)
             watch(fleet)
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr if arguments.env else sys.stdout, flush=True)
+        print("stopped", flush=True)
+    return 0
+
+
+def _print_exports(arguments: Namespace) -> int:
+    """0: printed; 2: no fleet runs."""
+    until_s = time.monotonic() + (START_TIMEOUT_S if arguments.wait else 0.0)
+    while (found := running.find(arguments.state_dir)) is None and time.monotonic() < until_s:
+        time.sleep(LOOK_S)
+    if found is None:
+        hint = f"start `{called_as()} up` in another terminal"
+        print(f"warmroute up: no fleet runs in {arguments.state_dir} or another folder: {hint}", file=sys.stderr)
+        return 2
+    print(exports(found.addresses[0].url, found.api_key))
     return 0
 
 
@@ -110,7 +121,6 @@ def _problem(port: int) -> str:
 
 
 def exports(url: str, key: str) -> str:
-    """The line for a shell."""
     return f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}"
 
 
@@ -138,7 +148,6 @@ def opencode_json(url: str) -> str:
 
 
 def greeting(fleet: LocalFleet) -> str:
-    """What a person needs to send the first turn."""
     lines = ["The embedded fleet is up: a model of engines, not an engine.", ""]
     for region, proxy in fleet.proxies.items():
         lines.append(f"{region}: base_url {proxy.base_url}   admin {proxy.admin_url}")

@@ -183,7 +183,6 @@ async def serve(names: list[str], delay_s: float) -> None:
 
 
 def main() -> None:
-    """Run the relay."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--delay-ms", type=float, required=True, help="one way")
     parser.add_argument("--link", action="append", required=True, help="name of a link; one port each")

@@ -51,7 +51,6 @@ class Api:
         session: str = "",
         timeout_s: float = TIMEOUT_S,
     ) -> str:
-        """The text that answers a call."""
         target = f"{self._url}{path}" + (f"?{urlencode(parameters)}" if parameters else "")
         request = urllib.request.Request(target, method=method)  # noqa: S310 - http, see above
         request.add_header("authorization", f"Bearer {self._key}")

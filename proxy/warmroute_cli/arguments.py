@@ -81,7 +81,6 @@ def whole(text: str) -> int:
 
 @wants("a number from 1 to 200")
 def listed(text: str) -> int:
-    """The number of listed entries."""
     value = int(text)
     if not 1 <= value <= 200:
         raise ValueError(text)
@@ -90,7 +89,6 @@ def listed(text: str) -> int:
 
 @wants("a number from 1 to 10000")
 def many(text: str) -> int:
-    """The number of listed entries of a database."""
     value = int(text)
     if not 1 <= value <= 10_000:
         raise ValueError(text)
@@ -125,7 +123,6 @@ def share(text: str) -> float:
 
 
 def add_admin(command: argparse.ArgumentParser) -> None:
-    """Add the options that name a running proxy."""
     command.add_argument(
         "--config", type=Path, metavar="FILE", help="the proxy's TOML file (default: the fleet of `up`)"
     )
@@ -198,8 +195,9 @@ def add_fleet(command: argparse.ArgumentParser) -> None:
 
 
 def add_up(up: argparse.ArgumentParser) -> None:
-    """Add the option of `up`."""
-    up.add_argument("--env", action="store_true", help="print only the shell exports of the running fleet")
+    """Add the options of `up`."""
+    up.add_argument("--env", action="store_true", help="start nothing: print the shell exports of the running fleet")
+    up.add_argument("--wait", action="store_true", help="the same, once a fleet runs; gives up after 2 minutes")
 
 
 def add_usage(usage: argparse.ArgumentParser) -> None:
@@ -222,9 +220,8 @@ def add_receipts(receipts: argparse.ArgumentParser) -> None:
         "--limit", type=listed, default=20, metavar="N", help="number of turns, at most 200 (%(default)d)"
     )
     show = actions.add_parser("show", help="explain a turn: engine, reason, losses, price without a cache")
-    show.add_argument(
-        "receipt", metavar="ID", help="id of the receipt (header x-warmroute-receipt), or its first letters"
-    )
+    about = "id of the receipt (header x-warmroute-receipt), or its first letters; without one: the newest"
+    show.add_argument("receipt", nargs="?", default="", metavar="ID", help=about)
     show.add_argument("--json", action="store_true", help="print the receipt as JSON")
     add_admin(show)
     for command in (newest, show):

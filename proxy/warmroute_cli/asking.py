@@ -24,19 +24,22 @@ _WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "sat
 
 def tenants_api(arguments: Namespace) -> "Api | PastFleet":
     """What a tenant asks: the address and key of the environment, else the fleet that runs here, else what one that
-    has ended has left here. Raises: ApiError.
+    has ended has left here, else a fleet that runs elsewhere. Raises: ApiError.
     """
     url, key = os.environ.get("OPENAI_BASE_URL"), os.environ.get("OPENAI_API_KEY")
     if url and key:
         return Api(url, key)
-    fleet = running.find(arguments.state_dir)
+    where = NO_FLEET.format(arguments.state_dir)
+    fleet = running.running_in(arguments.state_dir)
     if fleet is None:
         from warmroute_cli.past import PastFleet
 
-        where, past = NO_FLEET.format(arguments.state_dir), PastFleet(arguments.state_dir)
+        past = PastFleet(arguments.state_dir)
         if past.is_there:
             print(f"warmroute: {where}; these are the ledgers that the last ones left", file=sys.stderr)
             return past
+        fleet = running.find_named(arguments.state_dir)
+    if fleet is None:
         raise ApiError(f"{where}: name a proxy by OPENAI_BASE_URL and OPENAI_API_KEY, or start `warmroute up`")
     return Api(f"{fleet.addresses[0].url}/v1", fleet.api_key)
 
@@ -49,7 +52,7 @@ def admin_apis(arguments: Namespace) -> dict[str, Api]:
     if arguments.config is not None:
         config = load_config(arguments.config)
         return {config.proxy.region: Api(arguments.admin_url or _admin_url(config), _admin_key(config))}
-    fleet = running.find(arguments.state_dir)
+    fleet = running.find_named(arguments.state_dir)
     if fleet is None:
         raise ApiError(
             f"{NO_FLEET.format(arguments.state_dir)}: name a proxy by --config FILE, or start `warmroute up`"

@@ -160,7 +160,6 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand."""
     words, passed = run.split(sys.argv[1:] if argv is None else argv)
     arguments = argparse.Namespace(passed=passed)
     read_strictly(parser(words[0] if words else ""), words, arguments)

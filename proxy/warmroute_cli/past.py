@@ -34,7 +34,6 @@ class PastFleet:
 
     @property
     def is_there(self) -> bool:
-        """Whether a fleet has left a ledger."""
         return bool(self._folders)
 
     def ask(self, path: str, parameters: Mapping[str, str] | None = None, *, session: str = "") -> Any:
@@ -84,5 +83,4 @@ def _entry(folder: Path, receipt_id: str) -> Entry | None:
 
 
 def _goes_on() -> bool:
-    """Nothing stops the reading."""
     return False

@@ -42,7 +42,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def listening(self, deadline_s: float) -> dict[str, Any]:
@@ -59,7 +58,6 @@ class Child:
             time.sleep(POLL_S)
 
     def send(self, message: dict[str, Any]) -> None:
-        """Write one JSON line to its standard input."""
         pipe = self._process.stdin
         if pipe is not None:
             pipe.write(json.dumps(message).encode() + b"\n")

@@ -1,7 +1,8 @@
-"""`warmroute receipts list|show ID`: the newest turns, and one of them in words."""
+"""`warmroute receipts list|show [ID]`: the newest turns, and one of them in words."""
 
 import json
 import sys
+import textwrap
 from argparse import Namespace
 from collections.abc import Mapping
 from datetime import datetime
@@ -64,12 +65,23 @@ def _show(arguments: Namespace) -> int:
     if arguments.json:
         print(json.dumps(receipt, indent=2))
     else:
-        print("\n".join(in_words(receipt, _decision(arguments, receipt))))
+        session = str(receipt.get("usage", {}).get("warmroute", {}).get("session") or "")
+        name = session_names(newest(api)).get(session, session)
+        for line in in_words(receipt, _decision(arguments, receipt)):
+            named = line.replace(f"session {session}", f"session {name}") if session else line
+            print(textwrap.fill(named, width(), break_long_words=False, break_on_hyphens=False))
     return 0
 
 
 def _whole_id(api: "Api | PastFleet", given: str) -> str:
-    """The id that begins so, among the newest turns; `wr-` may be left out. Raises: ApiError, if not unique."""
+    """The id that begins so, among the newest turns; `wr-` may be left out; without a beginning, the newest of all.
+    Raises: ApiError, if not unique.
+    """
+    if not given:
+        turns = api.ask("/usage/receipts", {"limit": "1"})["data"]
+        if not turns:
+            raise ApiError("there is no turn yet")
+        return str(turns[0]["id"])
     start = given if given.startswith("wr-") else f"wr-{given}"
     if len(start) >= ID_CHARS or not start[3:]:
         return quote(given, safe="")

@@ -83,7 +83,6 @@ def _add(found: Reconciliation, entries: Iterable[Entry]) -> None:
 
 
 def _without_counters(found: Reconciliation, config: Config) -> list[str]:
-    """Engines that cannot be compared, and why."""
     notes: list[str] = []
     for engine in config.engines:
         if engine.region != config.proxy.region or engine.id in found.engines:
@@ -118,7 +117,6 @@ def _table(lines: Iterable[Line], tolerance: float) -> Table:
 
 
 def reasons(line: Line) -> list[str]:
-    """The causes of a difference, in words."""
     turns, more = line.turns, line.span.counts.requests - line.turns.all
     found: list[str] = []
     if line.span.restarts:

@@ -1,16 +1,24 @@
 """Where a running `up` fleet is reached: what `up` writes down, so that other commands find it.
 
-The file is in the state directory while the fleet runs. It has addresses; keys follow from the fleet's secret.
+The file is in the state directory while the fleet runs. It has addresses; keys follow from the fleet's secret. A file
+of the user names the state directories of running fleets, so that a command in another folder finds the newest.
 """
 
+import contextlib
 import fcntl
 import json
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from warmroute_cli import state
+from warmroute_cli.arguments import DEFAULT_STATE_DIR
+
+MAX_FLEETS: Final = 8
+"""State directories that the user's file names, the newest first."""
 
 FILE = "fleet.json"
 PORTS = "ports.json"
@@ -29,6 +37,7 @@ class Address(NamedTuple):
 class Running(NamedTuple):
     """A running fleet and its keys."""
 
+    state_dir: Path
     addresses: list[Address]
     api_key: str
     admin_key: str
@@ -39,6 +48,7 @@ def announced(state_dir: Path, addresses: list[Address]) -> Iterator[None]:
     """The fleet can be found as long as this lasts."""
     path = state_dir / FILE
     path.write_text(json.dumps([address._asdict() for address in addresses]) + "\n", encoding="utf-8")
+    _keep_fleets([state_dir.resolve(), *(each for each in _fleets() if state.in_use(each))])
     try:
         yield
     finally:
@@ -46,7 +56,22 @@ def announced(state_dir: Path, addresses: list[Address]) -> Iterator[None]:
 
 
 def find(state_dir: Path) -> Running | None:
-    """The fleet that runs in this state directory; None where none does."""
+    """The fleet that runs in this state directory. If none runs in the default one: the newest of the user's fleets."""
+    if (here := running_in(state_dir)) is not None or state_dir != DEFAULT_STATE_DIR:
+        return here
+    return next(filter(None, map(running_in, _fleets())), None)
+
+
+def find_named(state_dir: Path) -> Running | None:
+    """The same. If it runs in another folder, a line on stderr says so."""
+    found = find(state_dir)
+    if found is not None and found.state_dir != state_dir:
+        print(f"warmroute: no fleet runs in {state_dir}; this is the one of {found.state_dir}", file=sys.stderr)
+    return found
+
+
+def running_in(state_dir: Path) -> Running | None:
+    """The fleet of this state directory, if it runs."""
     try:
         found = json.loads((state_dir / FILE).read_text(encoding="utf-8"))
         addresses = [Address(**address) for address in found]
@@ -54,7 +79,29 @@ def find(state_dir: Path) -> Running | None:
         return None
     if not state.in_use(state_dir):
         return None
-    return Running(addresses, state.api_key(state_dir), state.admin_key(state_dir))
+    return Running(state_dir, addresses, state.api_key(state_dir), state.admin_key(state_dir))
+
+
+def _fleets() -> list[Path]:
+    """The state directories of the user's fleets, the newest first; some may have ended."""
+    try:
+        return [Path(line) for line in _fleets_file().read_text(encoding="utf-8").splitlines()[:MAX_FLEETS]]
+    except (OSError, ValueError):
+        return []
+
+
+def _keep_fleets(state_dirs: list[Path]) -> None:
+    """Write them down, if the user has a folder for it."""
+    with contextlib.suppress(OSError):
+        path = _fleets_file()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = "".join(f"{each}\n" for each in dict.fromkeys(state_dirs))
+        path.write_text(lines, encoding="utf-8")
+
+
+def _fleets_file() -> Path:
+    folder = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")  # noqa: PTH111 - never raises
+    return Path(folder) / "warmroute" / "fleets"
 
 
 @contextmanager
@@ -85,5 +132,4 @@ def kept_ports(state_dir: Path) -> dict[str, tuple[int, int]]:
 
 
 def keep_ports(state_dir: Path, ports: dict[str, tuple[int, int]]) -> None:
-    """Keep the ports for the next start."""
     (state_dir / PORTS).write_text(json.dumps(ports) + "\n", encoding="utf-8")

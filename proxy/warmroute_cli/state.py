@@ -12,7 +12,6 @@ from warmroute_proxy.server.base.secrets import Secrets, load_secret
 
 
 def make(state_dir: Path) -> None:
-    """Make the state directory, which git ignores."""
     if not state_dir.exists():
         state_dir.mkdir(parents=True)
         (state_dir / ".gitignore").write_text("*\n", encoding="utf-8")
@@ -35,7 +34,6 @@ def locked_state(state_dir: Path) -> Iterator[Path]:
 
 
 def in_use(state_dir: Path) -> bool:
-    """Whether a fleet holds the state directory."""
     try:
         with (state_dir / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -59,7 +57,6 @@ def api_key(state_dir: Path) -> str:
 
 
 def admin_key(state_dir: Path) -> str:
-    """The key of the proxies' admin listeners."""
     return Secrets(load_secret(secret_file(state_dir), os.environ)).admin_key()
 
 

@@ -73,12 +73,10 @@ def noted(found: Mapping[str, Any]) -> bool:
 
 
 def when(unix_s: float) -> str:
-    """A time as people read it."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def losses_text(losses: Mapping[str, int]) -> str:
-    """Loss classes with their tokens, the largest first."""
     return ", ".join(_losses(losses))
 
 

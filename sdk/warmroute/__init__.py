@@ -11,31 +11,6 @@
 Everything public is in this module and in `contract`. The package never makes a call fail that openai's client would
 complete, and never sends anything but the calls of its caller and, on request, for receipts.
 
-    _client    the clients: openai's, with openai's parameters and five more
-    _calls     three methods of a client's library, in which each call is observed
-    _observer  prepares a call, and follows it until its usage is known
-    _outgoing  what is added to a call: the session, and the request for usage
-    _redirects  keeps the session from a host that a server redirects to
-    _backends  which signal each kind of server reads for a session
-    _watch     takes the usage out of an answer while it is read
-    _books     sums, sessions, homes and pending receipts of a client
-    _turns     one turn, and sums of turns
-    _guard     what a client does about a broken prefix; `guard` is the pure part
-    _beginnings  the conversation of a call without a session
-    _usage     the numbers of a usage object, of any dialect, and `_prices` where it has none
-    _cache     `client.cache`
-    _stream    openai's streams, without the usage chunk that only the SDK requested
-    _report    what `client.cache` returns: report and explanations
-    _receipts  the receipt of an answer, a chunk or a stream
-    _telemetry  spans of turns, and all their names
-    _warm      prompts that are computed ahead, and sessions that are kept warm
-    _session   `with warmroute.session(...)`
-    pytest_plugin   the fixture `warmroute_cache`
-    ways       clients of other libraries, and any library on httpx or httpx2
-    files      files that a user got from others, opened and bounded in one place
-    guard      the pure part of the guard: prompts, causes, repair
-    lint       `warmroute lint`
-
 Names are loaded when they are first used: `import openai` takes over a second, and neither `warmroute.contract` nor the
 tools that share this package need it.
 """

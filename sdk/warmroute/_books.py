@@ -342,7 +342,6 @@ class Books:
             turn.miss = self.guard.missed(cause, turn.session, lost, found.usd_per_token)
 
     def _newest_prompt(self, turn: Turn | None) -> Prompt | None:
-        """The newest prompt of a turn's lineage, where the guard has read it."""
         with self._lock:
             known = None if turn is None or turn.checked is None else self.guard.memory.known(turn.lineage)
             return known.prompts[0] if known is not None and known.prompts else None

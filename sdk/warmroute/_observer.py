@@ -180,7 +180,6 @@ class Observer:
         return Callers(lambda path: client.get(path, cast_to=object), ahead_of(client, backend), expect)
 
     def _named(self) -> str | None:
-        """The session that the program names for a call that is made now."""
         block = current()
         return self._pinned or (block.key if block else None) or self._default
 
@@ -221,7 +220,6 @@ class Observer:
         return call
 
     def _guard(self, call: Call, turn: Turn, body: Mapping[str, Any]) -> None:
-        """Have the prompt compared, and send the repaired one in its place."""
         try:
             with self.books.shelter():
                 found = self.books.check(turn, body)

@@ -1,4 +1,4 @@
-"""The architecture page leads through the code: its steps name functions, and its rooms name all modules."""
+"""The architecture page leads through the code: its steps name functions."""
 
 import ast
 import re
@@ -8,7 +8,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/contribute/architecture.md"
 SOURCES = "https://github.com/warmroute/warmroute/blob/main/"
 STEP = re.compile(r"^\| (\d) \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
-PACKAGES = sorted(path.parent for path in ROOT.glob("*/warmroute*/__init__.py"))
 
 
 def linked(text: str) -> list[Path]:
@@ -38,21 +37,3 @@ def test_each_step_names_functions_of_its_files() -> None:
         defined = set[str]().union(*map(functions, linked(files)))
         missing = set(re.findall(r"`([\w.]+)`", named)) - defined
         assert not missing, f"step {number}: {missing}"
-
-
-def test_every_module_is_reached_from_the_page_or_from_its_package() -> None:
-    page = set(linked(PAGE.read_text()))
-    reached = {path for path in page if path.name != "__init__.py"}
-    todo = [path for path in page if path.name == "__init__.py"]
-    while todo:
-        package = todo.pop()
-        reached.add(package)
-        text = ast.get_docstring(ast.parse(package.read_text())) or ""
-        for path in package.parent.glob("*.py"):
-            if re.search(rf"\b{path.stem}\b", text):
-                reached.add(path)
-        rooms = set(package.parent.glob("*/__init__.py")) - reached
-        todo += [room for room in rooms if re.search(rf"\b{room.parent.name}\b", text)]
-    every = {path for folder in PACKAGES for path in folder.rglob("*.py") if path.name != "__main__.py"}
-    lost = sorted(path.relative_to(ROOT).as_posix() for path in every - reached)
-    assert not lost

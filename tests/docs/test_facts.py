@@ -33,7 +33,7 @@ def test_a_page_names_what_exists(page: Path) -> None:
     assert named - EXTRAS == set()
     metrics = set(re.findall(r"\bwarmroute_[a-z_]+[a-z](?![\w*.])", text)) - {"warmroute_cache"}
     series = {name.removesuffix(end) for name in metrics for end in ("_bucket", "_sum", "_count")}
-    packages = {"warmroute_proxy", "warmroute_cli", "warmroute_backend"}
+    packages = {"warmroute_proxy", "warmroute_cli", "warmroute_backend", "warmroute_lab"}
     assert {name for name in metrics if name not in HELP and name not in packages and not series & HELP.keys()} == set()
     words = set(re.findall(r"`warmroute ([a-z]+)\b", text)) - {"compiled"}  # a build, in benchmarks
     assert words - commands() == set()

@@ -2,7 +2,9 @@
 
 import os
 import re
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +12,10 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.checkout import ROOT, copy_of_the_checkout
 
-CLONE, BY_PIP = re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+README: Final = (ROOT / "README.md").read_text()
+CLONE, BY_PIP = re.findall(r"^```sh\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+FLEET, TWO_TURNS = re.findall(r"^```bash\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+PROGRAM, PRINTED = re.findall(r"^```(?:python|text)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 DEMO, TEST = CLONE.splitlines()
 TIMEOUT_S: Final = 300.0
 
@@ -45,6 +50,37 @@ def test_the_demo_runs_in_a_clone_and_so_do_the_commands_that_it_names(tmp_path:
 @pytest.mark.full
 def test_pip_installs_it_in_an_environment(tmp_path: Path) -> None:
     assert "Affinity off" in run(BY_PIP, tmp_path)
+
+
+@pytest.mark.full
+def test_the_two_turns_print_what_is_shown(tmp_path: Path) -> None:
+    """Each block in a new terminal of 80 columns, in a folder of its own; the home is empty."""
+    there, here, home, programs = [tmp_path / name for name in ("there", "here", "home", "programs")]
+    for folder in (there, here, home, programs):
+        folder.mkdir()
+    for name, words in (("python", ""), ("warmroute", "-m warmroute_cli.main ")):
+        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
+        (programs / name).chmod(0o755)
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home), "COLUMNS": "80"}
+    kept = {name: value for name, value in os.environ.items() if name.startswith("WARMROUTE_TEST")}
+    (here / "two_turns.py").write_text(PROGRAM)
+    with subprocess.Popen(
+        ["bash", "-c", f"exec {FLEET}"], cwd=there, env=environment | kept, stdout=subprocess.DEVNULL
+    ) as fleet:
+        try:
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", TWO_TURNS], cwd=here, env=environment | kept,
+                capture_output=True, text=True, check=False, timeout=seconds(60),
+            )  # fmt: skip
+        finally:
+            fleet.send_signal(signal.SIGINT)
+    assert _masked(done.stdout) == _masked(PRINTED), done.stderr
+
+
+def _masked(text: str) -> str:
+    """Without ids and times, and in one line, since a time may need another digit."""
+    text = re.sub(r"wr-[0-9a-f]{24}|\d\d:\d\d|\([0-9a-f]{6}\)", "*", text)
+    return " ".join(re.sub(r"\b\d\.\d{3}\b", "*", text).split())
 
 
 @pytest.mark.nightly

@@ -284,6 +284,9 @@ NOT_DIVIDED: Final = {
     "follows what is divided: an entry goes with its home": """
         return_times.MAX_IDLE
     """,
+    "of use for seconds, and without it a turn is placed as if it had come alone": """
+        forks.MAX_FORKS
+    """,
     "requests under way, of which connections and capacity are divided": """
         announcements.MAX_UNDER_WAY kv_blocks.MAX_RUNS kv_blocks.MAX_TAGS markers.MAX_UNSENT replica.MAX_OPEN
         shared_bytes.MAX_MAPPED shared_bytes.MAX_UNREAD waits.MAX_WAITS
@@ -309,7 +312,7 @@ NOT_DIVIDED: Final = {
         kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK kv_blocks.MAX_EARLY_BLOCKS
         kv_events.MAX_BATCHES_AT_ONCE kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES
         kv_events.MAX_SOCKETS kv_feed.MAX_BATCH_BYTES kv_feed.MAX_LEFT_BYTES hand_overs.MAX_PAIRS
-        seen.MAX_BEHIND kv_feed.MAX_WAITING last_known.MAX_BYTES occupancy.MAX_SHARED
+        forks.MAX_LOOKED_AT seen.MAX_BEHIND kv_feed.MAX_WAITING last_known.MAX_BYTES occupancy.MAX_SHARED
         passthrough.MAX_REST_BYTES passthrough.MAX_SHAPES passthrough.MAX_SIZE_DIGITS
         prefill_leg.MAX_PREFILL_ANSWER_BYTES re_prefill.MAX_ANSWER_BYTES re_prefill.MAX_TRIED
         server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES token_counts.MAX_ANSWER_BYTES

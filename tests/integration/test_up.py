@@ -41,7 +41,7 @@ def up(folder: Path, *words: str) -> Iterator[str]:
         lines: list[str] = []
         for line in output:
             lines.append(line)
-            if line.startswith("Ctrl-C") or ("export " in line and "--env" in words):
+            if line.startswith("Ctrl-C"):
                 break
         yield "".join(lines)
         process.send_signal(signal.SIGINT)
@@ -92,6 +92,26 @@ def test_env_prints_only_the_exports_of_the_fleet_that_runs(fleet: Fleet) -> Non
     printed = command(fleet.folder, "up", "--env")
     assert (printed.returncode, printed.stdout.count("\n")) == (0, 1)
     assert variables(printed.stdout) == fleet.variables
+
+
+def test_the_fleet_is_found_from_another_folder(fleet: Fleet, tmp_path: Path) -> None:
+    for words in (("up", "--env"), ("up", "--wait")):
+        printed = command(tmp_path, *words)
+        assert (variables(printed.stdout), printed.stderr) == (fleet.variables, "")
+    usage = command(tmp_path, "usage", "--json")
+    assert json.loads(usage.stdout)["turns"] >= 3
+    assert f"this is the one of {fleet.folder / '.warmroute'}" in usage.stderr
+    assert command(tmp_path, "up", "--env", "--state-dir", "here").returncode == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_exports_are_printed_as_soon_as_a_fleet_runs(tmp_path: Path) -> None:
+    none = command(tmp_path, "up", "--env", XDG_STATE_HOME=str(tmp_path))
+    assert (none.returncode, none.stdout) == (2, "")
+    assert "start `warmroute up` in another terminal" in none.stderr
+    here = ("--state-dir", "here")  # no other fleet will do
+    with started([*COMMAND, "up", "--wait", *here], tmp_path) as (_, output), up(tmp_path, *here) as greeting:
+        assert variables(next(iter(output))) == variables(greeting)
 
 
 def test_the_curl_of_the_greeting_is_a_turn_of_a_session(fleet: Fleet) -> None:
@@ -150,12 +170,18 @@ def test_a_receipt_is_explained_in_words(fleet: Fleet) -> None:
     usage = fleet.usages[2]
     receipt = usage["warmroute"]
     said = command(fleet.folder, "receipts", "show", receipt["id"]).stdout
+    assert re.search(rf", turn 3, session python-httpx \d\d:\d\d \({receipt['session'][:6]}\)\n", said)
+    narrow = command(fleet.folder, "receipts", "show", receipt["id"], COLUMNS="80").stdout
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert narrow.split() == said.split()
     assert f"Where: in region {receipt['region']}, {receipt['workers'][0]['id']} computed" in said
     assert f"{receipt['predicted_cached']:,} tokens of its prompt ({usage['prompt_tokens']:,}) were expected" in said
     assert "The next best was " in said
     for name, tokens in receipt["loss"].items():
         assert f"Not cached: {tokens:,} ({name})" in said
     assert f"it would have cost {receipt['list_nanousd'] / 1e9:.9f}".rstrip("0") in said
+    newest = json.loads(command(fleet.folder, "receipts", "list", "--limit", "1", "--json").stdout)["data"][0]["id"]
+    assert command(fleet.folder, "receipts", "show").stdout.startswith(f"{newest}: ")
 
 
 def test_a_receipt_that_is_not_there_is_a_sentence(fleet: Fleet) -> None:
@@ -239,7 +265,7 @@ def test_where_no_fleet_runs_the_hint_says_what_to_name(tmp_path: Path) -> None:
         (["engines", "list"], "--config"),
         (["top"], "--config"),
     ):
-        done = command(tmp_path, *words)
+        done = command(tmp_path, *words, XDG_STATE_HOME=str(tmp_path))
         assert done.returncode == 2
         assert "no fleet runs in .warmroute" in done.stderr
         assert hint in done.stderr
@@ -251,7 +277,7 @@ def test_ports_stay_and_what_was_used_is_remembered(tmp_path: Path) -> None:
         port = httpx.URL(variables(first)["OPENAI_BASE_URL"]).port or 0
         lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
         assert port < lowest, "the system gives it to nobody who asks for any port"
-    with up(tmp_path, "--env") as again:
+    with up(tmp_path) as again:
         assert variables(again) == variables(first)
         assert json.loads(command(tmp_path, "usage", "--json").stdout)["turns"] == 1
     ended = command(tmp_path, "usage", "--json")

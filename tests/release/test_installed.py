@@ -59,11 +59,11 @@ print(sum(path.size or 0 for path in files), len({each.name for each in distribu
 FIRST_HOUR = """
 export PATH={programs}:$PATH
 timeout {limit_s:.0f} warmroute up --record >up.log &
-until grep -q "Ctrl-C" up.log; do kill -0 %1; sleep 0.1; done
-eval "$(warmroute up --env)"
+eval "$(warmroute up --wait)"
 {curl}
 warmroute usage
 warmroute receipts list
+warmroute receipts show
 kill %1
 wait
 cat up.log

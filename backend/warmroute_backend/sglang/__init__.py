@@ -1,11 +1,6 @@
 """The real SGLang on a CPU, as a process. For tests and the demo; a proxy in production never uses it.
 
 Standard library only, so that SGLang's own environment can run it too.
-
-installation    where SGLang is installed
-command         the command line and the environment of a server
-server          one running SGLang: start, wait, kill, restart
-speed           how slow this machine is, and so how long servers may take
 """
 
 from warmroute_backend.sglang.command import Role

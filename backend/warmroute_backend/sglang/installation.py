@@ -28,7 +28,6 @@ class Installation:
 
     @property
     def master(self) -> Path:
-        """Mooncake's, which knows what the store has."""
         return self.python.with_name("mooncake_master")
 
     @property

@@ -93,12 +93,10 @@ class Server:
 
     @property
     def kv_events(self) -> str:
-        """The ZMQ address of its KV events."""
         return f"tcp://{HOST}:{self._ports.kv_events}"
 
     @property
     def kv_replay(self) -> str:
-        """The ZMQ address that repeats them."""
         return f"tcp://{HOST}:{self._ports.kv_replay}"
 
     @property
@@ -117,7 +115,6 @@ class Server:
         return self._process.pid if self._process else None
 
     def address(self) -> dict[str, Any]:
-        """All of it, for programs."""
         found = {"url": self.url, "kv_events": self.kv_events, "kv_replay": self.kv_replay, "pid": self.pid}
         found |= {"log": str(self.log), "storage_dir": str(self.storage_dir)}
         bootstrap = {"bootstrap_host": self.bootstrap_host, "bootstrap_port": self.bootstrap_port}
@@ -143,7 +140,6 @@ class Server:
         )
 
     def is_ready(self) -> bool:
-        """Whether it has warmed up and serves."""
         try:
             with urllib.request.urlopen(f"{self.url}/ready", timeout=PROBE_TIMEOUT_S) as response:  # noqa: S310
                 return bool(response.status == 200)

@@ -15,7 +15,6 @@ _HEADS: Final = ("sender of a repeated prompt", "found", "cached", "TTFT ms", "o
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the trials and print what they show."""
     try:
         if arguments.trials < LEAST_TRIALS:
             raise AuditError(f"--trials {arguments.trials} is too few to tell anything; give {LEAST_TRIALS} or more")
@@ -31,7 +30,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def shown(found: list[IsolationVerdict]) -> str:
-    """A table, and a line for all."""
     rows = [
         (
             each.relation,

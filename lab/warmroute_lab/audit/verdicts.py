@@ -34,7 +34,6 @@ class IsolationVerdict:
     finding: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return asdict(self)
 
 

@@ -25,7 +25,6 @@ COST_HEADERS: Final = ("x-litellm-response-cost",)
 
 
 def several(trial: Trial) -> Cell:
-    """Whether two answers of one request are counted soundly."""
     check = "n > 1"
     if trial.api in ("anthropic", "responses"):
         return not_tried(check, "this API has one answer a request")
@@ -89,7 +88,6 @@ def _settled(trial: Trial, left: Exchange) -> tuple[str, bool]:
 
 
 def repeated(trial: Trial) -> Cell:
-    """Whether a retry reports what the first try did."""
     check = "retry"
     key = {"idempotency-key": new_session()}
     asked = Asked(

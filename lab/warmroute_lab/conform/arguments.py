@@ -10,7 +10,6 @@ APIS: Final = ("openai", "anthropic", "gemini", "responses")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options to a parser."""
     option = parser.add_argument
     option("url", metavar="URL", help="address of the endpoint, with or without /v1")
     option("--api", choices=APIS, nargs="+", default=["openai"], help="the APIs to try (openai)")

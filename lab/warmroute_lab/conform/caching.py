@@ -21,7 +21,6 @@ def cached_whole(trial: Trial) -> Cell:
 
 
 def cached_streamed(trial: Trial) -> Cell:
-    """Whether a stream says it."""
     return _cached(trial, "cached tokens, streamed", stream=True)
 
 
@@ -46,7 +45,6 @@ def _cached(trial: Trial, check: str, *, stream: bool) -> Cell:
 
 
 def sticks_name(signal: str) -> str:
-    """The name of the check of a signal."""
     return f"sticks by {signal}" if signal else "sticks without a signal"
 
 
@@ -82,7 +80,6 @@ def sticks_requests(turns: int) -> int:
 
 
 def isolated(trial: Trial) -> Cell:
-    """Whether another tenant's prompt is new to this one."""
     check = "isolation of two keys"
     if not trial.options.two_tenants:
         return not_tried(check, "give --other-key-file")

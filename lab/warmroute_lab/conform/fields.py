@@ -16,7 +16,6 @@ BASE: Final = Asked(SYSTEM, ["What does the file say?"])
 
 
 def tools(trial: Trial) -> Cell:
-    """Whether tools reach the prompt."""
     return longer(trial, "keeps tools", BASE, BASE._replace(tools=True))
 
 
@@ -27,7 +26,6 @@ def tool_calls(trial: Trial) -> Cell:
 
 
 def system(trial: Trial) -> Cell:
-    """Whether the system prompt does."""
     more = BASE._replace(system=f"{SYSTEM} Answer in short sentences, and name the lines that you mean.")
     return longer(trial, "keeps the system prompt", BASE, more)
 

@@ -38,13 +38,11 @@ def _words(finding: str, most: int) -> list[str]:
 
 
 def counted(cells: Sequence[Cell]) -> str:
-    """How many are met."""
     states = Counter(cell.state for cell in cells)
     return f"{states['pass']} pass, {states[FAIL]} fail, {states[NOT_TRIED]} not tried"
 
 
 def as_dict(url: str, results: Results) -> dict[str, Any]:
-    """Plain values for JSON."""
     found: dict[str, Any] = {"v": VERSION, "url": url, "apis": {}}
     for api, (trial, cells) in results.items():
         counts = [each.counts for each in trial.sent]

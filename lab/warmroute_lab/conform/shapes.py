@@ -66,7 +66,6 @@ SIGNALS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def key_headers(api: str, key: str) -> dict[str, str]:
-    """The header that a key goes in."""
     if not key:
         return {}
     if api == "anthropic":
@@ -75,7 +74,6 @@ def key_headers(api: str, key: str) -> dict[str, str]:
 
 
 def shape_of(api: str, model: str, asked: Asked) -> Shape:
-    """A request of an API."""
     given = {"content-type": "application/json", **asked.extra_headers}
     if asked.session and asked.signal.startswith("x-"):
         given[asked.signal] = asked.session
@@ -192,7 +190,6 @@ def usage_in(api: str, event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counts_of(api: str, usage: Mapping[str, Any]) -> Counts:
-    """The counts of a usage object."""
     if api == "gemini":
         answer, thoughts = _number(usage.get("candidatesTokenCount")), _number(usage.get("thoughtsTokenCount"))
         cached, total = _number(usage.get("cachedContentTokenCount")), _number(usage.get("totalTokenCount"))
@@ -215,7 +212,6 @@ def counts_of(api: str, usage: Mapping[str, Any]) -> Counts:
 
 
 def answers_in(api: str, answer: Mapping[str, Any]) -> int:
-    """How many answers a whole body holds."""
     if api == "anthropic":
         return int("content" in answer)
     if api == "responses":

@@ -19,13 +19,11 @@ class Cell(NamedTuple):
     shown_by: Sequence[Exchange] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         shown = [each.as_dict() for each in self.shown_by] if self.state == FAIL else []
         return {"check": self.check, "state": self.state, "finding": self.finding, "shown_by": shown}
 
 
 def passed(check: str, finding: str) -> Cell:
-    """A cell of a check that is met."""
     return Cell(check, "pass", finding)
 
 
@@ -35,5 +33,4 @@ def failed(check: str, finding: str, *shown_by: Exchange) -> Cell:
 
 
 def not_tried(check: str, finding: str) -> Cell:
-    """A cell of a check that shows nothing here."""
     return Cell(check, "not tried", finding)

@@ -74,17 +74,14 @@ class Exchange(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether it was answered whole."""
         return self.status == 200 and not self.broken
 
     @property
     def counts(self) -> Counts:
-        """The counts of its usage."""
         return counts_of(self.api, self.usage)
 
     @property
     def answers(self) -> int:
-        """How many answers it holds."""
         return answers_in(self.api, self.answer)
 
     def as_dict(self) -> dict[str, Any]:

@@ -50,7 +50,6 @@ class ClientTurn:
 
     @property
     def label(self) -> str:
-        """How sentences call it."""
         return f"{self.recording} #{self.n}"
 
 

@@ -67,7 +67,6 @@ def run_pass(
     recordings: Sequence[RecordedSession],
     sessions: int,
 ) -> Pass:
-    """One pass on a fresh fleet."""
     run_dir = state_dir / f"demo-{name}"
     shutil.rmtree(run_dir, ignore_errors=True)
     title = f"affinity {name}"
@@ -106,7 +105,6 @@ def errors_of(passes: Sequence[Pass]) -> list[str]:
 
 
 def write_json(path: Path, summary: dict[str, Any]) -> None:
-    """The figures for programs."""
     try:
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as error:

@@ -31,14 +31,12 @@ class Ideal(NamedTuple):
 
 
 def prompt_of(recording: str, body: Mapping[str, Any], page_size: int) -> Prompt:
-    """The prompt of a chat-completions body."""
     rendered = render(body)
     keys = page_keys(rendered, page_size, str(body["model"]).encode())
     return Prompt(recording, tokens(rendered), tuple(keys))
 
 
 def ideals(prompts: Iterable[Prompt], page_size: int) -> list[Ideal]:
-    """The ideal of each prompt, in their order."""
     by_session: dict[str, set[int]] = {}
     by_all: set[int] = set()
     found = []

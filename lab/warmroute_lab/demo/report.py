@@ -77,7 +77,6 @@ def progress(out: Console, title: str, total: int) -> Iterator[Advance]:
 
 
 def show(out: Console, summary: Mapping[str, Any], on: Pass) -> None:
-    """Print the table, one receipt, and the caveat."""
     out.print()
     out.print("Affinity off (round robin) and on; cached, price and saved: on; TTFT: off / on")
     out.print("\n".join(table(summary, on, out.width)), markup=False, soft_wrap=True)
@@ -92,7 +91,6 @@ def show(out: Console, summary: Mapping[str, Any], on: Pass) -> None:
 
 
 def show_problems(out: Console, failures: Sequence[str], violations: Sequence[Violation]) -> None:
-    """Why a demo failed."""
     for sentence in failures:
         out.print(f"FAILED: {sentence}", markup=False, soft_wrap=True)
     for violation in violations[:VIOLATIONS_SHOWN]:

@@ -15,7 +15,6 @@ CAVEAT = (
 
 
 def show(out: Console, summary: Mapping[str, Any]) -> None:
-    """The table and the sentences below it."""
     out.print()
     out.print(table(summary))
     out.print()

@@ -81,7 +81,6 @@ def ttfts_ms(one: Pass, rtt_ms: float) -> list[float]:
 
 
 def failures(summary: Mapping[str, Any]) -> list[str]:
-    """Failed expectations of the demo, a sentence each."""
     found = broken_sums(summary)
     cost = summary["cost_nanousd"]
     if cost["charged"] >= cost["list"]:

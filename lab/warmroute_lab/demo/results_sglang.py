@@ -58,7 +58,6 @@ def _turn(turn: ClientTurn) -> dict[str, Any]:
 
 
 def failures(summary: Mapping[str, Any]) -> list[str]:
-    """Failed expectations of the demo, a sentence each."""
     found = broken_sums(summary)
     if summary["estimated"]:
         found.append(f"SGLang did not report {', '.join(summary['estimated'])}.")

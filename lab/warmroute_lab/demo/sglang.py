@@ -108,7 +108,6 @@ def fitting(
 
 
 def shortened(recording: RecordedSession) -> RecordedSession:
-    """The recording with short answers."""
     requests = tuple(
         RecordedRequest(request.n, request.headers, {**request.body, "max_tokens": ANSWER_TOKENS})
         for request in recording.requests
@@ -127,7 +126,6 @@ def count_tokens(server: Server, request: RecordedRequest) -> int:
 
 
 def counted(server: Server) -> Counted:
-    """The server's counters now."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=TOKENIZE_TIMEOUT_S) as response:  # noqa: S310
         text = response.read().decode()
     return Counted(

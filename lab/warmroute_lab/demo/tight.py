@@ -111,7 +111,6 @@ class TightFleet:
 
     @property
     def api_key(self) -> str:
-        """The key of the clients."""
         return state.api_key(self._state_dir)
 
     def _start(self) -> None:
@@ -286,7 +285,6 @@ def text_of(session: int, turn: int, size: float) -> str:
 
 
 def figures(turns: Sequence[ClientTurn], speed: float) -> Figures:
-    """The figures of a pass."""
     prompt, cached = sum(turn.prompt_tokens for turn in turns), sum(turn.cached_tokens for turn in turns)
     ttfts = sorted(turn.ttft_s * speed for turn in turns)
     sessions = len({turn.session for turn in turns})

@@ -49,5 +49,4 @@ class Settings:
 
     @property
     def max_input_tokens(self) -> int:
-        """The longest prompt that can be served at all."""
         return min(self.context_length, self.kv_tokens) - 1

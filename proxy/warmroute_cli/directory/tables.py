@@ -15,7 +15,6 @@ from warmroute_proxy.server.stores.directory.tenant_admin import StoredTenant
 
 
 def print_keys(keys: Iterable[ListedKey]) -> None:
-    """A row for each key."""
     rows = [(key.id, key.tenant, key.state, _when(key.made_at), _when(key.expires_at), key.note) for key in keys]
     _print(("id", "tenant", "state", "made", "expires", "note"), rows)
 
@@ -32,7 +31,6 @@ def print_tenants(of_config: Iterable[str], stored: Iterable[StoredTenant]) -> N
 
 
 def print_changes(changes: Iterable[DirectoryChange]) -> None:
-    """A row for each change."""
     rows = [
         (f"{each.at:%Y-%m-%d %H:%M:%S}", each.who, each.kind, each.action, each.subject, each.tenant, _changed(each))
         for each in changes

@@ -19,7 +19,6 @@ from warmroute_cli.plan.inputs import load_plan
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Run the command."""
     try:
         found = _machine(arguments) if arguments.proxy is None else check(arguments.proxy, read_host())
     except PlanError as error:

@@ -16,7 +16,6 @@ _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 def add(parser: ArgumentParser) -> None:
-    """Its options."""
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the proxy's TOML file")
     parser.add_argument("--ready", action="store_true", help="check that it accepts turns, not only that it runs")
 

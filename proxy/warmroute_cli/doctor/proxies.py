@@ -25,7 +25,6 @@ LEDGER_BYTES = GIB
 
 
 def check(path: Path, host: Host) -> list[Finding]:
-    """All findings of a configuration."""
     try:
         config = load_config(path)
     except ConfigError as error:
@@ -40,7 +39,6 @@ def check(path: Path, host: Host) -> list[Finding]:
 
 
 def _limits(config: Config, host: Host) -> Iterator[Finding]:
-    """What the configuration allows, against what the system has."""
     engines = len(config.own_engines)
     soft, hard = (
         2**30 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -11,7 +11,6 @@ FORMATS: Final = ("sglang", "vllm", "litellm", "otel", "trace")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options to a parser."""
     option = parser.add_argument
     option(
         "paths", nargs="*", type=Path, metavar="PATH",

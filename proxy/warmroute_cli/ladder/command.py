@@ -20,7 +20,6 @@ from warmroute_proxy.server.base.errors import Refusal
 
 
 def run(arguments: Namespace) -> int:
-    """Read, add up and print."""
     try:
         if _is_trace(arguments):
             return _of_trace(arguments)

@@ -48,7 +48,6 @@ class Difference:
     causes: dict[str, tuple[int, int]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         causes = [
             {"cause": name, "tokens": tokens, "nanousd": nanousd} for name, (tokens, nanousd) in self.causes.items()
         ]
@@ -197,7 +196,6 @@ def differences(trace: Trace, first: Ladder, rates: Rates | None, others: Iterab
 
 
 def described(case: Case) -> str:
-    """The fleet and placement of a case."""
     setup = case.setup
     tiers = ":".join(str(tokens) for tokens in (setup.kv_tokens, setup.host_tokens, setup.store_tokens) if tokens)
     return f"policy={case.policy},workers={setup.workers},kv-tokens={tiers},max-running={setup.max_running}"

@@ -12,7 +12,6 @@ from warmroute_proxy.server.base.secrets import SecretError
 
 
 def launch(arguments: argparse.Namespace) -> int:
-    """Run the command."""
     try:
         if arguments.what in ACTIONS:
             return _action(arguments)

@@ -25,7 +25,6 @@ class ProxyDrains:
         return True
 
     def is_drained(self, engine: str) -> bool:
-        """Whether nothing runs there any more."""
         found = self._ask(engine, "GET")
         return bool(found["drained"]) or found["state"] == "down"
 
@@ -46,7 +45,6 @@ class NoDrains:
     """On a node without a proxy: nothing to ask."""
 
     def drain(self, engine: str) -> bool:
-        """Refuse."""
         raise OSError(f"no proxy runs on this node: drain {engine} by `warmroute engines drain` where it does")
 
     def is_drained(self, engine: str) -> bool:

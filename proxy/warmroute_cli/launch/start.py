@@ -69,7 +69,6 @@ def write_config(plan: Plan, state_dir: Path, port: int, admin_port: int) -> Pat
 
 
 def exports(state_dir: Path, port: int) -> list[str]:
-    """The environment of a shell for an OpenAI client."""
     return [
         f"export OPENAI_BASE_URL=http://{LOCAL}:{port}/v1",
         f"export OPENAI_API_KEY={state.api_key(state_dir)}",
@@ -144,7 +143,6 @@ def _nodes(arguments: argparse.Namespace, plan: Plan, config: Config | None) -> 
 
 
 def _stop_stray(stray: list[Process], limits: Limits, state_dir: Path) -> None:
-    """End what belongs to no program of the plan any more."""
     for process in stray:
         _show(f"{process.name}: is not in the plan any more, and is stopped")
     Launcher(stray, state_dir, NoDrains(), limits, lambda: None, _show).stop()

@@ -132,7 +132,6 @@ def division(text: str) -> tuple[int, int]:
 
 @wants("a number of attention groups such as 8, or two such as 8+4")
 def groups(text: str) -> tuple[int, int | None]:
-    """Of all engines, or of prefill and of decode."""
     first, plus, second = text.partition("+")
     found = int(first), int(second) if plus else None
     if min(found[0], found[1] or 1) < 1:
@@ -149,7 +148,6 @@ def latency(text: str) -> float:
 
 @wants("NAME=VALUE")
 def variable(text: str) -> tuple[str, str]:
-    """A name and a value."""
     name, separator, value = text.partition("=")
     if not separator or not name.isidentifier():
         raise ValueError(text)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Run the command."""
     try:
         if arguments.list:
             print("models:", *sorted(MODELS), sep="\n  ")
@@ -88,7 +87,6 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _made(arguments: argparse.Namespace) -> "Made":
-    """The plan, and the plans that it was compared with where there is traffic."""
     trace = None
     traffic = None
     if arguments.trace is not None:

@@ -46,7 +46,6 @@ class TokenPrices:
 
     @property
     def of_plan(self) -> Price:
-        """As the plan and the proxy's config have it."""
         why = f"USD per million tokens: the cost of its traffic, and {self.margin:.0%}"
         return Price(str(self.input_usd), str(self.cached_usd), str(self.output_usd), why)
 
@@ -88,7 +87,6 @@ def _rates(traffic: Traffic, sizing: Sizing) -> tuple[float, float, float]:
 
 
 def section(found: TokenPrices) -> str:
-    """The section of the page."""
     more = f" and {found.margin:.0%} more" if found.margin else ""
     return "\n".join(
         (

@@ -37,7 +37,6 @@ class Goodput:
     beyond: str
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return asdict(self)
 
 
@@ -71,7 +70,6 @@ def goodput(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets)
 
 
 def _missed(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets, times: float) -> tuple[str, ...]:
-    """What a plan does not reach with so many times the traffic."""
     try:
         return tuple(targets.missed(simulate(found.plan, found.request, faster(trace, traffic, times))))
     except PlanError as error:
@@ -87,7 +85,6 @@ def faster(trace: Trace, traffic: Traffic, times: float) -> Trace:
 
 
 def section(found: Sequence[Goodput], targets: Targets) -> str:
-    """In words, the highest first."""
     of_what = "within its targets" if targets else "before a queue grows"
     lines = [f"Goodput: the most requests/s {of_what}"]
     for each in found:

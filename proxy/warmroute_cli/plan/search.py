@@ -88,7 +88,6 @@ def search(request: PlanRequest, trace: Trace, targets: Targets, *, bounded: boo
 
 
 def _steps(request: PlanRequest) -> Iterator[PlanRequest]:
-    """The request with each KV type and fraction, as little changed as possible first."""
     types = [request.kv_type]
     if request.kv_type is None and default_kv_type(request.cluster.gpu, request.model) != "fp8_e4m3":
         types.append("fp8_e4m3")
@@ -101,7 +100,6 @@ def _steps(request: PlanRequest) -> Iterator[PlanRequest]:
 
 
 def _play(step: PlanRequest, trace: Trace, targets: Targets, found: Search, *, bounded: bool) -> None:
-    """Play the plans of a step, by their bounds."""
     rate = step.traffic.requests_per_s if step.traffic is not None else 0.0
     known = {_key(each.plan) for each in found.played}
     refused: PlanRequest | None = None
@@ -186,7 +184,6 @@ def _key(plan: Plan) -> tuple[object, ...]:
 
 
 def _ruled_out(least: Speeds, targets: Targets, reasons: Counter[str]) -> str | None:
-    """Why a plan cannot keep up or reach the targets, if so."""
     reason = None
     if least.prefill_utilisation > SATURATED:
         reason = "too slow for these prompts"
@@ -204,7 +201,6 @@ def _ruled_out(least: Speeds, targets: Targets, reasons: Counter[str]) -> str | 
 
 
 def _bound(step: PlanRequest, least: Speeds) -> float:
-    """What the objective is at least."""
     if step.objective == "latency":
         return least.answer_s
     return max(least.prefill_utilisation, least.decode_utilisation, least.kv_utilisation)
@@ -232,7 +228,6 @@ def _goal(step: PlanRequest, found: PlayedPlan) -> float:
 
 
 def candidates(step: PlanRequest) -> Iterator[PlanRequest]:
-    """The request with every choice that it leaves open."""
     for (tp, pp, all_to_all), split in product(_sizes(step), _splits(step)):
         of_size = replace(step, tp=tp, pp=pp, all_to_all=all_to_all, split=split, compared=True)
         if not of_size.is_even:  # some would have nothing to do

@@ -76,7 +76,6 @@ class Sizing:
         return max(self.prefill_utilisation, self.decode_utilisation, self.kv_utilisation)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return asdict(self)
 
 
@@ -138,7 +137,6 @@ def _check_queue(workers: list[Worker], policy: Production, now_s: float) -> Non
 
 
 def engine_costs(plan: Plan, engine: PlannedEngine, load: Load) -> Costs:
-    """Of a rank, for the engine model."""
     gpu = plan.cluster.gpu
     return costs(
         gpu,
@@ -202,7 +200,6 @@ class WorkersDone:
         return max(self._most_held, *found) if found else self._most_held
 
     def begin(self, now_s: float) -> None:
-        """The warm-up has ended."""
         self._began_s, self._busy_s, self._tokens = now_s, self._prefill_s(), self._generated()
 
     def shares(self, until_s: float, tokens_per_s: float) -> tuple[float, float]:
@@ -285,14 +282,12 @@ def _side(plan: Plan, role: Role) -> str:
 
 
 def _alone_s(plan: Plan, load: Load) -> float:
-    """One request that nothing else delays, with its whole prompt to compute."""
     gpu, engine = plan.cluster.gpu, plan.engines[0]
     prefill_s = load.input_tokens / (prefill_tokens_per_s(gpu, plan.model, engine.shape, load))
     return prefill_s + load.output_tokens * decode_step_s(gpu, plan.model, plan.engines[-1].shape, load, 1)
 
 
 def _decode_rate(plan: Plan, load: Load) -> float:
-    """Tokens a second of all engines that decode, with full batches."""
     return sum(_engine_rate(plan, engine, load) for engine in plan.engines if engine.role != "prefill")
 
 

@@ -33,16 +33,13 @@ class Targets:
 
     @property
     def least_ttft_s(self) -> float | None:
-        """The strictest limit on the first token."""
         return min((each for each in (self.ttft_p50_s, self.ttft_p90_s, self.ttft_p99_s) if each), default=None)
 
     @property
     def least_token_s(self) -> float | None:
-        """The strictest limit on a token."""
         return min((each for each in (self.token_p50_s, self.token_p90_s, self.token_p99_s) if each), default=None)
 
     def missed(self, sizing: Sizing) -> Iterator[str]:
-        """The missed targets of a plan, in words."""
         if sizing.saturated:
             yield "a queue grows"
         for name, limit in asdict(self).items():
@@ -70,7 +67,6 @@ def _scaled(sizing: Sizing, sign: int) -> Sizing:
 
 
 def shown(value_s: float, name: str) -> str:
-    """A limit with its unit."""
     return f"{value_s * 1000:.1f} ms" if name.startswith("token") else f"{value_s:.1f} s"
 
 

@@ -58,7 +58,6 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    """Play, print the table, and write the files."""
     began_s = time.perf_counter()
     results, notes = _play(arguments)
     took_s = time.perf_counter() - began_s
@@ -76,7 +75,6 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _play(arguments: argparse.Namespace) -> tuple[list[Result], tuple[str, ...]]:
-    """The results, and the notes below their table."""
     notes: tuple[str, ...] = ()
     named = (arguments.made_up, arguments.scenario)
     chosen = [bool(arguments.traces), arguments.recorded, *(name is not None for name in named)]
@@ -134,7 +132,6 @@ def _setup(arguments: argparse.Namespace) -> Setup:
 
 
 def print_table(results: Iterable[Result]) -> None:
-    """One line a run, as plain text."""
     heads = ("policy", "speed-up", "hit", "TTFT p50 s", "p90", "p99", "mean", "TPOT p90 ms", "imbalance", "CPU s")
     rows = [
         (
@@ -228,7 +225,6 @@ def _played(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
 
 
 def _swept(source: TraceSource, runs: Sequence[Run]) -> list[Result]:
-    """All runs on all cores."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
     from multiprocessing import active_children, get_context
 

@@ -93,7 +93,6 @@ def _agents_row(agent: str, turns: Sequence[Mapping[str, Any]]) -> Row:
 
 
 def _broken(api: Api, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The turns that lost most."""
     turns, names = [row for row in rows if row["outcome"] not in NO_TURNS], session_names(rows)
     coldest = sorted(turns, key=lambda row: row["cached_tokens"] - row["prompt_tokens"])[:MAX_READ]
     receipts = [api.ask(f"/usage/receipts/{row['id']}")["usage"]["warmroute"] for row in coldest]

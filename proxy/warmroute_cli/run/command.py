@@ -93,9 +93,9 @@ def _proxy(arguments: Namespace) -> Iterator[tuple[str, str]]:
     if arguments.base_url is not None:
         yield _address(arguments)
         return
-    if running.find(arguments.state_dir) is not None:
-        with running.used(arguments.state_dir):
-            yield _address(arguments)
+    if (found := running.find_named(arguments.state_dir)) is not None:
+        with running.used(found.state_dir):
+            yield found.addresses[0].url, found.api_key
         return
     print(f"starting a fleet of embedded engines in {arguments.state_dir}", file=sys.stderr, flush=True)
     with stopping_on_signals(), started(arguments.state_dir, arguments) as fleet:

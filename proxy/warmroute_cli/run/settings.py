@@ -42,7 +42,6 @@ class Settings:
             path.write_text(text, encoding="utf-8")
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """The environment of the program."""
         return {name: value for name, value in environ.items() if name not in self.cleared} | dict(self.environment)
 
     def shell(self, hidden: str = "") -> str:
@@ -60,7 +59,6 @@ class Settings:
 
 
 def settings_of(program: Program, target: Target, folder: Path, home: str) -> Settings:
-    """Fill in a program's row."""
     values = {
         "root": target.root,
         "base_url": f"{target.root}/v1",

@@ -36,7 +36,6 @@ class Counters(NamedTuple):
 
     @property
     def cached_tokens(self) -> float:
-        """Cached tokens of all tiers."""
         return self.device + self.host + self.storage
 
     @property

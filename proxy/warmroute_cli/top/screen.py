@@ -111,7 +111,6 @@ def _head(reading: FleetReading, rates: Rates, choice: Choice, clock: str, colum
 
 
 def _engines(engines: Sequence[EngineRow], choice: Choice, height: int) -> Iterator[Line]:
-    """The table, in so many lines."""
     rows = sorted(engines, key=SORTS[choice.sort], reverse=choice.backwards)
     fits = max(1, height - 1)
     offset = min(choice.offset, max(0, len(rows) - fits))

@@ -31,7 +31,6 @@ class Terminal:
         self._fd = fd
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
         found = shutil.get_terminal_size()
         return found.columns, found.lines
 

@@ -23,7 +23,6 @@ class Function(msgspec.Struct):
     arguments: str | dict[str, Raw] | None = None
 
     def text(self) -> str:
-        """The arguments as a text."""
         given = self.arguments
         if given is None or isinstance(given, str):
             return given or ""
@@ -81,7 +80,6 @@ class Output(msgspec.Struct):
         self.refusal = (self.refusal or "") + "".join([piece.refusal or "" for piece in parts]) or None
 
     def text(self) -> str:
-        """What it said."""
         return self.content if isinstance(self.content, str) else ""
 
 
@@ -280,7 +278,6 @@ def read_usage(raw: Raw) -> Usage:
 
 
 def read_error(body: bytes) -> ChatError:
-    """The error object in a body."""
     try:
         return _decode_error(body).error
     except (msgspec.DecodeError, RecursionError):

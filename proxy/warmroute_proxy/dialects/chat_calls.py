@@ -57,7 +57,6 @@ class CallIds:
         self._taken: set[str] = set()
 
     def of(self, number: int, given: str | None) -> str:
-        """The id of a call."""
         if not given or given in self._taken or _NUMBERED.fullmatch(given):
             given = f"{self.made}_{number}"
         self._taken.add(given)
@@ -65,7 +64,6 @@ class CallIds:
 
 
 def whole_calls(calls: Iterable[ToolCall], made: str) -> list[Piece]:
-    """The calls of a whole answer."""
     found, ids = [], CallIds(made)
     for number, call in enumerate(calls):
         function = call.function or Function()
@@ -109,16 +107,13 @@ class _Begun:
         self._in_text = self._escapes = False
 
     def add(self, arguments: str) -> None:
-        """More arguments."""
         if arguments:
             self.arguments.append(arguments)
 
     def has_more(self) -> bool:
-        """Whether there are arguments that were not given out."""
         return self._given < len(self.arguments)
 
     def take(self) -> str:
-        """The arguments that were not given out."""
         given, self._given = self._given, len(self.arguments)
         return "".join(self.arguments[given:])
 
@@ -129,12 +124,10 @@ class _Begun:
         self._in_text = self._escapes = False
 
     def is_whole(self) -> bool:
-        """Whether its arguments are an object that has ended."""
         self._look()
         return bool(self.arguments) and not self._depth and not self._in_text
 
     def is_cut(self) -> bool:
-        """Whether its arguments are an object that has not ended."""
         self._look()
         return (self._depth > 0 or self._in_text) and self.arguments[0].lstrip().startswith("{")
 
@@ -174,7 +167,6 @@ class CallPieces:
         self._begun = -1  # the last that was given out
 
     def gather(self, call: ToolCall) -> int:
-        """Take a piece. Returns the number of its call."""
         function = call.function or Function()
         name, arguments = function.name or "", function.text()
         number = self._number(call, name, arguments)
@@ -219,7 +211,6 @@ class CallPieces:
         self._open = max(len(self._calls) - 1, 0)
 
     def whole(self) -> list[Piece]:
-        """All calls, each whole."""
         return [
             Piece(number, self._id_of(number), begun.name, "".join(begun.arguments))
             for number, begun in enumerate(self._calls)
@@ -227,7 +218,6 @@ class CallPieces:
 
     @property
     def has_some(self) -> bool:
-        """Whether there are calls."""
         return bool(self._calls)
 
     @property

@@ -48,7 +48,6 @@ def _is_plain(text: bytes) -> bool:
 
 
 def _has_only_roles(chunk: Chunk) -> bool:
-    """Whether a chunk says nothing yet."""
     for choice in chunk.choices or ():
         output = choice.delta
         if choice.finish_reason is not None:
@@ -156,7 +155,6 @@ class ChatStream:
         """The prompt is still being computed."""
 
     def added(self, output: Output, out: list[bytes]) -> None:
-        """The model has said more."""
         raise NotImplementedError
 
     def completed(self, out: list[bytes]) -> None:
@@ -164,7 +162,6 @@ class ChatStream:
         raise NotImplementedError
 
     def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:
-        """An error has ended the answer."""
         raise NotImplementedError
 
     def _begin(self, out: list[bytes]) -> None:
@@ -180,7 +177,6 @@ class ChatStream:
         return None if self.ended or not _is_plain(text) else self.grew(kind, text)
 
     def _counted(self, event: bytes, shape: _Shape) -> bytes | None:
-        """One that differs from another one by its text and by what it counts."""
         end = event.find(b'"', shape.text_at)
         if event[end:].translate(None, _DIGITS) != shape.counted:
             return None

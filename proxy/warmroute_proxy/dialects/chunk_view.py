@@ -131,7 +131,6 @@ _object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def is_filled(raw: Raw) -> bool:
-    """Whether a member has something in it."""
     size = len(memoryview(raw))
     return size > _NOTHING_BYTES or (size > 0 and bytes(raw) not in _NOTHING)
 
@@ -249,7 +248,6 @@ def nested_text_bytes(value: object) -> int:
 
 
 def _other_bytes(name: str, raw: Raw) -> int:
-    """How long the texts of an unknown member are."""
     if memoryview(raw)[0] in _NESTED:
         return nested_text_bytes(decoded(raw))
     return len(memoryview(raw)) if name in _OTHER_TEXTS and memoryview(raw)[0] == _QUOTE else 0
@@ -274,7 +272,6 @@ def arguments_of(raw: Raw) -> Raw:
 
 
 def _argument_bytes(output: dict[str, Raw], name: str) -> int:
-    """How long the arguments of the calls are that a member has."""
     raw = output[name]
     try:
         if name == "function_call":

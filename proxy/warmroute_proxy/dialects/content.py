@@ -93,7 +93,6 @@ def data_image(media_type: str, data: str) -> ChatPart | None:
 
 
 def image_at(url: str | Raw) -> ChatPart:
-    """An image as a part."""
     return {"type": "image_url", "image_url": {"url": url}}
 
 

@@ -121,7 +121,6 @@ class Field:
         return value
 
     def _check_value(self, name: str, value: Any, allowed: Permissions) -> None:
-        """What the type cannot express."""
         if self.needs_grant and name not in allowed.grants:
             problem = "is not enabled for this API key: it lets an engine run a client's grammar; ask the operator"
             raise FieldError(name, problem, "field_not_allowed")
@@ -133,7 +132,6 @@ class Field:
 
 
 def _check_token_ids(name: str, ids: list[int], vocabulary: int | None) -> None:
-    """Token ids outside the vocabulary end an engine's process."""
     if not ids:
         return
     if vocabulary is None:

@@ -37,7 +37,6 @@ def drop_other_types(members: dict[str, Any]) -> None:
 
 
 def _keep_texts(members: dict[str, Any]) -> None:
-    """Keep the metadata that are texts."""
     try:
         metadata = _MEMBERS.decode(members["metadata"])
     except msgspec.ValidationError:

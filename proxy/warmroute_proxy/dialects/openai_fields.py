@@ -72,7 +72,6 @@ _TEMPLATE_NAMES: Final = frozenset(
 
 
 def _template_arguments(value: Any) -> str | None:
-    """Refuse arguments that would replace those of the renderer."""
     taken = sorted(_TEMPLATE_NAMES.intersection(value))
     return f"may not set {taken[0]!r}: the engine sets it itself" if taken else None
 
@@ -129,7 +128,6 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _any(max_bytes: int, max_depth: int) -> Field:
-    """A field whose value an engine reads or ignores, bounded in size and depth."""
     return Field(None, max_bytes=max_bytes, max_depth=max_depth)
 
 

@@ -70,7 +70,6 @@ def object_at(raw: Raw | bytes, path: str) -> Members:
 
 
 def list_at(raw: Raw, path: str) -> list[Raw]:
-    """The elements of a list."""
     try:
         return _decode_list(raw)
     except _PROBLEMS:
@@ -99,27 +98,22 @@ def text_in(members: Members, name: str) -> str:
 
 
 def kind_of(block: Members, path: str) -> str:
-    """The type of a block."""
     return text_at(block, "type", path)
 
 
 def is_text(raw: Raw) -> bool:
-    """Whether a raw value is a text."""
     return memoryview(raw)[0] == _QUOTE
 
 
 def is_list(raw: Raw) -> bool:
-    """Whether a raw value is a list."""
     return memoryview(raw)[0] == _LIST
 
 
 def is_object(raw: Raw) -> bool:
-    """Whether a raw value is an object."""
     return memoryview(raw)[0] == _OBJECT
 
 
 def json_as_text(raw: Raw) -> Raw:
-    """A text that holds a value's JSON."""
     return Raw(encode(str(raw, "utf-8", "replace")))
 
 

@@ -54,7 +54,6 @@ _usage: Final = msgspec.json.Decoder(_Usage | None).decode
 
 
 def turn_of(entry: Entry) -> LadderTurn:
-    """An ended entry as a turn."""
     usage = _usage(entry.usage)
     receipt = _Receipt() if usage is None else usage.warmroute
     keys = _keys(entry, receipt)
@@ -149,5 +148,4 @@ _NAMED: Final = frozenset(name for names in CAUSES.values() for name in names)
 
 
 def _of_no_step(loss: Mapping[str, int]) -> int:
-    """Tokens of classes that a newer proxy has added."""
     return sum(tokens for name, tokens in loss.items() if name not in _NAMED)

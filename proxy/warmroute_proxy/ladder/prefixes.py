@@ -35,7 +35,6 @@ class _Cache:
         self._held: OrderedDict[int, None] = OrderedDict()
 
     def matched(self, chain: Sequence[int]) -> int:
-        """How many of the first pages it holds."""
         for number, page in enumerate(chain):
             if page not in self._held:
                 return number
@@ -50,7 +49,6 @@ class _Cache:
             self._held.popitem(last=False)
 
     def drop(self, pages: int) -> None:
-        """Drop the pages that were least recently used."""
         for _ in range(pages):
             self._held.popitem(last=False)
 
@@ -92,7 +90,6 @@ class Prefixes:
         return Seen(*(min(count, most) * self._page_units for count in pages))
 
     def _bound(self) -> None:
-        """Drop what is too much."""
         caches = (self._ever, *self._workers.values())
         while (over := sum(map(len, caches)) - MAX_PAGES) > 0:
             largest = max(caches, key=len)

@@ -60,7 +60,6 @@ class LadderSums:
         return self.billed_rows == self.rows
 
     def add(self, turn: LadderTurn) -> None:
-        """Add a turn."""
         self.turns += turn.counts
         self.prompt_tokens += turn.prompt_tokens
         self.list_nanousd += turn.list_nanousd
@@ -97,7 +96,6 @@ class LadderSums:
         return dict(sorted(found.items(), key=lambda each: (-each[1][1], -each[1][0], each[0])))
 
     def by_cause(self) -> dict[str, tuple[int, int]]:
-        """Cause -> tokens and nanodollars, of all steps."""
         found: dict[str, tuple[int, int]] = {}
         for (_, cause), (tokens, nanousd) in self.lost.items():
             before = found.get(cause, (0, 0))
@@ -155,7 +153,6 @@ class Ladder:
         self.groups: dict[str, LadderSums] = {}
 
     def add(self, turn: LadderTurn) -> None:
-        """Add a turn."""
         self.all.add(turn)
         if self.by is None:
             return
@@ -165,7 +162,6 @@ class Ladder:
         self.groups.setdefault(key, LadderSums()).add(turn)
 
     def dearest(self) -> list[tuple[str, LadderSums]]:
-        """The groups, the dearest first."""
         return sorted(self.groups.items(), key=lambda each: (-each[1].price_nanousd, -each[1].prompt_tokens, each[0]))
 
     def as_dict(self, source: Mapping[str, Any], most: int) -> dict[str, Any]:

@@ -42,7 +42,6 @@ class Bill(NamedTuple):
     write_1h: int = 0
 
     def price(self, cached_tokens: int) -> int:
-        """Nanodollars, with so many of the prompt's tokens cached."""
         cached = min(max(0, cached_tokens), self.prompt_tokens)
         host = min(self.host, cached)
         storage = min(self.storage, cached - host)

@@ -3,8 +3,4 @@
 An engine finds a cached prompt by its first tokens, so a number that changes with each request hides all that follows
 it. A rule knows one such text by its form, and decides by that text alone: it has no memory of earlier turns, so the
 same prefix in gives the same prefix out. Nothing else in a prompt is changed.
-
-- rules: the rules, each with its source
-- texts: applies the rules to the texts of one prompt
-- chat_messages: the same for the messages of a chat completion
 """

@@ -51,7 +51,6 @@ def cleaned(raw: Raw, texts: Texts, take: Take = _take_any) -> bytes | None:
 
 
 def _reminder(message: dict[str, Raw], texts: Texts) -> dict[str, Raw]:
-    """A system message as a user's, at its place."""
     content = message.get("content", Raw(b'""'))
     try:
         if memoryview(content)[0] == _QUOTE:

@@ -84,7 +84,6 @@ def _date_line(text: str, ended: int, at: int) -> tuple[int, int] | None:
 
 
 def _date_tag(text: str, ended: int, at: int) -> tuple[int, int] | None:
-    """A tag, with the spaces in front of it."""
     found = _DATE_TAG.match(text, at)
     if found is None:
         return None
@@ -123,7 +122,6 @@ whose template refuses it. To put it in front would change the prompt from there
 
 
 def reminded(text: str) -> str:
-    """A system message as a user's says it."""
     return f"<system-reminder>\n{text}\n</system-reminder>"
 
 

@@ -115,11 +115,9 @@ class Proxy:
 
     @property
     def peers(self) -> Peers:
-        """The links to other regions."""
         return self.voids.peers
 
     def public_endpoint(self, control_plane: Bridge, new_request: NewRequest) -> PublicEndpoint:
-        """What clients and other proxies reach."""
         return PublicEndpoint(
             self.parser, self.authentication, self.ledger, self.idempotent_calls, self.path, self.announcements,
             control_plane, new_request,
@@ -144,14 +142,12 @@ class Proxy:
         self.admission.replace(config)
 
     def admin_endpoint(self, control_plane: Bridge) -> AdminEndpoint:
-        """What operators reach."""
         digest, matches = self.config.proxy.admin_key_sha256, self.parser.callers.secrets.is_admin_key
         if digest is not None:
             matches = partial(admin_key_matches, sha256_hex=digest)
         return AdminEndpoint(matches, self.authentication, control_plane)
 
     def sweep_steps(self, listeners: Sequence[Swept]) -> list[Callable[[], None]]:
-        """What is done a few times a second."""
         return [
             lambda: self.admission.sweep(self.clock()),
             *[listener.sweep for listener in listeners],
@@ -210,7 +206,6 @@ class Proxy:
         )  # fmt: skip
 
     def _held(self) -> Gauges:
-        """What this process has in memory now."""
         queue, prompts = self.admission.queue, self.re_prefills.prompts
         return Gauges(
             turns_live=len(self.open_requests.live),
@@ -324,7 +319,6 @@ def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> 
 
 
 def _authentication(config: Config, stores: Stores, voids: ReceiptVoider, metrics: Metrics) -> Authentication:
-    """Keys are those of the config, and of the database where there is one."""
     access, store = stores.access, stores.limits.nonces
     nonces = None if store is None else RegionNonces(store, metrics)
     if access is None:
@@ -342,7 +336,6 @@ def _idempotent_calls(
     clock: Callable[[], float],
     memory: BodyMemory,
 ) -> IdempotentCalls:
-    """The calls with a key, known to other proxies where there is a Redis."""
     limits, store, markers = config.limits, stores.limits.markers, None
     if store is not None:
         ended_s = limits.keyed_replay_s + REMEMBER_KEY_S
@@ -359,7 +352,6 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
 async def _engines(
     config: Config, peer_processes: PeerProcesses | None, metrics: Metrics, clock: Callable[[], float]
 ) -> Engines:
-    """The engines, and in the first process the file of what they have counted."""
     is_first = peer_processes is None or peer_processes.number == 0
     engines = Engines(
         config.own_engines, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region,
@@ -370,7 +362,6 @@ async def _engines(
 
 
 def _request_metrics(metrics: Metrics, ledger: Ledger, slot: ProcessSlot | None) -> RequestMetrics:
-    """The counters of requests, with those that a death of this process has interrupted."""
     made = RequestMetrics(metrics)
     made.interrupted(ledger.interrupted + (slot.interrupted if slot is not None else 0))
     return made

@@ -101,7 +101,6 @@ def probe(config: Config) -> list[ServerAnswer]:
 
 
 def _stores(config: Config) -> Iterator[ServerAnswer]:
-    """The database, where its schema can be used, and Redis."""
     if config.database is not None:
         yield _asked("database", partial(_ask_database, config.database))
     if config.redis is not None:
@@ -229,7 +228,6 @@ def _reason(error: Exception) -> str:
 
 
 def shown(path: Path | str, answers: list[ServerAnswer]) -> str:
-    """A line for each answer, and one for all."""
     lines = [f"{answer.who}: {answer.text}" for answer in answers]
     bad = sum(not answer.ok for answer in answers)
     verdict = f"{bad} of {len(answers)} answers are not as they should be" if bad else "ok"

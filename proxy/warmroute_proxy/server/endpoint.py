@@ -89,7 +89,6 @@ class PublicEndpoint:
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
-        """Refuse by method, route and key."""
         path = request.path
         if "origin" in request.headers and is_allowed_preflight(request, self._parser.cors_origins()):
             return
@@ -147,12 +146,10 @@ class PublicEndpoint:
         return key
 
     def _is_offer(self, request: Request) -> bool:
-        """Whether it offers a WebSocket where one is served."""
         serves = request.path == RESPONSES and self._parser.serves_websockets()
         return serves and request.method == "GET" and is_websocket(request.headers)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        """Answer a request that came whole."""
         try:
             if request.method == "OPTIONS" and request.more_lines:
                 exchange.respond(200, (), b"")
@@ -182,7 +179,6 @@ class PublicEndpoint:
         return refusal if dialect is None else DialectRefusal(dialect, refusal)
 
     def on_status(self, request: Request, status: int) -> None:
-        """Count an answer."""
         path = request.path
         counter = self._answers.get((path, status))
         if counter is None:
@@ -217,7 +213,6 @@ class PublicEndpoint:
             self._new_request(self._path, exchange, read, self._path.engines.ids.receipt()).begin()
 
     def _receive_announcements(self, request: Request, exchange: Exchange) -> None:
-        """Apply what another region announces."""
         router, conversations = self._path.placing.router, self._parser.callers.conversations
         here = self._announcements.region
         self._announcements.receive(
@@ -225,7 +220,6 @@ class PublicEndpoint:
         )
 
     def _begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
-        """Begin a request to another API, or count its tokens."""
         caller = request.caller
         try:
             if not isinstance(caller, Caller):
@@ -280,7 +274,6 @@ class PublicEndpoint:
         self._token_counts.count(read, partial(_answer_count, exchange, dialect))
 
     def _over(self, lineage: int) -> None:
-        """A conversation is."""
         self._path.placing.router.observe_session(lineage, OVER, self._path.engines.clock())
 
     def _check_open(self) -> None:
@@ -346,7 +339,6 @@ class PublicEndpoint:
     def _begin_forwarded_request(
         self, request: Request, exchange: Exchange, tenant: TenantConfig, claim: Forward
     ) -> None:
-        """Read and begin a request that another proxy forwards, whose claim is spent."""
         try:
             read = self._parser.read(request, self._caller_of(request, tenant, claim))
         except TooMuch:

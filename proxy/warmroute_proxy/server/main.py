@@ -138,7 +138,6 @@ def _work(
 
 
 def _listening(address: dict[str, Any], processes: list[int]) -> None:
-    """Print the line with the addresses that a proxy listens on, and its processes."""
     line = {"event": "listening", **address, "pid": os.getpid()}
     print(json.dumps(line | {"processes": processes} if processes else line), flush=True)
 
@@ -256,7 +255,6 @@ def _endpoints(
 
 
 def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dict[str, str]:
-    """Where a proxy listens, for the line that says so."""
     scheme = "grpc" if picker else "http"
     return {
         "url": f"{scheme if config.proxy.tls_cert is None else f'{scheme}s'}://{authority(config.proxy.host, port)}",
@@ -335,7 +333,6 @@ async def _probe_engines(engines: Engines, router: Router) -> None:
 
 
 async def _send_voids(voids: ReceiptVoider) -> None:
-    """Have the rows voided that wait for it."""
     while True:
         try:
             await voids.send()

@@ -183,7 +183,6 @@ class Conversations:
         return whole
 
     def _repeated_whole(self, tenant: str, hashes: Sequence[int]) -> tuple[Conversation | None, int]:
-        """The conversation with the longest newest request that this one repeats, and its cuts."""
         by_tip = self._by_tip
         if by_tip.keys().isdisjoint(hashes):
             return None, 0
@@ -210,7 +209,6 @@ class Conversations:
         return found
 
     def _unlink(self, conversation: Conversation) -> None:
-        """Its newest request is no longer the newest."""
         newest, number = conversation.newest, conversation.number
         alike = self._by_tip[newest.tip]
         del alike[number]

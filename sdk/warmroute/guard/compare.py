@@ -159,7 +159,6 @@ def _history(before: Prompt, now: Prompt, kept_bytes: int) -> Break | None:
 
 
 def _system_in_history(before: Prompt, now: Prompt) -> Break | None:
-    """A system message among those that were appended."""
     for at in range(max(len(before.messages), 1), len(now.messages)):
         if now.messages.roles[at] == "system":
             kept_bytes = sum(before.tools.sizes)

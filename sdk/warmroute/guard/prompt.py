@@ -246,7 +246,6 @@ def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _order(tools: Sequence[Any]) -> int:
-    """A hash of this process of the tools as they are."""
     try:
         return hash(marshal.dumps(list(tools), 0))
     except ValueError:  # what JSON has no form for
@@ -285,7 +284,6 @@ def _section(
 
 
 def _equal_beginning(before: Section | None, items: Sequence[Any]) -> int:
-    """How many parts are those of the earlier section, byte by byte."""
     if before is None or before.raw is None:
         return 0
     count = min(len(before.raw), len(items))
@@ -331,7 +329,6 @@ def _chain(model: str, sections: tuple[Section, ...], base: Prompt | None) -> li
 
 
 def _base(wire: _Wire, tools_order: int, earlier: Iterable[Prompt]) -> Prompt | None:
-    """The earlier prompt that most likely has equal parts."""
     best, best_score = None, 0
     for prompt in earlier:
         score = (

@@ -131,7 +131,6 @@ def _new_name(tool: object, known: Mapping[str, int]) -> str:
 
 
 def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """All tools that the session has sent, and the new ones behind them."""
     assert reading.before is not None
     tools, before = body.get("tools"), reading.before.tools
     if not _is_plain(tools) or before.raw is None:
@@ -164,7 +163,6 @@ def _as_sent(sent: object, item: object) -> object:
 
 
 def _reasoning_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
-    """Messages with the reasoning with which they were sent."""
     assert reading.before is not None
     sent = reading.before.messages
     items = body.get(sent.name)

@@ -61,7 +61,6 @@ def _objects(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _attributes(value: object) -> dict[str, Any]:
-    """Attributes as a mapping, from OTLP's list of keys and typed values too."""
     if isinstance(value, Mapping):
         return dict(value)
     return {str(pair["key"]): _value(pair.get("value")) for pair in _objects(value) if "key" in pair}
@@ -110,7 +109,6 @@ def _block(block: object) -> object:
 
 
 def _usage(found: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The conventions count cached tokens within the input tokens."""
     prompt = found.get("gen_ai.usage.input_tokens")
     if not isinstance(prompt, int):
         return None

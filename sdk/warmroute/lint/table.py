@@ -83,7 +83,6 @@ def json_of(analysis: Analysis) -> dict[str, Any]:
 
 
 def _compaction_lines(analysis: Analysis) -> list[str]:
-    """What each compaction has cost, and what it saves."""
     found = []
     for session in analysis.sessions:
         for turn in session.turns:
@@ -97,7 +96,6 @@ def _compaction_lines(analysis: Analysis) -> list[str]:
 
 
 def _changed_lines(analysis: Analysis) -> list[str]:
-    """The lines that differ, of each cause's first turn in a session."""
     found: list[str] = []
     for session in analysis.sessions:
         shown = set()

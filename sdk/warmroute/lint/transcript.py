@@ -111,7 +111,6 @@ def _lines(file: GivenFile) -> Iterator[tuple[int, bytes]]:
 
 
 def _document(file: GivenFile, begin: list[tuple[int, bytes]]) -> Any:
-    """A document of several lines, of which the first ones were read."""
     data = b""
     for number, line in begin:
         data += b"\n" * (number - 1 - data.count(b"\n")) + line  # so that a mistake is named by its line
@@ -125,7 +124,6 @@ def _document(file: GivenFile, begin: list[tuple[int, bytes]]) -> Any:
 
 
 def _objects_in(whole: Any, path: Path) -> Iterator[Mapping[str, Any]]:
-    """The objects of a file that is one document."""
     if isinstance(whole, Mapping) and "parts" in whole and "requests" in whole:
         try:
             yield from _sample(whole)
@@ -144,7 +142,6 @@ def _of_line(found: Any, path: Path, number: int) -> Iterator[Mapping[str, Any]]
 
 
 def _sample(whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A packaged sample of this project, whose requests share their parts."""
     pieces, headers = whole["parts"], whole["headers"]
     for request in whole["requests"]:
         body = {**request["rest"], "messages": [pieces[at] for at in request["messages"]]}
@@ -195,7 +192,6 @@ def _headers(value: object) -> dict[str, str]:
 
 
 def _usage(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The usage of the recorded answer, wherever it is."""
     for outer in (record, *(record.get(name) for name in _ANSWERS)):
         for inner in (outer, outer.get("body") if isinstance(outer, Mapping) else None):
             if isinstance(inner, Mapping):

@@ -45,7 +45,6 @@ class _Asked:
         self.response_id: str | None = None
 
     def ended(self) -> None:
-        """It has no answer."""
         if self.call is not None:
             self.call.ended()
 
@@ -60,7 +59,6 @@ class _Turns:
         self._last_responses: dict[str | None, _LastResponse] = {}
 
     def headers(self) -> dict[str, str]:
-        """What the connection says of its session, where the program names one."""
         with self._observer.books.shelter():
             return self._observer.named_headers(self._client)
         return {}
@@ -89,7 +87,6 @@ class _Turns:
         return data
 
     def received(self, data: Any) -> None:
-        """An event of the server."""
         with self._observer.books.shelter():
             event = json.loads(data)
             kind, stream, response = event.get("type"), event.get("stream_id"), event.get("response")
@@ -151,7 +148,6 @@ class _Turns:
         call.watch.observe(event)
 
     def _items(self, event: Mapping[str, Any]) -> list[Any]:
-        """The whole input of a turn."""
         given = event.get("input")
         added = [{"role": "user", "content": given}] if isinstance(given, str) else list(given or ())
         previous = event.get("previous_response_id")

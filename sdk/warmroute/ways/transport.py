@@ -130,7 +130,6 @@ class Transport:
         return self._made[library.__name__]
 
     def _below_in_loop(self, request: Any) -> Any:
-        """The same of a client that is awaited."""
         if self._inner is not None:
             return self._inner
         loop = asyncio.get_running_loop()

@@ -132,7 +132,6 @@ def _observed(client: Any, observer: Observer) -> Any:
 
 
 def _observed_class(kind: type) -> type:
-    """The client's class with the observed methods, made once."""
     found = _classes.get(kind)
     if found is None:
         awaits = inspect.iscoroutinefunction(kind.__dict__.get("request") or getattr(kind, "request"))  # noqa: B009

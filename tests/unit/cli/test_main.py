@@ -230,5 +230,5 @@ def test_help_names_every_subcommand_under_what_it_is_for(capsys: pytest.Capture
 def test_the_target_of_each_subcommand_is_there() -> None:
     for command in (each for group in COMMANDS.values() for each in group):
         module, _, function = command.target.partition(":")
-        name = module if module.startswith("warmroute.") else f"warmroute_cli.{module}"
+        name = module if module.startswith(("warmroute.", "warmroute_lab.")) else f"warmroute_cli.{module}"
         assert callable(getattr(import_module(name), function))

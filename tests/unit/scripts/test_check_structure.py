@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from scripts.check_structure import FOREIGN, MAX_MODULES, ROOT, Finding, Tree, circles, findings, measured, unnamed
+from scripts.check_structure import FOREIGN, MAX_MODULES, ROOT, Finding, Tree, circles, findings, measured
 
 
 def tree(root: Path, files: dict[str, str]) -> Tree:
@@ -96,16 +96,6 @@ def test_modules_of_a_folder_are_counted(tmp_path: Path) -> None:
     made = tree(tmp_path, {f"sdk/p/m{number}.py": "" for number in range(MAX_MODULES + 1)})
     assert Finding("modules of a folder", "sdk/p", MAX_MODULES + 1, MAX_MODULES) in list(findings(made))
     assert not any(each.fails for each in findings(made)), "a large folder is looked at, and fails nothing"
-
-
-def test_a_package_names_its_modules(tmp_path: Path) -> None:
-    files = {"sdk/p/__init__.py": "", "sdk/p/q/a.py": "", "sdk/p/q/bc.py": ""}
-    text = '"""For tests.\n\nNever more.\n\na    is named; abc is not bc\n"""'
-    assert list(unnamed(tree(tmp_path, {**files, "sdk/p/q/__init__.py": text}))) == []
-    text = '"""For tests.\n\na  is named; abc is not\n"""'
-    found = list(unnamed(tree(tmp_path, {"sdk/p/q/__init__.py": text})))
-    assert found == ["sdk/p/q/__init__.py: its docstring does not name bc"]
-    assert len(list(unnamed(tree(tmp_path, {"sdk/p/q/__init__.py": '"""a bc"""'})))) == 1
 
 
 def test_foreign_functions_exist() -> None:

@@ -158,7 +158,6 @@ class Recorder:
             self._add(self._event(page, MEDIA[tier], session_id), self._copies if copied_out else self._events)
 
     def removed(self, keys: Sequence[int], tier: Tier) -> None:
-        """Pages left a tier."""
         hashes = []
         for key in keys:
             page = self._pages[key]
@@ -170,7 +169,6 @@ class Recorder:
             self._add(BlockRemoved(hashes, MEDIA[tier]), self._events)
 
     def cleared(self) -> None:
-        """Everything left device and host."""
         self._pages.clear()
         self._events += self._copies
         self._copies = []
@@ -203,7 +201,6 @@ class Recorder:
 
     @staticmethod
     def _add(event: Event, to: list[Event]) -> None:
-        """Append, or extend the last event if this one continues it."""
         last_event = to[-1] if to else None
         if (
             isinstance(event, BlockRemoved)

@@ -95,7 +95,6 @@ class Publisher:
             raise
 
     def serve_replays(self) -> None:
-        """Answer replay requests on the running event loop."""
         loop = asyncio.get_running_loop()
         for rank, router in enumerate(self._routers):
             loop.add_reader(_option(router, zmq.FD), self._replay, rank)
@@ -145,7 +144,6 @@ class Publisher:
             router.send_multipart((client, b"", b"", END_OF_REPLAY, b""))
 
     def _sockets(self, kind: int, endpoint: str, ranks: int, hwm: int) -> tuple[list["zmq.Socket[bytes]"], int]:
-        """One socket per rank on consecutive ports, and the first port."""
         host, port = _host_and_port(endpoint)
         bind = self._config.bind if kind == zmq.PUB else True
         if bind is None:

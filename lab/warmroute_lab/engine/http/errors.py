@@ -31,7 +31,6 @@ class Refusal(Exception):
 
     @classmethod
     def http(cls, status: int, message: str) -> "Refusal":
-        """A fault of the request's head."""
         return cls(status, message, flat_type=str(status))
 
     @property
@@ -40,7 +39,6 @@ class Refusal(Exception):
         return self._flat_type is None
 
     def flat(self) -> dict[str, object]:
-        """The flat form of the OpenAI endpoints."""
         return self._error(self._flat_type or "BadRequestError")
 
     def body(self, *, native: bool) -> bytes:

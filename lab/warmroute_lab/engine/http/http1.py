@@ -65,7 +65,6 @@ class EngineExchange:
         self._close()
 
     def start_stream(self) -> None:
-        """Send the head of an event stream."""
         if not self.closed:
             self._protocol.write(_STREAM_HEAD)
 
@@ -75,7 +74,6 @@ class EngineExchange:
             self._protocol.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self) -> None:
-        """End the stream."""
         if not self.closed:
             self._protocol.write(b"0\r\n\r\n")
             self._close()
@@ -86,7 +84,6 @@ class EngineExchange:
         self._protocol.answered()
 
     def left(self) -> None:
-        """The connection is gone."""
         self.closed = True
         on_leave, self.on_leave = self.on_leave, None
         if on_leave is not None:

@@ -69,7 +69,6 @@ class DecodeBatch:
         heapify(self._ending)
 
     def generated(self, work: Work) -> int:
-        """The tokens of a sequence so far."""
         return work.output_tokens - (work.last_step - self._steps)
 
     def plan_mixed(self) -> None:

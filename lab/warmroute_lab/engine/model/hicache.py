@@ -195,7 +195,6 @@ class StorageBackend:
         return "Detached HiCache storage backend successfully."
 
     def status(self) -> dict[str, str | None]:
-        """The answer of GET."""
         config = self._config
         return {
             "hicache_storage_backend": config.storage_backend,

@@ -82,7 +82,6 @@ class Scheduler:
     # --- what callers put in -------------------------------------------------------------------------------------
 
     def fits(self, prompt_tokens: int, output_tokens: int, width: int) -> bool:
-        """Whether a request could ever be admitted."""
         return self.pool.pages_needed(Work(prompt_tokens, output_tokens, (), width)) <= self.capacity_pages
 
     def add(self, work: Work, now_s: float) -> None:
@@ -201,7 +200,6 @@ class Scheduler:
 
     @property
     def cache(self) -> RadixCache:
-        """What is cached on the device."""
         return self.pool.cache
 
     @property
@@ -304,7 +302,6 @@ class Scheduler:
     # --- applying ------------------------------------------------------------------------------------------------
 
     def _apply(self) -> None:
-        """What was planned has ended."""
         self._planned = False
         self.clock_s = end_s = self._end_s
         batch, shares = self._batch, self._prefill.shares

@@ -66,7 +66,6 @@ class Prefill:
         return chunk - budget
 
     def remaining_tokens(self) -> int:
-        """What is left to compute of the unfinished prompt."""
         work = self.unfinished
         return 0 if work is None else work.prompt_tokens - work.computed_tokens
 

@@ -22,7 +22,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def tokens(rendered: bytes) -> int:
-    """The number of tokens of a rendered text."""
     return -(-len(rendered) // TOKEN_BYTES)
 
 
@@ -54,7 +53,6 @@ def begun_answer(body: Mapping[str, Any]) -> bytes:
 
 
 def _open_end(body: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], bytes]:
-    """The messages in front of the answer, and what it begins with."""
     messages = body["messages"]
     last_message = messages[-1] if messages else {}
     if last_message.get("role") != "assistant" or not isinstance(last_message.get("content"), str):

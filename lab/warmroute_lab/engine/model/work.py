@@ -91,5 +91,4 @@ class WorkTotals:
 
     @property
     def prefetched_tokens(self) -> int:
-        """Tokens that came from storage."""
         return self.cached_storage_tokens

@@ -67,7 +67,6 @@ def sglext(jobs: Sequence[Job]) -> Json | None:
 
 
 def weights(generated: int) -> Json:
-    """The version of the weights that generated the tokens."""
     return {
         "weight_version": "default",
         "weight_versions": [{"version": "default", "start": 0, "end": generated}],
@@ -84,13 +83,11 @@ def choices_of(jobs: Sequence[Job]) -> Iterator[tuple[int, Job, int]]:
 
 
 def chat_body(jobs: Sequence[Job], aborted: frozenset[Job]) -> bytes:
-    """A whole chat completion."""
     choices = [_chat_choice(job, i, aborted=job in aborted) for _, job, i in choices_of(jobs)]
     return _body("chat.completion", jobs, choices)
 
 
 def completion_body(jobs: Sequence[Job], aborted: frozenset[Job]) -> bytes:
-    """A whole text completion."""
     choices: list[Json] = []
     for index, job, i in choices_of(jobs):
         answer, generated = job.answers[i], job.work.generated

@@ -66,7 +66,6 @@ def _step(line: str, offered: Sequence[str]) -> Script:
 
 
 def _read(line: str) -> Script:
-    """A step from its line."""
     script, at = NO_SCRIPT, 0
     while True:
         order, at = _word(line, at)
@@ -102,7 +101,6 @@ def _word(line: str, at: int) -> tuple[str, int]:
 
 
 def _arguments(line: str, at: int) -> tuple[str, int]:
-    """The JSON object of a call, as it is written."""
     begin = len(line) - len(line[at:].lstrip())
     try:
         value, end = _decode(line, begin)

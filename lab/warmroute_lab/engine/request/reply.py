@@ -25,7 +25,6 @@ _WHOLE = {"chat": api.chat_body, "completion": api.completion_body, "generate": 
 
 
 def reply_to(jobs: Sequence[Job], exchange: EngineExchange) -> Reply:
-    """The reply that the request asked for."""
     request = jobs[0].request
     if not request.stream:
         return WholeReply(jobs, exchange)

@@ -155,12 +155,10 @@ def words(seed: bytes, count: int) -> str:
 
 
 def seed_digest(seed: int, rendered: bytes, choice: int) -> bytes:
-    """What the text of one choice is drawn from."""
     return hashlib.blake2b(rendered, key=b"%d %d" % (seed, choice), digest_size=16).digest()
 
 
 def read_script(body: Mapping[str, Any]) -> Script:
-    """The step of the request's script for this turn."""
     metadata = body.get("metadata")
     if not isinstance(metadata, dict) or metadata.get("script") is None:
         return NO_SCRIPT

@@ -111,7 +111,6 @@ _ROLES = ("prefill", "decode")
 
 
 def role_switch(engine: EmbeddedEngine, body: Body) -> tuple[int, dict[str, Any]]:
-    """Status and answer."""
     old, new = engine.settings.role, (fields.string(body, "new_role") or "").lower()
     reason = _reason(engine, new)
     message = reason or ("already in target role" if new == old else "ok")

@@ -72,7 +72,6 @@ class Routes:
         self._table["POST"] = {**posts, **self._admin.handlers["POST"]}
 
     def handle(self, exchange: EngineExchange) -> None:
-        """Answer one request of the engine's port."""
         handler = self._table.get(exchange.method, {}).get(exchange.path)
         if exchange.method == "GET" and exchange.path.startswith("/v1/models/"):
             handler = self._model
@@ -96,7 +95,6 @@ class Routes:
             exchange.respond(500, Refusal(500, "internal error").body(native=exchange.path == "/generate"))
 
     def handle_bootstrap(self, exchange: EngineExchange) -> None:
-        """Answer one request of a prefill engine's bootstrap port."""
         settings = self._engine.settings
         number = exchange.path.removeprefix("/room/")
         if is_of_another_page(exchange.headers):
@@ -131,7 +129,6 @@ class Routes:
         return handler
 
     def _tokenize(self, exchange: EngineExchange) -> None:
-        """Token ids of a chat, of a prompt, or of each of several prompts."""
         body = _json_body(exchange)
         if (body.get("prompt") is None) == (body.get("messages") is None):
             raise Refusal.schema("Exactly one of 'prompt' or 'messages' must be provided.")

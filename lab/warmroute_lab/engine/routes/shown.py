@@ -68,7 +68,6 @@ class Shown:
                 self._added[family] = self._added.get(family, 0.0) + more
 
     def value(self, family: str, modelled: float) -> float:
-        """What is reported for a gauge."""
         found = [_VALUES[name][family] for name in sorted(self.names) if family in _VALUES[name]]
         return found[0] if found else modelled
 

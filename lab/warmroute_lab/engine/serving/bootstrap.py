@@ -82,7 +82,6 @@ class BootstrapRooms:
         self._given_up: OrderedDict[int, None] = OrderedDict()
 
     def waiting(self) -> int:
-        """Jobs in the bootstrap queue."""
         return sum(1 for room in self._rooms.values() if room.job is not None and room.call is None)
 
     def taken(self, number: int) -> Refusal | None:
@@ -97,7 +96,6 @@ class BootstrapRooms:
         )
 
     def offer(self, number: int, job: Job) -> None:
-        """A prefill request for this room."""
         if number in self._given_up:
             del self._given_up[number]
             self._on_lost(job, DECODE_GONE)
@@ -109,7 +107,6 @@ class BootstrapRooms:
             self._on_meet(job, room.meet)
 
     def call(self, number: int, exchange: EngineExchange) -> None:
-        """Decode calls for this room."""
         try:
             meet = msgspec.json.decode(exchange.body, type=Meet)
         except msgspec.MsgspecError:

@@ -129,7 +129,6 @@ class EmbeddedEngine:
                 self._abort(job, notify=True)
 
     def idle(self) -> bool:
-        """Whether nothing is live."""
         return not self.jobs and all(scheduler.idle() for scheduler in self.schedulers)
 
     def switch_role(self, role: Role) -> None:
@@ -278,7 +277,6 @@ class EmbeddedEngine:
     # --- endings -------------------------------------------------------------------------------------------------
 
     def _leave(self, jobs: Sequence[Job]) -> None:
-        """The client of a request has gone."""
         for job in jobs:
             self._abort(job, notify=False)
 
@@ -296,7 +294,6 @@ class EmbeddedEngine:
         self._close(job, problem="aborted")
 
     def _lost(self, job: Job, problem: str) -> None:
-        """The handover between the legs has failed."""
         self._fail(job, legs.failed(self.settings.role, job, problem), problem)
 
     def _fail(self, job: Job, refusal: Refusal, problem: str | None = None) -> None:

@@ -18,7 +18,6 @@ DECODE_INTERVAL: Final = 40
 
 
 def path_of(work: Work) -> Path:
-    """What lies on the pages of a job."""
     job: Job = work.owner
     request = job.request
     return Path(request.rendered, job.answers[0].rendered, request.cache_salt, request.session_id)
@@ -43,7 +42,6 @@ class KvFeed:
         self._publisher = Publisher(config, ranks)
 
     def open(self) -> None:
-        """Begin to publish, on the running event loop."""
         self._publisher.serve_replays()
         for rank, recorder in enumerate(self.recorders):
             recorder.cleared()

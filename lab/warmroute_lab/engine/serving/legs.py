@@ -45,7 +45,6 @@ def mismatch(job: Job, meet: Meet, dp_size: int) -> str | None:
 
 
 def waits(role: Role, job: Job) -> bool:
-    """Whether a leg still waits for its partner."""
     phase = job.work.phase
     if role == "decode":
         return phase in (Phase.NEW, Phase.WAITING, Phase.ALLOCATED)

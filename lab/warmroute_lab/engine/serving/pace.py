@@ -26,7 +26,6 @@ class VirtualClock:
         return (time.monotonic() - self._zero_s) * self.speed
 
     def wall_s(self, virtual_s: float) -> float:
-        """How long a virtual duration takes on the wall."""
         return virtual_s / self.speed
 
 

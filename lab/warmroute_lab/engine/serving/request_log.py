@@ -19,5 +19,4 @@ class RequestLog:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Add an entry."""
         os.write(self._fd, encode(entry) + b"\n")

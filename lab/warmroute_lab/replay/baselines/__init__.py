@@ -2,18 +2,6 @@
 
 A baseline never reads what its source could not know. Modules are imported when one of their policies is made: a run
 needs few of them, and imports take a good part of a short replay.
-
-blind                  round robin, random, a hash of the session
-load                   least tokens, least requests, power of two choices, sticky sessions
-hashing                hashes of prefixes, consistent hashing with bounded loads
-smg_tree, smg_event    SMG's `cache_aware`, by its tree or by KV events
-dynamo                 NVIDIA Dynamo's KV router
-llmd                   llm-d: prefix filter and token load
-lmetric                LMetric
-preble                 Preble: exploitation and exploration
-dualmap                DualMap, without rebalancing
-skylb                  SkyLB, across regions
-thunderagent           ThunderAgent: programs pause where KV is short
 """
 
 from collections.abc import Callable

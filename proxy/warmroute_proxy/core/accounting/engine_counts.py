@@ -27,7 +27,6 @@ class EngineCounts(NamedTuple):
     completion_tokens: int = 0
 
     def plus(self, other: "EngineCounts") -> "EngineCounts":
-        """The sum of both."""
         return EngineCounts(*[one + two for one, two in zip(self, other, strict=True)])
 
 

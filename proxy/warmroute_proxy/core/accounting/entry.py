@@ -65,7 +65,6 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def ended(self) -> bool:
-        """Whether it is settled or interrupted."""
         return self.state not in UNDER_WAY
 
     @property

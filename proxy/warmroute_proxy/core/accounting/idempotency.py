@@ -111,7 +111,6 @@ class IdempotencyKeys:
         return len(self._calls)
 
     def find(self, key: bytes, now: float) -> IdempotentCall | None:
-        """The call of a key."""
         call = self._calls.get(key)
         if call is None:
             return None
@@ -200,7 +199,6 @@ class IdempotencyKeys:
             self._drop(call, now)
 
     def expire(self, now: float) -> None:
-        """Drop answers and keys whose time is over."""
         for tenant, own in list(self._tenants.items()):
             self._expire(own, now)
             self._forget_if_idle(tenant, own)

@@ -217,7 +217,6 @@ def _missed(
 
 
 def _gone(evicted: bool, forgets: bool) -> str:
-    """The class of what a cache had and has no more."""
     if evicted:
         return "evicted"
     return "forgotten" if forgets else "unknown"

@@ -53,7 +53,6 @@ class PriceBooks:
         }
 
     def of(self, model: str) -> tuple[PriceBook, ...]:
-        """The books of a model, the newest first."""
         return self._newest_first.get(model, ())
 
     def in_effect(self, model: str, now_s: float) -> PriceBook | None:

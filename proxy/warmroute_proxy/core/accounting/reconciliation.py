@@ -71,7 +71,6 @@ class Line:
         self.turns = Turns()
 
     def add(self, turn: SettledTurn, *, at_edge: bool) -> None:
-        """A turn that was settled in this span."""
         self.receipts = self.receipts.plus(turn.counts)
         now = self.turns
         self.turns = Turns(
@@ -90,7 +89,6 @@ class Line:
         self.turns = self.turns._replace(at_edge=self.turns.at_edge + 1)
 
     def compares(self, kind: Kind) -> bool:
-        """Whether the engine does what is counted there."""
         return kind in _COMPARED[self.span.role]
 
     def difference(self, kind: Kind) -> int:
@@ -111,7 +109,6 @@ class Line:
         return abs(self.unexplained(kind)) / larger if larger else 0.0
 
     def is_beyond(self, tolerance: float) -> bool:
-        """Whether a share is above the tolerance."""
         return any(self.share(kind) > tolerance for kind in KINDS)
 
 
@@ -128,7 +125,6 @@ class Reconciliation:
 
     @property
     def engines(self) -> frozenset[str]:
-        """Those whose counters are known."""
         return frozenset(self._by_engine)
 
     def add(self, turn: SettledTurn) -> None:

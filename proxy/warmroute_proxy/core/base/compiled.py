@@ -19,7 +19,6 @@ else:
     _T = TypeVar("_T")
 
     def mypyc_attr(**_options: bool) -> Callable[[_T], _T]:
-        """A decorator that leaves the class as it is."""
         return lambda kind: kind
 
 

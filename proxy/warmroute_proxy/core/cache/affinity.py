@@ -137,12 +137,10 @@ class Affinity:
 
     @property
     def lineages(self) -> int:
-        """Lineages held."""
         return len(self._turns_by_lineage)
 
     @property
     def sessions(self) -> int:
-        """Sessions held."""
         return len(self._home_by_session)
 
     def _store(

@@ -217,12 +217,10 @@ class PrefixIndex:
 
     @property
     def entries(self) -> int:
-        """Entries held, shadowed ones included."""
         return sum(map(len, self._generations))
 
     @property
     def rotations(self) -> int:
-        """Generations dropped so far."""
         return self._rotations
 
     def _rotate(self) -> dict[int, int]:
@@ -251,7 +249,6 @@ class PrefixIndex:
 
 
 def _older(lookups: list[_Lookup], key: int) -> int | None:
-    """The newest entry for a key that is not in the newest generation."""
     for lookup in lookups:
         slots = lookup(key)
         if slots is not None:

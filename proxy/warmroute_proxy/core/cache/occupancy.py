@@ -91,7 +91,6 @@ class Occupancy:
         self.has_events = False  # KV events report each eviction
 
     def set_pool(self, tokens: int) -> None:
-        """The engine reports the size of its KV pool."""
         if tokens != self._pool_tokens:
             share = 1.0 if self._pool_tokens == math.inf else self.kept_tokens / self._pool_tokens
             self._pool_tokens = float(tokens)
@@ -189,5 +188,4 @@ class Occupancy:
         return [Evicted(older.lineage, 0, older.tenant) for older in gone]
 
     def found(self) -> None:
-        """A history that counted as evicted was there."""
         self.kept_tokens = min(self._pool_tokens, self.kept_tokens * RAISED)

@@ -38,7 +38,6 @@ class KnownPrompt:
 
     @property
     def shape(self) -> PromptShape:
-        """What a later prompt is compared with."""
         return PromptShape(self.head, self.chain.hashes, self.chain.ends, self.messages)
 
     @property
@@ -62,7 +61,6 @@ class PromptMemory:
         self._session_by_asked: dict[int, int] = {}
 
     def continued(self, session: int, lineage: int, hashes: list[int]) -> KnownPrompt | None:
-        """The prompt that another one of its lineage continues."""
         for prompt in self._by_session.get(session, _NONE):
             if prompt.lineage == lineage and _continues(hashes, prompt):
                 return prompt
@@ -137,7 +135,6 @@ def _size_of(_session: int, prompts: list[KnownPrompt]) -> int:
 
 
 def _continues(hashes: list[int], prompt: KnownPrompt) -> bool:
-    """Whether a prompt begins with the whole of a known one."""
     known = prompt.chain.hashes
     at = len(known)
     return at <= len(hashes) and hashes[at - 1] == known[-1]

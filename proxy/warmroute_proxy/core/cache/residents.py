@@ -192,12 +192,10 @@ class Residents:
 
     @property
     def in_use(self) -> int:
-        """Conversations with a turn under way."""
         return len(self._in_use)
 
     @property
     def seats(self) -> int:
-        """Conversations that hold KV here."""
         return len(self._in_use) + len(self._idle)
 
     @property
@@ -207,11 +205,9 @@ class Residents:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all seats."""
         return self.used_tokens + self.fresh_tokens + self.stale_tokens
 
     def tokens_of(self, lineage: int) -> int:
-        """Tokens that a conversation holds here."""
         seat = self._in_use.get(lineage) or self._idle.get(lineage)
         return 0 if seat is None else seat.tokens
 
@@ -242,7 +238,6 @@ class Residents:
     # Inside
 
     def _count(self, tenant: str, tokens: int) -> None:
-        """A tenant has so many protected tokens more."""
         left = self.of_tenants.get(tenant, 0) + tokens
         if left:
             self.of_tenants[tenant] = left
@@ -250,7 +245,6 @@ class Residents:
             self.of_tenants.pop(tenant, None)
 
     def _take(self, lineage: int) -> Seat | None:
-        """Remove an idle seat."""
         seat = self._idle.pop(lineage, None)
         if seat is None:
             return None
@@ -267,7 +261,6 @@ class Residents:
         return seat
 
     def _put(self, lineage: int, seat: Seat) -> None:
-        """Add an idle seat, which was used just now."""
         self._idle[lineage] = seat
         seat.is_fresh = seat.kind != OVER
         if seat.is_fresh:
@@ -289,7 +282,6 @@ class Residents:
             self._take(self._shares.next_to_go())
 
     def _age(self, now_s: float) -> None:
-        """Let seats become stale, or not be stale where the window has grown."""
         for kind in range(KINDS):
             self._age_of(self._fresh[kind], self._stale[kind], now_s - self.windows_s[kind])
 

@@ -55,7 +55,6 @@ class ReturnTimes:
 
     @property
     def idle(self) -> int:
-        """Idle conversations that are followed."""
         return len(self._bucket_of)
 
     @property
@@ -64,7 +63,6 @@ class ReturnTimes:
         return self._count
 
     def ended(self, lineage: int, now_s: float) -> None:
-        """A turn has ended."""
         if lineage in self._bucket_of:
             self._remove(lineage)
         self._idle[0][lineage] = now_s
@@ -73,7 +71,6 @@ class ReturnTimes:
             self._forget_one()
 
     def came_back(self, lineage: int, now_s: float) -> None:
-        """The next turn has arrived."""
         bucket = self.left(lineage, now_s)
         if 0 <= bucket < len(EDGES_S):
             self._returns[bucket] += 1.0
@@ -99,7 +96,6 @@ class ReturnTimes:
         return bucket
 
     def advance(self, now_s: float) -> None:
-        """Count the time of those that are still idle."""
         for bucket in range(len(EDGES_S) - 1, -1, -1):
             idle = self._idle[bucket]
             before_s = now_s - EDGES_S[bucket]

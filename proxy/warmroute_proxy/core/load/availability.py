@@ -53,7 +53,6 @@ class Breaker:
             self.trial = None
 
     def reset(self) -> None:
-        """A request was served, or the engine restarted."""
         self.failures = 0
         self.wait_s = BREAKER_FIRST_WAIT_S
         self.trial = None
@@ -94,7 +93,6 @@ class Availability:
         return self.ready or (self.up and not self.draining and self.breaker.allows(now_s))
 
     def health(self, now_s: float) -> Health:
-        """One word for pages and metrics."""
         if not self.up:
             return "down"
         if self.draining:
@@ -109,12 +107,10 @@ class Availability:
         self._refresh()
 
     def succeeded(self) -> None:
-        """A request was served."""
         if self.breaker.failures:
             self.reset_breaker()
 
     def failed(self, request: object, now_s: float) -> None:
-        """A request failed by this worker's fault."""
         self.breaker.failed(request, now_s)
         self._refresh()
 

@@ -83,6 +83,5 @@ class Capacity:
         self.prefill = max(1, min(int(PREFILL_AHEAD_S / s_per_token), self.pool_tokens or NO_LIMIT))
 
     def as_dict(self) -> dict[str, int | float]:
-        """The bounds that are known, for pages and metrics."""
         bounds = {"running_limit": self.running, "token_limit": self.tokens, "prefill_limit": self.prefill}
         return {name: value for name, value in bounds.items() if value < NO_LIMIT}

@@ -20,7 +20,6 @@ class HandOvers:
         self._failed: OrderedDict[tuple[str, str], bool] = OrderedDict()  # by prefill and decode
 
     def served(self, prefill: str, decode: str) -> None:
-        """KV was handed over."""
         pair = prefill, decode
         if self._failed.get(pair) is not False:
             self._note(pair, failed=False)

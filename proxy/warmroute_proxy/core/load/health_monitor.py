@@ -39,7 +39,6 @@ class HealthMonitor:
             self._changed_s = now_s
 
     def restart(self, now_s: float) -> None:
-        """The engine has just become ready, or has restarted."""
         self.unwell = False
         self._changed_s = self._probed_s = now_s
 

@@ -71,7 +71,6 @@ class Departures:
         self._ended_s = now_s
 
     def forget(self) -> None:
-        """The engine restarted."""
         self._ended_s = -math.inf
 
     def next_s(self, running: int, now_s: float) -> float:
@@ -110,7 +109,6 @@ class OtherLoad:
         return False
 
     def forget(self) -> None:
-        """Nothing is known of other proxies."""
         self.prefill_tokens = 0
         self.resident_tokens = 0
         self.until_s = -math.inf
@@ -173,13 +171,15 @@ class WorkerLoad:
 
     # Requests
 
-    def prefill_begins(self, request: object, tokens: int, now_s: float, resident: int = 0, sequences: int = 1) -> None:
+    def prefill_begins(
+        self, request: object, tokens: int, now_s: float, resident: int = 0, sequences: int = 1, moving: int = 0
+    ) -> None:
         """A request of so many sequences was sent: so many tokens to be computed and cached, and so many resident for
-        its decoding here.
+        its decoding here. `moving`: as many as could be computed while its cached ones are brought to the device.
         """
         if not self.running:
             self.departures.busy_from(now_s)
-        self.prefills.add(request, tokens, now_s)
+        self.prefills.add(request, tokens, now_s, moving)
         self.running += sequences
         self.resident_tokens += resident
         self.ahead = None
@@ -223,10 +223,10 @@ class WorkerLoad:
     def look(self) -> Ahead:
         """Compute what is ahead of a new request. Cached in `ahead`: few workers change between two decisions."""
         rate_s, slowdown_s, prefills = self.prefill_s_per_token, self.slowdown_s(), self.prefills
-        tokens, others = prefills.tokens, None
+        tokens, others = prefills.tokens + prefills.moving_tokens, None
         more, resident, until_s = self._others.prefill_tokens, self._others.resident_tokens, self._others.until_s
         if self.shown_tokens is not None:
-            more += max(0, tokens - self.shown_tokens)
+            more += max(0, prefills.tokens - self.shown_tokens)
             until_s = math.inf
         if more or resident:
             slower_s = slowdown_s + resident * DECODE_S_PER_RESIDENT_TOKEN
@@ -246,7 +246,6 @@ class WorkerLoad:
         return waits_s(self.ahead or self.look(), now_s)[1]
 
     def decode_tokens(self, now_s: float) -> int:
-        """Tokens resident for decoding."""
         counts = self.shown_tokens is not None or now_s < self._others.until_s
         return self.resident_tokens + (self._others.resident_tokens if counts else 0)
 
@@ -277,7 +276,6 @@ class WorkerLoad:
             self._apply_rate()
 
     def set_rate(self, prefill_s_per_token: float) -> None:
-        """Set the rate for placement."""
         if prefill_s_per_token != self.prefill_s_per_token:
             self.prefill_s_per_token = prefill_s_per_token
             self._changes.count += 1
@@ -308,7 +306,6 @@ class WorkerLoad:
 
     @property
     def proven(self) -> bool:
-        """Whether the worker has proved what it can do."""
         return self.shown_tokens is None
 
     def _apply_rate(self) -> None:
@@ -316,7 +313,6 @@ class WorkerLoad:
         self.capacity.observe_rate(self.prefill_rate.s_per_token)
 
     def as_dict(self, now_s: float) -> dict[str, int | float | str]:
-        """What pages and metrics show."""
         return {
             "health": self.availability.health(now_s),
             "running": self.running,

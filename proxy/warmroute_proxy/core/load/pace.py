@@ -74,7 +74,6 @@ class Pace:
         self._at_s = -math.inf
 
     def is_known(self, now_s: float) -> bool:
-        """Whether enough streams have shown it, lately enough."""
         return self.streams >= MIN_STREAMS and now_s < self._at_s + FORGET_S
 
     def s_per_token(self, now_s: float) -> float:

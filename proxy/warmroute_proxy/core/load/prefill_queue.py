@@ -1,4 +1,8 @@
-"""The prompts that were sent to a worker and have no first token yet, oldest first."""
+"""The prompts that were sent to a worker and have no first token yet, oldest first.
+
+Bringing cached tokens to the device from a slower tier takes time before a prompt is computed: it counts like as many
+tokens (`moving`) as could be computed meanwhile, apart from those that are.
+"""
 
 from collections import OrderedDict
 
@@ -6,13 +10,24 @@ from collections import OrderedDict
 class PrefillQueue:
     """Tokens to compute, by request. Engines prefill in order of arrival, so the oldest prompt is the one at work."""
 
-    __slots__ = ("_busy_s", "_tokens_of", "at_work_tokens", "ended_tokens", "since_s", "tokens")
+    __slots__ = (
+        "_busy_s",
+        "_moving_of",
+        "_tokens_of",
+        "at_work_tokens",
+        "ended_tokens",
+        "moving_tokens",
+        "since_s",
+        "tokens",
+    )
 
     def __init__(self) -> None:
         self._tokens_of: OrderedDict[object, int] = OrderedDict()
+        self._moving_of: dict[object, int] = {}
         self.tokens = 0
+        self.moving_tokens = 0
         self.ended_tokens = 0  # of all prompts that were removed, since the beginning
-        self.at_work_tokens = 0  # of the oldest prompt
+        self.at_work_tokens = 0  # of the oldest prompt, with those that move
         self.since_s = 0.0  # when the oldest prompt became the oldest
         self._busy_s = 0.0  # in which any prompt was queued, until `since_s`
 
@@ -30,11 +45,14 @@ class PrefillQueue:
         """The requests that were sent last, `most` at most."""
         return list(self._tokens_of)[-most:]
 
-    def add(self, request: object, tokens: int, now_s: float) -> None:
+    def add(self, request: object, tokens: int, now_s: float, moving: int = 0) -> None:
         """Append a prompt that has `tokens` tokens to compute."""
         if not self._tokens_of:
             self.since_s = now_s
-            self.at_work_tokens = tokens
+            self.at_work_tokens = tokens + moving
+        if moving:
+            self._moving_of[request] = moving
+            self.moving_tokens += moving
         self._tokens_of[request] = tokens
         self.tokens += tokens
 
@@ -47,6 +65,9 @@ class PrefillQueue:
         for tokens in self._tokens_of.values():  # of the oldest one
             self.at_work_tokens = tokens
             break
+        if self._moving_of:
+            self.moving_tokens -= self._moving_of.pop(request, 0)
+            self.at_work_tokens += self._moving_of.get(self.oldest, 0)
         self._busy_s += now_s - self.since_s
         self.since_s = now_s
 

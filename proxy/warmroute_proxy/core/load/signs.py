@@ -84,7 +84,6 @@ class AcceptLengths:
         self._plain = 0.0
 
     def sign(self, before: EngineReport, now: EngineReport) -> Sign:
-        """The sign of the interval between two reports."""
         prompts = now.prompt_tokens - before.prompt_tokens
         if now.accept_length <= 0.0 or prompts <= 0.0:
             return Sign(None)

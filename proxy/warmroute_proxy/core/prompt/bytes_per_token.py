@@ -10,7 +10,6 @@ MAX_MODELS: Final = 1024
 
 
 def bounded_bytes_per_token(ratio: float) -> float:
-    """The ratio, bounded to what tokenizers do."""
     if BYTES_PER_TOKEN_MIN <= ratio <= BYTES_PER_TOKEN_MAX:
         return ratio
     return min(max(ratio, BYTES_PER_TOKEN_MIN), BYTES_PER_TOKEN_MAX)
@@ -27,7 +26,6 @@ class BytesPerToken:
         return self._by_model.get(model, BYTES_PER_TOKEN_PRIOR)
 
     def observe(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:
-        """Learn from one prompt that an engine has counted."""
         if prompt_bytes <= 0 or prompt_tokens <= 0:
             return
         observed = bounded_bytes_per_token(prompt_bytes / prompt_tokens)
@@ -40,5 +38,4 @@ class BytesPerToken:
         self._by_model[model] = observed
 
     def as_dict(self) -> dict[str, float]:
-        """The learned ratios, for pages and metrics."""
         return dict(self._by_model)

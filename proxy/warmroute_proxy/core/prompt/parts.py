@@ -124,7 +124,6 @@ def text_of(content: Raw) -> str:
 
 
 def line_mark(line: bytes, key: int) -> LineMark:
-    """The hashes of a line."""
     return LineMark(xxh3_64_intdigest(line, key), xxh3_64_intdigest(line.translate(_ZEROS), key))
 
 

@@ -63,7 +63,6 @@ class Outbox:
         return len(self._waiting)
 
     def add(self, event: Event) -> None:
-        """Have an event sent."""
         size = bytes_of(event)
         if size > MAX_MESSAGE_BYTES:
             self.lost += 1
@@ -90,7 +89,6 @@ class Outbox:
         return Events(self._sender, self._first, [self._waiting[at] for at in range(count)])
 
     def confirmed(self) -> None:
-        """The message under way has arrived."""
         for _ in range(self._under_way):
             self._drop()
         self._under_way = 0
@@ -129,7 +127,6 @@ class Inbox:
 
     @property
     def senders(self) -> int:
-        """Peers that were heard lately."""
         return len(self._next)
 
     def apply(self, message: Events, replica: Replica, now_s: float) -> int:

@@ -133,14 +133,12 @@ RecordedCall = (
 
 
 def _made(reasons: object) -> tuple[Candidate, ...]:
-    """Reasons in the form of a record."""
     if isinstance(reasons, Reasons):
         return reasons.made()
     raise NotImplementedError(f"a record cannot hold a {type(reasons).__name__}")
 
 
 def _read(kind: type, found: object) -> Reasons:
-    """Reasons from the form of a record."""
     if kind is Reasons:
         return Reasons(msgspec.convert(found, tuple[Candidate, ...]))
     raise NotImplementedError(f"a record cannot hold a {kind.__name__}")

@@ -174,7 +174,6 @@ class Replica:
                 router.in_flight.fail(ticket, now_s, event.at_fault)
 
     def ticket_of(self, peer: int, number: int) -> Ticket | None:
-        """A request of a peer that is under way."""
         under_way = self._tickets_by_peer.get(peer)
         return under_way.get(number) if under_way is not None else None
 

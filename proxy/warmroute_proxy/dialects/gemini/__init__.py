@@ -6,13 +6,4 @@ Members may have their names in camel or snake case, as in Google's own document
 
 What the model has thought before a call travels with the client, sealed, as the signature of that call (`Seal`): Gemini
 CLI leaves thoughts themselves behind.
-
-- request: the body of a request
-- contents: its contents, each as messages of chat
-- tools: its function declarations, and schemas of OpenAPI as JSON schemas
-- settings: its `generationConfig`
-- answer: a whole answer, and what it has in common with a stream
-- events: the events of a stream
-- models: the list of models
-- errors: the error object and its statuses
 """

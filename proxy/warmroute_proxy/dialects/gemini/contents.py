@@ -168,7 +168,6 @@ class Waiting:
             self._by_name.setdefault(name, deque()).append(call_id)
 
     def has_all(self, results: tuple[_Result, ...]) -> bool:
-        """Whether there is a call for each."""
         return all(result.call_id in self._ids for result in results)
 
     def answer(self, call_id: str | None, name: str) -> str | None:
@@ -259,7 +258,6 @@ class _ContentReading:
         self._dropped: list[str] = []
 
     def read(self, raw: Raw, path: str) -> _InChat:
-        """The content in chat."""
         content, pieces = self._content(raw, path)
         role = _ROLES.get(content.role or "")
         if role is None:
@@ -283,7 +281,6 @@ class _ContentReading:
         return self._made(self._of_system([text for piece, where in pieces for text in self._texts_of(piece, where)]))
 
     def _content(self, raw: Raw, path: str) -> tuple[_Content, list[tuple[_Piece, str]]]:
-        """The content, and its parts, each with its place."""
         try:
             content = _decode_content(raw)
         except _PROBLEMS:
@@ -352,7 +349,6 @@ class _ContentReading:
         return [found]
 
     def _of_user(self, pieces: list[tuple[_Piece, str]]) -> list[ChatPart]:
-        """Results of calls first, then what the user says."""
         messages: list[ChatPart] = []
         spoken: list[ChatPart] = []
         for piece, path in pieces:
@@ -371,7 +367,6 @@ class _ContentReading:
         return messages + self._message("user", spoken)
 
     def _answered(self, result: _FunctionResponse) -> str | None:
-        """The id of the call that a result is of."""
         given_id = None if result.id is None else parted(result.id)[0]
         call_id = self._waiting.answer(given_id, result.name)
         if call_id is not None and call_id == given_id:
@@ -432,12 +427,10 @@ class _ContentReading:
 
 
 def _has_text(piece: _Piece) -> bool:
-    """Whether a part has a text."""
     return is_given(piece.text) and is_text(piece.text)
 
 
 def _content_of(raw: Raw, work: TranslationWork) -> _Content:
-    """A content of another shape than Google's."""
     if is_text(raw):
         return _Content([_Piece(text=raw)])
     members = object_at(raw, "") if is_object(raw) else {}

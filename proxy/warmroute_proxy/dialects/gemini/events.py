@@ -30,7 +30,6 @@ class EventTranslator(ChatStream):
         self._thought = self._around({"text": "", "thought": True})
 
     def waits(self, out: list[bytes]) -> None:
-        """An empty line."""
         out.append(_ALIVE)
 
     def added(self, output: Output, out: list[bytes]) -> None:
@@ -49,7 +48,6 @@ class EventTranslator(ChatStream):
         return self._written(self._thought % text) if self._asked.shows_thoughts else b""
 
     def completed(self, out: list[bytes]) -> None:
-        """The calls, and how it ended."""
         pieces = call_pieces(self._asked, self._calls.whole(), whole_text(self._thoughts))
         reason = reason_of(self.finish_reason, calls=self._calls.has_some, cut=self._calls.are_cut())
         reason = finish_reason(reason, refused=self.refused)
@@ -64,7 +62,6 @@ class EventTranslator(ChatStream):
         whole_text(self._thoughts)
 
     def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:
-        """The error object in place of an answer."""
         out.append(self._written(error(status, message, code)))
         if self._array:
             out.append(b"]")

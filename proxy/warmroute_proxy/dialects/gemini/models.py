@@ -14,5 +14,4 @@ def model_card(name: str, context_tokens: int | None) -> dict[str, Any]:
 
 
 def model_list(cards: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """All models, in one page."""
     return {"models": list(cards)}

@@ -38,7 +38,6 @@ def usage_of(usage: Usage) -> dict[str, Any]:
 
 
 def message_start(message_id: str, model: str) -> dict[str, Any]:
-    """A message that has nothing yet."""
     return {"id": message_id, "type": "message", "role": "assistant", "model": model, "content": []}
 
 

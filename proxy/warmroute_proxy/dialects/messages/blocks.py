@@ -157,7 +157,6 @@ class Blocks:
         return None if text is None else _titled(block, text)
 
     def _foreign(self, block: Members, kind: str) -> list[ChatPart]:
-        """What a block says that has no place in chat."""
         self._take_definitions(block)
         if kind in _NO_TEXT:
             return []
@@ -205,7 +204,6 @@ def list_of(raw: Raw | None) -> list[Raw]:
 
 
 def _tool_name(block: Members) -> str:
-    """The name of the tool that a block speaks of."""
     tool = object_of(block.get("tool"))
     for members in (block, tool, object_of(tool.get("definition"))):
         for name in ("tool_name", "name", "mcp_server_name", "server_name"):

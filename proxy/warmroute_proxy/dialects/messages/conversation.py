@@ -145,7 +145,6 @@ class _Message:
         self._results: list[str] = []
 
     def read(self, raw: Raw, path: str) -> InChat:
-        """The message in chat."""
         members = object_at(raw, path) if is_object(raw) else {"content": raw} if is_text(raw) else {}
         role = text_in(members, "role")
         found = self._messages(members, role, f"{path}.content")
@@ -178,7 +177,6 @@ class _Message:
         return [{"role": "user", "content": reminder(parts)}]
 
     def _of_user(self, raw: Raw, path: str) -> list[ChatPart]:
-        """Results of tools first, then what the user says."""
         if is_text(raw):
             parts = self._blocks.parts(raw, path, "user")
             return [{"role": "user", "content": content_of(parts)}] if parts else []

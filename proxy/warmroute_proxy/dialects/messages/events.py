@@ -59,11 +59,9 @@ class EventTranslator(ChatStream):
         out.append(_event("message_start", {"message": {**start, "usage": usage}}))
 
     def waits(self, out: list[bytes]) -> None:
-        """Anthropic's sign of life."""
         out.append(_PING)
 
     def added(self, output: Output, out: list[bytes]) -> None:
-        """Some of a block."""
         for kind, text in (("thinking", output.reasoning_content), ("text", output.text()), ("text", output.refusal)):
             if not text:
                 continue
@@ -99,7 +97,6 @@ class EventTranslator(ChatStream):
         out.append(_event("message_stop", {}))
 
     def failed(self, status: int, message: str, code: object, out: list[bytes]) -> None:
-        """An error event."""
         out.append(b"event: error\ndata: %b\n\n" % error(status, message, code))
 
     def _write(self, kind: str, text: str, out: list[bytes]) -> None:
@@ -109,7 +106,6 @@ class EventTranslator(ChatStream):
             self._grow(kind, text, out)
 
     def _write_waiting(self, out: list[bytes]) -> None:
-        """What came between pieces of a call that is whole now."""
         for kind, text in self._waiting:
             self._write(kind, text, out)
         self._waiting.clear()

@@ -11,6 +11,5 @@ def model_card(name: str) -> dict[str, Any]:
 
 
 def model_list(names: Sequence[str]) -> dict[str, Any]:
-    """All models, in one page."""
     first_id, last_id = (names[0], names[-1]) if names else (None, None)
     return {"data": [model_card(name) for name in names], "has_more": False, "first_id": first_id, "last_id": last_id}

@@ -21,7 +21,6 @@ class Signing:
         self._mac = hmac.new(key, digestmod=hashlib.sha256)
 
     def add(self, text: str) -> None:
-        """The next piece."""
         self._mac.update(text.encode("utf-8", "surrogatepass"))
 
     def add_bytes(self, text: bytes) -> None:
@@ -29,12 +28,10 @@ class Signing:
         self._mac.update(text)
 
     def signature(self) -> str:
-        """That of all pieces."""
         return _written(self._mac.digest())
 
 
 def signature_of(key: bytes, text: str) -> str:
-    """The signature of a whole text."""
     return _written(hmac.digest(key, text.encode("utf-8", "surrogatepass"), "sha256"))
 
 

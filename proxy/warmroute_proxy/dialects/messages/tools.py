@@ -146,7 +146,6 @@ def _choice(choice: Members) -> dict[str, Any]:
 
 
 def _tool(tool: Members, path: str) -> ChatPart:
-    """A tool of the client's."""
     function: dict[str, Any] = {"name": text_at(tool, "name", path)}
     if "input_schema" not in tool:
         raise Misshapen(f"{path}.input_schema", "is required")

@@ -6,17 +6,4 @@ that follow each other in this order are joined again. So the law holds for all 
 not the model's, which is what clients do.
 
 Nothing is stored, here or elsewhere: reasoning travels with the client, sealed (`Seal`).
-
-- request: the body of a request
-- items: the items of its input, joined
-- item_reading: one item
-- summaries: what is asked for a summary of a conversation
-- conversation: the conversation of a connection, kept once, and the requests that continue it
-- client_events: what a client says on a WebSocket
-- tools: its tools, and the names they have in chat
-- settings: what else a request may say
-- answer: a whole answer, and what it has in common with a stream
-- events: the events of a stream
-- compaction: the answer that is a summary
-- item_events: the events of one item of a stream
 """

@@ -58,7 +58,6 @@ def reasoning_item(response: Response, index: int, text: str) -> Json:
 
 
 def text_part(text: str) -> Json:
-    """The part of a message."""
     return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
 
 
@@ -116,7 +115,6 @@ def usage_of(usage: Usage) -> Json:
 
 
 def ended(response: Response, output: list[Json], reason: str | None, usage: Usage) -> Json:
-    """The response at its end."""
     why = _INCOMPLETE.get(reason or "")
     if why is None:
         return response.snapshot("completed", output, usage=usage_of(usage))

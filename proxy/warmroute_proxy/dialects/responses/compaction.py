@@ -43,7 +43,6 @@ class CompactionTranslator(EventTranslator):
         self._thoughts: list[str] = []
 
     def added(self, output: Output, out: list[bytes]) -> None:  # noqa: ARG002
-        """Some of the summary."""
         self._summary.append(output.text())
         self._thoughts.append(output.reasoning_content or "")
 
@@ -57,7 +56,6 @@ class CompactionTranslator(EventTranslator):
         self._whole_item()
 
     def completed(self, out: list[bytes]) -> None:
-        """The item, and the response with its usage."""
         self._out = out
         item = self._whole_item()
         for event in ("response.output_item.added", "response.output_item.done"):

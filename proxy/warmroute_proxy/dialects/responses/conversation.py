@@ -59,11 +59,9 @@ class ResponsesConversation:
         return self._messages
 
     def copy(self) -> "ResponsesConversation":
-        """The same for another line of turns."""
         return ResponsesConversation(self._messages, self.read)
 
     def append(self, messages: Sequence[bytes], read: ReadItems) -> None:
-        """Put more messages behind the others."""
         if self._messages and messages:
             self._messages += b","
         self._messages += b",".join(messages)
@@ -79,11 +77,9 @@ class Continued(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of what it adds."""
         return sum(map(len, self.messages)) + self.read.size_bytes
 
     def prepared(self) -> ResponsesConversation:
-        """The conversation with the input of the turn."""
         self.before.append(self.messages, self.read)
         return self.before
 

@@ -54,7 +54,6 @@ class EventTranslator(ChatStream):
         return self._output if self._is_whole else None
 
     def began(self, out: list[bytes]) -> None:
-        """The response is created, and in progress."""
         self._out = out
         snapshot = Raw(encode(self._response.snapshot("in_progress", [])))
         self._emit("response.created", {"response": snapshot})
@@ -65,7 +64,6 @@ class EventTranslator(ChatStream):
         out.append(_ALIVE)
 
     def added(self, output: Output, out: list[bytes]) -> None:
-        """Some of an item."""
         self._out = out
         texts = (("thinking", output.reasoning_content), ("text", output.text()), ("refusal", output.refusal))
         for kind, text in texts:
@@ -121,7 +119,6 @@ class EventTranslator(ChatStream):
         self._number += 1
 
     def _write_waiting(self) -> None:
-        """What came between pieces of a call that is whole now."""
         for kind, text in self._waiting:
             self._grow(kind, text)
         self._waiting.clear()

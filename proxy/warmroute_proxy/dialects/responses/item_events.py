@@ -85,7 +85,6 @@ class OpenItem:
 
     @property
     def text(self) -> str:
-        """All of it so far."""
         return whole_text(self.texts)
 
     def grow(self, text: bytes, number: int) -> bytes:

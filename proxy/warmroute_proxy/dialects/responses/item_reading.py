@@ -140,7 +140,6 @@ class InChat(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of what it holds."""
         return len(self.json) + len(self.images) + sum(map(len, self.tools))
 
 
@@ -156,7 +155,6 @@ class ItemReading:
         self._dropped: list[str] = []
 
     def read(self, raw: Raw, path: str) -> InChat:
-        """The item in chat."""
         if is_text(raw):
             return self._of("user", [{"type": "text", "text": raw}])
         item = self._item(raw)
@@ -207,7 +205,6 @@ class ItemReading:
         return self._of(role, self._pieces(item.content, f"{path}.content", role))
 
     def _of(self, role: str, parts: list[ChatPart]) -> InChat:
-        """A message of somebody, or what the model says."""
         parts = [piece for piece in parts if piece["type"] != "text" or len(memoryview(piece["text"])) > _EMPTY_BYTES]
         left = cleaned(parts, role, self._texts) if role != "assistant" else parts
         if not left:
@@ -299,7 +296,6 @@ class ItemReading:
         return [text_of(bytes(raw).decode("utf-8", "replace"))]
 
     def _defined(self, raw: Raw) -> tuple[bytes, ...]:
-        """The definitions of tools in an item."""
         try:
             found = _decode_list(raw) if is_given(raw) else []
         except _PROBLEMS:
@@ -343,7 +339,6 @@ class ItemReading:
         return found
 
     def _texts_in(self, raw: Raw) -> str:
-        """The texts of an item or a part."""
         return texts_in(object_at(raw, ""), self._work) if is_object(raw) else ""
 
     def _piece(self, piece: _Piece, path: str, *, shows: bool) -> list[ChatPart] | None:
@@ -387,12 +382,10 @@ def _piece_of(raw: Raw, work: TranslationWork) -> _Piece:
 
 
 def result_begins(call_id: str) -> bytes:
-    """The message of a result, up to its content."""
     return b'{"role":"tool","tool_call_id":%b,"content":' % encode(call_id)
 
 
 def _names(tools: tuple[bytes, ...]) -> list[str]:
-    """The names of tools as the model calls them."""
     found: list[str] = []
     for raw in tools:
         tool = object_at(raw, "tools")

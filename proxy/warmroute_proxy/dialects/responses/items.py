@@ -91,7 +91,6 @@ class ItemReader:
         self._texts.add(before.applied, before.off)
 
     def read_items(self) -> ReadItems:
-        """What was read so far means for what follows."""
         before = self._before
         calls, call_bytes = _with(before.calls, self._calls)
         return ReadItems(
@@ -177,13 +176,11 @@ class ItemReader:
             self.tools += item.tools
 
     def _end_results(self) -> None:
-        """Nothing is between results and what follows them but their images."""
         if self._images:
             self.messages.append(b'{"role":"user","content":[%b]}' % b",".join(self._images))
             self._images = []
 
     def _end_message(self) -> None:
-        """End the model's message."""
         if not (self._reasoning or self._content or self._called):
             return
         reasoning = b""

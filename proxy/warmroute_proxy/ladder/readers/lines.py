@@ -60,7 +60,6 @@ def text_of(value: object) -> str:
 
 
 def pieces_of(text: str) -> list[int | str]:
-    """A prompt as pieces of text."""
     return [text[at : at + PIECE_CHARS] for at in range(0, len(text), PIECE_CHARS)]
 
 

@@ -15,7 +15,6 @@ from warmroute_proxy.ladder.readers.lines import count_of, json_object, nanousd_
 
 
 def is_litellm(row: dict[str, Any]) -> bool:
-    """Whether a row is one of this log."""
     return "spend" in row and "prompt_tokens" in row
 
 
@@ -28,7 +27,6 @@ class LiteLLM:
         self.failed_nanousd = 0
 
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
-        """The reports of a log's lines."""
         for line in lines:
             row = json_object(line)
             prompt = None if row is None else count_of(row.get("prompt_tokens"))

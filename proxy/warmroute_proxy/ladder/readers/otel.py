@@ -52,16 +52,13 @@ class _Trace:
         self._parents: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """How many spans wait."""
         return len(self._parents) + len(self.spans)
 
     def add(self, span: Mapping[str, Any]) -> None:
-        """Note what a span stands below."""
         if len(self._parents) < MAX_SPANS:
             self._parents[text_of(span.get("spanId"))] = text_of(span.get("parentSpanId"))
 
     def requests(self) -> list[Report]:
-        """One report for each request."""
         if not self.spans:
             return []
         counted: dict[str, int] = {}
@@ -91,7 +88,6 @@ class Otel:
         self._waiting = 0
 
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
-        """The reports of a log's lines."""
         for line in lines:
             export = json_object(line)
             if export is None:
@@ -124,7 +120,6 @@ class Otel:
         self._waiting += len(trace) - before
 
     def _closed(self) -> list[Report]:
-        """The requests of the oldest trace."""
         trace = self._open.pop(next(iter(self._open)))
         self._waiting -= len(trace)
         found = trace.requests()
@@ -174,7 +169,6 @@ def _report(resource: Mapping[str, Any], span: dict[str, Any], attributes: Mappi
 
 
 def _attributes(found: object) -> dict[str, Any]:
-    """Attributes by name, with their plain values."""
     plain: dict[str, Any] = {}
     for each in _dicts(found):
         value = each.get("value")

@@ -50,7 +50,6 @@ class SGLang:
         self._model = model
 
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
-        """The reports of a log's lines."""
         for line in lines:
             is_text = _TEXT_LINE.match(line) is not None
             if not is_text and not is_finished(line):

@@ -23,7 +23,6 @@ _REQUEST: Final = re.compile(rb"[^'\"]{0,300}Request [!-~]{1,300} details: promp
 
 
 def is_request(line: bytes) -> bool:
-    """Whether a line shows what a request asks."""
     return _MARK in line and _REQUEST.match(line) is not None
 
 
@@ -37,7 +36,6 @@ class VLLM:
         self._model = model
 
     def reports(self, lines: Iterable[bytes]) -> Iterator[Report]:
-        """The reports of a log's lines."""
         for line in lines:
             if is_request(line):
                 found = self._report(line)

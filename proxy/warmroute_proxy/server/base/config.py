@@ -267,7 +267,6 @@ class TenantConfig:
     """The treatment of unknown members of a request."""
 
     def may_use(self, model: ModelConfig) -> bool:
-        """Whether the model is one of the tenant's."""
         return ANY in self.models or model.name in self.models
 
     def may_be_served(self, region: str) -> bool:
@@ -381,7 +380,6 @@ class Config:
 
     @property
     def own_engines(self) -> list[EngineConfig]:
-        """Engines of the proxy's region."""
         return [engine for engine in self.engines if engine.region == self.proxy.region]
 
     def model_of(self, asked: str) -> ModelConfig | None:

@@ -33,7 +33,6 @@ def check_counted(
 
 
 def limited(tenants: Iterable[TenantConfig]) -> list[str]:
-    """The tenants with limits that Redis shares."""
     return [tenant.name for tenant in tenants if tenant.limits is not None and _is_shared(tenant.limits)]
 
 

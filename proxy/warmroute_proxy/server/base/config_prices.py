@@ -88,7 +88,6 @@ def _rates(table: Table, name: str) -> Rates:
 
 
 def _check_books(table: Table, books: list[PriceBook], entries: int) -> None:
-    """Names and dates are each book's own."""
     flat = len(books) - entries
     names: set[str] = {book.name for book in books[:flat]}
     starts: set[float] = {book.starts_s for book in books[:flat]}

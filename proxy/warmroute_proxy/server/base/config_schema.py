@@ -89,7 +89,6 @@ _LISTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
 
 
 def document_schema() -> Schema:
-    """The schema of a whole file."""
     tables = {name: _table(*one) for name, one in _TABLES.items()}
     tables["ledger"]["properties"] |= _properties(LedgerFileConfig)
     tables["ledger"]["properties"]["sync"] = {"enum": ["process", "disk"]}

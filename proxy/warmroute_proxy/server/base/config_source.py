@@ -68,7 +68,6 @@ class RefusedMark:
             draft.replace(self._path)
 
     def clear(self) -> None:
-        """The file is accepted."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -122,5 +121,4 @@ class LiveConfig:
         self.now = config
 
     def replace(self, config: Config) -> None:
-        """Another config is in force."""
         self.now = config

@@ -37,11 +37,9 @@ class Table:
         return self
 
     def problem(self, key: str, text: str) -> None:
-        """Add a problem with a key of this table."""
         self._problems.append(f"{self._path}.{key}: {text}")
 
     def has(self, key: str) -> bool:
-        """Whether the key is in the file."""
         return key in self._values
 
     def text(self, key: str, default: str | None = None) -> str:

@@ -86,7 +86,6 @@ class Waits(NamedTuple):
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> "Waits":
-        """From the headers of an answer."""
         return cls(headers.get("retry-after"), headers.get("retry-after-ms"), headers.get("date"))
 
 
@@ -109,13 +108,11 @@ def refusal_from_engine(
 
 
 def _message_of(status: int, words: Words) -> str:
-    """What the client is told."""
     message = words.message or f"the engine answered {status}"
     return meaning_of(status, message) if names_internals(status, message) else message[:MAX_MESSAGE_CHARS]
 
 
 def _of_account(status: int, words: Words) -> EngineRefusal | None:
-    """The operator's key or account is refused, which says nothing to the client."""
     names = {words.code, words.kind}
     if status == 402 or (status in {400, 403, 429} and names & _NO_CREDIT):
         return _broken(502, "the engine's account has no credit left")
@@ -126,7 +123,6 @@ def _of_account(status: int, words: Words) -> EngineRefusal | None:
 
 
 def _of_length(status: int, words: Words) -> EngineRefusal | None:
-    """The prompt is too long, on which clients compact their context."""
     if status not in _LENGTH_STATUSES or not (
         {words.code, words.kind} & _TOO_LONG_CODES or _TOO_LONG.search(words.message)
     ):
@@ -136,7 +132,6 @@ def _of_length(status: int, words: Words) -> EngineRefusal | None:
 
 
 def _of_load(status: int, words: Words, after_s: int | None) -> EngineRefusal | None:
-    """The engine has no room."""
     if status == 429:
         code = words.code if words.code and not words.code.isdecimal() else "rate_limit_exceeded"
         refusal = Refusal(429, _message_of(429, words), code=code, param=words.param, retry_after_s=after_s or 1)

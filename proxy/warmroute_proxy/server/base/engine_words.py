@@ -124,7 +124,6 @@ def _of_text(text: str, depth: int) -> Words:
 
 
 def _of_list(found: Sequence[object], depth: int) -> Words:
-    """A list of errors, or of FastAPI's problems, each with its where."""
     each = [_problem(one, depth) for one in found[:MAX_PROBLEMS]]
     messages = [words.message for words in each if words.message]
     first = each[0] if each else Words("", None, "", None, {})

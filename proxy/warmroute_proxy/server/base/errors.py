@@ -62,7 +62,6 @@ class Refusal(Exception):
         self.headers = headers
 
     def body(self) -> bytes:
-        """The OpenAI error object."""
         return error_body(self.status, self.message, self.code, self.param)
 
 
@@ -72,7 +71,6 @@ def shutting_down() -> Refusal:
 
 
 def is_websocket(headers: Mapping[str, str]) -> bool:
-    """Whether these headers offer a WebSocket."""
     return headers.get("upgrade", "").strip().lower() == "websocket"
 
 
@@ -111,10 +109,8 @@ def error_object(status: int, message: str, code: str | None, param: str | None 
 
 
 def error_body(status: int, message: str, code: str | None, param: str | None = None) -> bytes:
-    """An error object as a response body."""
     return msgspec.json.encode({"error": error_object(status, message, code, param)})
 
 
 def error_event(status: int, message: str, code: str | None) -> bytes:
-    """An error as the last event of a stream."""
     return b"data: " + error_body(status, message, code) + b"\n\n"

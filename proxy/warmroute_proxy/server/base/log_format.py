@@ -13,7 +13,6 @@ class _Json(logging.Formatter):
     """A line of JSON for each record, however many lines its text has."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         line: dict[str, str | int | None] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -27,7 +26,6 @@ class _Json(logging.Formatter):
 
 
 def log_as(log_format: Literal["text", "json"]) -> None:
-    """Log to stderr, from INFO on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if log_format == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -40,7 +40,6 @@ class LoopLag:
             self._longest_s, self._held_by = seconds, _REQUEST
 
     def ran(self, held_by: HeldBy, seconds: float) -> None:
-        """Report a step that has held the loop."""
         if seconds > self._longest_s:
             self._longest_s, self._held_by = seconds, held_by
 

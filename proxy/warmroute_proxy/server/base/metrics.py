@@ -103,7 +103,6 @@ class Histogram:
         self.total += value
 
     def exemplify(self, value: float, trace_id: str, unix_s: float) -> None:
-        """Name the trace of a value that is observed."""
         self.exemplars[bisect_left(self.bounds, value)] = Exemplar(trace_id, value, unix_s)
 
     def buckets(self) -> Iterable[tuple[float, int, Exemplar | None]]:
@@ -137,15 +136,12 @@ class Metrics:
         self.loop_lag = {held_by: Histogram(_LAG_BOUNDS_S) for held_by in HeldBy}
 
     def add(self, metric: Metric, amount: int = 1, labels: Labels = ()) -> None:
-        """Increase a counter."""
         self.counter(metric, labels)[0] += amount
 
     def counter(self, metric: Metric, labels: Labels = ()) -> Counter:
-        """A counter, to be increased in place."""
         return self._counters.setdefault((metric.name, labels), [0])
 
     def value(self, metric: Metric, labels: Labels = ()) -> int:
-        """A counter's value."""
         self._flush()
         counter = self._counters.get((metric.name, labels))
         return counter[0] if counter is not None else 0
@@ -157,28 +153,23 @@ class Metrics:
         return sum(count for (found, labels), (count,) in counters if found == metric.name and set(only) <= set(labels))
 
     def counters(self) -> list[tuple[str, Labels, int]]:
-        """Name, labels and value of each counter."""
         self._flush()
         return [(name, labels, value) for (name, labels), (value,) in self._counters.items()]
 
     def histograms(self) -> list[tuple[Metric, Labels, Histogram]]:
-        """Metric, labels and counts of each histogram."""
         self._flush()
         return [(*named, histogram) for named, histogram in zip(_HISTOGRAMS, self._histograms(), strict=True)]
 
     def state(self) -> State:
-        """All numbers as they are now."""
         return State(self.counters(), [(list(histogram.counts), histogram.total) for histogram in self._histograms()])
 
     def take_over(self, state: State) -> None:
-        """Add the numbers of another process."""
         for name, labels, value in state.counters:
             self._counters.setdefault((name, labels), [0])[0] += value
         for histogram, (counts, total) in zip(self._histograms(), state.histograms, strict=True):
             histogram.add(counts, total)
 
     def take_exemplars(self, own: "Metrics") -> None:
-        """Show the exemplars of a process."""
         for histogram, other in zip(self._histograms(), own._histograms(), strict=True):
             histogram.exemplars = other.exemplars
 
@@ -192,5 +183,4 @@ class Metrics:
 
 
 def labels(values: Mapping[str, str]) -> Labels:
-    """A label set, in the order given."""
     return tuple(values.items())

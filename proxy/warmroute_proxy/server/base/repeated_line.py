@@ -18,7 +18,6 @@ class RepeatedLine:
         self._left_out = 0
 
     def write(self, text: str, *args: object) -> None:
-        """Log it, or count it."""
         now_s = self._clock()
         if now_s < self._logged_s + AGAIN_S:
             self._left_out += 1

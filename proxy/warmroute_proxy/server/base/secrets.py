@@ -219,7 +219,6 @@ class Secrets:
 
     @property
     def accepted(self) -> int:
-        """How many secrets are accepted."""
         return len(self._accepted)
 
     def fleet_mac(self, purpose: str, *message_fields: str | bytes) -> bytes:

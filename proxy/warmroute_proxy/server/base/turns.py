@@ -70,7 +70,6 @@ class Turns:
             self._call_soon()
 
     def line_up(self, tenant: str, step: Step) -> None:
-        """Run a step when its turn comes."""
         line = self.lines.get(tenant)
         if line is None:
             self.lines[tenant] = deque((step,))
@@ -100,7 +99,6 @@ class Turns:
         self._charged_s[tenant] = min(self._charged_s.get(tenant, 0.0) + seconds, MOST_CHARGED_S)
 
     def _call_soon(self) -> None:
-        """Go on in the next iteration."""
         (self.loop or asyncio.get_running_loop()).call_soon(self.go_on)
 
     def _await_turn(self, tenant: str, turn_s: float) -> None:
@@ -108,7 +106,6 @@ class Turns:
         heappush(self._turns, (turn_s + self._charged_s.pop(tenant, 0.0), self._lined_up, tenant))
 
     def go_on(self) -> None:
-        """Another iteration has begun."""
         lines = self.lines
         if not lines:
             self.began = False

@@ -17,16 +17,13 @@ def get(app: FastAPI, path: str) -> Callable[[Answering], Answering]:
 
 
 def json_answer(body: object, status: int = 200) -> Response:
-    """An object as JSON."""
     return Response(msgspec.json.encode(body), status, media_type="application/json")
 
 
 def error_answer(status: int, message: str, code: str | None) -> Response:
-    """OpenAI's error object."""
     return Response(error_body(status, message, code), status, media_type="application/json")
 
 
 def refused(refusal: Refusal) -> Response:
-    """A refusal as an answer."""
     after = {} if refusal.retry_after_s is None else {"retry-after": str(refusal.retry_after_s)}
     return Response(refusal.body(), refusal.status, headers=after, media_type="application/json")

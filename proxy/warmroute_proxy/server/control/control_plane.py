@@ -78,7 +78,6 @@ class AdminParts(NamedTuple):
 
 
 def public_app(parts: PublicParts) -> FastAPI:
-    """What clients reach beside the inference routes."""
     app = _app("warmroute", no_route)
     _add_health(app, parts)
     add_models(app, parts.live, parts.prices)

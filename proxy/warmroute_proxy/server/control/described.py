@@ -66,7 +66,6 @@ class Description(NamedTuple):
     media_types: tuple[str, ...] = ()
 
     def types(self) -> list[Any]:
-        """All of them."""
         found = (self.answers, self.body, *self.asks.values(), *self.also.values())
         return [each for each in found if each is not None]
 
@@ -143,5 +142,4 @@ def _parameter(name: str, where: str, schema: Schema, *, required: bool = False)
 
 
 def answer(summary: str, schema: Schema) -> Schema:
-    """An answer in JSON."""
     return {"description": summary, "content": {"application/json": {"schema": schema}}}

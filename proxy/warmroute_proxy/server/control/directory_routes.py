@@ -76,11 +76,9 @@ class DirectoryAdmin:
         return sorted(self._access.of_file.tenant_by_name)
 
     def tenants(self) -> TenantAdmin:
-        """What operators do with tenants."""
         return TenantAdmin(self.operator, self._access.of_file)
 
     def keys(self) -> KeyAdmin:
-        """What operators do with keys."""
         return KeyAdmin(self.operator, self.of_config)
 
 
@@ -100,7 +98,6 @@ def add_directory(app: FastAPI, admin: DirectoryAdmin | None) -> None:
 
 
 async def _no_database() -> Response:
-    """Tenants and keys of the config alone are changed there."""
     text = "this proxy has no database: its tenants and keys are those of its config ([ledger] dsn_file names one)"
     return refused(Refusal(404, text, code="no_database"))
 

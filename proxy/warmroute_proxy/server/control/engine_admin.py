@@ -119,8 +119,6 @@ class EngineAdmin:
 
 
 def add_engine_routes(app: FastAPI, admin: EngineAdmin) -> None:
-    """Add the routes to the admin application."""
-
     def one(engine_id: str) -> Response:
         if engine_id not in admin.ids:
             message = f"there is no engine {engine_id[:64]!r} in this region; there are: {', '.join(admin.ids)}"

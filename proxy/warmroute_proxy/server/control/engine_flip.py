@@ -108,8 +108,6 @@ def _reason(status: int, answer: bytes) -> str:
 
 
 def add_flip_routes(app: FastAPI, admin: EngineAdmin, flips: EngineFlips) -> None:
-    """Add the routes to the admin application."""
-
     def refused(engine_id: str, *, now: bool) -> Response | None:
         if engine_id not in admin.ids:
             message = f"there is no engine {engine_id[:64]!r} in this region; there are: {', '.join(admin.ids)}"

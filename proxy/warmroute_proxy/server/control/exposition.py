@@ -61,7 +61,6 @@ class Page:
         self._family = ""
 
     def sample(self, kind: str, metric: Metric, labels: Labels, value: str) -> None:
-        """A counter or a gauge."""
         self._begin(kind, metric)
         self._lines.append(f"{metric.name}{rendered(labels)} {value}")
 
@@ -79,7 +78,6 @@ class Page:
         self._lines += [f"{name}_sum{end} {total:.15g}", f"{name}_count{end} {count}"]
 
     def text(self) -> str:
-        """The page."""
         ends = ["# EOF"] if self._open_metrics else []
         return "\n".join([*self._lines, *ends]) + "\n"
 

@@ -112,7 +112,6 @@ async def answered(question: Awaitable[Answer]) -> Answer:
 
 
 def usage_body(regions: dict[str, str], answers: list[Sums], by: By | None, since_s: float | None) -> dict[str, Any]:
-    """The body of a usage answer."""
     counted = [sums.counted_since for sums in answers if sums.counted_since is not None]
     body = {
         "object": "warmroute.usage",
@@ -135,7 +134,6 @@ def usage_body(regions: dict[str, str], answers: list[Sums], by: By | None, sinc
 
 
 def listed_body(regions: dict[str, str], answers: list[Listed], limit: int) -> dict[str, Any]:
-    """The body of a list of receipts."""
     rows = sorted((row for listed in answers for row in listed.rows), key=lambda row: -float(row["settled_at"]))
     return {
         "object": "list",
@@ -146,7 +144,6 @@ def listed_body(regions: dict[str, str], answers: list[Listed], limit: int) -> d
 
 
 def _order(by: By) -> Callable[[dict[str, Any]], Any]:
-    """Days and hours in their order, everything else by its price, the dearest first."""
     if by in {"day", "hour"}:
         return lambda group: group["key"]
     return lambda group: (-group["price_nanousd"], group["key"])

@@ -49,7 +49,6 @@ class MetricsPage:
         self._look_s = 0.0  # for them, the next time
 
     def publish(self) -> None:
-        """Give the other processes the metrics of this one."""
         if self._peer_processes is not None:
             now_s = self._clock()
             if now_s >= self._look_s:

@@ -61,7 +61,6 @@ def add_models(app: FastAPI, live: LiveConfig, prices: Prices) -> None:
 
 
 def _is_gemini(request: Request) -> bool:
-    """Google's clients ask at either path, by their version."""
     return request.url.path.startswith("/v1beta/") or _GOOGLE in request.headers
 
 

@@ -53,7 +53,6 @@ def description(apps: list[FastAPI]) -> Schema:
 
 
 def _other_apis() -> Schema:
-    """The routes that are translated, and the models of Gemini's API."""
     return {
         "/v1/messages": {
             "post": _translated("The next message, in Anthropic's API", _object(usage=_ANY), _MESSAGES, "MessagesError")
@@ -235,13 +234,11 @@ def _either(error: str) -> Schema:
 
 
 def _gemini(summary: str, schema: Schema) -> Schema:
-    """A route of Gemini's API that asks a model."""
     described = _translated(f"{summary}, in Gemini's API", schema, _CONTENTS, "GeminiError")
     return {**described, "parameters": [_MODEL_NAME]}
 
 
 def _gemini_get(summary: str, schema: Schema, *, one: bool = False) -> Schema:
-    """The same of its models."""
     summary = f"{summary}, in Gemini's API"
     responses = {**_errors(READING, _either("GeminiError")), "200": answer(summary, schema)}
     return {"summary": summary, "responses": responses, "parameters": [_MODEL_NAME] if one else []}

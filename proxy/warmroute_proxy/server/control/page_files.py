@@ -53,7 +53,6 @@ def page_files() -> dict[str, PageFile]:
 
 
 def add_page(app: FastAPI, files: Mapping[str, PageFile]) -> None:
-    """Add the files to the admin application."""
     for path, file in files.items():
         _add(app, path, file)
 

@@ -14,8 +14,6 @@ from warmroute_proxy.server.reload.orders import ReloadOrders
 
 
 def add_reload(app: FastAPI, orders: ReloadOrders) -> None:
-    """Add the route to the admin application."""
-
     @app.post("/admin/reload")
     @changing_route(Reloaded)
     async def reload(request: Request, dry_run: bool = False) -> Response:

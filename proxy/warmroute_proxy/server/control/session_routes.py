@@ -56,8 +56,6 @@ class SessionWords:
 
 
 def add_sessions(app: FastAPI, words: SessionWords) -> None:
-    """What tenants say of their sessions."""
-
     @app.post(EXPECT_PATH)
     @described(None, status=204, headers={**SESSION, names.EXPECT: {"enum": ["end", "human"]}}, needs=_NEEDS)
     async def expect(request: Request) -> Response:

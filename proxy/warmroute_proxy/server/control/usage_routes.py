@@ -109,8 +109,6 @@ class Asking:
 
 
 def add_usage(app: FastAPI, asking: Asking) -> None:
-    """What tenants ask."""
-
     @get(app, "/v1/usage")
     @described(Json, asks=_SUMS, headers=SESSION, errors=VIEWING)
     async def sums(request: Request) -> Response:
@@ -178,8 +176,6 @@ def no_receipt(receipt_id: str) -> Response:
 
 
 def add_receipts(app: FastAPI, receipts: Receipts) -> None:
-    """One receipt, and its void."""
-
     @app.post("/v1/usage/receipts/{receipt_id}/void")
     async def void(receipt_id: str, request: Request) -> Response:
         """Void a row whose answer was lost between regions; only for the proxy that forwarded the request."""
@@ -232,8 +228,6 @@ def add_operators_question(app: FastAPI, asking: Asking) -> None:
 
 
 def add_admin_usage(app: FastAPI, asking: Asking) -> None:
-    """What operators ask, on the admin listener."""
-
     @app.get("/admin/usage")
     @described(Json, asks={**_SUMS, "by": ByForAll, **OF_TENANT}, headers=SESSION, security=("admin_key",))
     async def all_usage(request: Request) -> Response:
@@ -252,7 +246,6 @@ def asked(request: Request, allowed: Collection[str]) -> Question:
 def _turns(
     request: Request, question: Question, tenant: TenantConfig | None, secrets: Secrets
 ) -> tuple[Turns, str | None]:
-    """Which turns are asked for, and the header that names their session."""
     header = request.headers.get(names.AFFINITY)
     key = session_key(header)
     if key is None and question.session_hash is None:
@@ -294,7 +287,6 @@ def _any_tenant(config: Config) -> TenantConfig:
 
 
 def _target(path: str, question: Question, **more: str) -> str:
-    """The same question to another region, its times fixed."""
     given: dict[str, Any] = {"by": question.by, "tenant": question.tenant, "session_hash": question.session_hash}
     given |= more
     if question.since_s is not None:

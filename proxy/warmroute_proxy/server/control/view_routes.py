@@ -93,7 +93,6 @@ class Views:
         return self.asking.live.now
 
     def about(self, viewer: TenantConfig | None) -> Viewer:
-        """Whose view it is."""
         region = self.config.proxy.region
         if viewer is not None:
             return Viewer("tenant", viewer.name, [viewer.name], region, VERSION)
@@ -106,7 +105,6 @@ class Views:
         return next((decision for id_, decision in newest_first if id_ == receipt_id), None)
 
     async def keys(self, tenant: TenantConfig | None) -> dict[str, Any]:
-        """The keys of a tenant, or of all."""
         of = self.config.tenants if tenant is None else (tenant,)
         rows = [
             {"id": config_key_id(digest), "tenant": each.name, "note": "", "source": "config", "state": "good"}
@@ -134,8 +132,6 @@ class Views:
 
 
 def add_views(app: FastAPI, views: Views) -> None:
-    """Add the routes to the admin application."""
-
     @app.get("/admin/view")
     @_view(Viewer)
     async def about(request: Request) -> Response:
@@ -263,7 +259,6 @@ def _add_keys_and_budgets(app: FastAPI, views: Views) -> None:
 
 
 def decision_body(receipt_id: str, decision: Decision) -> dict[str, Any]:
-    """A decision as admin JSON shows it."""
     names = zip(Decision.__struct_fields__, Decision.__struct_encode_fields__, strict=True)
     return {
         "id": receipt_id,

@@ -38,7 +38,6 @@ class DialectExchange(Exchange):
         client.on_pause = self._pause
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """A whole answer or an error."""
         if self.ended:
             return
         headers = list(headers)
@@ -60,7 +59,6 @@ class DialectExchange(Exchange):
         self.respond(200, [(name, value) for name, _, value in pairs], body)
 
     def start(self, status: int, headers: Headers, data: bytes = b"") -> None:
-        """The head of a stream."""
         headers = list(headers)
         self.started = True
         receipt_id = _receipt_id(headers)
@@ -70,7 +68,6 @@ class DialectExchange(Exchange):
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Some of a stream."""
         if data and not self.ended:
             self._client.write(self._translated(data))
 
@@ -95,7 +92,6 @@ class DialectExchange(Exchange):
             target(translated)
 
     def end(self, data: bytes = b"") -> None:
-        """The last of a stream."""
         if self.ended:
             return
         rest = self._translated(data)
@@ -145,7 +141,6 @@ class DialectExchange(Exchange):
             return events.error(502, UNREADABLE, "engine_error")
 
     def _report(self) -> None:
-        """Tell the request, once what called this has returned."""
         if self.on_unreadable is not None and self._problem is not None:
             self.on_unreadable(self._problem)
 
@@ -154,7 +149,6 @@ class DialectExchange(Exchange):
         self.on_gone = self.on_pause = self.on_unreadable = None
 
     def _gone(self) -> None:
-        """The client has left."""
         self.ended = True
         self.client_left = self._client.client_left
         on_gone, self.on_gone, self.on_pause, self.on_unreadable = self.on_gone, None, None, None
@@ -172,7 +166,6 @@ def _receipt_id(headers: list[tuple[str, str]]) -> str:
 
 
 def unframed(data: bytes) -> bytes:
-    """What whole HTTP chunks hold."""
     found, begins = [], 0
     while begins < len(data):
         at = data.index(b"\r\n", begins) + 2

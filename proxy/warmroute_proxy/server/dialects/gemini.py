@@ -32,12 +32,10 @@ GOOGLES_OTHERS: Final = (
 
 
 def is_gemini(path: str) -> bool:
-    """Whether a path asks a model by Gemini's API."""
     return path.endswith(_METHODS) and path.startswith(_MODELS)
 
 
 def has_its_shape(path: str) -> bool:
-    """Whether the clients of a path read Google's errors."""
     return path.startswith(GEMINI) or (path.startswith(_MODELS) and path.endswith(GOOGLES_OTHERS))
 
 
@@ -75,11 +73,9 @@ class TranslatedGemini:
         self.stream_type = "application/json" if array else EVENTS
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
-        """A whole answer."""
         return whole(raw, self._asked(receipt_id))
 
     def events(self, receipt_id: str) -> EventTranslator:
-        """The answers of a stream."""
         return EventTranslator(self._asked(receipt_id), array=self._array)
 
     def _asked(self, receipt_id: str) -> AnswerTerms:
@@ -92,11 +88,9 @@ class Gemini:
     route = "/v1beta/models/{model}:generateContent"
 
     def counts(self, path: str) -> bool:
-        """Whether it is a path that counts tokens."""
         return path.endswith(_COUNTS)
 
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> TranslatedGemini:
-        """A body in chat's terms."""
         model = unquote(path.partition("/models/")[2].rpartition(":")[0])
         raw = counted_body(body) if self.counts(path) else body
         streams = path.endswith(_STREAMS)
@@ -105,18 +99,14 @@ class Gemini:
         return TranslatedGemini(found, seal, array=streams and _AS_EVENTS not in query.split(b"&"))
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:
-        """Counted tokens, and whether they are estimated."""
         named = ["totalTokens"] if estimated else []
         return msgspec.json.encode({"totalTokens": tokens, "warmroute": {"estimated": named}})
 
     def status(self, status: int) -> int:
-        """The same as chat's."""
         return status
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:  # noqa: ARG002
-        """Google's error object."""
         return error(status, message, code)
 
     def headers(self, headers: Headers, receipt_id: str) -> Headers:  # noqa: ARG002
-        """As they are."""
         return headers

@@ -47,7 +47,6 @@ class Messages:
     route = MESSAGES
 
     def counts(self, path: str) -> bool:
-        """Whether it is the path that counts tokens."""
         return path == COUNT_TOKENS
 
     def translate(
@@ -58,13 +57,11 @@ class Messages:
         terms: Terms,
         work: TranslationWork,
     ) -> TranslatedMessages:
-        """A body in chat's terms."""
         key = terms.reasoning_key("signature")
         found = chat_request(body, key, terms.texts, counts_only=self.counts(path), work=work)
         return TranslatedMessages(found, key)
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:
-        """Counted tokens, and whether they are estimated."""
         named = ["input_tokens"] if estimated else []
         return msgspec.json.encode({"input_tokens": tokens, "warmroute": {"estimated": named}})
 
@@ -73,7 +70,6 @@ class Messages:
         return status_of(status)
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:  # noqa: ARG002
-        """Anthropic's error object."""
         return error(status, message, code)
 
     def headers(self, headers: Headers, receipt_id: str) -> Headers:

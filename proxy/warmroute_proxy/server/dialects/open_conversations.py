@@ -33,7 +33,6 @@ class OpenConversations:
         self._open: dict[int, _OpenConversation] = {}
 
     def opened(self, lineage: int, stream: object) -> None:
-        """A turn of it begins on this stream."""
         found = self._open.get(lineage)
         if found is None:
             found = self._open[lineage] = _OpenConversation()
@@ -42,7 +41,6 @@ class OpenConversations:
         found.answered_turns = None
 
     def answered(self, lineage: int) -> None:
-        """A turn of it was answered."""
         self._open[lineage].answered_turns = self._turns[lineage]
 
     def closed(self, lineage: int, stream: object, *, over: bool) -> None:

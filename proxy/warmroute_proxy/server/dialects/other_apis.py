@@ -47,7 +47,6 @@ def refuse_other_api(path: str) -> None:
 
 
 def no_route(path: str) -> str:
-    """The message for any other unknown path."""
     prefix = "" if path.startswith("/v1/") else ", so a base_url ends with /v1"
     return (
         f"there is no route {path[:200]!r}: answers come from /v1/chat/completions and /v1/completions{prefix}; "

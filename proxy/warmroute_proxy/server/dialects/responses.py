@@ -56,7 +56,6 @@ class Responses:
     route = RESPONSES
 
     def counts(self, path: str) -> bool:
-        """Whether it is the path that counts tokens."""
         return path == INPUT_TOKENS
 
     def translate(
@@ -67,18 +66,15 @@ class Responses:
         terms: Terms,
         work: TranslationWork,
     ) -> TranslatedResponse:
-        """A body in chat's terms."""
         seal = Seal(terms.reasoning_key("seal"))
         return TranslatedResponse(chat_request(body, seal, terms.texts, work=work, compacts=path == COMPACT), seal)
 
     def count(self, tokens: int, *, estimated: bool) -> bytes:
-        """Counted tokens, and whether they are estimated."""
         named = ["input_tokens"] if estimated else []
         found = {"object": "response.input_tokens", "input_tokens": tokens, "warmroute": {"estimated": named}}
         return msgspec.json.encode(found)
 
     def status(self, status: int) -> int:
-        """The same as chat's."""
         return status
 
     def error(self, status: int, message: str, code: object, param: object) -> bytes:

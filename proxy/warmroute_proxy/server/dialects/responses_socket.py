@@ -134,13 +134,11 @@ class ResponsesSocket:
 
     @property
     def busy(self) -> bool:
-        """Whether a turn runs or waits."""
         return bool(self._running or self._waiting)
 
     # -- called by the connection
 
     def message(self, raw: bytes, began_s: float, reservation: BodyReservation) -> None:
-        """An event of the client."""
         stream = None
         if has_surrogate(raw):
             raw = whole_pairs(raw)
@@ -174,7 +172,6 @@ class ResponsesSocket:
             self._socket.close(CloseCode.POLICY_VIOLATION, "too many events that cannot be taken")
 
     def refused(self, refusal: Refusal, stream: str | None = None) -> None:
-        """An event that cannot be taken."""
         request = Request(0.0, "POST", RESPONSES)
         exchange = TurnExchange(request, TurnDialect(), stream, self._socket.send, _nothing)
         exchange.on_status = self._socket.on_status

@@ -22,7 +22,6 @@ DIALECT_OF_PATH: Final[Mapping[str, Dialect]] = {
 
 
 def dialect_of(path: str) -> Dialect | None:
-    """The dialect that a path is of."""
     found = DIALECT_OF_PATH.get(path)
     return _GEMINI if found is None and is_gemini(path) else found
 

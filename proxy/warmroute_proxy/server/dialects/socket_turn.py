@@ -61,7 +61,6 @@ class TurnDialect(Responses):
         self._found: TranslatedTurn | None = None
 
     def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> "TranslatedTurn":  # noqa: ARG002
-        """The request in chat's terms, with the whole conversation."""
         event, self._event = self._event, None
         created = created_request(body, event)
         seal = Seal(terms.reasoning_key("seal"))
@@ -83,7 +82,6 @@ class TurnDialect(Responses):
             raise not_found(self._previous)
 
     def translated(self, found: "TranslatedTurn") -> None:
-        """Another process has translated it."""
         self._found = found
 
     @property
@@ -123,7 +121,6 @@ class TurnDialect(Responses):
         return b"" if translator is None or translator.ended else translator.error(status, message, code)
 
     def prepared(self) -> bytes:
-        """The events of a turn that asks for nothing."""
         assert self._found is not None
         return self._found.prepared()
 
@@ -140,12 +137,10 @@ class TranslatedTurn(TranslatedResponse):
         self._prepared_id = ""
 
     def events(self, receipt_id: str) -> EventTranslator:
-        """The events of the response."""
         self.translator = super().events(receipt_id)
         return self.translator
 
     def answered(self) -> tuple[str, ResponsesConversation] | None:
-        """The conversation with the response."""
         more, translator = self.more, self.translator
         if more is None:
             return None
@@ -192,7 +187,6 @@ class TurnExchange(Exchange):
         self.on_status: Callable[[Request, int], None] | None = None
 
     def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """An error, as an event."""
         if self.ended:
             return
         self._report(status)
@@ -208,7 +202,6 @@ class TurnExchange(Exchange):
         self.write(data)
 
     def write(self, data: bytes) -> None:
-        """Some events, each of them whole."""
         if self.ended or not data:
             return
         if self._paused and self.on_pause is not None:
@@ -221,7 +214,6 @@ class TurnExchange(Exchange):
         return None if self.ended else self.write
 
     def end(self, data: bytes = b"") -> None:
-        """The last events."""
         self.write(data)
         self._finish()
 
@@ -259,7 +251,6 @@ class TurnExchange(Exchange):
         self._break_off(CANCELLED, "the client has cancelled the turn", "cancelled")
 
     def _break_off(self, status: int, message: str, code: str) -> None:
-        """End in an event that the client knows as a last one."""
         event = self.dialect.failed(status, message, code)
         if event or self.dialect.response_id:
             self.end(event)

@@ -117,7 +117,6 @@ class TokenCounts:
             del self._tenants[name]
 
     def _able(self, model: ModelConfig) -> list[Engine]:
-        """The engines that could tell."""
         leaving = self._engines.leaving()
         return [
             engine

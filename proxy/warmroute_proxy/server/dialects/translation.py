@@ -33,7 +33,6 @@ class DialectRefusal(Refusal):
         self._dialect = dialect
 
     def body(self) -> bytes:
-        """The error object."""
         return self._dialect.error(self.status, self.message, self.code, self.param)
 
 
@@ -89,7 +88,6 @@ def translated_elsewhere(request: Request) -> Callable[[bytes, Terms], Translate
 
 
 def dialect_for(request: Request) -> Dialect | None:
-    """What a request is translated by."""
     turn = request.dialect
     return turn if isinstance(turn, TurnDialect) else dialect_of(request.path)
 

@@ -40,7 +40,6 @@ class _Reading:
         self.task: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Read it no more."""
         if self.task is not None:
             self.task.cancel()
 
@@ -108,7 +107,6 @@ class Discovery:
         return rows
 
     def close(self) -> None:
-        """Read nothing more."""
         for reading in self._readings.values():
             reading.close()
 

@@ -107,11 +107,9 @@ class ApiAnswer:
         self._ended = False
 
     def on_headers_complete(self) -> None:
-        """The status is known."""
         self._begun = True
 
     def on_body(self, data: bytes) -> None:
-        """A part of the body."""
         self._parts.append(data)
 
     def on_message_complete(self) -> None:
@@ -152,7 +150,6 @@ class ApiAnswer:
             await self._feed()
 
     def close(self) -> None:
-        """Give the connection up."""
         self._writer.transport.abort()
 
     async def _feed(self) -> None:

@@ -62,7 +62,6 @@ class Watch:
 
     @property
     def objects(self) -> list[dict[str, Any]]:
-        """What there is now, by name."""
         return [self._objects[name] for name in sorted(self._objects)]
 
     async def changed(self) -> None:

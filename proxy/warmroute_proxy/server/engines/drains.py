@@ -29,7 +29,6 @@ class Drains:
         return before != self.draining(engine_id)
 
     def draining(self, engine_id: str) -> bool:
-        """Whether an engine drains."""
         return any(engine_id in since for since in self._since_by_source.values())
 
     def of(self, engine_id: str) -> dict[DrainedBy, float]:
@@ -37,7 +36,6 @@ class Drains:
         return {by: since[engine_id] for by, since in self._since_by_source.items() if engine_id in since}
 
     def forget(self, engine_id: str) -> None:
-        """The engine is gone."""
         for since in self._since_by_source.values():
             since.pop(engine_id, None)
 

@@ -33,7 +33,6 @@ class RefusalLog:
         self._logged_s: dict[int, float] = {}  # by status: at most as many as there are
 
     def is_logged(self, status: int, now_s: float) -> bool:
-        """Whether this one is."""
         if now_s - self._logged_s.get(status, -LOG_EVERY_S) < LOG_EVERY_S:
             return False
         self._logged_s[status] = now_s
@@ -141,7 +140,6 @@ class Engine:
         return self._bootstrap
 
     def workers(self) -> list[Worker]:
-        """One worker for each rank."""
         config, info = self.config, self.info
         many = info.dp_size > 1
         role = self.role
@@ -208,7 +206,6 @@ class Engine:
             log.error("engine %s: %s answered %d at /server_info, %s", self.config.id, where, status, NO_ENGINE)
 
     def answered_as_engine(self, info: ServerInfo, now_s: float) -> None:
-        """It has reported of itself."""
         self.recognised, self._logged_unknown = True, False
         self.informed, self.informed_at_s = True, now_s
         self.info = info

@@ -15,7 +15,6 @@ _MAY_PASS: Final = FORWARDED_HEADERS - {"content-type"}
 
 
 def engine_headers(request_headers: Mapping[str, str]) -> str:
-    """The header block for an engine, by allow-list."""
     if _MAY_PASS.isdisjoint(request_headers):
         return CONTENT_TYPE
     lines = CONTENT_TYPE

@@ -57,14 +57,12 @@ Found = dict[int | None, dict[str, dict[str, float]]]
 
 
 def reports_by_rank(text: str) -> dict[int, EngineReport]:
-    """The reports in a Prometheus text, by DP rank."""
     found: Found = {}
     add_reports(found, text)
     return reports_of(found)
 
 
 def add_reports(found: Found, text: str) -> None:
-    """Add what some lines report."""
     for family, labels, value in samples(_LINE, text):
         if family == "cached_tokens_total" and labels.get("cache_source") not in _LOWER:
             continue
@@ -78,7 +76,6 @@ def add_reports(found: Found, text: str) -> None:
 
 
 def reports_of(found: Found) -> dict[int, EngineReport]:
-    """The reports of what was added."""
     shared = _report(found.pop(None, {}))
     if not found:
         return {0: shared}
@@ -117,7 +114,6 @@ def counts_in(text: str) -> EngineCounts | None:
 
 
 def add_counts(sums: dict[str, float], text: str) -> None:
-    """Add what some lines count."""
     for name, _, number in samples(_COUNT, text):
         if number >= 0:
             sums[name] = sums.get(name, 0.0) + number

@@ -79,7 +79,6 @@ class Engines:
             engine.upstream.turns = turns
 
     def of(self, worker: Worker) -> Engine:
-        """The engine of a worker."""
         engine = self.by_id.get(worker.engine)
         return engine if engine is not None else self.departed[worker.engine]
 
@@ -88,7 +87,6 @@ class Engines:
         return self.by_id.get(engine.config.id) is engine
 
     def served_by(self, decision: Decision) -> tuple[ServedBy, ...]:
-        """The workers of a decision, as receipts name them."""
         worker = decision.worker
         if worker is None:
             return tuple([ServedBy(w.id, w.dp_rank, w.role) for w in decision.workers])
@@ -119,7 +117,6 @@ class Engines:
         self._served_by.clear()
 
     def workers(self) -> list[Worker]:
-        """The workers known so far."""
         return [worker for engine in self.by_id.values() for worker in engine.workers()]
 
     def drain(
@@ -146,7 +143,6 @@ class Engines:
         return f" ({words}); operators: `warmroute proxy --check --probe`" if words else ""
 
     def leaving(self) -> list[str]:
-        """The engines that drain or are lost."""
         draining = self.drains.engines()
         return [id_ for id_ in self.by_id if id_ in draining or id_ in self.lost]
 
@@ -180,7 +176,6 @@ class Engines:
                 self.peer_updates.send_prompt_tokens(decision.cache_worker, rid, tokens)
 
     def apply_tag(self, cache_worker: str, tag: str, chain: Chain) -> None:
-        """Another process has sent a prompt under a tag."""
         feed = self.kv_events.feed(cache_worker)
         if feed is not None:
             feed.blocks.expect(tag, chain)
@@ -212,7 +207,6 @@ class Engines:
             await asyncio.to_thread(self._counters.note, reading)
 
     def feeds(self) -> dict[str, KvFeed]:
-        """The KV events that are followed, by worker id."""
         return self.kv_events.feeds()
 
     def sweep(self) -> None:

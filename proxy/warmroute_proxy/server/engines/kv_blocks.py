@@ -95,7 +95,6 @@ class KvBlocks:
         self._early_held: dict[int, int] = {}  # by block: in how many early runs it is, times `_DEPTH`, and its tiers
 
     def expect(self, tag: str, chain: Chain) -> None:
-        """A prompt was sent under a tag."""
         prompt = self._prompts[tag] = _Prompt(chain)
         if len(self._prompts) > self._max_tags:
             self._prompts.popitem(last=False)
@@ -149,7 +148,6 @@ class KvBlocks:
 
     @property
     def blocks(self) -> int:
-        """How many blocks are known."""
         return len(self._newer) + len(self._older)
 
     def _find(self, block: int) -> int | None:
@@ -169,7 +167,6 @@ class KvBlocks:
             self._drop_early(next(iter(self._early)))
 
     def _drop_early(self, tag: str) -> None:
-        """Keep the early runs of a tag no longer."""
         for run in self._early.pop(tag, ()):
             self._early_blocks -= len(run.hashes)
             for block in run.hashes:

@@ -127,11 +127,9 @@ class KvEvents:
         return known.feed if known is not None else None
 
     def feeds(self) -> dict[str, KvFeed]:
-        """All feeds, by worker id."""
         return {worker_id: known.feed for worker_id, known in self._subscriptions.items()}
 
     def close(self) -> None:
-        """End all subscriptions."""
         for worker_id in list(self._subscriptions):
             self.leave(worker_id)
         if self._context is not None:
@@ -263,7 +261,6 @@ class _Subscription:
 
 
 def _connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, host: str, port: int) -> "zmq.Socket[bytes]":
-    """A socket that connects, and reconnects for as long as it is open."""
     socket = context.socket(kind)
     for option, value in (
         (zmq.RCVHWM, RECEIVE_QUEUE),

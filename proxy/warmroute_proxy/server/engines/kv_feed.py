@@ -141,7 +141,6 @@ class KvFeed:
         return None
 
     def replayed(self, number: int, payload: bytes, unix_s: float) -> None:
-        """A batch from the replay socket."""
         if self.replaying and number == self._next:
             self._count(COUNTS.replayed)
             self._apply(number, payload, unix_s)
@@ -199,11 +198,9 @@ class KvFeed:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something is left to be applied."""
         return bool(self._left)
 
     def go_on(self) -> None:
-        """Apply some of what is left."""
         units = 0
         while self._left and units < UNITS_AT_ONCE:
             payload, unix_s = self._left[0]
@@ -268,7 +265,6 @@ class KvFeed:
 
 
 def _pieces_of(event: _Event) -> Iterator[_Event]:
-    """An event with many blocks as several that follow each other."""
     hashes = event.block_hashes
     if len(hashes) <= BLOCKS_AT_ONCE:
         yield event

@@ -59,7 +59,6 @@ def totals_by_rank(text: str) -> dict[int, MoveTotals]:
 
 
 def add_totals(values: Values, text: str) -> None:
-    """Add what some lines count."""
     for name, labels, value in samples(_LINE, text):
         rank = labels.get("dp_rank", "0")
         of_rank = values.setdefault(int(rank) if rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS else 0, {})
@@ -70,7 +69,6 @@ def add_totals(values: Values, text: str) -> None:
 
 
 def totals_of(values: Values) -> dict[int, MoveTotals]:
-    """The counters of what was added."""
     return {rank: _totals(of_rank) for rank, of_rank in values.items()}
 
 

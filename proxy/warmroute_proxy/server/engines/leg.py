@@ -88,7 +88,6 @@ class Leg:
             self.connection.pause(paused)
 
     def parse_all(self) -> None:
-        """Nothing passes unparsed any more."""
         if self.connection is not None:
             self.connection.parse_all()
 
@@ -111,7 +110,6 @@ class Leg:
     # -- the connection's side
 
     def head(self, status: int, headers: dict[str, str]) -> None:
-        """The head of the answer was read."""
         self.head_seen = True
         receiver = self._receiver
         if receiver is not None:
@@ -121,7 +119,6 @@ class Leg:
                 self._crash(receiver, error)
 
     def body(self, data: bytes) -> None:
-        """Some of the body was read."""
         receiver = self._receiver
         if receiver is not None:
             try:
@@ -151,7 +148,6 @@ class Leg:
         self._receiver = None
 
     def end(self) -> None:
-        """The answer has ended in good order."""
         self.connection = None
         receiver = self._receiver
         if self.done or receiver is None:

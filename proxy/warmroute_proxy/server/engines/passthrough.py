@@ -133,7 +133,6 @@ class Passthrough:
         self._source.connection_lost(exc)
 
     def parse_all(self) -> None:
-        """Parse everything from now on."""
         self._target = self._write = None
 
     def take(self, data: bytes) -> None:

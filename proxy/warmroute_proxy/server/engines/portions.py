@@ -49,7 +49,6 @@ class Portions:
         self._lined_up = self._held = False
 
     def add(self, data: bytes) -> None:
-        """A large read came."""
         self._left = self._left[self._at :] + data if self._left else data
         self._at = 0
         self.go_on()
@@ -58,7 +57,6 @@ class Portions:
             self._source.hold_reading(True)
 
     def go_on(self) -> None:
-        """Handle what is left, in turns."""
         if self._left and not self._lined_up:
             self._lined_up = True
             self._turns.take(self._source.answers_for(), self._step)
@@ -69,7 +67,6 @@ class Portions:
             self._take_one()
 
     def drop(self) -> None:
-        """Nobody waits for the rest."""
         self._left = b""
 
     def _take_one(self) -> None:

@@ -69,7 +69,6 @@ async def fetch_server_infos(engines: Engines) -> None:
 
 
 async def probe(engines: Engines, router: Router) -> None:
-    """One round of probes."""
     await asyncio.gather(*(_probe_safely(engines, engine, router) for engine in engines.by_id.values()))
     now_s = engines.clock()
     if engines.watching.is_due("", now_s):
@@ -113,7 +112,6 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
 
 
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
-    """Set whether an engine is up, and whether it drains by its own report."""
     status, _ = await get(engine.upstream, "/ready", engine.bearer, ANSWER_S, READY_BYTES)
     if status == OWN_FAULT or not engines.has(engine):
         return

@@ -134,7 +134,6 @@ class UsageTracker:
 
     @property
     def usage(self) -> dict[str, Any] | None:
-        """The newest that was reported."""
         if self._counted:
             view, self._counted = read_view(_payload(self._counted)), b""
             self._usage = self._usage if view is None else view.reported()
@@ -195,7 +194,6 @@ class UsageTracker:
         return True
 
     def _passed(self, events: list[bytes]) -> bytes:
-        """What the client gets of them."""
         out = []
         for each in events:
             if self.shape is not None and self.error is None and not self.done and self.passes_alike(each):

@@ -22,7 +22,6 @@ WITH_LATE: Final = msgspec.json.encode({"messages": _LATE})
 
 
 async def refuses_late_system(upstream: Upstream, bearer: str) -> bool:
-    """Whether it refuses such a message for certain."""
     status = await _asked(upstream, bearer, PLAIN)
     return status == 200 and await _asked(upstream, bearer, WITH_LATE) in _REFUSES
 

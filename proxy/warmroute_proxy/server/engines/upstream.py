@@ -67,7 +67,6 @@ class Upstream:
         self._send(self.head(method, path, headers), body, leg, anew=False)
 
     def head(self, method: str, path: str, headers: str) -> bytes:
-        """The head of a request up to its length."""
         line = f"{method} {self.base_path}{path} HTTP/1.1\r\nhost: {self.netloc}\r\n"
         return f"{line}{headers}content-length: ".encode("latin-1")
 

@@ -102,7 +102,6 @@ class Watching:
         self._hand_overs[worker_id] = (failed + 1, words)
 
     def handed_over(self, *worker_ids: str) -> None:
-        """KV was handed over between two workers."""
         if self._hand_overs:
             for worker_id in worker_ids:
                 if worker_id in self._hand_overs:
@@ -178,7 +177,6 @@ class Watching:
         return {"region": self._region, "raised": rows, "known": list(Condition)}
 
     def gauges(self) -> Iterator[GaugeRow]:
-        """Rows of the metrics page."""
         for (condition, subject), watched in self._watched.items():
             yield declared.CONDITION, (("condition", condition), ("subject", subject)), float(watched.is_raised)
         for worker_id, reported in self._reported.items():

@@ -26,7 +26,6 @@ class Authorities:
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """For a new connection."""
         if self._context is None:
             path = os.environ.get(VARIABLE)
             self._path = Path(path) if path else None

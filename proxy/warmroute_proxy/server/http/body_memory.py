@@ -91,7 +91,6 @@ class BodyReservation:
         self.body_bytes += size_bytes
 
     def drop_body(self) -> None:
-        """Give back what was reserved for the body."""
         size_bytes, self.body_bytes = self.body_bytes * self._memory.copies, 0
         if size_bytes:
             self._size_bytes -= size_bytes

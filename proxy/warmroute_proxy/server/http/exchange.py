@@ -135,7 +135,6 @@ class Exchange:
         self.ended = False
 
     def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """Send the whole answer."""
         if self.ended:
             return
         self.started = self.ended = True
@@ -164,7 +163,6 @@ class Exchange:
         return None
 
     def refuse(self, refusal: Refusal, extra: Iterable[tuple[str, str]] = ()) -> None:
-        """Answer with an error object."""
         headers = [*((n, v) for n, v in extra if n != "content-type"), ("content-type", "application/json")]
         if refusal.retry_after_s is not None:
             headers.append(("retry-after", str(refusal.retry_after_s)))

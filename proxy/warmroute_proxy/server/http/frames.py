@@ -73,7 +73,6 @@ def _payload(read: bytes, at: int) -> tuple[int, int]:
 
 
 def _frame_bytes(data_bytes: int) -> int:
-    """Of a client's frame with so much data."""
     length_bytes = 0 if data_bytes <= _SHORT else 2 if data_bytes <= _MIDDLE else 8
     return 2 + length_bytes + _MASK_BYTES + data_bytes
 
@@ -152,7 +151,6 @@ class Messages:
                 return None
 
     def drop(self) -> None:
-        """Nothing more is taken."""
         self._read, self._parsed, self._parts = b"", 0, bytearray()
         for frame in self._frames:
             frame.data = b""
@@ -168,7 +166,6 @@ class Messages:
         self.protocol.reader.buffer.clear()
 
     def _whole(self) -> bytes | None:
-        """The next message, if it is the next frame and that is whole."""
         read, at = self._read, self._parsed
         begins, ends = _payload(read, at)
         self._rest = max(ends - at, 0)

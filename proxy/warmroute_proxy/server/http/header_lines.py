@@ -20,7 +20,6 @@ def decode(lines: list[Line]) -> dict[str, str]:
 
 
 def decode_each(lines: list[Line]) -> list[tuple[str, str]]:
-    """Each line for itself."""
     return [_KNOWN.get(line) or decode_line(line) for line in lines]
 
 

@@ -279,7 +279,6 @@ class Connection:
             self._starting = False
 
     def _start(self, request: Request) -> None:
-        """Begin to answer a request that is the first of those that wait."""
         exchange = self._active = Exchange(self, request)
         self.deadline_s = float("inf")
         if request.refusal is None and request.tenant != self._user:
@@ -304,7 +303,6 @@ class Connection:
     # -- called by the exchange
 
     def on_status(self, request: Request, status: int) -> None:
-        """Report the status of an answer, for the metrics."""
         self._shared.endpoint.on_status(request, status)
 
     def write(self, data: bytes) -> None:

@@ -18,7 +18,6 @@ class IncomingBody:
         self._shared: SharedBytes | None = None
 
     def add(self, piece: bytes, tenant: str) -> None:
-        """Add a piece of this tenant's body."""
         if self._shared is not None:
             self._shared.add(piece)
             return
@@ -40,7 +39,6 @@ class IncomingBody:
             pieces.append(bytearray(piece))
 
     def take(self) -> bytes | SharedBytes:
-        """Return the whole body and forget the pieces."""
         pieces, shared = self._pieces, self._shared
         self.drop()
         if shared is not None:
@@ -48,7 +46,6 @@ class IncomingBody:
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
     def drop(self) -> None:
-        """Forget the pieces."""
         self._pieces = []
         self._size = 0
         self._shared = None

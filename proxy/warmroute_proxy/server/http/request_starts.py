@@ -54,7 +54,6 @@ class RequestStarts:
         self._ran(_REQUEST, self._clock() - now_s)
 
     def refuse(self, request: Request, exchange: Exchange) -> None:
-        """Answer a request with its refusal, in its turn."""
         self._turns.take(request.tenant, partial(self._refuse, request, exchange))
 
     def _begin(self, request: Request, exchange: Exchange) -> None:

@@ -20,7 +20,6 @@ COUNTED_AS: Final = "buffers of TLS"
 
 
 def is_tls(transport: asyncio.BaseTransport | None) -> bool:
-    """Whether a connection is one over TLS."""
     return transport is not None and transport.get_extra_info("sslcontext") is not None
 
 

@@ -164,7 +164,6 @@ class WebSocket:
         self.data_received(bytes(self._shared.read_into[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
         if self._closing:
             self._messages.read_late(data)
             self._flush()
@@ -289,7 +288,6 @@ class WebSocket:
         self._hold_unsent()
 
     def _hold_unsent(self) -> None:
-        """Reserve memory for what the socket does not take, or give the connection up."""
         hold = self._unsent = self._unsent or self._shared.memory.reserve(self._tenant, 0)
         if hold.cover(self._unsent_bytes()):
             self._shared.unread.add(self)
@@ -306,7 +304,6 @@ class WebSocket:
             self._messages.drop()
 
     def on_status(self, request: Request, status: int) -> None:
-        """Report the status of an answer, for the metrics."""
         self._shared.endpoint.on_status(request, status)
 
     def check(self, request: Request) -> None:
@@ -314,7 +311,6 @@ class WebSocket:
         self._shared.endpoint.on_head(request)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        """Let the endpoint answer it."""
         self._shared.handle(request, exchange)
 
     @property
@@ -328,7 +324,6 @@ class WebSocket:
         return self._ending or self._closing or self._shared.closing
 
     def idle(self) -> None:
-        """The application has answered all that was asked."""
         self._active_s = self._shared.clock()
         if self.ending or self._closes:
             self._end()

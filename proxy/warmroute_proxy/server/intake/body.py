@@ -84,7 +84,6 @@ class TemplatedBody:
 
     @property
     def members(self) -> dict[str, msgspec.Raw]:
-        """Raw values by name."""
         if self._body is None:
             self._body = Body(self.raw)
         return self._body.members
@@ -98,7 +97,6 @@ AnyBody = Body | TemplatedBody | LargeBody
 
 
 def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span], int]:
-    """Spans of all members and the place of the closing brace."""
     spans: dict[str, Span] = {}
     at = _skip(raw, _skip(raw, 0) + 1)
     while raw[at] != 0x7D:  # }

@@ -45,7 +45,6 @@ _PLANS: Final[dict[tuple[str, tuple[str, ...]], ReadPlan]] = {}  # kept: clients
 
 
 def plan_of(route: str, names: tuple[str, ...]) -> ReadPlan:
-    """The plan of a body with these names."""
     plan = _PLANS.get((route, names))
     if plan is None:
         plan = ReadPlan(route, names)

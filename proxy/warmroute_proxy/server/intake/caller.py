@@ -129,7 +129,6 @@ class Caller:
             self.session_hex, self.session_key = secrets.session_of(self.tenant.share_group, self.session.key)
 
     def keep(self, body: KnownBody) -> None:
-        """Add a known body."""
         known_bodies = self.known_bodies
         if len(known_bodies) >= MAX_KNOWN_BODIES:
             known_bodies.clear()

@@ -63,7 +63,6 @@ class ConversationFile:
             self._write(stored)
 
     def _new(self) -> _Stored:
-        """All of them, if any is new."""
         changes = self._conversations.changes
         if changes == self._written:
             return []

@@ -208,7 +208,6 @@ def _bounds_of_answers(value: Callable[[str], Any], prompts: int, context_tokens
 
 
 def _around(body: Body) -> int:
-    """A hash of all of a body but its messages."""
     return xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
 
 
@@ -241,7 +240,6 @@ def _keep(parsed: ParsedRequest, found: ReadBody, caller: Caller, known_bodies: 
 
 
 def _model(route: str, body: Body, tenant: TenantConfig, config: Config) -> tuple[ModelConfig, str]:
-    """The requested model, and the name in the request."""
     asked = read_member(body, route, "model")
     return model_for(asked, tenant, config), asked
 
@@ -278,7 +276,6 @@ def _malformed(error: MalformedPrompt) -> Refusal:
 
 
 def _session(body: Body, names_of_fields: tuple[str, ...]) -> Session | None:
-    """The session that a body names."""
     if not names_of_fields:
         return None
     fields = {}
@@ -294,7 +291,6 @@ def _session(body: Body, names_of_fields: tuple[str, ...]) -> Session | None:
 
 
 def _keys(session: Session | None, caller: Caller, secrets: Secrets) -> tuple[str | None, int | None]:
-    """What replaces the session key in receipts and rows, and in placement."""
     if session is caller.session:
         return caller.session_hex, caller.session_key
     return (None, None) if session is None else secrets.session_of(caller.tenant.share_group, session.key)

@@ -162,7 +162,6 @@ class KnownBodies:
         self._long_division: Division[KnownBody, int] = Division(_tenant_of, lambda _, size: size)
 
     def add(self, body: KnownBody) -> None:
-        """Keep the tail of a new one."""
         template = body.template
         if template.tail_bytes <= SHORT_TAIL_BYTES:
             return

@@ -79,7 +79,6 @@ class _Waiting:
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
         return self.asked.tenant.name
 
 
@@ -262,7 +261,6 @@ class LargeBodies:
         self._next()
 
     def _silent(self, waiting: _Waiting) -> None:
-        """It has said nothing for long, as a process that is stopped."""
         if self._reading is waiting and self._reader is not None:
             self._reader.kill()
 

@@ -87,7 +87,6 @@ class Refused(NamedTuple):
     param: str | None
 
     def refusal(self) -> Refusal:
-        """As an exception."""
         return Refusal(self.status, self.message, code=self.code, param=self.param)
 
 

@@ -33,7 +33,6 @@ class RequestParser:
         self._is_strict = has_strict(config)
 
     def replace(self, config: Config) -> None:
-        """Read requests by another config from now on."""
         config = self._config = config.with_rule(LATE_SYSTEM, self._strict) if self._strict else config
         self._cleans_all = cleans_all(config)
         self._is_strict = has_strict(config)
@@ -58,7 +57,6 @@ class RequestParser:
         return self._config.proxy.websockets
 
     def terms(self, tenant: TenantConfig) -> Terms:
-        """What a translation of a tenant's request depends on."""
         return Terms(tenant, self.callers.secrets, self._config)
 
     def read(self, request: Request, caller: Caller) -> ReadRequest:

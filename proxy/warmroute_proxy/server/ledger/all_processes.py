@@ -45,7 +45,6 @@ class AllProcessesReader:
         self._db.close()
 
     def totals(self, tenant: str) -> TenantTotals:
-        """The sums of a tenant over all settled turns."""
         with self._lock:
             for _ in range(TRIES):
                 positions, folded = self._positions(tenant)
@@ -79,7 +78,6 @@ class AllProcessesReader:
         return positions, TenantTotals() if total is None else TenantTotals(*total[1:])
 
     def _having(self, positions: list[FoldPosition], id_: bytes) -> Iterator[Entry]:
-        """The entries behind the positions whose line contains an id."""
         for tail in tails(self._state_dir, positions):
             for line in tail.split(b"\n") if id_ in tail else ():
                 if id_ in line:
@@ -90,7 +88,6 @@ class AllProcessesReader:
 
 
 def tails(state_dir: Path, positions: list[FoldPosition]) -> Iterator[bytes]:
-    """What each journal file has behind the positions."""
     for position in positions:
         folder = folder_of(state_dir, position.process)
         for sequence in [number for number in journal_sequences(folder) if number >= position.sequence]:

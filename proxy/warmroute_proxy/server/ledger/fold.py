@@ -159,7 +159,6 @@ class Fold:
                 _add_up(_LINE(rows.pop(id_)), sums, -1)
 
     def _insert(self, rows: dict[str, str], sums: dict[str, TenantTotals]) -> None:
-        """Insert rows and add them up."""
         self._many("INSERT INTO turn_record VALUES %s ON CONFLICT DO NOTHING", "(?, ?)", rows.items())
         self._db.executemany(ADD_TO_TOTAL, [(tenant, *totals.values()) for tenant, totals in sums.items()])
 

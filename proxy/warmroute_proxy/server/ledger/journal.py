@@ -62,7 +62,6 @@ def processes_in(state_dir: Path) -> list[int]:
 
 
 def journal_path(folder: Path, sequence: int) -> Path:
-    """The file of a sequence number."""
     return folder / f"journal-{sequence:06d}.jsonl"
 
 
@@ -133,7 +132,6 @@ class Journal:
 
     @property
     def waiting(self) -> int:
-        """How many records wait to be written."""
         return self._waiting.count(b"\n")
 
     def write_later(self, lines: bytes) -> None:
@@ -144,7 +142,6 @@ class Journal:
         self._waiting += lines
 
     def write_waiting(self) -> None:
-        """Try to write the records that wait."""
         if self._waiting:
             with contextlib.suppress(JournalError):
                 self._append(b"", 0)

@@ -236,7 +236,6 @@ class Ledger:
         return "voided"
 
     def _entry(self, tenant: str, entry_id: str) -> Entry | None:
-        """A tenant's entry, ended or open in any process."""
         found = self._all_processes.find(tenant, entry_id)
         if found is not None and found.ended:
             return found

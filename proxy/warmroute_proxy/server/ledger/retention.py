@@ -108,7 +108,6 @@ class Upkeep:
         """Up to which row the store of rows has them; None where there is no store. Rows above it stay."""
 
     def step(self) -> None:
-        """Prune some rows."""
         if self._retention is None:
             return
         try:

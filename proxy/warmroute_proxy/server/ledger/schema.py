@@ -112,7 +112,6 @@ class TenantTotals:
         return _VALUES(self)
 
     def plus(self, other: "TenantTotals") -> "TenantTotals":
-        """The sums of both."""
         return TenantTotals(*map(add, self.values(), other.values()))
 
 

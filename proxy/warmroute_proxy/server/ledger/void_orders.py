@@ -85,7 +85,6 @@ class VoidOrders:
             self._orders[order.id] = order
 
     def carried_out(self, order: VoidOrder) -> None:
-        """Take an order out."""
         if self._orders.pop(order.id, None) is None:
             return
         self._done_lines += 1
@@ -95,7 +94,6 @@ class VoidOrders:
             self._write(msgspec.structs.replace(order, done=True))
 
     def sweep(self) -> None:
-        """Write what the disk has refused."""
         if self._unwritten:
             self._rewrite()
 
@@ -121,7 +119,6 @@ class VoidOrders:
         self._unwritten = self._unwritten or not whole
 
     def _rewrite(self) -> None:
-        """Replace the file by the orders that wait."""
         new = self._path.with_suffix(".new")
         try:
             with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:

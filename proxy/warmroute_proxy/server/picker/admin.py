@@ -21,7 +21,6 @@ class PickerAdmin:
         self._of(request).on_head(request)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
-        """Answer a request that came whole."""
         self._of(request).handle(request, exchange)
 
     def in_shape(self, request: Request, refusal: Refusal) -> Refusal:

@@ -31,7 +31,6 @@ class Outbox:
         self.wake = wake
 
     def send(self, message: bytes | Callable[[], bytes]) -> None:
-        """Send a message, or what makes one."""
         self.out.append(message)
         if not self.taking:
             self.wake()
@@ -48,7 +47,6 @@ class Outbox:
             self.send(partial(message, view[at : at + wire.CHUNK_BYTES], ends=ends and is_end))
 
     def break_off(self) -> None:
-        """End the stream with an error."""
         self.broken = True
         if not self.taking:
             self.wake()
@@ -88,7 +86,6 @@ class GatewayAnswer:
         return True
 
     def goes_on(self, data: bytes) -> None:
-        """Send some of it."""
         self._outbox.send_body(wire.answer_body, data, ends=False)
 
     def ends(self, data: bytes, *, broken: bool) -> None:

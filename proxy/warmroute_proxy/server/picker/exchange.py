@@ -27,7 +27,6 @@ class GatewayExchange(Exchange):
         self._gathered: tuple[int, Pairs, list[bytes]] | None = None
 
     def respond(self, status: int, headers: Pairs, body: bytes) -> None:
-        """Send the whole answer."""
         if self.ended:
             return
         self.started = True
@@ -41,7 +40,6 @@ class GatewayExchange(Exchange):
         self.respond(200, [(name, value) for name, _, value in pairs], body)
 
     def start(self, status: int, headers: Pairs, data: bytes = b"") -> None:
-        """Send the head of a streamed answer."""
         self.started = True
         if self._answer.begins(status, headers):
             self._answer.on_status(self.request, status)
@@ -68,7 +66,6 @@ class GatewayExchange(Exchange):
         self._end(data, broken=False)
 
     def abort(self, data: bytes = b"") -> None:
-        """End a streamed answer that is incomplete."""
         self._end(data, broken=True)
 
     def _end(self, data: bytes, *, broken: bool) -> None:
@@ -90,7 +87,6 @@ class GatewayExchange(Exchange):
         self.refuse(Refusal(426, _NO_SOCKET, code="websocket_not_served", headers=(("upgrade", "HTTP/1.1"),)))
 
     def leave(self) -> None:
-        """The client has left, or the gateway."""
         if self.ended:
             return
         self.ended = True

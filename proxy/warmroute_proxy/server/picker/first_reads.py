@@ -46,7 +46,6 @@ class FirstReads:
             raise
 
     def leave(self, stream: Outbox) -> None:
-        """A message was read, or the stream has ended."""
         if self._reading.pop(stream, None) is None:
             return
         while self._waiting and len(self._reading) < AT_ONCE:
@@ -61,7 +60,6 @@ class FirstReads:
             loop.call_later(PATIENCE_S, self._look)
 
     def _look(self) -> None:
-        """Break off those that have been read for long, as many as wait."""
         self._looks = False
         loop = asyncio.get_running_loop()
         late = [each for each, since_s in self._reading.items() if since_s <= loop.time() - PATIENCE_S]

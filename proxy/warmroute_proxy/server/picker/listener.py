@@ -132,7 +132,6 @@ class PickerListener:
     # -- called by gRPC
 
     async def _process(self, _requests: Any, context: Any) -> None:
-        """One stream."""
         await _Conversation(self._gateway, context, self.connections.members, self._first_reads).run()
 
     async def _check(self, request: bytes, context: Any) -> bytes:
@@ -196,7 +195,6 @@ class _Conversation:
             self._first_reads.leave(stream.outbox)
 
     def _wake(self) -> None:
-        """Something is to be sent though nothing was read."""
         if not self._writing.locked() and (self._writer is None or self._writer.done()):
             self._writer = asyncio.get_running_loop().create_task(self._flush_alone())
 
@@ -210,7 +208,6 @@ class _Conversation:
                 await self._break_off()
 
     async def _break_off(self) -> None:
-        """End the stream with an error, behind what was to be sent."""
         await self._flush()
         await self._context.abort(grpc.StatusCode.INTERNAL, "the answer, or the request, has ended early")
 

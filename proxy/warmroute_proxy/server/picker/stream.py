@@ -159,7 +159,6 @@ class Stream(Carrier):
         raise chunks_too_small()
 
     def lost(self) -> None:
-        """The gateway has ended the stream."""
         self.deadline_s = float("inf")
         self._body.drop()
         exchange, served, leg = self._exchange, self.served, self._leg
@@ -259,7 +258,6 @@ class Stream(Carrier):
             self._begin(request, exchange)
 
     def _begin(self, request: Request, exchange: GatewayExchange) -> None:
-        """All of the request is here."""
         self._whole = True
         self.deadline_s = float("inf")
         self._gateway.handle(request, exchange)
@@ -398,11 +396,9 @@ class Stream(Carrier):
         """Everything is."""
 
     def drop(self) -> None:
-        """Nothing more of the engine's answer is needed."""
         self.answer.engine_ended()
 
     def close_with(self, last_bytes: bytes) -> None:  # noqa: ARG002
-        """There is nobody to say a last word to."""
         self.drop()
 
     def _refuse(self, refusal: Refusal) -> None:

@@ -32,7 +32,6 @@ _ATTRIBUTES: Final = "envoy.filters.http.ext_proc"
 
 
 def pairs(headers: Any) -> list[tuple[str, str]]:
-    """The headers of a message, in their order."""
     return [(each.key.lower(), (each.raw_value.decode("latin-1") or each.value)) for each in headers.headers.headers]
 
 
@@ -81,7 +80,6 @@ def _attribute(message: Any, name: str) -> str:
 
 
 def go_on() -> bytes:
-    """Nothing is changed of the headers of a request."""
     return _GO_ON
 
 
@@ -111,7 +109,6 @@ def _send_to(
 
 
 def request_body(data: bytes | memoryview, *, ends: bool) -> bytes:
-    """Some of the body for the engine."""
     answer = ext_proc.ProcessingResponse()
     streamed = answer.request_body.response.body_mutation.streamed_response
     streamed.body, streamed.end_of_stream = bytes(data), ends
@@ -119,7 +116,6 @@ def request_body(data: bytes | memoryview, *, ends: bool) -> bytes:
 
 
 def answer_headers(status: int, headers: Headers, removed: Iterable[str]) -> bytes:
-    """The head of the answer for the client."""
     answer = ext_proc.ProcessingResponse()
     mutation = answer.response_headers.response.header_mutation
     mutation.remove_headers.extend(removed)
@@ -130,7 +126,6 @@ def answer_headers(status: int, headers: Headers, removed: Iterable[str]) -> byt
 
 
 def answer_body(data: bytes | memoryview, *, ends: bool) -> bytes:
-    """Some of the body for the client."""
     answer = ext_proc.ProcessingResponse()
     streamed = answer.response_body.response.body_mutation.streamed_response
     streamed.body, streamed.end_of_stream = bytes(data), ends

@@ -172,7 +172,6 @@ class PeerProcesses:
     # Send
 
     def send(self, update: Update, now_s: float = 0.0) -> None:  # noqa: ARG002 - the router calls it with the time
-        """Send an update to all other processes."""
         if not self._outbox:
             self._loop.call_later(SEND_WITHIN_S, self._send_outbox)
         self._outbox.append(update)
@@ -182,7 +181,6 @@ class PeerProcesses:
         self.send(TagSent(self._replica.last_number, cache_worker, tag))
 
     def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
-        """The prompt of a tag has so many tokens."""
         self.send(PromptTokens(cache_worker, tag, prompt_tokens))
 
     def send_newest(self, newest: Newest) -> None:
@@ -246,7 +244,6 @@ class PeerProcesses:
         return [report for number in self._readers if (report := self._report_of(number)) is not None]
 
     def alive(self, report: ProcessReport) -> bool:
-        """Whether the process that wrote a report is alive."""
         return any(lane.generation == report.generation for lane in self._lanes)
 
     def other_configs(self) -> list[str]:
@@ -275,7 +272,6 @@ class PeerProcesses:
             self._generations[number] = reader.lane.generation
 
     def _apply(self, number: int, update: Update, at_s: float) -> None:
-        """Apply an update of the process with this number."""
         if isinstance(update, TagSent):
             ticket = self._replica.ticket_of(number, update.number)
             if ticket is not None:

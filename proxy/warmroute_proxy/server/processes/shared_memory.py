@@ -150,7 +150,6 @@ class LaneReader:
 
     @property
     def behind(self) -> bool:
-        """Whether there is anything to read."""
         return self.lane.written != self._at
 
     def read(self) -> Iterator[bytes]:

@@ -59,7 +59,6 @@ class CallMarkers:
         self._store.ended(*self._names(call), receipt_id, self._ended_s)
 
     def dropped(self, call: IdempotentCall) -> None:
-        """The request of a call was charged nothing."""
         self._store.dropped(*self._names(call))
 
     async def _claim(self, call: IdempotentCall, answered: Callable[[Refusal | None], None]) -> None:

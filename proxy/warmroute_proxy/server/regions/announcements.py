@@ -97,7 +97,6 @@ class Announcements:
 
     @property
     def active(self) -> bool:
-        """Whether there are other regions."""
         return bool(self._waiting)
 
     @property

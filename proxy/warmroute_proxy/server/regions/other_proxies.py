@@ -99,7 +99,6 @@ class _Link:
         return self._drop_oldest()
 
     def take_beside(self, most: int) -> list[bytes]:
-        """The oldest that wait."""
         taken = [self.beside.popleft() for _ in range(min(len(self.beside), most))]
         self.beside_bytes -= sum(map(len, taken))
         return taken
@@ -140,7 +139,6 @@ class OtherProxies:
 
     @property
     def active(self) -> bool:
-        """Whether there are other proxies."""
         return bool(self._links)
 
     async def ask(self, path: str, tenant: tuple[str, str]) -> int:

@@ -81,7 +81,6 @@ class Peers:
             await asyncio.sleep(PROBE_UNKNOWN_EVERY_S if starts else PROBE_EVERY_S)
 
     async def probe(self, region: str, router: Router) -> None:
-        """Ask one."""
         began_s = self._clock()
         status, body = await get(self.upstreams[region], "/ready", timeout_s=ANSWER_S)
         if status == OWN_FAULT:
@@ -99,7 +98,6 @@ class Peers:
         (self.down.discard if up else self.down.add)(region)
 
     def _observe(self, region: str, ready: Mapping[str, Any]) -> None:
-        """Note whether a proxy of that region has answered, ready or not."""
         (self.silent.discard if ready.get("region") == region else self.silent.add)(region)
 
     def _understands(self, region: str, ready: Mapping[str, Any]) -> bool:
@@ -123,7 +121,6 @@ class Peers:
             _LOG.error("%s", problem)
 
     def sweep(self) -> None:
-        """Drop idle connections."""
         for upstream in self.upstreams.values():
             upstream.sweep()
 

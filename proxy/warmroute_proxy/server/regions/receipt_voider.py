@@ -56,7 +56,6 @@ class ReceiptVoider:
         self._orders.add(VoidOrder(receipt_id, region, tenant.name, tenant.share_group, self._clock()))
 
     async def send(self) -> None:
-        """Send the orders for regions that can be reached."""
         self._orders.sweep()
         for order in self._orders.older_than(self._clock() - MAX_AGE_S):
             days = MAX_AGE_S / 86_400
@@ -87,7 +86,6 @@ class ReceiptVoider:
         self._orders.carried_out(order)
 
     def _put_off(self, order: VoidOrder) -> None:
-        """Send it again later, behind the others."""
         wait_s = min(2 * self._waits.get(order.id, (0.0, FIRST_WAIT_S / 2))[1], MAX_WAIT_S)
         self._waits[order.id] = self._steady_clock() + wait_s, wait_s
         self._orders.put_off(order)

@@ -113,7 +113,6 @@ class Membership:
             self._join(self._joining.pop(engine_id), orders.get(engine_id))
 
     def _all(self) -> list[Engine]:
-        """Those that are there, and those that will be."""
         return [*self._engines.by_id.values(), *self._joining.values()]
 
     def _leave(self, engine_id: str) -> None:
@@ -171,5 +170,4 @@ class Membership:
 
 
 def _is_same(one: EngineConfig, other: EngineConfig) -> bool:
-    """Whether two configs are of the same server, reached in the same way."""
     return replace(one, models=other.models, model_names=other.model_names, store=other.store) == other

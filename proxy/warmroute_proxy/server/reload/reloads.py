@@ -116,7 +116,6 @@ class Reloads:
 
     @property
     def digest(self) -> str:
-        """Of the file in force."""
         return self._running.digest
 
     def begin(self) -> None:

@@ -144,7 +144,6 @@ class Admission:
             raise self.limits.beyond(caller, shortage)
 
     def leave(self, request: RequestToAdmit) -> None:
-        """The client of a queued request has left."""
         waiter, request.waiter = request.waiter, None
         if waiter is not None and self.queue.leave(waiter):
             self._remember(waiter)
@@ -202,7 +201,6 @@ class Admission:
             self._refuse(waiter.item, "draining", shutting_down())
 
     def as_dict(self, now_s: float) -> dict[str, Any]:
-        """What the admin page shows."""
         waiting = self.queue.waiting()
         by_tenant = Counter(waiter.tenant for waiter in waiting)
         by_worker = Counter(waiter.worker_id.strip() for waiter in waiting)
@@ -285,7 +283,6 @@ class Admission:
         self.freed()
 
     def _pump(self) -> None:
-        """Dispatch the queued requests that can go, in fair order."""
         self._pumping, again, self._again = False, self._again, False
         left = PER_ROUND
         for waiter, found in next_dispatches(self.queue, self._router, self._find, self._clock(), again=again):
@@ -298,7 +295,6 @@ class Admission:
                 return
 
     def _find(self, waiter: "Waiter[RequestToAdmit]") -> Placement | None:
-        """Where a queued request can go now, if it can."""
         request = waiter.item
         if not self._may_begin(waiter):
             return None

@@ -125,7 +125,6 @@ class Answer:
 
     @property
     def called_tools(self) -> bool:
-        """Whether the model has called tools."""
         return self._choices[0].finish_reason in ENDS_IN_TOOLS if self._choices else False
 
     @property
@@ -142,7 +141,6 @@ class Answer:
         return most_output_bytes(self._choices) or self.text_bytes()
 
     def choices(self) -> bytes:
-        """The answer with its choices alone."""
         return b'{"choices":%b}' % bytes(self._members.get("choices", b"[]"))
 
     def settled(self, usage: bytes | msgspec.Raw, *, keep_sglext: bool) -> bytes:
@@ -169,7 +167,6 @@ def usage_of(
 
 
 def own_usage(answer: Answer | None, scanner: UsageTracker) -> dict[str, Any] | None:
-    """The answering engine's usage object."""
     return scanner.usage if answer is None else json_object(answer.usage)
 
 
@@ -183,7 +180,6 @@ def prefill_usage(prefill: PrefillLeg | None) -> dict[str, Any] | None:
 
 
 def _details(answer: Answer | None, scanner: UsageTracker) -> dict[str, Any] | None:
-    """The answering engine's cached-token details."""
     if answer is None:
         return scanner.details
     extension = json_object(answer.sglext)

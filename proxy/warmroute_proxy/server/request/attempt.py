@@ -171,7 +171,6 @@ class Attempt:
         self._send(engine.head(path, headers), answering_body(asked, body, own, rank, bootstrap), carrier)
 
     def _send(self, head: bytes, parts: Parts, carrier: object | None) -> None:
-        """Send the answering leg."""
         if carrier is None:
             self.engine.upstream.send_with(head, parts, self.leg)
         else:
@@ -188,7 +187,6 @@ class Attempt:
 
     @property
     def usage(self) -> dict[str, Any] | None:
-        """The answering engine's usage object."""
         return own_usage(self.answer, self.scanner)
 
     def account(self) -> tuple[Usage, dict[str, Any] | bytes | None]:
@@ -281,7 +279,6 @@ class Attempt:
         self._take_passed(out)
 
     def _take_passed(self, out: bytes) -> None:
-        """Give on what the client gets, and end where the stream has ended."""
         scanner = self.scanner
         if scanner.started:
             if self._gathered:
@@ -301,7 +298,6 @@ class Attempt:
             self._close_later()
 
     def _note_thoughts(self, name: str) -> None:
-        """Remember how the server names thoughts, for those that are sent back to it."""
         if name:
             self.engine.thoughts = name
 
@@ -412,7 +408,6 @@ class Attempt:
     # -- the prefill leg
 
     def prefill_answered(self, status: int, body: bytes, waits: Waits) -> None:
-        """Its whole answer."""
         self._cancel_trailer()
         if self.ended:
             return
@@ -469,7 +464,6 @@ class Attempt:
         return tuple(other.id for other in self._engines.of(worker).workers())
 
     def _conclude_pending(self) -> None:
-        """The other leg has ended in good order, or says nothing in time."""
         if self._pending is not None:
             self._conclude(self._pending)
 
@@ -480,7 +474,6 @@ class Attempt:
 
     @property
     def waits_for(self) -> Worker:
-        """The worker whose answer is awaited next."""
         prefill = self.decision.prefill
         if prefill is None or self._prefill is None or self._prefill.leg.done:
             return self._answering

@@ -31,7 +31,6 @@ class AnswerHeaders:
         )
 
     def of_whole(self, receipt_id: str, parsed: ParsedRequest) -> bytes:
-        """The header lines of a whole answer."""
         lines = self._of_whole % receipt_id.encode()
         if parsed.tenant.limits is None:
             return lines
@@ -63,11 +62,9 @@ class ClientAnswer:
             self.exchange.start(200, self._headers.of(EVENTS, self.receipt_id, self._parsed))
 
     def comment(self) -> None:
-        """Send a stream's sign of life, which clients ignore."""
         self.write(_COMMENT)
 
     def write(self, data: bytes) -> None:
-        """Send some of a stream."""
         if self.exchange.started:
             self.exchange.write(data)
         else:

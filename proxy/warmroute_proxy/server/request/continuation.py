@@ -62,7 +62,6 @@ class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
     def adds(self) -> dict[str, Any]:
-        """What it adds to the answer, by kind."""
         delta = {"content": self.text} if self.delta is None else self.delta
         return {kind: value for kind, value in delta.items() if value and kind != "role"}
 
@@ -145,7 +144,6 @@ class Continuation:
         self._body = None
 
     def settled(self, usage: Usage, scanner: UsageTracker) -> Usage:
-        """The account of the answer, whoever gave it."""
         return usage if self._rest is None else self._rest.settled(usage, scanner)
 
     def refusal(self, failure: Failure) -> Refusal:
@@ -283,7 +281,6 @@ def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | No
 
 
 def _limits(route: str, members: Mapping[str, msgspec.Raw], tokens: int) -> Iterator[tuple[str, int]]:
-    """The client's limits of the answer's length, less the text so far."""
     for name in (*_LIMITS, "min_tokens"):
         value = _decode(members[name]) if name in members else None
         if value is None and name == "max_tokens" and route == COMPLETIONS:

@@ -26,7 +26,6 @@ class RequestProgress(msgspec.Struct):
     _reported_tokens: int = 0
 
     def dispatched(self, now_s: float) -> None:
-        """An attempt is being sent."""
         self.dispatched_s = self.last_data_s = now_s
 
     def restart(self) -> None:

@@ -74,7 +74,6 @@ class Faults:
         )
 
     def dispatched(self, parsed: ParsedRequest, ticket: Ticket | None, now_s: float) -> None:
-        """A request was sent."""
         if self.has_suspects and ticket is not None and self._suspects.is_suspect(_request(parsed), now_s):
             self._retried = [each for each in self._retried if _is_unproven(each[1])]
             self._retried.append((parsed.tenant.name, ticket))
@@ -111,7 +110,6 @@ class Faults:
         return tuple(other.id for other in self._engines.of(worker).workers())
 
     def _at_fault(self, parsed: ParsedRequest, failure: Failure, request: Request, now_s: float) -> Iterator[str]:
-        """The workers whose breaker counts a failure."""
         alone = not self._open_requests.has_other_tenants(parsed.tenant.name)
         for worker in failure.at_fault:
             only = self._router.is_only_usable(parsed.routing.model, worker, now_s)
@@ -155,10 +153,8 @@ class Faults:
 
 
 def _request(parsed: ParsedRequest) -> Request:
-    """How a request is told from others."""
     return parsed.tenant.name, parsed.routing.chain.hashes[-1]
 
 
 def _is_unproven(ticket: Ticket) -> bool:
-    """Whether an attempt is under way and has no token yet."""
     return ticket.open and not ticket.computed

@@ -65,7 +65,6 @@ class Forwarding:
         self._forwards = voids.forwards
 
     def replace(self, config: Config) -> None:
-        """Use the limits of another config."""
         self.limits = config.limits
 
     def begin(
@@ -154,7 +153,6 @@ class ForwardedRequest:
         upstream.send("POST", request.path, block, [request.body], self._leg)
 
     def tokens(self) -> int:
-        """Of its prompt."""
         return self._ticket.resident
 
     def sweep(self, now_s: float) -> None:
@@ -168,7 +166,6 @@ class ForwardedRequest:
             self._give_up("it was silent for too long")
 
     def _pause(self, paused: bool) -> None:
-        """A home that is not read cannot be late."""
         self._last_data_s = self._path.clock()
         self._leg.pause(paused)
 
@@ -244,7 +241,6 @@ class ForwardedRequest:
             self._exchange.respond(self._status, self._sent_headers(), body)
 
     def _sent_headers(self) -> list[tuple[str, str]]:
-        """Those of the home, and what is left of the limits here."""
         return [*self._headers, *self._path.admission.limits.sent_headers(self.parsed)]
 
     def _unreadable(self, problem: str) -> None:

@@ -102,7 +102,6 @@ class SharedExchange(Exchange):
     # -- the side of the request
 
     def unreadable(self, answer: bytes | None) -> str | None:
-        """As the first client's API has it."""
         return None if self._first is None else self._first.unreadable(answer)
 
     def _unreadable(self, problem: str) -> None:
@@ -129,7 +128,6 @@ class SharedExchange(Exchange):
         self.respond(200, [(name, value) for name, _, value in pairs], body)
 
     def start(self, status: int, headers: Iterable[tuple[str, str]], data: bytes = b"") -> None:
-        """The head of a streamed answer."""
         headers = list(headers)
         self.started = True
         self._keeps_answer = status == 200
@@ -184,7 +182,6 @@ class SharedExchange(Exchange):
     # -- the readers' side
 
     def join(self, exchange: Exchange) -> None:
-        """One more reader, from the first byte on."""
         self._idempotent_calls.orphans.pop(self, None)
         reader = AnswerReader(exchange, self.call.recording, self)
         self._readers.append(reader)
@@ -254,7 +251,6 @@ class SharedExchange(Exchange):
         self.paced()
 
     def _drop_unless_it_may_keep(self) -> None:
-        """Its readers have it, or read on from what each of them holds."""
         if not self._may_keep:
             self._idempotent_calls.calls.drop_unqueued(self.call, self._idempotent_calls.clock())
 

@@ -226,7 +226,6 @@ class InferenceRequest:
         self._path.settlement.prefilled(self._account, now_s)
 
     def finished(self, now_s: float) -> None:
-        """The answer is complete."""
         attempt = self._attempt
         assert attempt is not None
         if self.state is not _LEFT and (problem := self._answer.unreadable(attempt.answer)) is not None:
@@ -279,7 +278,6 @@ class InferenceRequest:
         self._settle(outcome_of(refusal, failure.at_fault), status, now_s, charged=False)
 
     def _continue(self, continuation: Continuation, failure: Failure, attempt: Attempt) -> bool:
-        """Ask another engine for the rest of an answer."""
         found, paused = continuation.rest(failure, attempt), attempt.leg.paused
         if found is None:
             return False
@@ -331,7 +329,6 @@ class InferenceRequest:
             self._attempt.leg.pause(paused)
 
     def _client_left(self) -> None:
-        """Stop the engines now, and wait a little for their final usage."""
         try:
             self._advance(RequestEvent.CLIENT_LEFT)
             self.parsed.left_unanswered()  # at once: the client may be back before the engine has ended
@@ -412,13 +409,11 @@ class InferenceRequest:
         self._refuse(refusal)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer with an error, which names the receipt where there is one."""
         if self.quota is not None:
             self._path.admission.cancel(self)
         self._answer.refuse(refusal, has_receipt=self._account.entry is not None)
 
     def tokens(self) -> int:
-        """Tokens at an engine."""
         return self._account.tokens()
 
     def sweep(self, now_s: float) -> None:

@@ -34,9 +34,7 @@ class OpenRequests:
         return sum(request.tokens() for request in self.live)
 
     def has_other_tenants(self, tenant: str) -> bool:
-        """Whether any request is that of another tenant."""
         return any(request.parsed.tenant.name != tenant for request in self.live)
 
     def record(self, receipt_id: str, decision: Decision) -> None:
-        """Keep a decision for the admin page."""
         self.decisions.append((receipt_id, decision))

@@ -84,7 +84,6 @@ class RePrefills:
         self._looks_at_s = 0.0
 
     def keep(self, parsed: ParsedRequest, body: bytes, path: str, cache_worker: str) -> None:
-        """Keep a prompt that a worker has computed."""
         if parsed.several:
             return
         routing = msgspec.structs.replace(parsed.routing, may_forward=False, expected_output_tokens=1)
@@ -118,7 +117,6 @@ class RePrefills:
         self._looks_at_s = now_s if begun else now_s + LOOK_AGAIN_S
 
     def close(self) -> None:
-        """The proxy goes."""
         for one in list(self._under_way.values()):
             one.give_up()
 
@@ -213,7 +211,6 @@ class _RePrefill:
         self._ticket = owner.router.dispatched(prompt.routing, decision, self._began_s)
 
     def start(self) -> None:
-        """Send it, to both legs of a pair."""
         prompt, decision = self.prompt, self._decision
         tagged = self._owner.engines.tag(decision, self._rid, prompt.routing.chain)
         self._attempt.start(self._asked, self._body, engine_headers({}), prompt.path, tagged=tagged)
@@ -224,7 +221,6 @@ class _RePrefill:
             self.give_up()
 
     def give_up(self) -> None:
-        """Stop it."""
         if not self._attempt.ended:
             self._attempt.abort()
             self._attempt.close()
@@ -237,11 +233,9 @@ class _RePrefill:
         """None: it has no client."""
 
     def prefilled(self, now_s: float) -> None:
-        """A prefill engine has computed it."""
         self._owner.router.first_token(self._ticket, now_s)
 
     def finished(self, now_s: float) -> None:
-        """It is cached there."""
         self.prefilled(now_s)
         self._end("done", ())
 
@@ -252,7 +246,6 @@ class _RePrefill:
         self._end("failed", failure.at_fault if failure.pair is None else ())
 
     def crashed(self) -> None:
-        """An error of the proxy's own."""
         self._attempt.close()
         self._end("failed", ())
 

@@ -55,7 +55,6 @@ class RequestMetrics:
         return self._metrics.counter(declared.REQUESTS_TOTAL, (("route", route), ("status", str(status))))
 
     def first_token(self, ttft_s: float) -> None:
-        """A client gets its first token."""
         self._metrics.ttft.observe(ttft_s)
 
     def client_left(self) -> None:
@@ -63,7 +62,6 @@ class RequestMetrics:
         self._metrics.add(declared.CLIENT_LEFT_TOTAL)
 
     def retried(self) -> None:
-        """A request gets another attempt."""
         self._metrics.add(declared.RETRIES_TOTAL)
 
     def retry_refused(self) -> None:
@@ -71,7 +69,6 @@ class RequestMetrics:
         self._metrics.add(declared.RETRIES_REFUSED_TOTAL)
 
     def failed(self, worker_id: str, judged: Judgement) -> None:
-        """A worker has failed an attempt."""
         labels = (("worker", worker_id), ("judged", judged.value))
         self._metrics.add(declared.ENGINE_FAILURES_TOTAL, labels=labels)
 
@@ -80,7 +77,6 @@ class RequestMetrics:
         self._metrics.add(declared.SUSPECTS_TOTAL, labels=(("outcome", outcome),))
 
     def continued(self) -> None:
-        """Another engine goes on with an answer."""
         self._metrics.add(declared.CONTINUED_TOTAL)
 
     def settled(

@@ -64,7 +64,6 @@ class RequestAccount(msgspec.Struct):
 
     @property
     def attempts(self) -> int:
-        """How many have been made."""
         return 0 if self.entry is None else len(self.entry.rids)
 
     def tokens(self) -> int:
@@ -250,7 +249,6 @@ class Settlement:
         return b",".join(members)
 
     def _credit(self, account: RequestAccount, turn: MovedTurn, before: SettledTurn) -> list[bytes]:
-        """The member of the receipt that names its credit, where it has one."""
         if account.entry is None or account.entry.rates is UNCHARGED:
             return []
         tokens = self._credits.grant(turn, before)
@@ -280,7 +278,6 @@ class Settlement:
             self._admission.freed()
 
     def progress(self, account: RequestAccount, tokens_seen: int) -> None:
-        """So many tokens have been streamed."""
         if account.ticket is not None:
             self._router.progress(account.ticket, tokens_seen)
 
@@ -343,7 +340,6 @@ class Settlement:
 
 
 def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collection[str], *, client_left: bool) -> bool:
-    """Whether one engine has streamed the whole answer at its own pace."""
     return (
         not (client_left or account.read_slowly or parsed.several or "completion_tokens" in guessed)
         and account.entry is not None

@@ -143,7 +143,6 @@ class Budgets:
         return rows
 
     def as_dict(self, leases: Iterable[Lease]) -> list[dict[str, Any]]:
-        """What the admin page shows of some leases."""
         now_s, leases = self._clock(), tuple(leases)
         for lease in leases:
             lease.begin(now_s)

@@ -267,7 +267,6 @@ async def _is_readable(connection: Connection) -> bool:
 
 
 def failure_text(error: BaseException) -> str:
-    """What went wrong, in words."""
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
     if isinstance(error, ValueError):  # it may quote a piece of a password

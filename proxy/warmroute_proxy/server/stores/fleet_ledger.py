@@ -100,8 +100,6 @@ class FleetLedger:
         return await self._store.ask(read)
 
     async def newest(self, turns: Turns, limit: int) -> SentTurns:
-        """The newest of some turns."""
-
         async def read(connection: Connection) -> SentTurns:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 position = await connection.fetchval(_POSITION, self._proxy)
@@ -142,7 +140,6 @@ async def _sums(connection: Connection, turns: Turns, by: By | None) -> Sums:
 def _condition(
     turns: Turns, time_column: str, since_s: float | None, *, with_day: bool = True
 ) -> tuple[str, list[Any]]:
-    """The SQL condition, and its values."""
     parts: list[str] = ["true"]
     values: list[Any] = []
     for column, value in (("tenant", turns.tenant), ("session", turns.session), (time_column, since_s)):

@@ -27,7 +27,6 @@ SELECT child.relname FROM pg_inherits
 
 
 def day_of(unix_s: float) -> date:
-    """The day of a time, in UTC."""
     return datetime.fromtimestamp(unix_s, UTC).date()
 
 

@@ -115,8 +115,6 @@ class PostgresStore:
         self._partitions = Partitions(keep_days)
 
     async def position(self) -> Position:
-        """Up to which row this proxy has sent."""
-
         async def know(connection: Connection) -> Position:
             return Position(*await connection.fetchrow(_KNOW, self._sender.proxy, self._sender.region))
 

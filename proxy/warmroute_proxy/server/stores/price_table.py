@@ -52,7 +52,6 @@ class StoredBook(msgspec.Struct, array_like=True, frozen=True):
     """`input`, `cached`, `output`, and those of `CacheRates` where the book has any."""
 
     def book(self) -> PriceBook:
-        """The book itself."""
         input_, cached, output, *more = self.rates
         rates = Rates(input_, cached, output, self.name, CacheRates(*more) if more else None)
         return PriceBook(rates, self.from_s, self.source)
@@ -96,7 +95,6 @@ async def add_books(connection: Connection, new: Sequence[NewBook], who: str) ->
 
 
 def _shown(book: PriceBook) -> str:
-    """A book in the audit log, as JSON."""
     shown = {"from": instant_text(book.from_s or 0), **book.rates.as_usd_per_mtok(), "source": book.source}
     return msgspec.json.encode(shown).decode()
 

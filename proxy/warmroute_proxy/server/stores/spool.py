@@ -49,7 +49,6 @@ class SpooledRow(NamedTuple):
 
     @property
     def price_nanousd(self) -> int:
-        """What it costs."""
         return self.sums[_PRICE_AT]
 
 
@@ -83,7 +82,6 @@ class Spool:
         self._db.close()
 
     def newest(self) -> int:
-        """The number of the newest row."""
         number: int = self._db.execute(_NEWEST).fetchone()[0]
         return number
 

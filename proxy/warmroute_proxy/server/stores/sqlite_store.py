@@ -60,7 +60,6 @@ class SqliteStore:
         self._budgets = budgets
 
     async def position(self) -> Position:
-        """Up to which row costs are settled."""
         return Position(*self._db.execute("SELECT position, last_id FROM spool").fetchone())
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
@@ -104,7 +103,6 @@ class SqliteStore:
         self._db.execute("DELETE FROM lease WHERE boot <> ?", (self._boot,))
 
     async def drop_old(self) -> list[str]:
-        """Nothing is kept by day here."""
         return []
 
     async def close(self) -> None:

@@ -44,7 +44,6 @@ class StoreThread:
 
     @property
     def state(self) -> StoreState:
-        """What the database is to this proxy."""
         if self._connections is None:
             return StoreState.READY
         if self._make_shipping is None:
@@ -74,7 +73,6 @@ class StoreThread:
 
     @property
     def sent(self) -> int:
-        """How many rows this process has sent."""
         return self._shipping.sent if self._shipping is not None else 0
 
     async def check(self) -> bool:
@@ -108,11 +106,9 @@ class StoreThread:
         return await self.run(self._connections.directory.call(work, timeout_s))
 
     async def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run something in the thread, from another event loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
     def move_to(self, dsn: str) -> None:
-        """Reach the database by another address."""
         for database in self._connections or ():
             self._loop.call_soon_threadsafe(database.move_to, dsn)
 

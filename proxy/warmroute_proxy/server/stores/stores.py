@@ -169,7 +169,6 @@ class Stores:
         return [each.watch() for each in (directory, self._stored_prices) if each is not None]
 
     def replace(self, config: Config) -> None:
-        """Use the prices, limits and budgets of another config."""
         self.prices.use_models(config.models)
         self.prices.credit_moved = config.credit_moved
         if self._thread is not None:

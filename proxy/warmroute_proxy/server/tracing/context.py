@@ -61,13 +61,11 @@ class Sampler:
         return trace_id if self._takes_id(trace_id) else None
 
     def takes(self, context: Context) -> bool:
-        """Whether a request with a context is traced."""
         if not context.sampled or self._follow_clients:
             return context.sampled
         return self._takes_id(context.trace_id)
 
     def span_id(self) -> int:
-        """The id of a new span."""
         return self.random_bits(64) or 1
 
     def _takes_id(self, trace_id: int) -> bool:

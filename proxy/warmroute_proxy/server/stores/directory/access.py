@@ -48,13 +48,11 @@ class StoredKey(msgspec.Struct, frozen=True):
 
 
 def key_records() -> Records[StoredKey]:
-    """The keys of the database, by their digests."""
     decoder = msgspec.json.Decoder(StoredKey)
     return Records("key", _KEYS, lambda _, text: decoder.decode(text))
 
 
 def tenant_records() -> Records[TenantConfig]:
-    """The tenants of the database, by their names."""
     return Records("tenant", _TENANTS, lambda name, text: decode_tenant(name, json.loads(text)))
 
 
@@ -133,7 +131,6 @@ class Access:
         return self.directory.age_s <= self._max_age_s
 
     def _merge(self) -> None:
-        """Put the tenants together."""
         self.config, self.problems = with_stored(self.of_file, self.tenants.values)
         both = sorted(self.tenants.values.keys() & self.of_file.tenant_by_name.keys())
         unused = {f"tenant {name}: {why}" for name, why in self.problems.items()} | {

@@ -86,7 +86,6 @@ class KeyAdmin:
         self._of_config = frozenset(of_config)
 
     async def make(self, tenant: str, note: str, lifetime_s: float | None) -> MadeKey:
-        """Make a key of a tenant."""
         checked_note(note, MAX_NOTE_CHARS)
 
         async def make(connection: Connection) -> MadeKey:
@@ -134,8 +133,6 @@ class KeyAdmin:
         return await self._operator.change(change)
 
     async def revoke(self, id_: str) -> str:
-        """Revoke a key. Returns its tenant."""
-
         async def revoke(connection: Connection) -> str:
             version = await next_version(connection, "key")
             tenant, note, expires_at = await _found(connection, id_)
@@ -160,8 +157,6 @@ class KeyAdmin:
         return await self._operator.read(read)
 
     async def key(self, id_: str) -> ListedKey:
-        """One key, whatever its state."""
-
         async def read(connection: Connection) -> ListedKey | None:
             row = await connection.fetchrow(_LIST, None, id_, None, 1) if ID.fullmatch(id_) else None
             return None if row is None else ListedKey(*row)

@@ -151,8 +151,6 @@ class TenantAdmin:
         return await self._operator.read(read)
 
     async def tenant(self, name: str) -> StoredTenant:
-        """One tenant of the database."""
-
         async def read(connection: Connection) -> StoredTenant:
             return await _listed(connection, name)
 

@@ -133,7 +133,6 @@ class RequestLimits:
         return (window is None or self._windows.granted(window)) and (spend is None or self._budgets.granted(spend))
 
     def begin(self, request: ReservingRequest) -> None:
-        """A request runs from now on."""
         reservation = request.quota
         if reservation is not None:
             reservation.begin()

@@ -104,7 +104,6 @@ class SharedLimits:
                 raise _no_address(self.url_file) from None
 
     def replace(self, config: Config) -> None:
-        """Use the limits of another config."""
         if self._calls is not None:
             limits = config.scope_limits()
             self.windows.replace(_by_minute(limits))

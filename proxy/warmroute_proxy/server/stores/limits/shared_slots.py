@@ -82,7 +82,6 @@ class SharedSlots:
                 self._ask_for(lease, now_s)
 
     def as_dict(self, leases: Iterable[SlotLease]) -> list[dict[str, Any]]:
-        """What the admin page shows of some leases."""
         return [
             {
                 "name": lease.slots.scope.name,

@@ -71,6 +71,5 @@ _TABLES = (
 
 
 def upgrade() -> None:
-    """Make the tables."""
     for table in _TABLES:
         op.execute(table)

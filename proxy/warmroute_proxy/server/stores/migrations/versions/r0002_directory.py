@@ -40,6 +40,5 @@ _STEPS = (
 
 
 def upgrade() -> None:
-    """Make the tables, and move the number of keys."""
     for step in _STEPS:
         op.execute(step)

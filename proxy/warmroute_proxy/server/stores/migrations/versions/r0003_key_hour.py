@@ -20,5 +20,4 @@ CREATE TABLE key_hour (
 
 
 def upgrade() -> None:
-    """Make the table."""
     op.execute(_TABLE)

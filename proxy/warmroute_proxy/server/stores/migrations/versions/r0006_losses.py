@@ -11,7 +11,6 @@ oldest_reader = "0005"
 
 
 def upgrade() -> None:
-    """Add the columns."""
     for table in ("usage_hour", "usage_session"):
         for name in ("not_computed_yet", "forgotten"):
             op.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {name} bigint NOT NULL DEFAULT 0")
