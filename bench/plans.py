@@ -55,7 +55,7 @@ class Shown(NamedTuple):
 SHOWN: Final = (
     Shown(
         "Kimi K2.5 on 8 H200",
-        "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400",
+        "warmroute plan --model kimi-k2.5 --gpus 8xH200 --input 60000 --output 400 --requests-per-s 0.5",
         "At one request per second with 60,000 tokens, the pool is the limit, and what it evicts comes back. Host\n"
         "memory of each attention group alone is too slow for that; a shared store keeps each prefix once for both.",
     ),
