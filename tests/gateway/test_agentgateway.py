@@ -48,10 +48,9 @@ def test_with_one_address_the_request_goes_to_an_engine(one: Picker, engines: li
 
 def test_a_clients_own_destination_is_not_the_first_value(one: Picker, engines: list[ScriptedEngine]) -> None:
     own = {DESTINATION: "10.9.9.9:1"}
+    first = head(CHAT, one.keys[0], ends=False, method="POST", **own)
     with one.channel() as channel, Conversation(channel) as asked:
-        found = routed(
-            asked.send(head(CHAT, one.keys[0], ends=False, method="POST", **own), body(BODY)), {":path": CHAT, **own}
-        )
+        found = routed(asked.send(first, body(BODY)), {":path": CHAT, **own})
     assert found.destination in {engine.url.removeprefix("http://") for engine in engines}
 
 
