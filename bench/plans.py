@@ -21,6 +21,7 @@ from tests.unit.plan.published import (
     ACCEPTED,
     ACCEPTED_SOURCE,
     CAPACITIES,
+    LLM_D,
     PIPELINE,
     SCALINGS,
     SIZES,
@@ -33,7 +34,7 @@ from tests.unit.plan.published import (
 
 from warmroute_backend.plan.cache import cell_bytes
 from warmroute_backend.plan.hardware import GIB, GPUS
-from warmroute_backend.plan.memory import EngineShape, memory
+from warmroute_backend.plan.memory import EngineShape, default_fraction, memory
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.speculation import PUBLISHED_STEPS, Draft, accepted_tokens
@@ -98,6 +99,11 @@ the planner's roofline: they compare plans, and are no promise of any GPU.
 
 Sizes of KV pools: tokens times bytes of a token, against the size that the engine logged.
 
+"""
+
+UNKNOWN_FLAGS: Final = f"""
+One log has no flags: GLM-5.2-FP8 on 8 B200 has room for about 1.16 million tokens, some 14 sessions of 80,000
+([llm-d]({LLM_D})). With SGLang's fraction and its MTP layer the plan has {{planned:,}}.
 """
 
 CAPACITY_HEAD: Final = """
@@ -292,7 +298,16 @@ def checks() -> str:
     text = HEAD + "\n".join(lines) + "\n" + CAPACITY_HEAD
     lines = ["| start | tokens published | tokens planned | error | cause | |", "|---|---|---|---|---|---|"]
     lines += [capacity_row(each) for each in CAPACITIES]
-    return text + "\n".join(lines) + f"\n\nMedian error of all {len(errors)}: {statistics.median(errors):.2%}.\n"
+    text += "\n".join(lines) + f"\n\nMedian error of all {len(errors)}: {statistics.median(errors):.2%}.\n"
+    return text + UNKNOWN_FLAGS.format(planned=_glm_52_tokens())
+
+
+def _glm_52_tokens() -> int:
+    gpu, model = GPUS["B200"], known_model("glm-5.2")
+    shape = EngineShape(
+        "aggregated", 8, 1, 16_384, 64, 64, "fp8_e4m3", 64, draft_layers=1, draft_tokens=4, draft_is_mtp=True
+    )
+    return memory(gpu, model, shape, default_fraction(gpu, model, shape)).tokens
 
 
 def output(command: str) -> str:

@@ -189,6 +189,8 @@ ALONE: Final = (
 )
 
 SPEEDS: Final = (
+    Speed("DeepSeek-R1, 8 H200, batch 4, long answers", "deepseek-r1", "H200", 8, 1, 4, 1024, 8192, 10.93, INFERENCEX),
+    Speed("DeepSeek-R1, 8 H200, batch 4, long prompts", "deepseek-r1", "H200", 8, 1, 4, 8192, 1024, 12.05, INFERENCEX),
     Speed("DeepSeek-R1, 8 H200, batch 8", "deepseek-r1", "H200", 8, 1, 8, 1024, 1024, 12.8, INFERENCEX),
     Speed("DeepSeek-R1, 8 H200, batch 16", "deepseek-r1", "H200", 8, 1, 16, 1024, 1024, 17.2, INFERENCEX),
     Speed("DeepSeek-R1, 8 H200, batch 32", "deepseek-r1", "H200", 8, 1, 32, 1024, 1024, 25.6, INFERENCEX),
