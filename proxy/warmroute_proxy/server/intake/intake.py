@@ -195,6 +195,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         agent=xxh3_64_intdigest(caller.agent.encode("utf-8", "surrogatepass")) if caller.agent else 0,
         may_wait=caller.may_wait, opaque=prompt.opaque,
         most_tokens=most_tokens, demanded_tokens=demanded_tokens,
+        standing=caller.standing.with_tier(value("service_tier")),
     )  # fmt: skip
     return ReadBody(parsed, body, prompt, identity, seed, session is None and caller.path == CHAT)
 
