@@ -315,10 +315,11 @@ NOT_DIVIDED: Final = {
         addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES
         drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS
         engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS
-        engine_words.MAX_CODE_CHARS engine_words.MAX_DEPTH engine_words.MAX_PROBLEMS engine_words.MAX_READ_CHARS
-        event_reader.MAX_EVENT_BYTES first_reads.MAX_WAITING folder.MAX_FILE_BYTES index.MAX_SLOTS
+        engine_refusals.MAX_CODE_CHARS engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS
+        engine_refusals.MAX_READ_CHARS
+        event_reader.MAX_EVENT_BYTES listener.MAX_WAITING discovery.MAX_FILE_BYTES index.MAX_SLOTS
         kubernetes_api.MAX_ANSWER_BYTES
-        kubernetes_api.MAX_LINE_BYTES kubernetes_watch.MAX_FAILURES kubernetes_watch.MAX_OBJECTS
+        kubernetes_api.MAX_LINE_BYTES kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS
         kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK kv_blocks.MAX_EARLY_BLOCKS
         kv_events.MAX_BATCHES_AT_ONCE kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES
         kv_events.MAX_SOCKETS kv_feed.MAX_BATCH_BYTES kv_feed.MAX_LEFT_BYTES hand_overs.MAX_PAIRS
@@ -353,8 +354,9 @@ NOT_DIVIDED: Final = {
     """,
     "of one request, body, head, answer or connection": """
         addresses.MAX_ADDRESS_CHARS attempt.MAX_HELD_BYTES body.MAX_NAMES breaks.MAX_CHANGED_LINES
-        breaks.MAX_COMPARED breaks.MAX_DATE_CHARS breaks.MAX_LEFT_OUT breaks.MAX_LINE_CHARS
-        breaks.MAX_SECTION_LINES breaks.MAX_SUMMARY_CHARS call_numbers.MAX_CHOICES canonical.MAX_COMPACTED_BYTES
+        breaks.MAX_COMPARED breaks.MAX_DATE_CHARS breaks.MAX_LEFT_OUT
+        volatile.MAX_LINE_CHARS volatile.MAX_SECTION_LINES
+        breaks.MAX_SUMMARY_CHARS call_numbers.MAX_CHOICES canonical.MAX_COMPACTED_BYTES
         canonical.MAX_PARTS client_events.MAX_STREAM_CHARS continuation.MAX_STOP_CHARS
         continuation.MAX_TEXT_CHARS conversation_file.MAX_BYTES conversations.MAX_ASKED_BYTES
         cross_origin._MAX_AGE_S decision.MAX_REASONS dispatch_order.MAX_BEGIN dispatch_order.MAX_RECHECKED

@@ -129,7 +129,7 @@ class Router:
         return place_by_cost(routing, usable, prompt, home, fleet.traffic, now_s)
 
     def has_capacity(self, model: str, decision: Decision, now_s: float) -> bool:
-        """Whether what was decided would run now, rather than wait in an engine's own queue (`load.capacity`)."""
+        """Whether what was decided would run now, rather than wait in an engine's own queue (`load.load`)."""
         fleet = self.fleet
         load = fleet.workers[decision.cache_worker].load
         if not load.has_slots():
