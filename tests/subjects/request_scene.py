@@ -216,7 +216,7 @@ class Scene:
 
     # -- admission, as far as a request knows it
 
-    def enter(self, request: Any, decision: Decision) -> Decision | None:
+    def enter(self, request: Any, decision: Decision, _now_s: float) -> Decision | None:
         if self.place == "queue":
             request.waiter = cast("Any", object())
             return None
