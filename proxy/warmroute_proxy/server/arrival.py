@@ -224,11 +224,11 @@ class Arrival:
     def _begin(self) -> bool:
         uses, claim, call, read = self._uses, self._claim, self._call, self._read
         assert read is not None
-        if claim is not None:
-            read = _as_claimed(read, claim)
-            uses.new_request(uses.path, self._exchange, read, claim.request_id).begin()
-        elif call is None:
-            uses.new_request(uses.path, self._exchange, read, uses.path.engines.ids.receipt()).begin()
+        if call is None:
+            path, receipt_id = uses.path, ""
+            if claim is not None:
+                read, receipt_id = _as_claimed(read, claim), claim.request_id
+            uses.new_request(path, self._exchange, read, receipt_id or path.engines.ids.receipt()).begin()
         else:
             assert self._caller is not None
             shared = uses.idempotent_calls.share(call, self._exchange, may_keep=self._caller.served_here)

@@ -124,7 +124,12 @@ class Admission:
             self._roots.started(session, parent, request.parsed.tenant.name)
         if request.parsed.tenant.limits is not None and not self._let_in(request, decision):
             return None
-        if decision.kind != "forward" and not self._goes_first(request.routing, decision, now_s):
+        router, queue, routing = self._router, self.queue, request.routing
+        if decision.kind != "forward" and (
+            queue.requests
+            or not router.has_capacity(routing.model, decision, now_s)
+            or not passes(router, queue, routing, decision, now_s)
+        ):
             waiter = self._waiter(request)
             found = self._place_queued(waiter, decision)
             if not found.goes:
@@ -244,13 +249,6 @@ class Admission:
         if not self._refused_by_limit(request):
             self._wait(self._waiter(request), *_NOWHERE)
         return False
-
-    def _goes_first(self, routing: RoutingRequest, decision: Decision, now_s: float) -> bool:
-        """Whether a request goes where it was decided since nobody waits: what most do, without being a waiter."""
-        router, queue = self._router, self.queue
-        if queue.requests or not router.has_capacity(routing.model, decision, now_s):
-            return False
-        return passes(router, queue, routing, decision, now_s)
 
     def _waiter(self, request: RequestToAdmit) -> "Waiter[RequestToAdmit]":
         parsed = request.parsed
