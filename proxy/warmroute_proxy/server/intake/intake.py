@@ -213,6 +213,7 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
         opaque=prompt.opaque,
         most_tokens=most_tokens,
         demanded_tokens=demanded_tokens,
+        standing=caller.standing.with_tier(value("service_tier")),
     )
     return ReadBody(parsed, body, prompt, identity, seed, session is None and caller.path == CHAT)
 
