@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from warmroute_cli.ladder.what_if import Difference
 
 UNKNOWN: Final = "-"
-NO_REMEDY: Final = "no loss that is known here could be won back"
+NO_REMEDY: Final = "nothing to recover"
 _STEPS: Final = (
     Column("step"), Column("cached tokens", is_number=True), Column("of prompt", is_number=True),
     Column("lost", is_number=True), Column("price USD", is_number=True), Column("lost USD", is_number=True),

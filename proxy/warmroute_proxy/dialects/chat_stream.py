@@ -35,7 +35,7 @@ _NAMES: Final[Mapping[Kind, tuple[bytes, ...]]] = {
 
 
 def whole_text(texts: list[bytes]) -> str:
-    """Texts that stand in JSON, without their quotes, as one. Raises: ValueError, where one is none."""
+    """Join the contents of JSON strings, without their quotes. Raises: ValueError, if one is not valid JSON text."""
     return read_text(b'"%b"' % b"".join(texts))
 
 

@@ -28,8 +28,8 @@ SMALL_BYTES: Final = 32_768
 
 BYTES_PER_BRACKET: Final = 256
 MOST_BRACKETS: Final = 6144
-"""A body in the event loop has 1,024 lists and objects, and one more for so many bytes, up to the most that cost three
-chats of 2 MB; thrice the members, six times the values.
+"""A body in the event loop may have min(1,024 + bytes / BYTES_PER_BRACKET, MOST_BRACKETS) lists and objects, three
+times as many members and six times as many values. MOST_BRACKETS costs as much as three chats of 2 MB.
 """
 
 TEXTS_BYTES: Final = 262_144
@@ -48,7 +48,7 @@ MAX_TOOLS_BYTES: Final = 4_194_304
 MAX_STEPS: Final = 65_536
 STEPS_IN_LOOP: Final = 192
 BYTES_PER_STEP: Final = 16_384
-"""In the event loop a translator has so many steps, and one more for so many bytes of the body."""
+"""In the event loop, translation may take STEPS_IN_LOOP steps plus one per BYTES_PER_STEP bytes."""
 
 KNOWN_PER_STEP: Final = 8
 """Messages that were translated before, for a step."""

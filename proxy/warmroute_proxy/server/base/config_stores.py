@@ -98,7 +98,7 @@ class BudgetKeys(NamedTuple):
     scope: Scope
     limits: TenantLimits
     warn_share: Annotated[float, within(0.0, 1.0)] = 0.8
-    """From which share of a limit on clients are warned by a header."""
+    """Fraction of a limit above which responses carry a warning header."""
 
 
 class ReadBudgets(NamedTuple):

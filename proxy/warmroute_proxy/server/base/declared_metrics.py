@@ -206,7 +206,7 @@ WORKER_FAILED_TRANSFERS: Final = Metric(
 WORKER_TRANSFER_S: Final = Metric(
     "warmroute_worker_transfer_s", "Mean time of a transfer of KV between the last two reports, seconds."
 )
-TROUBLE: Final = Metric("warmroute_trouble", "Whether a process of this proxy says a trouble at /ready, by its name.")
+TROUBLE: Final = Metric("warmroute_trouble", "1 while a process of this proxy reports this problem at /ready.")
 CONDITION: Final = Metric("warmroute_condition", "Whether a condition is raised: docs/reference/conditions.md.")
 KV_EVENT_LAG_SECONDS: Final = Metric(
     "warmroute_kv_event_lag_seconds", "Age of a worker's KV events on arrival, seconds."
@@ -247,7 +247,7 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
         "resident_tokens": "Tokens of open requests of all proxies in the worker's KV pool.",
         "token_limit": "Size of the worker's KV pool in tokens, where that is known.",
         "kv_sessions": "Conversations that hold KV on a worker, by the proxy's books.",
-        "kv_protected_tokens": "Tokens of those in use, or likely to be used within the window.",
+        "kv_protected_tokens": "Tokens held by conversations that are active or likely to return within the window.",
         "kv_window_s": "How long an idle conversation is worth its KV memory, seconds.",
         "queue_s": "Prefill time ahead of a new request, seconds.",
         "prefill_s_per_token": "Measured prefill time of a worker, seconds a token.",

@@ -75,7 +75,7 @@ class _Link:
         self.failed = False  # whether the last message was not confirmed
 
         self.version: int | None = None
-        """That is written to it; None while it is not known."""
+        """Wire version to send to this peer; None until it has been probed."""
 
         self.reported = False  # whether the log has said that there is none
 

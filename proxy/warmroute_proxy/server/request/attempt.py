@@ -60,7 +60,7 @@ _EVENTS: Final = "text/event-stream"
 # Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
 _SEND, _CONTENT, _FINISH = AttemptEvent.SEND, AttemptEvent.CONTENT, AttemptEvent.FINISH
-_NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # of all attempts that are answered whole: it is fed nothing
+_NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # shared by all non-streaming attempts; never fed
 
 
 class AttemptOwner(Protocol):
@@ -77,7 +77,7 @@ class AttemptOwner(Protocol):
 class Attempt:
     """The legs of one dispatch; it receives the answering one. Create, then `start`."""
 
-    # What most attempts neither change nor read: a default is cheap to begin with, and dear to read.
+    # Most attempts neither change nor read these: class-level defaults make construction cheap but reads slower.
     answer: Answer | None = None
     _status = 0
     _waits = NO_WAITS
@@ -421,7 +421,7 @@ class Attempt:
         self._conclude(self._refused(worker, status, body))
 
     def prefill_failed(self, cause: Cause, reason: str) -> None:
-        """There is none."""
+        """The prefill leg failed."""
         worker = self.decision.prefill
         if cause is Cause.OURS:
             self._conclude(not_connected(reason))

@@ -62,7 +62,7 @@ def timed_out(worker: Worker, message: str) -> Failure:
 
 
 def unreadable(server: str, request_id: str, problem: str) -> Failure:
-    """An answer that is none in the client's API: it is charged nothing. Clients of another API may be served well."""
+    """The engine's answer cannot be translated. Nothing is charged; clients of other APIs may be unaffected."""
     log.error("the answer of %s to request %s cannot be translated: %s", server, request_id, problem)
     return Failure(Refusal(502, UNREADABLE, code="engine_error"), (), False)
 

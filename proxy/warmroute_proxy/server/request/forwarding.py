@@ -244,7 +244,7 @@ class ForwardedRequest:
         return [*self._headers, *self._path.admission.limits.sent_headers(self.parsed)]
 
     def _unreadable(self, problem: str) -> None:
-        """The home's answer is none in the client's API: its row is voided."""
+        """The home's answer cannot be expressed in the client's API, so its row is voided."""
         self._leg.close()
         if self._finish():
             self._void()

@@ -83,7 +83,7 @@ class InferenceRequest:
         try:
             now_s = self._path.engines.clock()
             if self.parsed.choices > 1:
-                # SGLang has one bootstrap room for all choices of a prompt, so that all but one would wait for ever.
+                # SGLang has one bootstrap room for all choices of a prompt, so all but one would wait forever.
                 self.excluded |= self._path.engines.split()
             decision = self._path.placing.place(self, now_s)
             if decision is not None:
@@ -153,8 +153,10 @@ class InferenceRequest:
         attempt.start(parsed, self.body, headers, request.path, tagged=tagged, carrier=request.carrier)
 
     def moved(self, decision: Decision | None) -> None:
-        """The carrier has taken it to another engine, since the one that was picked did not answer. None: to one that
-        nobody here knows, so that its row names none. That may be the picked one by another address: none is at fault.
+        """The gateway retried elsewhere, since the picked engine did not answer.
+
+        `decision` is None if we do not know that endpoint; the row then has no worker. The endpoint may be the picked
+        engine by another address, so no engine is at fault.
         """
         path, account, attempt, now_s = self._path, self._account, self._attempt, self._path.engines.clock()
         if attempt is None or self.state is not _DISPATCHED:
@@ -172,8 +174,9 @@ class InferenceRequest:
             attempt.moved(decision)
 
     def unread(self, prefill_s: float) -> None:
-        """Its answer passes by without being read: the row has no tokens, and nothing is charged. A prefill engine has
-        so much time left.
+        """The gateway does not show us the answer: the row has no tokens, and nothing is charged.
+
+        `prefill_s`: the time that a prefill engine still needs.
         """
         if self._attempt is None or self.state not in UNDER_WAY:
             return
@@ -365,11 +368,11 @@ class InferenceRequest:
 
     @property
     def _lost_between(self) -> bool:
-        """Of one whose client has left: whether only the proxy that forwarded it, or the network to it, is gone."""
+        """True if only the forwarding proxy, or the link to it, was lost, not the client."""
         return self.parsed.forwarded_from is not None and not self._exchange.client_left
 
     def _settle_left(self, now_s: float, *, charged: bool) -> None:
-        """A client that left is charged for what was computed; not where only the forwarding proxy is gone."""
+        """A client that left is charged for computed tokens, unless only the forwarding proxy is gone."""
         lost = self._lost_between
         self._settle("cut_off" if lost else "client_left", 0, now_s, charged=charged and not lost)
 

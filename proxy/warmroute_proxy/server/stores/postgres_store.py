@@ -77,7 +77,7 @@ SELECT tenant, key, day, sum(greatest(price_nanousd, 0))::bigint FROM known GROU
 
 
 class Sender(NamedTuple):
-    """Who sends: a proxy, by its name, and which start of it. `closes`: whether it is the only process of the proxy."""
+    """The sending proxy: its name and its incarnation. `closes`: whether it is the only process of the proxy."""
 
     proxy: str
     region: str

@@ -93,7 +93,7 @@ class Stores:
         self.budgets = budgets
         self.prices = prices
         self.limits = SharedLimits.none() if limits is None else limits
-        """Limits by the minute and at once over all proxies, and markers of keyed requests; without Redis none."""
+        """Per-minute and concurrency limits shared by all proxies, and idempotency markers; empty without Redis."""
 
         self._settled = [] if settled is None else settled
         self.fleet_ledger, self.access, self._stored_prices, self._dsn_file = database
