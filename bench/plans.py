@@ -88,7 +88,7 @@ HEAD: Final = """# Plans
 
 Made by `python -m bench.plans`. [The reference](../reference/plan.md) says how a plan is made; every figure has its
 formula and source in the docstrings of `backend/warmroute_backend/plan`. Latencies are those of a queueing model with
-the planner's roofline: they compare plans, and are no promise of any GPU.
+the planner's roofline: they compare plans, and promise nothing about a GPU.
 
 ## Formulas against what was published
 

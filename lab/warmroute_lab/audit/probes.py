@@ -39,7 +39,7 @@ class Sender:
     def __init__(self, base_url: str, key: str, model: str) -> None:
         parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise AuditError(f"{base_url!r} is no http address")
+            raise AuditError(f"{base_url!r} is not an http address")
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port = parts.hostname, parts.port
         self._path = f"{parts.path.rstrip('/').removesuffix('/v1')}/v1/chat/completions"

@@ -12,7 +12,7 @@ ALPHA: Final = 0.001
 """A p-value below it is a difference. One audit in a thousand of a sound fleet fails by chance."""
 
 LEAST_EFFECT: Final = 0.6
-"""A share of pairs below it is no difference that a tenant could use."""
+"""A share of pairs below it is not a difference that a tenant could use."""
 
 LEAST_HITS: Final = 0.5
 """Of the control: the share of its prompts that must be found in the cache, in the tier that was asked for."""

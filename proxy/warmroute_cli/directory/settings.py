@@ -6,13 +6,13 @@ from typing import Any
 
 
 class WrongSetting(ValueError):
-    """A word that is no setting."""
+    """A word that is not a setting."""
 
 
 def read_settings(words: Sequence[str]) -> dict[str, Any]:
     """Settings by their keys; None where no value is given. Raises: WrongSetting.
 
-    A value is one of TOML. What is none is a string, so that shells need no further quotes.
+    A value is TOML. A text that is not TOML is a string, so that shells need no further quotes.
     """
     found: dict[str, Any] = {}
     for word in words:

@@ -83,7 +83,7 @@ class TranslationWork:
         return cls(STEPS_IN_LOOP + size_bytes // BYTES_PER_STEP, in_loop=True)
 
     def take(self, steps: int) -> None:
-        """Take so many steps, before they are done. Raises: TooMuch in the event loop, elsewhere BadRequest."""
+        """Count `steps` before they are done. Raises: TooMuch in the event loop, elsewhere BadRequest."""
         self._left -= steps
         if self._left < 0:
             if self._in_loop:
@@ -128,7 +128,7 @@ def is_dense(raw: bytes | memoryview) -> bool:
 
 
 def check_values(raw: bytes) -> None:
-    """Raises: BadRequest, where a body holds too many values outside of its texts."""
+    """Raises: BadRequest, if a body holds too many values outside of its texts."""
     if not _exceed(*_counted(raw.translate(None, _NO_STRUCTURE)), 0):
         return
     brackets = members = commas = quotes = 0
@@ -142,7 +142,7 @@ def check_values(raw: bytes) -> None:
 
 
 def check_answer(raw: bytes) -> None:
-    """Raises: ValueError, where an answer of an engine holds too many values to be translated in the event loop."""
+    """Raises: ValueError, if an answer of an engine holds too many values to be translated in the event loop."""
     if len(raw) <= SMALL_BYTES or raw.count(b"{") + raw.count(b"[") <= MAX_BRACKETS:
         return  # as almost always: not even with what stands in its texts
     brackets = 0

@@ -68,7 +68,7 @@ def rules_of(repair: str | Iterable[str] | None) -> tuple[Rule, ...]:
         try:
             found.append(Rule(name))
         except ValueError:
-            raise ValueError(f"{name!r} is no rule of repair; there are: safe, {', '.join(Rule)}") from None
+            raise ValueError(f"{name!r} is not a rule of repair; there are: safe, {', '.join(Rule)}") from None
     return tuple(dict.fromkeys(found))
 
 

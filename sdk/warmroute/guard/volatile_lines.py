@@ -13,7 +13,7 @@ from warmroute.guard.memory import Reading, Remembered
 from warmroute.guard.prompt import Section, role_of, text_of
 
 MAX_LINES: Final = 20
-"""More lines than these are no volatile lines."""
+"""More lines than these are not volatile lines."""
 
 _HEADING: Final = "Now:"
 

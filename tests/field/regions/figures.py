@@ -284,7 +284,7 @@ def _simulated_rows(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 TEMPLATE: Final = """\
-# Regions
+# Regions under faults
 
 Made by `python -m tests.field.regions.figures`. Each table says whether it was measured live or simulated.
 

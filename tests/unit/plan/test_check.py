@@ -133,7 +133,7 @@ def test_an_impossible_edit_is_found(what: str) -> None:
         (r'^kv_dtype = "bf16"', 'kv_dtype = "fp8"', r"kv_dtype is 'fp8', which is none of bf16, fp8_e4m3\."),
         (r'^namespace = "default"', "namespace = 1", r"site.namespace is 1, which is not a text\."),
         (r"^hosts = \[\]", 'hosts = ["a", 1]', r"site.hosts is \['a', 1\], which is not a list of texts\."),
-        (r"^\[site.environment\]", "[site.environment]\nA = 1", "site.environment is no table of texts"),
+        (r"^\[site.environment\]", "[site.environment]\nA = 1", "site.environment is not a table of texts"),
         (r'^role = "aggregated"', 'role = "both"', "prefill"),
         (r'^model = "kimi-k2.5"', 'model = "kimi"', "kimi-k2"),
         (r'^gpus = "8xH200"', 'gpus = "8xH2000"', "H200"),

@@ -43,7 +43,7 @@ def load_all(paths: Sequence[Path], seed: int = 1) -> Trace:
 def load(path: Path, salt: int = 0, seed: int = 1, more: Sequence[Path] = ()) -> Trace:
     """Return the trace in a file, packed by gzip or not. `seed` draws the arrivals that the file leaves open.
 
-    `more`: where it is a record, those of the other processes of its proxy.
+    `more`: if it is a record, those of the other processes of its proxy.
 
     Raises: TraceError and UnreadableFile, which say what is wrong with the file.
     """

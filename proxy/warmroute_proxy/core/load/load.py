@@ -172,9 +172,7 @@ class WorkerLoad:
     # Requests
 
     def prefill_begins(self, request: object, tokens: int, now_s: float, resident: int = 0, sequences: int = 1) -> None:
-        """A request of so many sequences was sent: so many tokens to be computed and cached, and so many resident for
-        its decoding here.
-        """
+        """A request was sent: `tokens` are computed and cached, and `resident` tokens stay for its decoding here."""
         if not self.running:
             self.departures.busy_from(now_s)
         self.prefills.add(request, tokens, now_s)
@@ -196,7 +194,7 @@ class WorkerLoad:
             self.ahead = None
 
     def add_running(self, sequences: int, tokens: int) -> None:
-        """So many more sequences run here, or fewer, and so many more tokens are resident for them."""
+        """`sequences` more run here, with `tokens` resident for them; below 0: fewer."""
         self.running += sequences
         self.resident_tokens += tokens
         self.ahead = None

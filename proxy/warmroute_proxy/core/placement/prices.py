@@ -23,7 +23,7 @@ all join the worker that has it. The last -1: the request's own time is in `comp
 
 **churn**: a new conversation that settles at a worker displaces what was used there least lately. Workers that write
 more to their caches keep everything for a shorter time, so churn is the dearer the more this worker has written lately
-for the size of its cache, as a multiple of the mean. It is 0 where some worker has more of the prompt than what other
+for the size of its cache, as a multiple of the mean. It is 0 if some worker has more of the prompt than what other
 conversations share: where such a turn goes is not a matter of balance.
 
 None of the three moves a known conversation that is warm (`warm`).
@@ -78,7 +78,7 @@ class PromptPrices:
         self._bytes_per_token = bytes_per_token
 
     def reuse_s(self, matched: int) -> float:
-        """`reuse` at a worker that has so many bytes cached: for the tokens from there to the longest cached prefix."""
+        """`reuse` at a worker with `matched` bytes cached: for the tokens from there to the longest cached prefix."""
         best, private = self.best_bytes, self._private
         weighted = (best - matched) * (private - 1)
         for end, sharers in self._shared:

@@ -19,10 +19,10 @@ class Events(Protocol):
     ended: bool
 
     def feed(self, data: bytes) -> bytes:
-        """Translate some bytes of a chat stream. Raises: ValueError, where they are none."""
+        """Translate some bytes of a chat stream. Raises: ValueError, if they are not a chat stream."""
 
     def check(self) -> None:
-        """Raises: ValueError, where what has come so far is no answer that can be completed."""
+        """Raises: ValueError, where what has come so far is not an answer that can be completed."""
 
     def error(self, status: int, message: str, code: object) -> bytes:
         """End the stream with an error, given in chat's terms."""

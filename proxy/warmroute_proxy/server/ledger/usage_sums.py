@@ -98,7 +98,7 @@ class Sums(msgspec.Struct):
     """What some turns add up to: `all` has the fields of `SUMMED`, or of `TOTALS` alone where losses were not read.
     `groups` are the `MAX_GROUPS` most expensive; empty without a `by`.
 
-    `complete`: false where there are more turns than are read at once; then those that ended after `counted_since`.
+    `complete`: false if there are more turns than are read at once; then those that ended after `counted_since`.
     """
 
     all: dict[str, int]

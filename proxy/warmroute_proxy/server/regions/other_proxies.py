@@ -192,7 +192,7 @@ class OtherProxies:
         self._send_soon()
 
     def send_beside(self, announcement: msgspec.Struct) -> None:
-        """Send what is no event of a router to all other proxies, in the same posts; once."""
+        """Send what is not an event of a router to all other proxies, in the same posts; once."""
         encoded = _encode(announcement)
         for link in self._links:
             self._lost[0] += link.add_beside(encoded)

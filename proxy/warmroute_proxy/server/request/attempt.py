@@ -203,7 +203,7 @@ class Attempt:
         return found.usage, found.reported
 
     def follows(self, size: int) -> None:
-        """Its prompt holds what another engine has answered, too: so many bytes at most."""
+        """The prompt also holds another engine's partial answer, `size` bytes at most."""
         self._more_bytes = size
 
     def prefill_usage(self) -> dict[str, Any] | None:
@@ -225,7 +225,7 @@ class Attempt:
         self._close_legs()
 
     def pass_by(self, prefill_s: float) -> None:
-        """Give up the answering leg alone: its engine goes on, and needs the prefill, which has so much time."""
+        """Give up the answering leg alone: its engine goes on, and needs the prefill, which has `prefill_s`."""
         self._advance(AttemptEvent.CLOSE)
         self.leg.close()
         if self._prefill is not None and not self._prefill.leg.done:
@@ -250,7 +250,7 @@ class Attempt:
         self._status = status
         if status != 200:
             self._waits = Waits.of(headers)
-        elif self.leg.streamed:  # what is no stream is read whole: it may say what is wrong
+        elif self.leg.streamed:  # what is not a stream is read whole: it may say what is wrong
             self._is_stream = headers.get("content-type", _EVENTS).lower().startswith(_EVENTS)
 
     def on_body(self, data: bytes) -> None:
@@ -395,7 +395,7 @@ class Attempt:
         self._fail_by(self._refused(self._answering, status_of_engine_error(error), error))
 
     def _fail_by_answer(self, data: bytes, problem: str) -> None:
-        """A 200 that is no answer: it may be an error, which says more."""
+        """A 200 that is not an answer: it may be an error, which says more."""
         view = read_view(data)
         fault = None if view is None else view.fault()
         if fault is None:
@@ -460,7 +460,7 @@ class Attempt:
         return failure._replace(pair=(prefill, decode)) if names_hand_over(found.refusal.internals or "") else failure
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
-        """All workers of an engine: a connection that breaks is no fault of one rank alone."""
+        """All workers of an engine: a connection that breaks is not a fault of one rank alone."""
         return tuple(other.id for other in self._engines.of(worker).workers())
 
     def _conclude_pending(self) -> None:

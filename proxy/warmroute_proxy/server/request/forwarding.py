@@ -265,7 +265,7 @@ class ForwardedRequest:
             self._failed(reason, ours=cause is Cause.OURS)
 
     def _failed(self, reason: str, *, ours: bool = False) -> None:
-        """`ours`: it is no fault of the region's."""
+        """`ours`: it is not a fault of the region's."""
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
         if not self._finish(elsewhere=elsewhere):

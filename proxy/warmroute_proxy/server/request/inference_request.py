@@ -6,7 +6,7 @@ It is a state machine (`states.REQUEST`) driven by callbacks from the event loop
 - a stream that broke ends with an error event and without the terminating chunk;
 - where a client leaves, both legs are aborted at once, and the final usage is awaited for `LEFT_WAIT_S`; without it the
   row has a lower bound. Where nothing can be aborted, the connection is just closed: of several answers (n > 1), whose
-  ids only the engine knows, and of servers that are no SGLang;
+  ids only the engine knows, and of servers that are not SGLang;
 - a forwarded request whose proxy or connection goes, without a message that the client has left, is `cut_off`;
 - what failed by a fault of the proxy or of an engine is charged nothing.
 """
@@ -261,7 +261,7 @@ class InferenceRequest:
         path.open_requests.live.discard(self)
         account.since_s = now_s = path.engines.clock()
         if state is _LEFT:
-            # What an engine does after an abort is no fault of its own.
+            # What an engine does after an abort is not a fault of its own.
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return

@@ -121,7 +121,7 @@ class PostgresStore:
         return await self.database.call(know, ADD_S)
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add a batch; False where the position is not `batch.after`. `unsent`: how many rows wait behind it;
+        """Add a batch; False if the position is not `batch.after`. `unsent`: how many rows wait behind it;
         `of_this_start`: whether leases of this start paid for it.
         """
 

@@ -100,9 +100,9 @@ class Stores:
 
     @classmethod
     async def opened(cls, config: Config, process: int | None, metrics: Metrics) -> "Stores":
-        """Open what the config names. `process`: the number of this process; None where it is the only one.
+        """Open what the config names. `process`: the number of this process; None if it is the only one.
 
-        Raises: LedgerError, where a database that answers cannot be used; SecretError; ConfigError, where a model has
+        Raises: LedgerError, if a database that answers cannot be used; SecretError; ConfigError, where a model has
         no price.
         """
         prices = Prices(config.models, time.time, credit_moved=config.credit_moved)
@@ -148,7 +148,7 @@ class Stores:
         return [*rows, *self.limits.gauges()]
 
     def confirmed(self) -> int | None:
-        """Up to which row of the ledger file a store has them; None where rows are sent to none."""
+        """Up to which row of the ledger file a store has them; None if rows are sent to none."""
         return None if self._thread is None else self._thread.confirmed
 
     async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:
