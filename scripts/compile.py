@@ -59,20 +59,20 @@ follow_imports = silent
 _COMPILED: Final = {
     "core/accounting": "entry_steps losses receipt usage",
     "core/cache": "affinity index occupancy residents return_times tiers",
-    "core/load": "ahead availability capacity comparison load pace prefill_queue prefill_rate suspects traffic",
+    "core/load": "ahead availability comparison load pace prefill_rate suspects traffic",
     "core/placement": "accuracy choices costs fleet_state histories in_flight listener matched_prompt"
     " placement prices router ticket warm working_set",
     "core/prompt": "bytes_per_token fingerprint",
     "core/queue": "fair_budget memory_wait retry_budget",
     "core/replicas": "replica",
-    "server": "authentication endpoint",
-    "server/engines": "engine engine_headers engines ids leg passthrough small_get sse upstream",
+    "server": "arrival authentication endpoint",
+    "server/engines": "engine engine_headers engines leg passthrough small_get sse upstream",
     "server/http": "body_memory exchange header_lines http1 incoming_body listener open_connections request_reader"
     " request_starts",
     "server/intake": "body body_fields body_template caller intake request_parser known_body",
     "server/ledger": "journal ledger",
     "server/tracing": "traced_request",
-    "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request lost_tokens"
+    "server/request": "answer attempt client_answer deadlines dispatch forwarding inference_request"
     " placing prefill_leg request_metrics settlement states",
 }
 """Module names by room."""

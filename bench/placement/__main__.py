@@ -4,6 +4,7 @@
     .venv/bin/python -m bench.placement trial "bursty" --traces DIR         # rows by name, at the seeds for trials
     .venv/bin/python -m bench.placement single --traces DIR                 # one run each of every policy, and speed
     .venv/bin/python -m bench.placement tight --traces DIR --results FILE   # rows of tight KV memory
+    .venv/bin/python -m bench.placement forks                               # docs/benchmarks/forks.md
     .venv/bin/python -m bench.placement page                                # the pages and plots alone
 
 Results are kept in docs/benchmarks/placement/draws.json and figures.json; those of `tight` in the file that is named,
@@ -39,11 +40,16 @@ def main() -> int:
         if name == "tight":
             each.add_argument("--results", type=Path, required=True, metavar="FILE", help="where draws are kept")
     commands.add_parser("page", help="make the pages of what was played")
+    commands.add_parser("forks", help="play forks of sub-agents, and write their page")
     asked = parser.parse_args()
     if asked.command == "page":
         from bench.placement.page import write
 
         write(draws.kept(), figures.kept())
+    elif asked.command == "forks":
+        from bench.placement import forks
+
+        forks.write()
     elif asked.command == "single":
         figures.play(asked.names, asked.traces)
     elif asked.command == "tight":

@@ -30,7 +30,7 @@ MODELS = ("kimi-k2.5", "claude-sonnet-4-5", "gpt-5.1", "gpt-5.1-codex", "gemini-
 PAGE_SIZE = 64
 KV_TOKENS = 600_000
 CONTEXT_TOKENS = 200_000
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0  # a slow machine compiles all modules at the first start
 STOP_GRACE_S = 5.0
 HTTP_TIMEOUT_S = 10.0
 

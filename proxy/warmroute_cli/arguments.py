@@ -197,7 +197,7 @@ def add_fleet(command: argparse.ArgumentParser) -> None:
 def add_up(up: argparse.ArgumentParser) -> None:
     """Add the options of `up`."""
     up.add_argument("--env", action="store_true", help="start nothing: print the shell exports of the running fleet")
-    up.add_argument("--wait", action="store_true", help="the same, once a fleet runs: at most 30 s from now")
+    up.add_argument("--wait", action="store_true", help="the same, once a fleet runs; gives up after 2 minutes")
 
 
 def add_usage(usage: argparse.ArgumentParser) -> None:

@@ -38,6 +38,7 @@ def restore(arguments: Namespace) -> int:
 
 
 def _restore(dump: Path, address: str, environment: dict[str, str]) -> bool:
+    """In one transaction, which is given up where either program fails."""
     reads = ["pg_restore", "--clean", "--if-exists", "--file", "-", str(dump)]
     writes = ["psql", "--quiet", "--no-psqlrc", "--set", "ON_ERROR_STOP=1", "--output", os.devnull, address]
     with subprocess.Popen(reads, stdout=subprocess.PIPE) as source:  # noqa: S603 - a fixed program

@@ -12,9 +12,8 @@ import secrets
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from warmroute._beginnings import beginnings_of
 from warmroute._guard import Guard, GuardEvent, Mode, PrefixBroken, announce
 from warmroute._prices import Price
 from warmroute._report import CacheReport, Totals
@@ -22,12 +21,50 @@ from warmroute._session import checked_key
 from warmroute._turns import Counts, Turn
 from warmroute._usage import Measured, measure
 from warmroute._warm import MAX_ANSWER_TOKENS, Ping, arguments_of
-from warmroute.contract.conversations import Conversation, Conversations
+from warmroute.contract.conversations import Asked, Conversation, Conversations
 from warmroute.contract.homes import Homes, Lineage
 from warmroute.guard.causes import Cause
 from warmroute.guard.outcome import UNKNOWN, Keeping, outcome
-from warmroute.guard.prompt import Prompt
+from warmroute.guard.prompt import Prompt, text_of
 from warmroute.guard.repair import Rule
+
+MAX_RETURNED: Final = 16
+"""Users' messages that are looked up: the newest. Only one of the last may come back shortened."""
+
+
+class Beginnings(NamedTuple):
+    """A hash for the prompt up to each of its messages, and its users' messages: the one that ends it, and those that
+    an assistant's follows.
+    """
+
+    hashes: list[int]
+    asked: Asked | None
+    returned: list[Asked]
+
+
+def beginnings_of(prompt: Prompt) -> Beginnings | None:
+    """The beginnings of a prompt of messages, a user's among them; None of any other."""
+    system, messages = prompt.system, prompt.messages
+    roles = [*system.roles, *messages.roles]
+    if "user" not in roles or messages.name == "prompt":
+        return None
+    front = len(prompt.tools)
+    stem = prompt.chain[front - 1] if front else hash(prompt.model)
+    hashes = prompt.chain[front:]
+    pieces = [*(system.raw or ()), *(messages.raw or ())]
+    returned: list[Asked] = []
+    asked = None
+    for at in range(max(len(roles) - 2 * MAX_RETURNED, 0), len(roles)):
+        role = roles[at]
+        if role == "user":
+            text = text_of(pieces[at]).encode("utf-8", "surrogatepass")
+            asked = Asked(at, hashes[at - 1] if at else stem, text) if text else None
+            continue
+        if asked is not None and role in ("assistant", "model"):
+            returned.append(asked)
+        asked = None
+    return Beginnings(hashes, asked, returned)
+
 
 log = logging.getLogger("warmroute")
 
@@ -342,6 +379,7 @@ class Books:
             turn.miss = self.guard.missed(cause, turn.session, lost, found.usd_per_token)
 
     def _newest_prompt(self, turn: Turn | None) -> Prompt | None:
+        """The newest prompt of a turn's lineage, where the guard has read it."""
         with self._lock:
             known = None if turn is None or turn.checked is None else self.guard.memory.known(turn.lineage)
             return known.prompts[0] if known is not None and known.prompts else None

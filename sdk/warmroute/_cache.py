@@ -146,6 +146,7 @@ class _Caller(CacheView):
     def _arguments(
         self, messages: Sequence[Any] | None, tools: Sequence[Any] | None, options: Mapping[str, Any]
     ) -> dict[str, Any]:
+        """The arguments of a call that computes a prompt ahead."""
         found = dict(options)
         if messages is not None:
             found["messages"] = list(messages)

@@ -169,6 +169,7 @@ def _faults(usage: Mapping[str, Any], receipt: Mapping[str, Any], announced: str
 
 
 def _as_chat(usage: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The usage with the names of chat completions, in which receipts are checked."""
     if "prompt_tokens" in usage:
         return usage
     tokens = tokens_of(usage)

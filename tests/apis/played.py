@@ -17,7 +17,7 @@ from tests.subjects.processes import ProxyProcess
 from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.build import Proxy, build
-from warmroute_proxy.server.engines import templates
+from warmroute_proxy.server.engines import probing as templates
 from warmroute_proxy.server.http.http1 import Connection
 from warmroute_proxy.server.http.open_connections import OpenConnections
 from warmroute_proxy.server.http.request_starts import RequestStarts

@@ -32,8 +32,9 @@ from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.base.secrets import Secrets
+from warmroute_proxy.server.dialects.dialect import DialectRefusal
 from warmroute_proxy.server.dialects.routes import dialect_of
-from warmroute_proxy.server.dialects.translation import DialectRefusal, noted, translate
+from warmroute_proxy.server.dialects.translation import noted, translate
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
 from warmroute_proxy.server.intake.intake import CHAT, COMPLETIONS
@@ -107,7 +108,7 @@ class Proxy:
             if dialect is None:
                 read = self._parser.read(request, caller)
             else:
-                chat, found = translate(request, self._parser.terms(self._tenant))
+                chat, found = translate(request, dialect, self._parser.terms(self._tenant))
                 read = noted(self._parser.read_translated(chat, caller), dialect, found.changes)
         except Refusal as error:
             refusal = error if dialect is None else DialectRefusal(dialect, error)

@@ -12,6 +12,7 @@ from warmroute.contract.conversations import Conversations
 from warmroute_proxy.dialects.work import TooMuch
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.dialects.translation import translate
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
@@ -61,7 +62,9 @@ def read(path: str, raw: bytes, headers: dict[str, str] | None = None) -> Readin
         if path == CHAT:
             parser.read(request, caller)
         else:
-            chat, _ = translate(request, parser.terms(TENANT))
+            dialect = dialect_of(path)
+            assert dialect is not None
+            chat, _ = translate(request, dialect, parser.terms(TENANT))
             parser.read_translated(chat, caller)
     except Refusal:
         became = Became.REFUSED

@@ -15,6 +15,7 @@ from warmroute.contract.conversations import Conversations
 from warmroute_proxy.core.prompt.addresses import PUBLIC, Addresses
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.dialects.translation import translate
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
@@ -120,7 +121,9 @@ def status(path: str, body: dict[str, Any]) -> int:
         if path == CHAT:
             parser.read(request, caller)
         else:
-            parser.read_translated(translate(request, parser.terms(TENANT))[0], caller)
+            dialect = dialect_of(path)
+            assert dialect is not None
+            parser.read_translated(translate(request, dialect, parser.terms(TENANT))[0], caller)
     except Refusal as refusal:
         assert "url" in refusal.message or "Uri" in refusal.message or "fileData" in refusal.message
         return refusal.status

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.field.fuzz.body_template import CONFIG, SECRETS, TENANT
 from tests.hostile.reading import GEMINI, MESSAGES, RESPONSES
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.translation import translated_body
+from warmroute_proxy.server.dialects.dialect import translated_body
+from warmroute_proxy.server.dialects.routes import dialect_of
 
 TERMS = Terms(TENANT, SECRETS, CONFIG)
 STREAMED_GEMINI = GEMINI.replace("generateContent", "streamGenerateContent")
@@ -75,7 +76,9 @@ def changed(draw: st.DrawFn, original: Any) -> Any:
 
 def translated(path: str) -> Any:
     query = b"alt=sse" if path == STREAMED_GEMINI else b""
-    return translated_body(path, query, json.dumps(REQUESTS[path]).encode(), TERMS)
+    dialect = dialect_of(path)
+    assert dialect is not None
+    return translated_body(dialect, path, query, json.dumps(REQUESTS[path]).encode(), TERMS)
 
 
 @pytest.mark.parametrize("path", REQUESTS)

@@ -284,6 +284,9 @@ NOT_DIVIDED: Final = {
     "follows what is divided: an entry goes with its home": """
         return_times.MAX_IDLE
     """,
+    "of use for seconds, and without it a turn is placed as if it had come alone": """
+        forks.MAX_FORKS
+    """,
     "requests under way, of which connections and capacity are divided": """
         announcements.MAX_UNDER_WAY kv_blocks.MAX_RUNS kv_blocks.MAX_TAGS markers.MAX_UNSENT replica.MAX_OPEN
         shared_bytes.MAX_MAPPED shared_bytes.MAX_UNREAD waits.MAX_WAITS
@@ -302,14 +305,15 @@ NOT_DIVIDED: Final = {
         addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES
         drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS
         engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS
-        engine_words.MAX_CODE_CHARS engine_words.MAX_DEPTH engine_words.MAX_PROBLEMS engine_words.MAX_READ_CHARS
-        event_reader.MAX_EVENT_BYTES first_reads.MAX_WAITING folder.MAX_FILE_BYTES index.MAX_SLOTS
+        engine_refusals.MAX_CODE_CHARS engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS
+        engine_refusals.MAX_READ_CHARS
+        event_reader.MAX_EVENT_BYTES listener.MAX_WAITING discovery.MAX_FILE_BYTES index.MAX_SLOTS
         kubernetes_api.MAX_ANSWER_BYTES
-        kubernetes_api.MAX_LINE_BYTES kubernetes_watch.MAX_FAILURES kubernetes_watch.MAX_OBJECTS
+        kubernetes_api.MAX_LINE_BYTES kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS
         kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK kv_blocks.MAX_EARLY_BLOCKS
         kv_events.MAX_BATCHES_AT_ONCE kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES
         kv_events.MAX_SOCKETS kv_feed.MAX_BATCH_BYTES kv_feed.MAX_LEFT_BYTES hand_overs.MAX_PAIRS
-        seen.MAX_BEHIND kv_feed.MAX_WAITING last_known.MAX_BYTES occupancy.MAX_SHARED
+        forks.MAX_LOOKED_AT seen.MAX_BEHIND kv_feed.MAX_WAITING last_known.MAX_BYTES occupancy.MAX_SHARED
         passthrough.MAX_REST_BYTES passthrough.MAX_SHAPES passthrough.MAX_SIZE_DIGITS
         prefill_leg.MAX_PREFILL_ANSWER_BYTES re_prefill.MAX_ANSWER_BYTES re_prefill.MAX_TRIED
         server_info.MAX_DP_RANKS source.MAX_ENGINES sse.MAX_TEXT_BYTES token_counts.MAX_ANSWER_BYTES
@@ -340,8 +344,9 @@ NOT_DIVIDED: Final = {
     """,
     "of one request, body, head, answer or connection": """
         addresses.MAX_ADDRESS_CHARS attempt.MAX_HELD_BYTES body.MAX_NAMES breaks.MAX_CHANGED_LINES
-        breaks.MAX_COMPARED breaks.MAX_DATE_CHARS breaks.MAX_LEFT_OUT breaks.MAX_LINE_CHARS
-        breaks.MAX_SECTION_LINES breaks.MAX_SUMMARY_CHARS call_numbers.MAX_CHOICES canonical.MAX_COMPACTED_BYTES
+        breaks.MAX_COMPARED breaks.MAX_DATE_CHARS breaks.MAX_LEFT_OUT
+        volatile.MAX_LINE_CHARS volatile.MAX_SECTION_LINES
+        breaks.MAX_SUMMARY_CHARS call_numbers.MAX_CHOICES canonical.MAX_COMPACTED_BYTES
         canonical.MAX_PARTS client_events.MAX_STREAM_CHARS continuation.MAX_STOP_CHARS
         continuation.MAX_TEXT_CHARS conversation_file.MAX_BYTES conversations.MAX_ASKED_BYTES
         cross_origin._MAX_AGE_S decision.MAX_REASONS dispatch_order.MAX_BEGIN dispatch_order.MAX_RECHECKED

@@ -33,6 +33,10 @@ SPAN: Final = {
 TRACES: Final = {
     "export": {"resourceSpans": [{"resource": {"attributes": []}, "scopeSpans": [{"spans": [SPAN]}]}]},
     "mooncake": {"timestamp": 1, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]},
+    "weka": {
+        "id": "s", "block_size": 64, "hash_id_scope": "local",
+        "requests": [{"t": 0, "type": "n", "in": 100, "out": 2, "hash_ids": [1, 2], "api_time": 1}],
+    },
     "sessions": {
         "session": "s", "block": 64, "tool_tokens": 600, "system_tokens": 0,
         "turns": [[0.0, 600, 2, 10, 0, -1, 1.0, 1.0]],

@@ -9,7 +9,7 @@ import pytest
 from tests.subjects.dns_server import NAME, DnsServer
 from warmroute_proxy.server.base.config import Config, DiscoveryConfig
 from warmroute_proxy.server.base.config_file import parse_config
-from warmroute_proxy.server.discovery.candidates import Candidates, candidates
+from warmroute_proxy.server.discovery.discovery import Candidates, candidates
 from warmroute_proxy.server.discovery.source import SourceError
 from warmroute_proxy.server.discovery.srv import LONGEST_S, Records
 

@@ -21,7 +21,7 @@ from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.stores.budgets import Budgets
 from warmroute_proxy.server.stores.limits import request_limits
 from warmroute_proxy.server.stores.limits.request_limits import RequestLimits
-from warmroute_proxy.server.stores.limits.shared_slots import SharedSlots
+from warmroute_proxy.server.stores.limits.shared_limits import SharedSlots
 
 TENANTS = 5_000
 SECOND = SimpleNamespace(name="t2", key_sha256=("ab" * 32,))

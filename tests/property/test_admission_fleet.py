@@ -66,7 +66,7 @@ class InferenceRequest:
         chain = Chain([session * 1000 + n for n in range(blocks)], [4000 * (n + 1) for n in range(blocks)])
         routing = RoutingRequest(model, session, session, False, None, chain, 0, 1, 100, None, None, True)
         parsed: Any = SimpleNamespace(
-            tenant=SimpleNamespace(name=tenant),
+            tenant=SimpleNamespace(name=tenant, limits=None if tenant == "other" and not key_id else TenantLimits()),
             may_wait=True,
             key_id=key_id,
             model=SimpleNamespace(name=model),
@@ -139,13 +139,7 @@ class Fleet:
             return
         assert decision is not None
         self.turns.append(turn)
-        if (
-            self.admission.queue.requests
-            or TENANTS[tenant] is not None
-            or key_id
-            or not self.router.has_capacity(model, decision, self.now)
-        ):
-            decision = self.admission.enter(turn, decision)
+        decision = self.admission.enter(turn, decision, self.now)
         if decision is not None:
             turn.admitted(decision)
 
@@ -368,7 +362,7 @@ async def test_a_session_that_waits_for_too_long_to_begin_is_refused_and_keeps_i
     fleet.now = 10.0
     new = InferenceRequest(fleet, "free", "m", 7, 12_000, 2)
     fleet.turns.append(new)
-    assert fleet.admission.enter(new, fleet.router.place(new.routing, fleet.now)) is None
+    assert fleet.admission.enter(new, fleet.router.place(new.routing, fleet.now), fleet.now) is None
     fleet.now += limits.working_set_wait_s + limits.queue_timeout_s - 1
     elsewhere.observe(1, Waits("m", "other", 1, 50_000), fleet.now)
     await fleet.sweep()

@@ -49,7 +49,7 @@ def test_a_split_fleet_keeps_the_time_per_token_and_an_aggregated_one_the_first_
     assert together.ttft_p90_s < split.ttft_p90_s < short_of_prefill.ttft_p90_s / 4
 
 
-@pytest.mark.parametrize("name", MADE_UP)
+@pytest.mark.parametrize("name", [name for name in MADE_UP if "fork" not in name or name.startswith("fork-8")])
 def test_the_seed_decides_a_made_up_trace(name: str) -> None:
     first, again, other = (
         [(each.at_s, each.after, each.input_tokens, each.output_tokens, each.blocks) for each in trace.requests]

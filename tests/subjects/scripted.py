@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from tests.subjects.http_server import QuietServer
-from warmroute_proxy.server.engines import templates
+from warmroute_proxy.server.engines import probing as templates
 
 Script = Callable[["Handler"], None]
 

@@ -140,6 +140,7 @@ def compaction(trial: Trial) -> Cell:
 
 
 def _output(answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The items of a response, or of the last event of a stream."""
     response = answer.get("response", answer)
     found = response.get("output") if isinstance(response, dict) else None
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []

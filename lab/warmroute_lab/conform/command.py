@@ -2,20 +2,71 @@
 
 import json
 import sys
+import textwrap
 from argparse import Namespace
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from warmroute.contract.money import Rates, usd
 from warmroute.files.printable import printable
 from warmroute_cli.arguments import key_in
-from warmroute_cli.tables import width
+from warmroute_cli.tables import GAP, LEAST_NOTES, Column, Row, fitted, width
 from warmroute_cli.usd_rates import rates_of
 from warmroute_lab.conform.checks import Check, Cost, checks_of, cost_of, results_of
 from warmroute_lab.conform.hiding import MAX_DEPTH, Hider
-from warmroute_lab.conform.report import Results, as_dict, counted, table
 from warmroute_lab.conform.trial import Allowed, Trial, TrialOptions
-from warmroute_lab.conform.verdicts import FAIL, Cell
+from warmroute_lab.conform.verdicts import FAIL, NOT_TRIED, Cell
 from warmroute_lab.conform.wire import Endpoint, NotReached
+
+VERSION = 1
+"""Of the profile that is checked, and of this JSON."""
+
+Results = dict[str, tuple[Trial, Sequence[Cell]]]
+"""API -> what was sent, and a cell for each check."""
+
+
+def table(api: str, trial: Trial, cells: Sequence[Cell], most: int) -> list[str]:
+    """Format one API's results, wrapped to `most` except for requests that are longer."""
+    title = trial.endpoint.hider.text(f"{api}, model {trial.model}")
+    first = max(len(title), *(len(cell.check) for cell in cells))
+    beside = most - first - len(NOT_TRIED) - 2 * len(GAP)
+    line_width = beside if beside >= LEAST_NOTES else most - len(GAP)
+    rows = [Row([cell.check, cell.state], _words(cell.finding, line_width)) for cell in cells]
+    lines = fitted([Column(title), Column("state")], rows, "finding", most, "")
+    for cell in cells:
+        if cell.state == FAIL:
+            lines += ["", f"{cell.check}: shown by"]
+            for exchange in cell.shown_by:
+                lines += textwrap.wrap(exchange.line(), most, initial_indent="  ", subsequent_indent="    ")
+    return lines
+
+
+def _words(finding: str, most: int) -> list[str]:
+    """Its words; those that are longer than a line, such as a server's JSON, in pieces."""
+    return [word[at : at + most] for word in finding.split() for at in range(0, len(word), most)]
+
+
+def counted(cells: Sequence[Cell]) -> str:
+    states = Counter(cell.state for cell in cells)
+    return f"{states['pass']} pass, {states[FAIL]} fail, {states[NOT_TRIED]} not tried"
+
+
+def as_dict(url: str, results: Results) -> dict[str, Any]:
+    found: dict[str, Any] = {"v": VERSION, "url": url, "apis": {}}
+    for api, (trial, cells) in results.items():
+        counts = [each.counts for each in trial.sent]
+        found["apis"][api] = {
+            "model": trial.model,
+            "requests": len(trial.sent),
+            "prompt_tokens": sum(each.prompt or 0 for each in counts),
+            "completion_tokens": sum(each.completion or 0 for each in counts),
+            "server": next((each.headers["server"] for each in trial.sent if "server" in each.headers), ""),
+            "cells": [cell.as_dict() for cell in cells],
+        }
+    cells = [cell for _, found_cells in results.values() for cell in found_cells]
+    found["conforms"] = all(cell.state != FAIL for cell in cells)
+    return found
 
 
 def run(arguments: Namespace) -> int:

@@ -52,5 +52,6 @@ class Hider:
 
 
 def _forms(key: str) -> set[str]:
+    """A key as it is, and as JSON has it."""
     forms = {key, json.dumps(key)[1:-1]}
     return forms | {form.replace("/", "\\/") for form in forms}

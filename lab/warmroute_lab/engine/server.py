@@ -57,6 +57,7 @@ async def serve(settings: Settings, host: str, port: int, bootstrap_port: int) -
 
 
 async def _drain(engine: EmbeddedEngine, connections: set[HttpProtocol]) -> None:
+    """Wait for live requests, abort what is left, close every connection."""
     for connection in list(connections):
         connection.close_if_idle()
     if engine.jobs:
@@ -82,6 +83,7 @@ async def _listen(
 
 
 def _log_pool(settings: Settings) -> None:
+    """The two lines by which a launcher compares a pool with its plan."""
     log, tokens = logging.getLogger(START_LOG), settings.kv_tokens // settings.page_size * settings.page_size
     size_gb = tokens * settings.kv_bytes_per_token / 2**30
     log.info(

@@ -3,14 +3,17 @@
 `toolagent` resembles what is published of the Mooncake trace of that name (60 prompts of tools, two thirds of the
 sessions one request, mean prompt of 8,000 tokens); `bursty` is it in waves, with fewer tokens shared. The others are
 agents: `inference-day` with a prompt of 42,000 tokens that all share, `short` with sessions of few turns and twenty
-kinds of agents, `waves` with starts in twelve bursts.
+kinds of agents, `waves` with starts in twelve bursts. `fork-43-40k` are 43 sub-agents that begin at once over a context
+of 40,000 tokens, `fork-43-40k-cold` the same where no worker has it.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from warmroute_lab.replay.agents import Agents, agents_trace
+from warmroute_lab.replay.forked import Fork, fork_trace
 from warmroute_lab.replay.tool_calls import ToolCalls, tool_calls_trace
 from warmroute_lab.replay.trace import Trace
 
@@ -31,12 +34,27 @@ _BURSTY: Final = ToolCalls(
     pause_median_s=40, output_median=250, wave_s=180, swing_s=25,
 )  # fmt: skip
 
+
+def _fork(fork: Fork, name: str, seed: int) -> Trace:
+    return fork_trace(fork, name, seed)
+
+
 MADE_UP: Final[Mapping[str, Callable[[int], Trace]]] = {
     "toolagent": lambda seed: tool_calls_trace(ToolCalls(seed=seed), "toolagent (made up)"),
     "bursty": lambda seed: tool_calls_trace(replace(_BURSTY, seed=seed), "bursty (made up)"),
     "inference-day": lambda seed: agents_trace(replace(_INFERENCE_DAY, seed=seed), "inference-day (made up)"),
     "short": lambda seed: agents_trace(replace(_SHORT, seed=seed), "short (made up)"),
     "waves": lambda seed: agents_trace(replace(_WAVES, seed=seed), "waves (made up)"),
+    **{
+        f"fork-{branches}-{thousands}k{suffix}": partial(
+            _fork,
+            Fork(branches, thousands * 1024, cold=bool(suffix)),
+            f"fork-{branches}-{thousands}k{suffix} (made up)",
+        )
+        for branches in (8, 43, 128)
+        for thousands in (10, 40, 100)
+        for suffix in ("", "-cold")
+    },
 }
 
 

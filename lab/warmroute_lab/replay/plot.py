@@ -161,13 +161,13 @@ def _grid(x_axis: _Axis, y_axis: _Axis) -> list[str]:
 
 def _empty(dots: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The first place for the arrow without dots, from the upper left corner on."""
-    places = [(_LEFT + 10.0 + x, _TOP + 8.0 + y) for y in range(0, 200, 50) for x in range(0, 340, 85)]
+    corners = [(_LEFT + 10.0 + x, _TOP + 8.0 + y) for y in range(0, 200, 50) for x in range(0, 340, 85)]
     free = (
         (left, top)
-        for left, top in places
+        for left, top in corners
         if not any(left - 12 < x < left + 110 and top - 22 < y < top + 46 for x, y in dots)
     )
-    return next(free, places[0])
+    return next(free, corners[0])
 
 
 def _better(x: float, y: float) -> str:
@@ -181,14 +181,15 @@ def _better(x: float, y: float) -> str:
 def _legend(series: Sequence[Series]) -> tuple[int, list[str]]:
     """How many lines the names take below the plot, and the names, as many on a line as fit."""
     widths = [30 + 7.3 * len(each.name) for each in series]
-    lines, places, x = 0, [], 0.0
+    starts: list[tuple[float, int]] = []
+    lines, x = 0, 0.0
     for width in widths:
-        if places and x + width > WIDTH - 2 * 12:
+        if starts and x + width > WIDTH - 2 * 12:
             lines, x = lines + 1, 0.0
-        places.append((12 + x, _HEIGHT + _LINE * lines))
+        starts.append((12 + x, _HEIGHT + _LINE * lines))
         x += width
     parts = []
-    for each, (left, top) in zip(series, places, strict=True):
+    for each, (left, top) in zip(series, starts, strict=True):
         parts.append(f'<circle cx="{left + 5:g}" cy="{top + 4}" r="4.5" fill="{each.colour}"/>')
         parts.append(_text(left + 14, top + 8, each.name))
     return lines + 1, parts

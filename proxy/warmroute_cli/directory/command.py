@@ -7,10 +7,9 @@ import sys
 import time
 import tomllib
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from warmroute_cli.directory.settings import WrongSetting, read_settings
 from warmroute_cli.directory.tables import print_changes, print_keys, print_tenants
 from warmroute_cli.installed import missing
 from warmroute_cli.ledger import NEEDED
@@ -23,6 +22,35 @@ from warmroute_proxy.server.stores.directory.changing import Operator
 from warmroute_proxy.server.stores.directory.key_admin import KeyAdmin
 from warmroute_proxy.server.stores.directory.tenant_admin import TenantAdmin
 from warmroute_proxy.server.stores.store_state import Connection, NotDone, StoreError
+
+
+class WrongSetting(ValueError):
+    """A word that is not a setting."""
+
+
+def read_settings(words: Sequence[str]) -> dict[str, Any]:
+    """Settings by their keys; None if no value is given. Raises: WrongSetting.
+
+    A value is TOML. A text that is not TOML is a string, so that shells need no further quotes.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise WrongSetting(f"{word!r} is not a setting like tokens_per_minute=100000")
+        if key in found:
+            raise WrongSetting(f"{key} is given twice")
+        found[key] = _value(text) if text else None
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return table["value"] if len(table) == 1 else text
+
 
 CALL_S: Final = 10.0
 T = TypeVar("T")

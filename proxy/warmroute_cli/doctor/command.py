@@ -2,11 +2,17 @@
 
 import argparse
 import json
+import os
+import resource
+import shutil
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from warmroute_backend.doctor import bandwidth, reading, trials
+from warmroute_backend.doctor.facts import Host
 from warmroute_backend.doctor.finding import Finding, Level
 from warmroute_backend.doctor.host import read_host
 from warmroute_backend.doctor.judgement import judge
@@ -14,8 +20,95 @@ from warmroute_backend.launch.topology import Setting, topology
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.errors import PlanError
-from warmroute_cli.doctor.proxies import check
+from warmroute_backend.plan.hardware import GIB
+from warmroute_cli.api import ApiError
+from warmroute_cli.asking import admin_of
 from warmroute_cli.plan.inputs import load_plan
+from warmroute_proxy.server.base.config import Config
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.descriptors import divide
+from warmroute_proxy.server.base.secrets import SecretError
+from warmroute_proxy.server.check import probe, problems_of
+
+LEDGER_BYTES = GIB
+"""Free on the ledger's disk: some million rows."""
+
+
+def check(path: Path, host: Host) -> list[Finding]:
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        return [Finding(Level.PROBLEM, "config", problem, str(path)) for problem in error.problems]
+    found = [Finding(Level.PROBLEM, "config", problem, str(path)) for problem in problems_of(config, os.environ)]
+    if not found:
+        found.append(Finding(Level.OK, "config", f"{path}: ok"))
+    for answer in probe(config):
+        level = Level.OK if answer.ok else Level.PROBLEM
+        found.append(Finding(level, "servers", f"{answer.who}: {answer.text}"))
+    return [*found, *_limits(config, host), *_working_set(config)]
+
+
+def _limits(config: Config, host: Host) -> Iterator[Finding]:
+    engines = len(config.own_engines)
+    soft, hard = (
+        2**30 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    wanted = config.limits.connections
+    try:
+        division = divide(soft, hard, wanted, engines)
+    except ValueError as error:
+        yield Finding(Level.PROBLEM, "open files", str(error), "LimitNOFILE=1048576")
+    else:
+        if division.lowered:
+            text = f"limits.connections is {wanted:,}, and {hard:,} open files leave {division.connections:,}"
+            yield Finding(Level.WARNING, "open files", text, "LimitNOFILE=1048576 (systemd), or ulimit -Hn")
+        else:
+            yield Finding(Level.OK, "open files", f"{hard:,} are enough for {wanted:,} connections")
+    limits = config.limits
+    held = limits.body_memory_bytes * config.proxy.processes + limits.kept_prompt_bytes + limits.queue_bytes
+    available = host.available_bytes
+    if available is not None and held > available:
+        text = (
+            f"bodies, kept prompts and the queue may take {held / GIB:.1f} GiB, and {available / GIB:.1f} are available"
+        )
+        yield Finding(Level.WARNING, "memory", text, "lower limits.body_memory_bytes, kept_prompt_bytes or queue_bytes")
+    else:
+        yield Finding(Level.OK, "memory", f"bodies, kept prompts and the queue take at most {held / GIB:.1f} GiB")
+    yield _ledger(config.proxy.state_dir)
+
+
+def _working_set(config: Config) -> Iterator[Finding]:
+    """Who holds KV memory, as the running proxy sees it; nothing where it does not answer."""
+    try:
+        found = admin_of(config).ask("/admin/admission", {})
+    except (ApiError, SecretError):
+        return
+    yield from held(found)
+
+
+def held(admission: Mapping[str, Any]) -> Iterator[Finding]:
+    """The books of each worker, and what waits for memory, as `/admin/admission` has them."""
+    for worker_id, books in admission.get("working_set", {}).items():
+        text = (
+            f"{worker_id}: {books['resident']} sessions hold {books['tokens']:,} of {books['pool_tokens']:,} tokens,"
+            f" {books['in_use']} of them run; KV is kept for {books['window_s']:g} s"
+        )
+        yield Finding(Level.OK, "KV memory", text)
+    queue = admission.get("queue", {})
+    waiting, missing = queue.get("for_memory", 0), queue.get("memory_missing_tokens", 0)
+    if waiting or missing:
+        text = f"{waiting} turns wait for KV memory; about {missing:,} tokens more were needed in the last minute"
+        yield Finding(Level.WARNING, "KV memory", text, "docs/reference/conditions.md#working_set_does_not_fit")
+
+
+def _ledger(state_dir: Path) -> Finding:
+    folder = next(each for each in (state_dir, *state_dir.absolute().parents) if each.exists())
+    if not os.access(folder, os.W_OK):
+        return Finding(Level.PROBLEM, "ledger", f"{folder} cannot be written by this user", "proxy.state_dir")
+    free = shutil.disk_usage(folder).free
+    level = Level.OK if free > LEDGER_BYTES else Level.WARNING
+    todo = "" if level is Level.OK else "free some, or move proxy.state_dir: a proxy without space refuses requests"
+    return Finding(level, "ledger", f"{free / GIB:.0f} GiB are free for {state_dir}", todo)
 
 
 def doctor(arguments: argparse.Namespace) -> int:

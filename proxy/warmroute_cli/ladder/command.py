@@ -1,22 +1,185 @@
 """`warmroute ladder`. Exits with 0: shown, 1: the steps do not add up to the ledger, 2: not read."""
 
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from warmroute.contract.money import usd
+from warmroute_cli.tables import Column, Row, fitted
+from warmroute_proxy.ladder.steps import PROMPT, STEPS, wins
+from warmroute_proxy.ladder.sums import Ladder, LadderSums
+
+if TYPE_CHECKING:
+    from warmroute_cli.ladder.what_if import Difference
 import json
 import sqlite3
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 
-from warmroute.contract.money import usd
 from warmroute.files.printable import printable
 from warmroute_cli.api import ApiError
+from warmroute_cli.asking import since_parameter
 from warmroute_cli.installed import missing
-from warmroute_cli.ladder.logs import TRACE, LogTurns, format_of_all, rates_by_model
-from warmroute_cli.ladder.sources import source_of
-from warmroute_cli.ladder.table import ladder_table, what_if_table
+from warmroute_cli.ladder.logs import TRACE, LogTurns, format_of_all, log_source, rates_by_model
+from warmroute_cli.own_rows import folders_in, rows_of
+from warmroute_cli.past import UP
 from warmroute_cli.tables import width
-from warmroute_proxy.ladder.sums import Ladder
-from warmroute_proxy.server.base.config_file import ConfigError
+from warmroute_proxy.ladder.of_entries import turn_of
+from warmroute_proxy.ladder.turn import LadderTurn
+from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.control.usage_question import read_question
+
+UNKNOWN: Final = "-"
+NO_REMEDY: Final = "nothing to recover"
+_STEPS: Final = (
+    Column("step"), Column("cached tokens", is_number=True), Column("of prompt", is_number=True),
+    Column("lost", is_number=True), Column("price USD", is_number=True), Column("lost USD", is_number=True),
+)  # fmt: skip
+_REMEDIES: Final = (
+    Column("would win back"), Column("tokens", is_number=True), Column("USD", is_number=True),
+)  # fmt: skip
+_SHARES: Final = ("reachable", "kept", "chosen", "billed")
+
+
+def ladder_table(ladder: Ladder, most: int, limit: int) -> list[str]:
+    """The lines, at most so wide. `limit`: groups that are shown."""
+    lines = [*_steps(ladder.all, most), "", *_remedies(ladder.all, most)]
+    if ladder.by is not None and ladder.groups:
+        lines += ["", *_groups(ladder, most, limit)]
+    return lines
+
+
+def what_if_table(first: Ladder, others: "Sequence[Difference]", most: int) -> list[str]:
+    """A line for each other case: what it delivers and costs, and the causes whose sum is the difference."""
+    columns = [
+        Column("what if"), Column("delivered", is_number=True), Column("price USD", is_number=True),
+        Column("more USD", is_number=True),
+    ]  # fmt: skip
+    rows = []
+    for each in others:
+        notes = [f"{cause} {tokens:+,} ({_signed(nanousd)} USD)" for cause, (tokens, nanousd) in each.causes.items()]
+        share = _share(each.delivered, first.all)
+        price = usd(each.price_nanousd) if first.all.is_rated or each.price_nanousd else UNKNOWN
+        rows.append(
+            Row([each.name, share, price, _signed(each.more_nanousd) if first.all.is_rated else UNKNOWN], notes)
+        )
+    return fitted(columns, rows, "because", most)
+
+
+def _signed(nanousd: int) -> str:
+    return f"{'+' if nanousd > 0 else ''}{usd(nanousd)}"
+
+
+def _steps(sums: LadderSums, most: int) -> list[str]:
+    levels, rows = sums.levels(), []
+    before_tokens, before_nanousd = levels[PROMPT]
+    for step in (PROMPT, *STEPS):
+        tokens, nanousd = levels[step]
+        is_billed = step == STEPS[-1] and sums.billed_rows > 0
+        price = usd(nanousd) if sums.is_rated or is_billed else UNKNOWN
+        lost_usd = usd(nanousd - before_nanousd) if sums.is_rated else UNKNOWN
+        if step == PROMPT:
+            rows.append(Row([step, f"{tokens:,}", _share(tokens, sums), "", price, ""]))
+        elif step in sums.known:
+            counts = [f"{tokens:,}", _share(tokens, sums), f"{before_tokens - tokens:,}"]
+            rows.append(Row([step, *counts, price, lost_usd], _reasons(sums, step)))
+        else:
+            rows.append(Row([step, *[UNKNOWN] * 3, price if is_billed else UNKNOWN, UNKNOWN]))
+        before_tokens, before_nanousd = tokens, nanousd
+    return fitted(_STEPS, rows, "why", most)
+
+
+def _reasons(sums: LadderSums, step: str) -> list[str]:
+    """Why a step is below the one before, and of how many turns it is known, if not of all."""
+    rows = sums.known_rows[step]
+    coverage = [] if rows == sums.rows else [f"known of {rows:,} of {sums.rows:,} turns"]
+    return coverage + [f"{cause} {tokens:,}" for cause, (tokens, _) in sums.causes(step).items() if tokens]
+
+
+def _remedies(sums: LadderSums, most: int) -> list[str]:
+    rows = [
+        Row(
+            [win.remedy.name, f"{win.tokens:,}", usd(win.nanousd) if sums.is_rated else UNKNOWN],
+            win.remedy.how.split(),
+        )
+        for win in wins(sums.by_cause())
+    ]
+    return fitted(_REMEDIES, rows, "how", most, "") if rows else textwrap.wrap(NO_REMEDY, most)
+
+
+def _groups(ladder: Ladder, most: int, limit: int) -> list[str]:
+    shown = [step for step in _SHARES if step in ladder.all.known]
+    columns = [
+        Column(ladder.by or ""), Column("turns", is_number=True), Column("prompt", is_number=True),
+        *(Column(step, is_number=True, optional=step in {"kept", "chosen"}) for step in shown),
+        Column("USD", is_number=True), Column("lost USD", is_number=True),
+    ]  # fmt: skip
+    groups = ladder.dearest()
+    rows = [_group(key, sums, shown) for key, sums in groups[:limit]]
+    lines = fitted(columns, rows, "", most)
+    if len(groups) > limit:
+        more = f"{len(groups) - limit} more groups, each cheaper than these: --limit or --json shows them"
+        lines += textwrap.wrap(more, most)
+    return lines
+
+
+def _group(key: str, sums: LadderSums, shown: Sequence[str]) -> Row:
+    levels = sums.levels()
+    lost = sums.price_nanousd - levels["reachable"][1]
+    shares = [_share(levels[step][0], sums) if step in sums.known else UNKNOWN for step in shown]
+    billed = sums.billed_rows > 0
+    money = [usd(sums.price_nanousd) if billed else UNKNOWN]
+    money.append(usd(lost) if billed and sums.is_rated and "reachable" in sums.known else UNKNOWN)
+    return Row([key or "(none)", f"{sums.turns:,}", f"{sums.prompt_tokens:,}", *shares, *money])
+
+
+def _share(tokens: int, sums: LadderSums) -> str:
+    return f"{tokens / sums.prompt_tokens:.1%}" if sums.prompt_tokens else UNKNOWN
+
+
+def source_of(arguments: Namespace) -> LogTurns:
+    """The turns that a command line asks for. Raises: ApiError, ValueError, sqlite3.Error, OSError,
+    ConfigError, Refusal.
+    """
+    since_s = _since(arguments.since)
+    if arguments.config is not None and arguments.paths:
+        raise ValueError("--config names a ledger itself: leave out it or the paths")
+    if arguments.paths and not all(path.is_dir() for path in arguments.paths):
+        if arguments.since is not None:
+            raise ValueError("--since is for ledgers: leave it out with logs")
+        return log_source(arguments)
+    if arguments.price or arguments.kv_tokens is not None or arguments.format is not None:
+        raise ValueError("--price, --kv-tokens and --format are for logs: a ledger has its own rates and losses")
+    folders = _folders(arguments)
+    about = {"kind": "ledger", "paths": [str(folder) for folder in folders], "since": since_s}
+    return LogTurns(about, _of_ledgers(folders, since_s), [])
+
+
+def _folders(arguments: Namespace) -> list[Path]:
+    if arguments.config is not None:
+        return folders_in(load_config(arguments.config).proxy.state_dir)
+    if arguments.paths:
+        found = [folder for path in arguments.paths for folder in folders_in(path)]
+        return list({folder.resolve(): folder for folder in reversed(found)}.values())[::-1]
+    return folders_in(arguments.state_dir / UP)
+
+
+def _of_ledgers(folders: list[Path], since_s: float | None) -> Iterator[LadderTurn]:
+    for folder in folders:
+        for entry in rows_of(folder, since_s):
+            if since_s is None or entry.settled_at >= since_s:
+                yield turn_of(entry)
+
+
+def _since(text: str | None) -> float | None:
+    if text is None:
+        return None
+    now = datetime.now(UTC).astimezone()
+    return read_question([("since", since_parameter(text, now))], ("since",), now.timestamp()).since_s
 
 
 def run(arguments: Namespace) -> int:

@@ -143,6 +143,7 @@ def _nodes(arguments: argparse.Namespace, plan: Plan, config: Config | None) -> 
 
 
 def _stop_stray(stray: list[Process], limits: Limits, state_dir: Path) -> None:
+    """End what belongs to no program of the plan any more."""
     for process in stray:
         _show(f"{process.name}: is not in the plan any more, and is stopped")
     Launcher(stray, state_dir, NoDrains(), limits, lambda: None, _show).stop()

@@ -79,6 +79,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _made(arguments: argparse.Namespace) -> "Made":
+    """The plan, and the plans that it was compared with where there is traffic."""
     trace = None
     traffic = None
     if arguments.trace is not None:

@@ -70,6 +70,7 @@ def goodput(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets)
 
 
 def _missed(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets, times: float) -> tuple[str, ...]:
+    """The targets that a plan misses with `times` the traffic."""
     try:
         return tuple(targets.missed(simulate(found.plan, found.request, faster(trace, traffic, times))))
     except PlanError as error:

@@ -88,6 +88,7 @@ def search(request: PlanRequest, trace: Trace, targets: Targets, *, bounded: boo
 
 
 def _steps(request: PlanRequest) -> Iterator[PlanRequest]:
+    """The request with each KV type and fraction, as little changed as possible first."""
     types = [request.kv_type]
     if request.kv_type is None and default_kv_type(request.cluster.gpu, request.model) != "fp8_e4m3":
         types.append("fp8_e4m3")
@@ -184,6 +185,7 @@ def _key(plan: Plan) -> tuple[object, ...]:
 
 
 def _ruled_out(least: Speeds, targets: Targets, reasons: Counter[str]) -> str | None:
+    """Why a plan cannot keep up or reach the targets, if so."""
     reason = None
     if least.prefill_utilisation > SATURATED:
         reason = "too slow for these prompts"

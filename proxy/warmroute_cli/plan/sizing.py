@@ -282,12 +282,14 @@ def _side(plan: Plan, role: Role) -> str:
 
 
 def _alone_s(plan: Plan, load: Load) -> float:
+    """One request that nothing else delays, with its whole prompt to compute."""
     gpu, engine = plan.cluster.gpu, plan.engines[0]
     prefill_s = load.input_tokens / (prefill_tokens_per_s(gpu, plan.model, engine.shape, load))
     return prefill_s + load.output_tokens * decode_step_s(gpu, plan.model, plan.engines[-1].shape, load, 1)
 
 
 def _decode_rate(plan: Plan, load: Load) -> float:
+    """Tokens a second of all engines that decode, with full batches."""
     return sum(_engine_rate(plan, engine, load) for engine in plan.engines if engine.role != "prefill")
 
 

@@ -125,6 +125,7 @@ def _model_of(table: Table, config: Config) -> str:
 
 
 def _entries(arguments: Namespace, problems: list[str]) -> tuple[str, list[Any]]:
+    """The tables of the books, and what they are of."""
     if arguments.action == "add":
         values = {"model": arguments.model, "name": arguments.name, "source": arguments.source}
         values["from"] = arguments.from_ or datetime.now(UTC).replace(microsecond=0)

@@ -8,7 +8,11 @@ from warmroute_cli.arguments import above_zero, count, wants
 
 MAX_WORKERS: Final = 1024
 SCENARIOS: Final = ("regions", "pd")
-MADE_UP: Final = ("toolagent", "bursty", "inference-day", "short", "waves")
+MADE_UP: Final = (
+    "toolagent", "bursty", "inference-day", "short", "waves",
+    *(f"fork-{branches}-{head}{suffix}" for branches in (8, 43, 128) for head in ("10k", "40k", "100k")
+      for suffix in ("", "-cold")),
+)  # fmt: skip
 _SUFFIXES: Final = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _CHANGES: Final = ("add", "remove", "restart")
 
@@ -33,7 +37,7 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
         "traces", nargs="*", type=Path, metavar="TRACE", help="trace files, replayed one after the other"
     )
     parser.add_argument("--scenario", choices=SCENARIOS, help="run a predefined comparison instead of a trace")
-    parser.add_argument("--made-up", choices=MADE_UP, help="replay a generated trace")
+    parser.add_argument("--made-up", choices=MADE_UP, metavar="NAME", help="replay a generated trace")
     parser.add_argument(
         "--seed",
         type=int,

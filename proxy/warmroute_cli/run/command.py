@@ -5,14 +5,19 @@ started for as long as the program runs.
 """
 
 import contextlib
+import json
 import os
+import shlex
 import shutil
 import sys
 import time
 import uuid
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from string import Template
+from typing import Final
 from urllib.parse import quote, urlsplit
 
 from warmroute_cli import running, state
@@ -20,8 +25,80 @@ from warmroute_cli.api import Api, ApiError
 from warmroute_cli.processes import stopping_on_signals
 from warmroute_cli.run import closing, process, title
 from warmroute_cli.run.programs import PROGRAMS, Program, any_program
-from warmroute_cli.run.settings import OWNERS_ONLY, Settings, Target, settings_of
 from warmroute_lab.up import started
+
+OWNERS_ONLY: Final = 0o700
+KEY_VARIABLE: Final = "WARMROUTE_KEY"
+"""Where printed settings take the API key from, which they do not show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which proxy, by its address without a path, and what to ask it for. `context`: tokens of the model's context."""
+
+    root: str
+    key: str
+    model: str
+    context: int
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is filled in. `files`: path -> text."""
+
+    environment: Mapping[str, str]
+    cleared: tuple[str, ...]
+    files: Mapping[Path, str]
+    command: tuple[str, ...]
+
+    def write(self) -> None:
+        """Write the files, in folders that only their owner can read."""
+        for path, text in self.files.items():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=OWNERS_ONLY)
+            path.write_text(text, encoding="utf-8")
+
+    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in environ.items() if name not in self.cleared} | dict(self.environment)
+
+    def shell(self, hidden: str = "") -> str:
+        """The same as lines of a shell. `hidden`: a key that is not to be shown, but taken from `WARMROUTE_KEY`."""
+        lines = [f"unset {' '.join(self.cleared)}"] if self.cleared else []
+        if hidden:
+            lines.append(f': "${{{KEY_VARIABLE}:?put the API key into it, or print it with --show-key}}"')
+        for name, value in self.environment.items():
+            shown = f'"${KEY_VARIABLE}"' if hidden and value == hidden else shlex.quote(value)
+            lines.append(f"export {name}={shown}")
+        for path, text in self.files.items():
+            lines += [f"mkdir -p {shlex.quote(str(path.parent))}", f"cat >{shlex.quote(str(path))} <<'EOF'"]
+            lines += [text.rstrip("\n"), "EOF"]
+        return "\n".join([*lines, shlex.join(self.command)])
+
+
+def settings_of(program: Program, target: Target, folder: Path, home: str) -> Settings:
+    values = {
+        "root": target.root,
+        "base_url": f"{target.root}/v1",
+        "key": target.key,
+        "model": target.model,
+        "context": str(target.context),
+        "session": target.session,
+        "folder": str(folder),
+        "home": home,
+    }
+    escaped = {name: _escaped(value) for name, value in values.items()}
+    return Settings(
+        environment={name: Template(text).substitute(values) for name, text in program.environment.items()},
+        cleared=program.cleared,
+        files={folder / name: Template(text).substitute(escaped) for name, text in program.files.items()},
+        command=(program.command, *(Template(text).substitute(values) for text in program.arguments)),
+    )
+
+
+def _escaped(text: str) -> str:
+    """A text inside double quotes of JSON, TOML and YAML, of which TOML takes no bare DEL."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
+
 
 FOLDER = "run"
 DEFAULT_CONTEXT_TOKENS = 200_000

@@ -62,6 +62,7 @@ def _signals_for_the_child() -> Iterator[_Child]:
 
 
 def _in_foreground() -> bool:
+    """Whether the keys of a terminal reach this process, and so its child."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

@@ -128,6 +128,7 @@ class _Begun:
         return bool(self.arguments) and not self._depth and not self._in_text
 
     def is_cut(self) -> bool:
+        """Whether its arguments are an object that has not ended."""
         self._look()
         return (self._depth > 0 or self._in_text) and self.arguments[0].lstrip().startswith("{")
 

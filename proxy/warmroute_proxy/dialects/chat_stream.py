@@ -177,6 +177,7 @@ class ChatStream:
         return None if self.ended or not _is_plain(text) else self.grew(kind, text)
 
     def _counted(self, event: bytes, shape: _Shape) -> bytes | None:
+        """One that differs from another one by its text and by what it counts."""
         end = event.find(b'"', shape.text_at)
         if event[end:].translate(None, _DIGITS) != shape.counted:
             return None

@@ -272,6 +272,7 @@ def arguments_of(raw: Raw) -> Raw:
 
 
 def _argument_bytes(output: dict[str, Raw], name: str) -> int:
+    """How long the arguments of the calls are that a member has."""
     raw = output[name]
     try:
         if name == "function_call":

@@ -63,6 +63,7 @@ class EventReader:
         return self.feed(b"\n\n") if self.held else []
 
     def _with_line_feeds(self, data: bytes) -> bytes:
+        """LF for each line end."""
         if self._after_cr and data.startswith(b"\n"):
             data = data[1:]
             self._after_cr = False

@@ -132,6 +132,7 @@ class Field:
 
 
 def _check_token_ids(name: str, ids: list[int], vocabulary: int | None) -> None:
+    """Token ids outside the vocabulary end an engine's process."""
     if not ids:
         return
     if vocabulary is None:

@@ -128,6 +128,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _any(max_bytes: int, max_depth: int) -> Field:
+    """A field whose value an engine reads or ignores, bounded in size and depth."""
     return Field(None, max_bytes=max_bytes, max_depth=max_depth)
 
 

@@ -92,6 +92,7 @@ class Reports:
         )  # fmt: skip
 
     def _levels(self, report: Report, prompt: int, bill: Bill) -> dict[str, int]:
+        """Step -> cached tokens, of the steps that are known."""
         if report.levels is not None:
             return {step: _within(report.levels[step], prompt) for step in STEPS if step in report.levels}
         found: dict[str, int] = {}
@@ -125,6 +126,7 @@ class Reports:
 
 
 def _of_classes(report: Report, prompt: int) -> dict[str, int]:
+    """The steps of a turn whose receipt stands in the log."""
     loss = report.loss or {}
     cached = _within(report.reported or 0, prompt)
     moved = sum(loss.get(name, 0) for name in CAUSES["chosen"])
@@ -151,6 +153,7 @@ def _losses(report: Report, prompt: int, levels: Mapping[str, int]) -> Iterator[
 
 
 def _cause(step: str, tokens: int, report: Report, levels: Mapping[str, int]) -> str:
+    """What a loss is called that the log has no class for."""
     if step == "reachable":
         return "new" if levels["reachable"] else "cold"
     if (report.units is not None or report.levels is not None) and step in {"kept", "chosen"}:

@@ -10,6 +10,7 @@ from warmroute.contract import headers as names
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import MAX_CACHED, ApiKeys
+from warmroute_proxy.server.dialects.routes import KEY_HEADERS
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.regions.forward_claim import Forward, Forwards, used_before
 from warmroute_proxy.server.regions.region_nonces import RegionNonces
@@ -23,8 +24,7 @@ def bearer(request: Request) -> bytes:
     value = request.headers.get("authorization", "")
     scheme, _, key = value.partition(" ")
     if scheme.lower() != "bearer":
-        headers = request.headers
-        key = headers.get("api-key") or headers.get("x-api-key") or headers.get("x-goog-api-key") or ""
+        key = next((found for name in KEY_HEADERS if (found := request.headers.get(name))), "")
     return key.strip().encode("latin-1", "replace")
 
 

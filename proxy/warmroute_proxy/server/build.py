@@ -321,6 +321,7 @@ def _callers(config: Config, secrets: Secrets, conversations: Conversations) -> 
 
 
 def _authentication(config: Config, stores: Stores, voids: ReceiptVoider, metrics: Metrics) -> Authentication:
+    """Keys are those of the config, and of the database where there is one."""
     access, store = stores.access, stores.limits.nonces
     nonces = None if store is None else RegionNonces(store, metrics)
     if access is None:
@@ -338,6 +339,7 @@ def _idempotent_calls(
     clock: Callable[[], float],
     memory: BodyMemory,
 ) -> IdempotentCalls:
+    """The calls with a key, known to other proxies where there is a Redis."""
     limits, store, markers = config.limits, stores.limits.markers, None
     if store is not None:
         ended_s = limits.keyed_replay_s + REMEMBER_KEY_S
@@ -354,6 +356,7 @@ def _body_memory(config: Config, metrics: Metrics) -> BodyMemory:
 async def _engines(
     config: Config, peer_processes: PeerProcesses | None, metrics: Metrics, clock: Callable[[], float]
 ) -> Engines:
+    """The engines, and in the first process the file of what they have counted."""
     is_first = peer_processes is None or peer_processes.number == 0
     engines = Engines(
         config.own_engines, config.limits.connect_timeout_s, clock, time.time, metrics, config.proxy.region,
@@ -364,6 +367,7 @@ async def _engines(
 
 
 def _request_metrics(metrics: Metrics, ledger: Ledger, slot: ProcessSlot | None) -> RequestMetrics:
+    """The counters of requests, with those that a death of this process has interrupted."""
     made = RequestMetrics(metrics)
     made.interrupted(ledger.interrupted + (slot.interrupted if slot is not None else 0))
     return made

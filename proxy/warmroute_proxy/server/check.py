@@ -101,6 +101,7 @@ def probe(config: Config) -> list[ServerAnswer]:
 
 
 def _stores(config: Config) -> Iterator[ServerAnswer]:
+    """The database, where its schema can be used, and Redis."""
     if config.database is not None:
         yield _asked("database", partial(_ask_database, config.database))
     if config.redis is not None:

@@ -138,6 +138,7 @@ def _work(
 
 
 def _listening(address: dict[str, Any], processes: list[int]) -> None:
+    """Print the line with the addresses that a proxy listens on, and its processes."""
     line = {"event": "listening", **address, "pid": os.getpid()}
     print(json.dumps(line | {"processes": processes} if processes else line), flush=True)
 
@@ -255,6 +256,7 @@ def _endpoints(
 
 
 def _address(config: Config, port: int, admin_port: int, *, picker: bool) -> dict[str, str]:
+    """Where a proxy listens, for the line that says so."""
     scheme = "grpc" if picker else "http"
     return {
         "url": f"{scheme if config.proxy.tls_cert is None else f'{scheme}s'}://{authority(config.proxy.host, port)}",

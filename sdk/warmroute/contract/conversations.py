@@ -183,6 +183,7 @@ class Conversations:
         return whole
 
     def _repeated_whole(self, tenant: str, hashes: Sequence[int]) -> tuple[Conversation | None, int]:
+        """The conversation with the longest newest request that this one repeats, and its cuts."""
         by_tip = self._by_tip
         if by_tip.keys().isdisjoint(hashes):
             return None, 0

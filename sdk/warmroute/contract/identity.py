@@ -215,6 +215,7 @@ def harness(request_headers: Mapping[str, str]) -> str:
 
 
 def _shown(request_headers: Mapping[str, str], header: str) -> str:
+    """A name that a receipt can show, else an empty one."""
     name = request_headers.get(header, "")
     return name if name.isprintable() and len(name.encode("utf-8", "surrogatepass")) <= MAX_AGENT_NAME_BYTES else ""
 

@@ -117,6 +117,7 @@ def _plain(block: object) -> object:
 
 
 def _without_queries(piece: object) -> object:
+    """A part whose image addresses have no query, which is where a signature is."""
     if isinstance(piece, dict):
         found = {}
         for name, value in piece.items():

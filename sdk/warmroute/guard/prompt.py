@@ -246,6 +246,7 @@ def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _order(tools: Sequence[Any]) -> int:
+    """A hash of this process of the tools as they are."""
     try:
         return hash(marshal.dumps(list(tools), 0))
     except ValueError:  # what JSON has no form for
@@ -284,6 +285,7 @@ def _section(
 
 
 def _equal_beginning(before: Section | None, items: Sequence[Any]) -> int:
+    """How many parts are those of the earlier section, byte by byte."""
     if before is None or before.raw is None:
         return 0
     count = min(len(before.raw), len(items))

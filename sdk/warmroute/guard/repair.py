@@ -9,14 +9,175 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from warmroute.guard.breakpoints import too_many, with_four
+from warmroute.guard.canonical import digest_of_message
 from warmroute.guard.causes import Cause
 from warmroute.guard.compare import Break
 from warmroute.guard.history import same_but_reasoning
 from warmroute.guard.memory import Memory, Reading, Remembered
-from warmroute.guard.prompt import Prompt, Section, text_of, tool_name
+from warmroute.guard.prompt import Prompt, Section, role_of, text_of, tool_name
 from warmroute.guard.volatile import DAY
-from warmroute.guard.volatile_lines import move, moved_again, with_text
+
+# The rule `move-volatile`: lines that change stay as they were first; the newest user message has the new ones.
+#
+# What was added to a user message is remembered by the digest of the message, and added again whenever it is sent: the
+# client knows nothing of it.
+
+MAX_LINES: Final = 20
+"""More lines than these are not volatile lines."""
+
+_HEADING: Final = "Now:"
+
+Body = Mapping[str, Any]
+
+
+def move(body: Body, reading: Reading, broken: Break, remembered: Remembered) -> Body | None:
+    """The system part as it was sent, with its new lines at the end of the newest user message."""
+    assert reading.before is not None
+    sent, now = reading.before.system, reading.prompt.system
+    for at in range(min(len(sent), len(now))):
+        if now.where(at) == broken.where and sent.piece(at) is not None:
+            old, new = text_of(sent.piece(at)), text_of(now.piece(at))
+            known = set(old.split("\n"))
+            lines = [line for line in new.split("\n") if line not in known and line.strip()]
+            if len(lines) > MAX_LINES:
+                return None
+            found = with_text(body, now, at, old)
+            return (
+                found
+                if found is None or not lines
+                else _with_news(found, reading, "\n".join([_HEADING, *lines]), remembered)
+            )
+    return None
+
+
+def moved_again(body: Body, remembered: Remembered) -> Body:
+    """The request with all that was added to its user messages before."""
+    field = _field(body)
+    items = body.get(field)
+    if not isinstance(items, list):
+        return body
+    made = [
+        _appended(item, remembered.moved[digest])
+        if role_of(item) == "user" and (digest := digest_of_message(item).value) in remembered.moved
+        else item
+        for item in items
+    ]
+    return body if made == items else {**body, field: made}
+
+
+def with_text(body: Body, section: Section, at: int, text: str) -> Body | None:
+    """The request with another text in one part, which must have one text; None where it has not."""
+    field = section.name
+    if isinstance(body.get(field), str):
+        return {**body, field: text}
+    outer = body.get(field)
+    items = outer.get("parts") if isinstance(outer, dict) else outer
+    if not isinstance(items, list) or section.start + at >= len(items):
+        return None
+    piece = _part_with_text(items[section.start + at], text)
+    if piece is None:
+        return None
+    changed = [*items[: section.start + at], piece, *items[section.start + at + 1 :]]
+    return {**body, field: {**outer, "parts": changed} if isinstance(outer, dict) else changed}
+
+
+def _part_with_text(piece: Any, text: str) -> Any:
+    if isinstance(piece, str):
+        return text
+    if not isinstance(piece, dict):
+        return None
+    for name in ("text", "content"):
+        if isinstance(piece.get(name), str):
+            return {**piece, name: text}
+    blocks = piece.get("content")
+    if isinstance(blocks, list) and len(blocks) == 1 and isinstance(blocks[0], dict) and "text" in blocks[0]:
+        return {**piece, "content": [{**blocks[0], "text": text}]}
+    return None
+
+
+def _with_news(body: Body, reading: Reading, text: str, remembered: Remembered) -> Body:
+    """The text at the end of the newest user message, if that was not sent before; else nothing is told."""
+    assert reading.before is not None
+    field = _field(body)
+    items = body.get(field)
+    if not isinstance(items, list) or not items or role_of(items[-1]) != "user":
+        return body
+    digest = digest_of_message(items[-1]).value
+    if digest in reading.before.messages.digests:
+        return body
+    remembered.note_moved(digest, text)
+    return {**body, field: [*items[:-1], _appended(items[-1], text)]}
+
+
+def _appended(message: Any, text: str) -> Any:
+    for name in ("content", "parts"):
+        inner = message.get(name)
+        if isinstance(inner, str):
+            return {**message, name: f"{inner}\n\n{text}"}
+        if isinstance(inner, list):
+            kind = next((piece.get("type") for piece in inner if isinstance(piece, dict) and "text" in piece), "text")
+            block = {"text": text} if name == "parts" else {"type": kind or "text", "text": text}
+            return {**message, name: [*inner, block]}
+    return message
+
+
+def _field(body: Body) -> str:
+    return next((name for name in ("messages", "input", "contents") if name in body), "messages")
+
+
+# The rule `anthropic-breakpoints`: at most four, where they stay from turn to turn.
+#
+# Anthropic refuses a request with more than four `cache_control` marks. Those that help most are kept: at the end of
+# the tools, at the end of the system prompt, and on the two newest messages that have one. Source: docs.anthropic.com,
+# prompt caching (4 breakpoints, 20 blocks of look-back).
+
+MAX_BREAKPOINTS: Final = 4
+_MARK: Final = "cache_control"
+
+
+def too_many(body: Body) -> bool:
+    """Whether a request has more marks than the server takes."""
+    return sum(map(_count, (body.get(name) for name in ("tools", "system", "messages")))) > MAX_BREAKPOINTS
+
+
+def with_four(body: Body) -> Body:
+    """The request with those marks that help most."""
+    made = dict(body)
+    left = MAX_BREAKPOINTS
+    for name in ("tools", "system"):
+        if _count(body.get(name)):
+            made[name], found = _last_kept(body[name], 1)
+            left -= found
+    made["messages"], _ = _last_kept(body.get("messages"), left)
+    return made
+
+
+def _last_kept(value: Any, left: int) -> tuple[Any, int]:
+    """The value with the last `left` marks in it, and how many there are."""
+    if isinstance(value, list):
+        items, found = [], 0
+        for item in reversed(value):
+            item_kept, count = _last_kept(item, left - found)
+            found += count
+            items.append(item_kept)
+        return items[::-1], found
+    if not isinstance(value, dict):
+        return value, 0
+    inner, found = _last_kept(value.get("content"), left)
+    made = {**value, "content": inner} if isinstance(value.get("content"), list) else dict(value)
+    if _MARK in made and found < left:
+        return made, found + 1
+    made.pop(_MARK, None)
+    return made, found
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_count, value))
+    if isinstance(value, dict):
+        return (_MARK in value) + _count(value.get("content"))
+    return 0
+
 
 MAX_STEPS: Final = 8
 
@@ -53,7 +214,6 @@ class Repaired(NamedTuple):
     uses: tuple[Use, ...]
 
 
-Body = Mapping[str, Any]
 Applied = Callable[[Body, Reading, Break, Remembered], Body | None]
 
 
@@ -131,6 +291,7 @@ def _new_name(tool: object, known: Mapping[str, int]) -> str:
 
 
 def _tools_kept(body: Body, reading: Reading, _broken: Break, _remembered: Remembered) -> Body | None:
+    """All tools that the session has sent, and the new ones behind them."""
     assert reading.before is not None
     tools, before = body.get("tools"), reading.before.tools
     if not _is_plain(tools) or before.raw is None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Final
 
+from warmroute.contract.volatile import NONCE, PATH, ends_in_memory_file
 from warmroute.guard.causes import Cause
 
 MAX_TEXT_CHARS: Final = 400_000
@@ -37,21 +38,14 @@ _MASKS: Final[Mapping[Cause, re.Pattern[str]]] = {
         r"(?i)\b\d[\d,._]*\s?[kKmM%]?(?=[^\n\d]{0,40}\b(?:tokens?|context)\b)"
         r"|(?<=tokens)\W{1,3}\d[\d,._]*|(?:\b(?:tokens?|context|budget)\b[^\n\d]{0,40})\d[\d,._]*\s?[kKmM%]?(?:\s?/\s?\d[\d,._]*)?"
     ),
-    Cause.NONCE: re.compile(
-        r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-        r"|\b(?=[0-9a-f]*\d)[0-9a-f]{5,64}\b|\b(?:req|run|id|nonce|trace|msg|ses|call)[-_][0-9A-Za-z]{6,64}\b"
-        r"|(?<=[=:])[0-9a-f]{5,64}\b"
-    ),
-    Cause.WORKING_DIRECTORY: re.compile(r"(?<![\w/])(?:~|\.{1,2})?(?:/[\w.@+~-]+)+/?|\b[A-Za-z]:\\[^\s\"'<>|]*"),
+    Cause.NONCE: NONCE,
+    Cause.WORKING_DIRECTORY: PATH,
 }
 _NEIGHBOURS: Final = re.compile(r"\0(?:[ ,]*\0)+")
 """A date and a time beside each other are one."""
 
 VOLATILE: Final = tuple(_MASKS)
 """The classes that have a mask, in the order in which they are tried."""
-
-_MEMORY_FILE: Final = re.compile(r"(?i)\b(?:AGENTS|CLAUDE|GEMINI|QWEN|MEMORY|CONVENTIONS|copilot-instructions)\.md\b")
-_OTHER_SECTION: Final = re.compile(r"^</?[a-z_-]+>")
 
 
 def masked(text: str, cause: Cause) -> str:
@@ -96,7 +90,7 @@ def class_of_change(before: str, now: str) -> Cause | None:
     for cause in VOLATILE:
         if masked(old_text, cause) == masked(new_text, cause):
             return cause
-    if _in_memory_file(old, first) or _in_memory_file(new, first):
+    if ends_in_memory_file(old[: first + 1]) or ends_in_memory_file(new[: first + 1]):
         return Cause.MEMORY_FILE
     if masked_by_all(old_text) == masked_by_all(new_text):
         return next(cause for cause in VOLATILE if masked(old_text, cause) != old_text)
@@ -130,16 +124,6 @@ def common_chars(before: str, now: str) -> int:
         else:
             high = middle - 1
     return low
-
-
-def _in_memory_file(lines: list[str], at: int) -> bool:
-    """Whether a line stands below one that names a memory file, with no other section between."""
-    for line in reversed(lines[: at + 1]):
-        if _MEMORY_FILE.search(line):
-            return True
-        if _OTHER_SECTION.match(line) and "instructions" not in line.lower():
-            return False
-    return False
 
 
 def _digest(text: str) -> str:

@@ -61,6 +61,7 @@ def _objects(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _attributes(value: object) -> dict[str, Any]:
+    """Attributes as a mapping, from OTLP's list of keys and typed values too."""
     if isinstance(value, Mapping):
         return dict(value)
     return {str(pair["key"]): _value(pair.get("value")) for pair in _objects(value) if "key" in pair}

@@ -111,6 +111,7 @@ def _lines(file: GivenFile) -> Iterator[tuple[int, bytes]]:
 
 
 def _document(file: GivenFile, begin: list[tuple[int, bytes]]) -> Any:
+    """A document of several lines, of which the first ones were read."""
     data = b""
     for number, line in begin:
         data += b"\n" * (number - 1 - data.count(b"\n")) + line  # so that a mistake is named by its line
@@ -142,6 +143,7 @@ def _of_line(found: Any, path: Path, number: int) -> Iterator[Mapping[str, Any]]
 
 
 def _sample(whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A packaged sample of this project, whose requests share their parts."""
     pieces, headers = whole["parts"], whole["headers"]
     for request in whole["requests"]:
         body = {**request["rest"], "messages": [pieces[at] for at in request["messages"]]}

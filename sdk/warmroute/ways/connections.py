@@ -59,6 +59,7 @@ class _Turns:
         self._last_responses: dict[str | None, _LastResponse] = {}
 
     def headers(self) -> dict[str, str]:
+        """What the connection says of its session, where the program names one."""
         with self._observer.books.shelter():
             return self._observer.named_headers(self._client)
         return {}

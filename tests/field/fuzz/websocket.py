@@ -29,11 +29,11 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.exchange import DialectExchange
-from warmroute_proxy.server.dialects.kept_conversations import KeptConversations
 from warmroute_proxy.server.dialects.open_conversations import OpenConversations
-from warmroute_proxy.server.dialects.responses_socket import ResponsesSocket
+from warmroute_proxy.server.dialects.responses_socket import KeptConversations, ResponsesSocket
+from warmroute_proxy.server.dialects.routes import dialect_for
 from warmroute_proxy.server.dialects.socket_turn import TurnExchange
-from warmroute_proxy.server.dialects.translation import dialect_for, translate
+from warmroute_proxy.server.dialects.translation import translate
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.open_connections import OpenConnections
 from warmroute_proxy.server.http.websocket import WebSocket
@@ -70,12 +70,13 @@ class Echo:
         dialect = dialect_for(request)
         assert dialect is not None
         try:
-            chat, found = translate(request, self.terms)
+            chat, found = translate(request, dialect, self.terms)
         except (Refusal, TooMuch) as error:
             exchange.refuse(error if isinstance(error, Refusal) else Refusal(413, "large", code="request_too_large"))
             return
         if isinstance(exchange, TurnExchange) and not exchange.dialect.asks:
-            exchange.prepare()
+            exchange.start(200, ())
+            exchange.end(exchange.dialect.kept_answer())
             return
         self.bodies.append(bytes(chat.body))
         receipt = f"wr-{len(self.bodies):024}"

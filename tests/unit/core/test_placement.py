@@ -15,6 +15,8 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 TOKENS = 10_000
 BLOCK = 4000  # bytes, 1,000 tokens by the prior of 4 bytes a token
 
+ONE_BY_ONE_S = 20.0  # between two conversations that are no fork, whose head would take 3 s to compute
+
 
 def prompt(name: int, blocks: int = 10) -> Chain:
     return Chain([name * 1000 + n for n in range(blocks)], [BLOCK * (n + 1) for n in range(blocks)])
@@ -30,17 +32,19 @@ def disaggregated(prefills: int, decodes: int) -> list[Worker]:
     ]
 
 
-def serve(router: Router, request: RoutingRequest, exclude: frozenset[str] = frozenset()) -> Decision:
-    decision = router.place(request, 0.0, exclude)
-    ticket = router.dispatched(request, decision, 0.0)
-    router.settled(ticket, request, 0.0, None, None, None)
+def serve(
+    router: Router, request: RoutingRequest, exclude: frozenset[str] = frozenset(), now_s: float = 0.0
+) -> Decision:
+    decision = router.place(request, now_s, exclude)
+    ticket = router.dispatched(request, decision, now_s)
+    router.settled(ticket, request, now_s, None, None, None)
     return decision
 
 
-def busy(router: Router, request: RoutingRequest, only: str, ids: list[str]) -> Ticket:
+def busy(router: Router, request: RoutingRequest, only: str, ids: list[str], now_s: float = 0.0) -> Ticket:
     """One request in prefill on the worker `only`."""
-    decision = router.place(request, 0.0, frozenset(ids) - {only})
-    return router.dispatched(request, decision, 0.0)
+    decision = router.place(request, now_s, frozenset(ids) - {only})
+    return router.dispatched(request, decision, now_s)
 
 
 def test_a_shared_prefix_gets_its_second_copy_from_new_conversations_and_not_from_warm_ones() -> None:
@@ -52,16 +56,16 @@ def test_a_shared_prefix_gets_its_second_copy_from_new_conversations_and_not_fro
         chain = Chain(hashes, [BLOCK * (n + 1) for n in range(len(hashes))])
         return routing_of(chain, session=session, lineage=session, turn=private)
 
-    homes = {session: busy(router, turn(session, 1), "a", ["a", "b"]) for session in range(1, 9)}
-    for session, ticket in homes.items():
-        router.settled(ticket, turn(session, 1), 0.0, None, None, None)
-    busy(router, routing_of(prompt(900, 30), session=900, lineage=900), "a", ["a", "b"])
-    assert router.place(turn(50, 1), 0.0).cache_worker == "b"  # computing the shared prefix there is worth it
-    back = router.place(turn(1, 2), 0.0)
+    for session in range(1, 9):  # one by one, which is no fork
+        serve(router, turn(session, 1), frozenset({"b"}), session * ONE_BY_ONE_S)
+    now_s = 10 * ONE_BY_ONE_S
+    busy(router, routing_of(prompt(900, 30), session=900, lineage=900), "a", ["a", "b"], now_s)
+    assert router.place(turn(50, 1), now_s).cache_worker == "b"  # computing the shared prefix there is worth it
+    back = router.place(turn(1, 2), now_s)
     assert (back.known, back.cache_worker) == (True, "a")
     home, other = back.reasons[0], back.reasons[1]
     assert other.cost_s < home.cost_s < other.compute_s
-    assert (router.place(turn(1, 2), 0.0, frozenset({"a"})).cache_worker, other.id) == ("b", "b")
+    assert (router.place(turn(1, 2), now_s, frozenset({"a"})).cache_worker, other.id) == ("b", "b")
 
 
 def test_a_turn_goes_where_its_prefix_is() -> None:
@@ -116,11 +120,15 @@ def test_a_prompt_that_many_begin_with_spreads_and_one_conversation_does_not() -
         )
 
     router = Router("east", aggregated(*ids))
-    begun = [serve(router, routing_of(conversation(n, 1), session=n, lineage=n)).cache_worker for n in range(64)]
+    begun = [
+        serve(router, routing_of(conversation(n, 1), session=n, lineage=n), now_s=n * ONE_BY_ONE_S).cache_worker
+        for n in range(64)
+    ]
     assert set(begun) == set(ids)
     assert max(begun.count(id_) for id_ in ids) <= 12
     for n, home in enumerate(begun):
-        assert serve(router, routing_of(conversation(n, 2), session=n, lineage=n, turn=2)).cache_worker == home
+        later = routing_of(conversation(n, 2), session=n, lineage=n, turn=2)
+        assert serve(router, later, now_s=65 * ONE_BY_ONE_S).cache_worker == home
 
 
 def test_new_conversations_settle_where_less_was_written_lately() -> None:

@@ -38,6 +38,89 @@ def session(turns: "Sequence[Sequence[Any]]", tools: int = 0, system: int = 0) -
     return {"session": "s", "block": 64, "tool_tokens": tools, "system_tokens": system, "turns": turns}
 
 
+def weka(requests: list[dict[str, Any]], **other: Any) -> dict[str, Any]:
+    """A session as `weka_trace` has it, with the members that AIPerf's models ask for. Made up: no trace can be had."""
+    return {
+        "id": "s", "models": ["m"], "block_size": 64, "hash_id_scope": "local", "tool_tokens": 0, "system_tokens": 0,
+        "requests": requests, "totals": None,
+    } | other  # fmt: skip
+
+
+def call(at_s: float, tokens: int, ids: list[int], api_s: float = 1.0, kind: str = "n") -> dict[str, Any]:
+    return {
+        "t": at_s, "type": kind, "model": "m", "in": tokens, "out": 20, "hash_ids": ids, "input_types": ["text"],
+        "output_types": [], "stop": "", "api_time": api_s, "think_time": 0.5,
+    }  # fmt: skip
+
+
+def sub_agent(at_s: float, requests: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "t": at_s, "type": "subagent", "agent_id": "a", "subagent_type": "Explore", "duration_ms": 1, "total_tokens": 1,
+        "tool_use_count": 0, "status": "completed", "requests": requests, "models": ["m"], "tool_tokens": 0,
+        "system_tokens": 0,
+    }  # fmt: skip
+
+
+class TestWeka:
+    """Made-up files: the published corpora are not to be had here."""
+
+    HEAD = tuple(range(32))  # 2,048 tokens
+
+    def forked(self, *, relative: bool) -> dict[str, Any]:
+        base_s = 0.0 if relative else 5.0
+        agents = [
+            sub_agent(5.0, [call(base_s + n * 0.1, 2560, [*self.HEAD, *range(100 * n, 100 * n + 8)], 3.0 + n, "s")])
+            for n in (1, 2)
+        ]
+        after = call(12.0, 3072, [*self.HEAD, *range(900, 916)])
+        return weka([call(0.0, 2048, [*self.HEAD], 4.0), *agents, after])
+
+    @pytest.mark.parametrize("relative", [True, False])
+    def test_sub_agents_begin_after_the_turn_before_and_the_next_turn_waits_for_the_last(
+        self, tmp_path: Path, relative: bool
+    ) -> None:
+        trace = load(written(tmp_path / "t.json", [self.forked(relative=relative)]))
+        first, one, two, after = trace.requests
+        assert trace.sessions == 3
+        assert [each.session for each in trace.requests] == [0, 1, 2, 0]
+        assert (one.after, two.after, after.after) == (first.number, first.number, two.number)
+        assert [round(each.at_s, 3) for each in (one, two, after)] == [1.1, 1.2, 1.8]
+        assert one.blocks[:4] == two.blocks[:4] == first.blocks == after.blocks[:4]
+        assert one.blocks[4] != two.blocks[4]
+        assert (after.turn, after.continued_tokens) == (2, 2048)
+
+    def test_a_partial_block_has_a_name_of_its_own_and_ids_count_within_their_session_alone(
+        self, tmp_path: Path
+    ) -> None:
+        short, whole = weka([call(0.0, 800, list(range(13)))]), weka([call(0.0, 1024, list(range(16)))])
+        paths = [written(tmp_path / f"{n}.json.gz", [each]) for n, each in enumerate((short, whole, short))]
+        one, two, three = load_all(paths).requests
+        assert one.tail == one.blocks[1]
+        assert two.tail is None
+        assert not {*one.blocks} & ({*two.blocks} | {*three.blocks})
+        assert max(each.at_s for each in (one, two, three)) < 3600.0  # all files are one trace
+
+    def test_a_file_may_be_indented_or_have_a_session_a_line(self, tmp_path: Path) -> None:
+        session = self.forked(relative=False)
+        indented = tmp_path / "t.json"
+        indented.write_text(json.dumps(session, indent=1))
+        assert len(load(indented).requests) == 4
+        assert load(written(tmp_path / "t.jsonl", [session, session])).sessions == 6
+
+    @pytest.mark.parametrize(
+        ("session", "problem"),
+        [
+            (weka([], block_size=48), "block_size 48 does not divide 512"),
+            (weka([], hash_id_scope="global"), "global"),
+            (weka([call(0.0, -1, [])]), ">= 0"),
+            (weka([{"type": "other", "t": 0.0}]), "other"),
+        ],
+    )
+    def test_what_is_odd_is_refused_with_its_place(self, tmp_path: Path, session: dict[str, Any], problem: str) -> None:
+        with pytest.raises(TraceError, match=f"t.json.*line 1.*{problem}"):
+            load(written(tmp_path / "t.json", [session]))
+
+
 class TestMooncake:
     def test_equal_timestamps_are_spread_over_the_gap_to_the_next(self, tmp_path: Path) -> None:
         rows = [chat(0, 512, [1]), chat(0, 512, [2]), chat(3000, 512, [3]), chat(9000, 512, [4])]

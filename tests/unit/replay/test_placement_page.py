@@ -3,6 +3,7 @@
 from xml.etree import ElementTree as ET
 
 import pytest
+from bench.placement.forks import FORKS
 from bench.placement.parts import PARTS
 from bench.placement.rows import ROWS
 
@@ -13,7 +14,9 @@ from warmroute_lab.replay.plot import Series, svg
 
 def test_every_trace_and_scenario_of_the_command_is_on_the_page() -> None:
     assert set(MADE_UP) == set(made_up.MADE_UP)
-    assert {*MADE_UP, *SCENARIOS} <= {word for row in ROWS for word in row.words} | {part.what[-1] for part in PARTS}
+    forks = {f"{name}{suffix}" for name in FORKS for suffix in ("", "-cold")}
+    rows = {word for row in ROWS for word in row.words}
+    assert {*MADE_UP, *SCENARIOS} <= rows | {part.what[-1] for part in PARTS} | forks
 
 
 def test_a_plot_is_an_image_by_itself_and_keeps_the_order_of_its_points() -> None:

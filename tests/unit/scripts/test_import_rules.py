@@ -41,7 +41,7 @@ def room_of(module: str) -> str:
         ("sdk/warmroute/files", {"files"}),
         ("proxy/warmroute_proxy", {"contract", "files"}),
         ("lab/warmroute_lab/engine", {"contract"}),
-        ("sdk/warmroute/guard", {"guard"}),
+        ("sdk/warmroute/guard", {"guard", "contract"}),
     ],
 )
 def test_only_some_parts_of_the_sdk_are_imported(folder: str, allowed: set[str]) -> None:

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 import pytest
 
 import warmroute
-from warmroute import _telemetry
+from warmroute import _observer as _telemetry
 from warmroute._books import Books
 from warmroute._guard import Guard
-from warmroute._telemetry import attributes_of
+from warmroute._observer import attributes_of
 from warmroute._turns import Turn
 
 
@@ -54,7 +54,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from warmroute._telemetry import Telemetry
+from warmroute._observer import Telemetry
 from warmroute._turns import Turn
 exporter = InMemorySpanExporter()
 provider = TracerProvider()

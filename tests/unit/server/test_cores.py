@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from warmroute_proxy.server.base.cores import usable_cores
+from warmroute_proxy.server.base.config_file import usable_cores
 
 ALL = len(os.sched_getaffinity(0))
 

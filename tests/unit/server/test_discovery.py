@@ -10,8 +10,7 @@ from tests.subjects.dns_server import NAME, DnsServer
 
 from warmroute_proxy.server.base.config import Config, DiscoveryConfig
 from warmroute_proxy.server.base.config_file import ConfigError, parse_config
-from warmroute_proxy.server.discovery.candidates import candidates
-from warmroute_proxy.server.discovery.folder import MAX_FILE_BYTES, Folder
+from warmroute_proxy.server.discovery.discovery import MAX_FILE_BYTES, Folder, candidates
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, SourceError
 from warmroute_proxy.server.discovery.srv import LONGEST_S, Records
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from warmroute_proxy.server.engines.ids import Ids
+from warmroute_proxy.server.engines.engines import Ids
 from warmroute_proxy.server.engines.server_info import MAX_DP_RANKS
 from warmroute_proxy.server.intake.intake import MAX_PROMPTS
 

@@ -8,7 +8,7 @@ from warmroute_proxy.dialects.responses.conversation import ResponsesConversatio
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.dialects.kept_conversations import KeptConversations
+from warmroute_proxy.server.dialects.responses_socket import KeptConversations
 from warmroute_proxy.server.http.body_memory import BodyMemory
 
 

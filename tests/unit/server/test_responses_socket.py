@@ -13,11 +13,10 @@ from warmroute.contract import headers as names
 from warmroute_proxy.dialects.responses.conversation import ResponsesConversation
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.dialects.exchange import DialectExchange
-from warmroute_proxy.server.dialects.kept_conversations import KeptConversations
 from warmroute_proxy.server.dialects.open_conversations import OpenConversations
-from warmroute_proxy.server.dialects.responses_socket import MAX_REFUSED, ResponsesSocket
-from warmroute_proxy.server.dialects.socket_turn import TurnExchange
-from warmroute_proxy.server.dialects.translation import chat_request_of, translate, whole_turn
+from warmroute_proxy.server.dialects.responses_socket import MAX_REFUSED, KeptConversations, ResponsesSocket
+from warmroute_proxy.server.dialects.socket_turn import TurnExchange, whole_turn
+from warmroute_proxy.server.dialects.translation import chat_request_of, translate
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.http.open_connections import OpenConnections
 from warmroute_proxy.server.http.websocket import WebSocket
@@ -49,7 +48,7 @@ class Endpoint(Echo):
             chat = chat_request_of(exchange.request)
             exchange.dialect.translated(found)
         else:
-            chat, found = translate(exchange.request, self.terms)
+            chat, found = translate(exchange.request, exchange.request.dialect, self.terms)
             exchange.dialect.begins(0)
         self.bodies.append(bytes(chat.body))
         answer = DialectExchange(exchange, chat, exchange.dialect, found)

@@ -201,6 +201,7 @@ class Recorder:
 
     @staticmethod
     def _add(event: Event, to: list[Event]) -> None:
+        """Append, or extend the last event if this one continues it."""
         last_event = to[-1] if to else None
         if (
             isinstance(event, BlockRemoved)

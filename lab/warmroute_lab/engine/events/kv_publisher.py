@@ -144,6 +144,7 @@ class Publisher:
             router.send_multipart((client, b"", b"", END_OF_REPLAY, b""))
 
     def _sockets(self, kind: int, endpoint: str, ranks: int, hwm: int) -> tuple[list["zmq.Socket[bytes]"], int]:
+        """One socket per rank on consecutive ports, and the first port."""
         host, port = _host_and_port(endpoint)
         bind = self._config.bind if kind == zmq.PUB else True
         if bind is None:

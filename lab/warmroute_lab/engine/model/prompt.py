@@ -53,6 +53,7 @@ def begun_answer(body: Mapping[str, Any]) -> bytes:
 
 
 def _open_end(body: Mapping[str, Any]) -> tuple[Sequence[Mapping[str, Any]], bytes]:
+    """The messages in front of the answer, and what it begins with."""
     messages = body["messages"]
     last_message = messages[-1] if messages else {}
     if last_message.get("role") != "assistant" or not isinstance(last_message.get("content"), str):

@@ -101,6 +101,7 @@ def _word(line: str, at: int) -> tuple[str, int]:
 
 
 def _arguments(line: str, at: int) -> tuple[str, int]:
+    """The JSON object of a call, as it is written."""
     begin = len(line) - len(line[at:].lstrip())
     try:
         value, end = _decode(line, begin)

@@ -174,6 +174,7 @@ def _first(kind: Kind, body: Body, headers: Headers, *, batch: bool) -> PromptRe
 
 
 def _prompts(kind: Kind, body: Body) -> tuple[list[bytes], bool]:
+    """The rendered prompts, and whether they came as a batch."""
     if kind == "chat":
         _check_messages(body)
         return [prompt.render(body)], False
@@ -271,6 +272,7 @@ def _limit(sampling: Body, name: str) -> int | None:
 
 
 def _check_sampling(sampling: Body) -> None:
+    """Check the ranges of sampling parameters that this engine does not use."""
     temperature, top_p = sampling.get("temperature"), sampling.get("top_p")
     for name, value in (("temperature", temperature), ("top_p", top_p)):
         if not isinstance(value, int | float | None):

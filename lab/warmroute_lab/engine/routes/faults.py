@@ -217,6 +217,7 @@ class FaultyExchange(EngineExchange):
 
 
 def _reset_on_close(transport: asyncio.BaseTransport) -> None:
+    """Have the system answer the other side with a reset when this connection closes."""
     raw = transport.get_extra_info("socket")
     if raw is not None:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -95,6 +95,7 @@ def _used_tokens(scheduler: Scheduler) -> int:
 
 
 def _gen_throughput(scheduler: Scheduler) -> float:
+    """Tokens per virtual second of the batch that decodes now."""
     sequences = sum(work.width for work in scheduler.running if work.phase is Phase.DECODE)
     return sequences / (scheduler.costs.step_overhead_s + scheduler.costs.decode_s(sequences)) if sequences else 0.0
 

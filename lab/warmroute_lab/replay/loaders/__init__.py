@@ -3,16 +3,19 @@
 A reader makes a `Trace` and simulates nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from warmroute.files.given import GivenFile, given_bytes
-from warmroute_lab.replay.loaders import mooncake, sessions
+from warmroute_lab.replay.loaders import mooncake, sessions, weka
 from warmroute_lab.replay.trace import MAX_REQUESTS, Trace, TraceError, concatenated
 
 _RECORD = b"warmroute record "
+_WEKA = b'"hash_id_scope"'
+_BEGIN_BYTES = 4096
+"""Of a file: there the format of weka traces shows."""
 MAX_BYTES = 256 << 20
 """Size of a trace, unpacked."""
 
@@ -28,14 +31,17 @@ class _First(msgspec.Struct):
 
 
 def load_all(paths: Sequence[Path], seed: int = 1) -> Trace:
-    """Return the traces in files as one: one after the other, but the records of a proxy's processes as one trace.
+    """Return the traces in files as one: one after the other, but the records of a proxy's processes as one trace, and
+    so all sessions of weka traces, of which each has a file.
 
     Raises: as `load`.
     """
     groups: dict[object, list[Path]] = {}
     for at, path in enumerate(paths):
         of_process = path.suffix[1:].isdecimal() and begins_as_record(path)
-        key = (path.with_suffix(""), paths[:at].count(path)) if of_process else at
+        key: object = (path.with_suffix(""), paths[:at].count(path)) if of_process else at
+        if not of_process and _begins_as_weka(path):
+            key = "weka"
         groups.setdefault(key, []).append(path)
     return concatenated([load(path, salt, seed, more) for salt, (path, *more) in enumerate(groups.values())])
 
@@ -43,7 +49,7 @@ def load_all(paths: Sequence[Path], seed: int = 1) -> Trace:
 def load(path: Path, salt: int = 0, seed: int = 1, more: Sequence[Path] = ()) -> Trace:
     """Return the trace in a file, packed by gzip or not. `seed` draws the arrivals that the file leaves open.
 
-    `more`: if it is a record, those of the other processes of its proxy.
+    `more`: where it is a record, those of the other processes of its proxy; where it is a weka trace, other ones.
 
     Raises: TraceError and UnreadableFile, which say what is wrong with the file.
     """
@@ -53,6 +59,8 @@ def load(path: Path, salt: int = 0, seed: int = 1, more: Sequence[Path] = ()) ->
         from warmroute_lab.replay.loaders import records  # only here: the codec takes 50 ms to set up
 
         return records.load((path, *more), salt)
+    if _begins_as_weka(path):
+        return weka.load(path.name, _weka_sessions((path, *more)), salt, seed)
     lines = _lines(path)
     try:
         first = msgspec.json.decode(lines[0], type=_First)
@@ -66,7 +74,8 @@ def load(path: Path, salt: int = 0, seed: int = 1, more: Sequence[Path] = ()) ->
         return sessions.load(path.name, lines, salt, seed)
     raise TraceError(
         f"{path}: neither Mooncake's format (lines with timestamp, input_length, output_length, hash_ids) "
-        "nor sessions (lines with block, tool_tokens, system_tokens, turns), nor a proxy's record"
+        "nor sessions (lines with block, tool_tokens, system_tokens, turns), nor weka_trace (objects with block_size, "
+        "hash_id_scope, requests), nor a proxy's record"
     )
 
 
@@ -74,6 +83,25 @@ def begins_as_record(path: Path) -> bool:
     """Whether a file is a proxy's record. Raises: UnreadableFile."""
     with GivenFile(path, MAX_BYTES, unpack=False) as file:
         return file.read(len(_RECORD)) == _RECORD
+
+
+def _begins_as_weka(path: Path) -> bool:
+    with GivenFile(path, MAX_BYTES) as file:
+        return _WEKA in file.read(_BEGIN_BYTES)
+
+
+def _weka_sessions(paths: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
+    """Each session, with its place: a file has one, on several lines, or one a line."""
+    values = 0
+    for path in paths:
+        lines = _lines(path)
+        values += sum(line.count(b",") for line in lines)
+        if values > MAX_VALUES:
+            raise TraceError(f"{path}: more than {MAX_VALUES} values, with the files before it")
+        if all(line.startswith(b"{") and _WEKA in line for line in lines):
+            yield from ((f"{path}: line {number}", line) for number, line in enumerate(lines, 1))
+        else:
+            yield str(path), b"\n".join(lines)
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -217,6 +217,7 @@ def _missed(
 
 
 def _gone(evicted: bool, forgets: bool) -> str:
+    """The class of what a cache had and has no more."""
     if evicted:
         return "evicted"
     return "forgotten" if forgets else "unknown"

@@ -249,6 +249,7 @@ class PrefixIndex:
 
 
 def _older(lookups: list[_Lookup], key: int) -> int | None:
+    """The newest entry for a key that is not in the newest generation."""
     for lookup in lookups:
         slots = lookup(key)
         if slots is not None:

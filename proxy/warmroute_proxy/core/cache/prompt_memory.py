@@ -135,6 +135,7 @@ def _size_of(_session: int, prompts: list[KnownPrompt]) -> int:
 
 
 def _continues(hashes: list[int], prompt: KnownPrompt) -> bool:
+    """Whether a prompt begins with the whole of a known one."""
     known = prompt.chain.hashes
     at = len(known)
     return at <= len(hashes) and hashes[at - 1] == known[-1]

@@ -282,6 +282,7 @@ class Residents:
             self._take(self._shares.next_to_go())
 
     def _age(self, now_s: float) -> None:
+        """Let seats become stale, or not be stale where the window has grown."""
         for kind in range(KINDS):
             self._age_of(self._fresh[kind], self._stale[kind], now_s - self.windows_s[kind])
 

@@ -17,6 +17,7 @@ may be far from what this fleet does.
 """
 
 import math
+from collections import OrderedDict
 from typing import Final
 
 from warmroute_proxy.core.cache.occupancy import Occupancy
@@ -24,11 +25,163 @@ from warmroute_proxy.core.cache.residents import Residents
 from warmroute_proxy.core.cache.tiers import MoveRates
 from warmroute_proxy.core.load.ahead import Ahead, OthersAhead, waits_s
 from warmroute_proxy.core.load.availability import Availability, Changes
-from warmroute_proxy.core.load.capacity import Capacity
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.load.pace import Pace
-from warmroute_proxy.core.load.prefill_queue import PrefillQueue
 from warmroute_proxy.core.load.prefill_rate import PREFILL_S_PER_TOKEN_PRIOR, PrefillRate
+
+# What one worker can hold: the bounds of its load.
+#
+# An engine reports at `/v1/loads` how many requests it runs at once and how many tokens its KV pool holds. What is sent
+# beyond that waits inside the engine, in order of arrival whatever tenant it is from, placed by what was known when it
+# was sent; prefill and decode engines of SGLang refuse nothing however long that queue grows. So the proxy sends no
+# more than runs. A worker has capacity while
+#
+#     requests running        < what it runs at once
+#     tokens resident         < what its pool holds
+#     prefill tokens queued   < PREFILL_AHEAD_S of work at its measured rate, and what its pool holds
+#
+# Each bound is on the load that is there already, so that a worker exceeds it by at most one request, and a request
+# that is as large as the pool needs no special rule. Prefill is a softer bound: the fleet is full when no worker is
+# below it (`placement.choices`), since waiting for a warm cache can be better than computing elsewhere, and placement
+# knows when.
+#
+# Prompts that share a prefix share its blocks in the pool, so a sum over requests counts more than there is. Each
+# report of the pool's use teaches the share of our sum that is real. What a report has beyond our own count belongs to
+# other proxies, once two reports in a row have it: a single one may be older than what has ended since.
+#
+# Nothing is known of a server that does not report: it always has capacity, unless `max_running` is set for it.
+
+NO_LIMIT: Final = 1 << 62
+PREFILL_AHEAD_S: Final = 2.0
+"""Enough that an engine never idles (a few chunks of 8,192 tokens), short against any deadline."""
+
+SHARE_MIN: Final = 1 / 16
+SHARE_WEIGHT: Final = 0.5
+"""The weight of a report of more sharing, so that the bound at most doubles with each; less sharing counts at once."""
+
+SHARE_FROM: Final = 1 / 8
+"""The share of the pool below which a report says too little about sharing."""
+
+
+class Capacity:
+    """The bounds of one worker: plain integers, compared with its load."""
+
+    __slots__ = (
+        "_others_running",
+        "_others_tokens",
+        "_set_running",
+        "pool_tokens",
+        "prefill",
+        "running",
+        "share",
+        "tokens",
+    )
+
+    def __init__(self, max_running: int | None = None) -> None:
+        self._set_running = NO_LIMIT if max_running is None else max_running
+        self.running = self._set_running
+        self.tokens = NO_LIMIT
+        self.prefill = NO_LIMIT
+        self.pool_tokens: int | None = None
+        self.share = 1.0
+        self._others_running = 0
+        self._others_tokens = 0
+
+    def observe(self, loads: EngineLoads, running: int, resident_tokens: int) -> None:
+        """Apply what the engine reports of its size and use; `running` and `resident_tokens` are our own counts."""
+        if loads.max_running:
+            reported = (loads.running or 0) + (loads.waiting or 0)
+            previous, self._others_running = self._others_running, max(0, reported - running)
+            self.running = max(1, min(self._set_running, loads.max_running) - min(previous, self._others_running))
+        pool = loads.max_tokens
+        if not pool:
+            return
+        self.pool_tokens = pool
+        total = loads.total_tokens
+        if total is not None:
+            if resident_tokens >= pool * SHARE_FROM:
+                real = min(1.0, max(SHARE_MIN, total / resident_tokens))
+                self.share = max(real, self.share + SHARE_WEIGHT * (real - self.share))
+            previous, self._others_tokens = self._others_tokens, max(0, total - resident_tokens)
+        self.tokens = max(1, int((pool - min(previous if total is not None else 0, self._others_tokens)) / self.share))
+
+    def observe_rate(self, s_per_token: float) -> None:
+        """Set the prefill bound by the measured rate."""
+        self.prefill = max(1, min(int(PREFILL_AHEAD_S / s_per_token), self.pool_tokens or NO_LIMIT))
+
+    def as_dict(self) -> dict[str, int | float]:
+        bounds = {"running_limit": self.running, "token_limit": self.tokens, "prefill_limit": self.prefill}
+        return {name: value for name, value in bounds.items() if value < NO_LIMIT}
+
+
+class PrefillQueue:
+    """Tokens to compute, by request. Engines prefill in order of arrival, so the oldest prompt is the one at work."""
+
+    __slots__ = (
+        "_busy_s",
+        "_moving_of",
+        "_tokens_of",
+        "at_work_tokens",
+        "ended_tokens",
+        "moving_tokens",
+        "since_s",
+        "tokens",
+    )
+
+    def __init__(self) -> None:
+        self._tokens_of: OrderedDict[object, int] = OrderedDict()
+        self._moving_of: dict[object, int] = {}
+        self.tokens = 0
+        self.moving_tokens = 0
+        self.ended_tokens = 0  # of all prompts that were removed, since the beginning
+        self.at_work_tokens = 0  # of the oldest prompt, with those that move
+        self.since_s = 0.0  # when the oldest prompt became the oldest
+        self._busy_s = 0.0  # in which any prompt was queued, until `since_s`
+
+    def __len__(self) -> int:
+        return len(self._tokens_of)
+
+    @property
+    def oldest(self) -> object:
+        """The request whose prompt is at work, None where none is."""
+        for request in self._tokens_of:
+            return request
+        return None
+
+    def newest(self, most: int) -> list[object]:
+        """The requests that were sent last, `most` at most."""
+        return list(self._tokens_of)[-most:]
+
+    def add(self, request: object, tokens: int, now_s: float, moving: int = 0) -> None:
+        """Append a prompt that has `tokens` tokens to compute."""
+        if not self._tokens_of:
+            self.since_s = now_s
+            self.at_work_tokens = tokens + moving
+        if moving:
+            self._moving_of[request] = moving
+            self.moving_tokens += moving
+        self._tokens_of[request] = tokens
+        self.tokens += tokens
+
+    def remove(self, request: object, now_s: float) -> None:
+        """Remove a prompt that has been computed, or never will be."""
+        ended = self._tokens_of.pop(request)
+        self.tokens -= ended
+        self.ended_tokens += ended
+        self.at_work_tokens = 0
+        for tokens in self._tokens_of.values():  # of the oldest one
+            self.at_work_tokens = tokens
+            break
+        if self._moving_of:
+            self.moving_tokens -= self._moving_of.pop(request, 0)
+            self.at_work_tokens += self._moving_of.get(self.oldest, 0)
+        self._busy_s += now_s - self.since_s
+        self.since_s = now_s
+
+    def busy_s(self, now_s: float) -> float:
+        """Seconds in which any prompt was queued, since the beginning."""
+        return self._busy_s + now_s - self.since_s if self._tokens_of else self._busy_s
+
 
 DECODE_S_PER_RUNNING: Final = 1e-4
 """What each running request adds to a decode step."""
@@ -171,11 +324,16 @@ class WorkerLoad:
 
     # Requests
 
-    def prefill_begins(self, request: object, tokens: int, now_s: float, resident: int = 0, sequences: int = 1) -> None:
-        """A request was sent: `tokens` are computed and cached, and `resident` tokens stay for its decoding here."""
+    def prefill_begins(
+        self, request: object, tokens: int, now_s: float, resident: int = 0, sequences: int = 1, moving: int = 0
+    ) -> None:
+        """A request was sent: `tokens` are computed and cached, and `resident` tokens stay for its decoding here.
+
+        `moving`: tokens that could be computed while its cached ones are brought to the device.
+        """
         if not self.running:
             self.departures.busy_from(now_s)
-        self.prefills.add(request, tokens, now_s)
+        self.prefills.add(request, tokens, now_s, moving)
         self.running += sequences
         self.resident_tokens += resident
         self.ahead = None
@@ -219,10 +377,10 @@ class WorkerLoad:
     def look(self) -> Ahead:
         """Compute what is ahead of a new request. Cached in `ahead`: few workers change between two decisions."""
         rate_s, slowdown_s, prefills = self.prefill_s_per_token, self.slowdown_s(), self.prefills
-        tokens, others = prefills.tokens, None
+        tokens, others = prefills.tokens + prefills.moving_tokens, None
         more, resident, until_s = self._others.prefill_tokens, self._others.resident_tokens, self._others.until_s
         if self.shown_tokens is not None:
-            more += max(0, tokens - self.shown_tokens)
+            more += max(0, prefills.tokens - self.shown_tokens)
             until_s = math.inf
         if more or resident:
             slower_s = slowdown_s + resident * DECODE_S_PER_RESIDENT_TOKEN

@@ -99,7 +99,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     `shared_bytes` of it other conversations have begun with too. `known`: it is the next turn of a known conversation
     (`warm`); None if that was not asked, or the record is from before it was. `restarted_tokens` of the prompt
     are known to have been in caches that were lost with their engines. Before it was sent it waited `memory_wait_s`
-    for KV memory; `waited_to_begin`: its session had not begun.
+    for KV memory; `waited_to_begin`: its session had not begun. `head_bytes` of it some worker has, where
+    others may leave that head too; `branches`: other
+    prompts that have left that head just before (`forks`).
     """
 
     kind: Literal["local", "forward"]
@@ -123,6 +125,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     restarted_tokens: int = 0
     memory_wait_s: float = 0.0
     waited_to_begin: bool = False
+    head_bytes: int = 0
+    branches: int = 0
 
     @property
     def workers(self) -> tuple[Worker, ...]:

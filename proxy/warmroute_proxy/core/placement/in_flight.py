@@ -41,9 +41,9 @@ class InFlight:
         if not load.availability.ready:
             load.availability.breaker.sent(ticket, now_s)
         if decode_worker is cache_worker:
-            load.prefill_begins(ticket, uncached, now_s, ticket.resident, ticket.sequences)
+            load.prefill_begins(ticket, uncached, now_s, ticket.resident, ticket.sequences, ticket.moving_tokens)
             return
-        load.prefill_begins(ticket, uncached, now_s, 0, ticket.sequences)
+        load.prefill_begins(ticket, uncached, now_s, 0, ticket.sequences, ticket.moving_tokens)
         if decode_worker is not None:
             decode_worker.load.add_running(ticket.sequences, ticket.resident)
             decode_worker.load.availability.breaker.sent(ticket, now_s)

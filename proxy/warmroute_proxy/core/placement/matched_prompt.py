@@ -5,11 +5,13 @@ from warmroute_proxy.core.cache.index import Match
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import MIN_FETCH_TOKENS, NOTHING_HELD, Held
 from warmroute_proxy.core.placement.choices import WorkerState
+from warmroute_proxy.core.placement.forks import Fork
 
 
 class MatchedPrompt(Frozen, frozen=True):
     """A prompt by the index and the learned ratio of bytes to tokens. `last_turn` is the one that it continues.
-    `restarted_bytes` of it are known to have been in caches that were lost with their engines.
+    `restarted_bytes` of it are known to have been in caches that were lost with their engines. `head_bytes`: the
+    longest prefix that any worker has, where others may leave it too, and `fork` those that did just now (`forks`).
     """
 
     tokens: int
@@ -17,6 +19,8 @@ class MatchedPrompt(Frozen, frozen=True):
     match: Match
     last_turn: SettledTurn | None = None
     restarted_bytes: int = 0
+    head_bytes: int = 0
+    fork: Fork | None = None
 
     def with_answer(self, worker: WorkerState, matched: int, held: Held) -> Held:
         """What a worker holds, with the answer to the last turn if the last prompt is all that it has matched.

@@ -102,7 +102,7 @@ def place_by_cost(
     routing: RoutingRequest, choices: Choices, prompt: MatchedPrompt, home: Home | None, traffic: Traffic, now_s: float
 ) -> Decision:
     """Choose the cheapest. `choices` are usable ones, not empty; `home` is that of `homes`."""
-    match = prompt.match
+    match, fork = prompt.match, prompt.fork
     ahead = [load.ahead or load.look() for load in choices.loads]
     decode, decode_id = None, ""
     if choices.decode_workers:
@@ -112,10 +112,13 @@ def place_by_cost(
     s_per_token, count = choices.mean_s_per_token, choices.count
     best_bytes = match.drops[-1][1] if match.drops else 0
     churn = 0.0
-    if best_bytes <= (match.shared[-1][0] if match.shared else 0):
+    if fork is None and best_bytes <= (match.shared[-1][0] if match.shared else 0):
         churn = churn_s(sum([load.inserted for load in choices.loads]), len(ahead), s_per_token)
     busy, returning_per_s = traffic.of_each(count, now_s)
     prices = PromptPrices(prompt.bytes_per_token, s_per_token, match.shared, best_bytes, count, busy, returning_per_s)
+    if fork is not None:
+        head_tokens = best_bytes / prompt.bytes_per_token
+        prices.in_fork(fork.branches if fork.covers_a_copy(head_tokens, prompt.tokens - head_tokens) else 0)
     peers: list[PeerCost] = []
     if choices.peers:
         if routing.derived and match.drops and home is not None and not home.certain:
@@ -128,7 +131,7 @@ def place_by_cost(
     cheapest = weighed.cheapest()
     winner = cheapest[0] if len(cheapest) == 1 else _break_tie(cheapest, routing, choices, home)
     known = is_known(routing, prompt.last_turn)
-    if known:
+    if known and fork is None:
         winner = weighed.or_home(winner, cheapest, choices, prompt.last_turn, home)
     reasons = Reasons(None, candidates, weighed, winner)
     if winner >= len(ahead):
@@ -246,8 +249,7 @@ def _decision(
     match, others, moved, worker = prompt.match, ~chosen.slots & ~choices.peer_slots, 0, chosen.worker
     if matched:
         held = prompt.with_answer(chosen, matched, held)
-    device, host, storage = held
-    cached_tokens = device + host + storage
+    cached_tokens = sum(held)
     known_tokens = cached_tokens if matched == match.known_bytes else prompt.tokens_of(match.known_bytes)
     for mask, length in match.drops:  # from short to long
         if mask & others:
@@ -255,9 +257,7 @@ def _decision(
     if worker is not None and cached_tokens + worker.page_tokens >= prompt.tokens:
         cached_tokens = min(cached_tokens, cacheable_tokens(prompt.tokens, worker.page_tokens))
         held = held.within(cached_tokens)
-    other_region, other_region_bytes = "", 0
-    if choices.peer_slots:
-        other_region, other_region_bytes = _other_region(chosen, choices, match)
+    other_region, other_region_bytes = _other_region(chosen, choices, match) if choices.peer_slots else ("", 0)
     prefill = partner = None
     if decode is not None and chosen.role == "prefill":
         prefill, partner, worker = worker, decode.worker, None
@@ -281,6 +281,8 @@ def _decision(
         match.shared[-1][0] if match.shared else 0,
         known,
         prompt.tokens_of(prompt.restarted_bytes) if prompt.restarted_bytes else 0,
+        head_bytes=prompt.head_bytes,
+        branches=0 if prompt.fork is None else prompt.fork.branches,
     )
 
 

@@ -26,6 +26,8 @@ more to their caches keep everything for a shorter time, so churn is the dearer 
 for the size of its cache, as a multiple of the mean. It is 0 if some worker has more of the prompt than what other
 conversations share: where such a turn goes is not a matter of balance.
 
+In a fork (`forks`) the head counts as private or as shared, its own time never as spread, and there is no churn.
+
 None of the three moves a known conversation that is warm (`warm`).
 
     churn = CHURN * uncached * s_per_token * inserted / mean inserted
@@ -48,6 +50,7 @@ class PromptPrices:
     __slots__ = (
         "_again",
         "_bytes_per_token",
+        "_fork",
         "_private",
         "_shared",
         "_workers",
@@ -76,10 +79,18 @@ class PromptPrices:
         self.best_bytes = best_bytes
         self._workers = workers
         self._bytes_per_token = bytes_per_token
+        self._fork: float | None = None  # of a token of a fork's head
+
+    def in_fork(self, sharers: int) -> None:
+        """The prompt is one of a fork, whose head counts as shared by `sharers`; with 0 as private."""
+        shared = self._again / (1 + sharers / self._workers) - 1
+        self._fork = max(0.0, shared) if sharers else self._private - 1
 
     def reuse_s(self, matched: int) -> float:
         """`reuse` at a worker with `matched` bytes cached: for the tokens from there to the longest cached prefix."""
         best, private = self.best_bytes, self._private
+        if self._fork is not None:
+            return (best - matched) * self._fork / self._bytes_per_token * self.s_per_token
         weighted = (best - matched) * (private - 1)
         for end, sharers in self._shared:
             if matched < end and matched < best:

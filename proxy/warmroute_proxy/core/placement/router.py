@@ -23,10 +23,18 @@ from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.cache.tiers import Tier, cacheable_tokens
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.accuracy import Accuracy
-from warmroute_proxy.core.placement.choices import NoWorker, WorkerState, has_idle_prefill, is_full, may_forward
+from warmroute_proxy.core.placement.choices import (
+    Choices,
+    NoWorker,
+    WorkerState,
+    has_idle_prefill,
+    is_full,
+    may_forward,
+)
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.placement.fleet_state import Fleet
+from warmroute_proxy.core.placement.forks import MIN_HEAD_TOKENS, Fork, Forks, branches_under_way, is_branch
 from warmroute_proxy.core.placement.histories import Histories
 from warmroute_proxy.core.placement.homes import home_key, home_of, regional
 from warmroute_proxy.core.placement.in_flight import InFlight
@@ -77,6 +85,7 @@ class Router:
         self.histories = Histories()
         self.in_flight = InFlight(self.fleet, self.histories)
         self._accuracy = Accuracy()
+        self._forks = Forks()
         self._round_robin = 0  # requests placed in turn
         for worker in workers:
             self.fleet.add_worker(worker, serves_traffic=self._affinity.lineages > 0)
@@ -110,19 +119,17 @@ class Router:
         if self._policy == "round_robin":
             usable = choices.alone().usable(routing, now_s, exclude)
             self._round_robin += 1
-            return place_round_robin(
-                usable, self._match(routing, choices.mask, last_turn, now_s), self._round_robin - 1
-            )
+            return place_round_robin(usable, self._match(routing, choices, last_turn, now_s), self._round_robin - 1)
         usable = choices.usable(routing, now_s, exclude)
         home = None
         if usable.peers:
             regions = [peer.region for peer in usable.peers]
             home = home_of(routing, last_turn, self._affinity, self._region, regions)
-        prompt = self._match(routing, choices.mask, last_turn, now_s)
+        prompt = self._match(routing, choices, last_turn, now_s)
         return place_by_cost(routing, usable, prompt, home, fleet.traffic, now_s)
 
     def has_capacity(self, model: str, decision: Decision, now_s: float) -> bool:
-        """Whether what was decided would run now, rather than wait in an engine's own queue (`load.capacity`)."""
+        """Whether what was decided would run now, rather than wait in an engine's own queue (`load.load`)."""
         fleet = self.fleet
         load = fleet.workers[decision.cache_worker].load
         if not load.has_slots():
@@ -200,6 +207,11 @@ class Router:
         if cache_worker.load.prefills.tokens or decision.other_worker_tokens > cached:
             ticket.behind = under_way(self.fleet, cache_worker, decision)
         ticket.tenant = routing.tenant
+        load = cache_worker.load
+        if cache_worker.tiered:
+            ticket.moving_tokens = int(load.moves.seconds(decision.predicted) / load.prefill_s_per_token)
+        if decision.head_bytes:
+            self._branched(chain, decision, load.prefill_s_per_token, now_s)
         begins = self._begins(routing)
         self.in_flight.begin(ticket, begins, cached / tokens, now_s)
         self.histories.dispatched(routing.lineage, ticket)
@@ -445,7 +457,9 @@ class Router:
 
     # Inside
 
-    def _match(self, routing: RoutingRequest, mask: int, turn: SettledTurn | None, now_s: float) -> MatchedPrompt:
+    def _match(
+        self, routing: RoutingRequest, choices: Choices, turn: SettledTurn | None, now_s: float
+    ) -> MatchedPrompt:
         """The prompt in tokens: by the ratio of its own lineage's last turn, else by the learned one of the model."""
         chain = routing.chain
         if turn is not None and turn.prompt_tokens:
@@ -460,8 +474,41 @@ class Router:
                     for each in self.listeners:
                         each.evicted(routing.lineage, worker, chain.hashes[own_from:], now_s)
         tokens = math.ceil(chain.ends[-1] / ratio) if chain.ends else 1
-        match = self.fleet.index.walk(chain, mask)
-        return MatchedPrompt(tokens, ratio, match, turn, self.fleet.index.lost_to_restarts(chain, match))
+        match = self.fleet.index.walk(chain, choices.mask)
+        restarted_bytes = self.fleet.index.lost_to_restarts(chain, match)
+        head_bytes, fork = 0, None
+        if tokens > MIN_HEAD_TOKENS and match.drops:
+            mask, longest = match.drops[-1]
+            head_tokens = int(longest / ratio)
+            if is_branch(tokens, head_tokens):
+                head_bytes, fork = longest, self._fork(chain, mask, longest, head_tokens, choices, turn, now_s)
+        return MatchedPrompt(tokens, ratio, match, turn, restarted_bytes, head_bytes, fork)
+
+    def _fork(
+        self,
+        chain: Chain,
+        mask: int,
+        head_bytes: int,
+        head_tokens: int,
+        choices: Choices,
+        turn: SettledTurn | None,
+        now_s: float,
+    ) -> Fork | None:
+        """The fork that a prompt is one of, None where no others have left the same head just now."""
+        at = bisect_right(chain.ends, head_bytes) - 1
+        cut = chain.hashes[at]
+        fork = self._forks.of(cut, head_tokens * choices.mean_s_per_token, now_s)
+        if fork is None and turn is None:
+            fork = branches_under_way(choices.cache_workers, mask, at, cut, now_s)
+        return fork
+
+    def _branched(self, chain: Chain, decision: Decision, s_per_token: float, now_s: float) -> None:
+        """A prompt was sent: others may leave the same head after it."""
+        tokens, head_bytes = decision.prompt_tokens_est, decision.head_bytes
+        head_tokens = tokens * head_bytes // chain.total_bytes
+        copies = int(decision.predicted_cached_tokens < head_tokens // 2)
+        cut = chain.hashes[bisect_right(chain.ends, head_bytes) - 1]
+        self._forks.sent(cut, tokens - head_tokens, copies, head_tokens * s_per_token, now_s)
 
     def _begins(self, routing: RoutingRequest) -> bool:
         """Whether a conversation begins with this request."""

@@ -20,7 +20,7 @@ class Ticket:
     use before its own, 0 if there was none, and below 0 until its worker begins to compute its prompt.
     `tenant`: whose it is, if there are several. `behind`: prompts that were under way when this one was sent.
     `handed_over`: a prefill worker has computed the prompt and uses its history no more. `prompt_tokens`: as it was
-    placed.
+    placed. `moving_tokens`: as many as could be computed while cached ones are brought to the device.
     """
 
     __slots__ = (
@@ -35,6 +35,7 @@ class Ticket:
         "handed_over",
         "history",
         "lineage",
+        "moving_tokens",
         "open",
         "prefilling_s",
         "prompt_tokens",
@@ -82,6 +83,7 @@ class Ticket:
         self.history: History | None = None
         self.handed_over = False
         self.lineage = 0
+        self.moving_tokens = 0
         self.tenant = ""
         self.shared_bytes = 0
         self.used_before = -1

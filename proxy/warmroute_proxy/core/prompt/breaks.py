@@ -5,7 +5,7 @@ differ and that holds a date now; a line that holds a path now; the same tools i
 summary. The causes' names are those of the SDK's prefix guard, which has both texts and is more certain.
 
 Limits, so that no prompt costs more than its length: `MAX_LEFT_OUT` messages that were left out, `MAX_COMPARED` behind
-them; `MAX_SECTION_LINES` above a line for the file that it is of; lines of `MAX_DATE_CHARS` for other days.
+them; lines of `MAX_DATE_CHARS` for other days.
 """
 
 import re
@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from warmroute.contract.volatile import MAX_LINE_CHARS, NONCE, PATH, ends_in_memory_file
 from warmroute_proxy.core.prompt.messages import TOOL
 from warmroute_proxy.core.prompt.parts import Head, LineMark, ToolMark, line_mark, sizes_of
 
@@ -24,9 +25,7 @@ SHRUNK: Final = 0.5
 MAX_SUMMARY_CHARS: Final = 2_000
 MAX_LEFT_OUT: Final = 64
 MAX_COMPARED: Final = 256
-MAX_SECTION_LINES: Final = 200
 MAX_DATE_CHARS: Final = 300
-MAX_LINE_CHARS: Final = 2_000
 MAX_CHANGED_LINES: Final = 3
 _ROLES: Final = ("system", "user", "assistant", "tool")
 
@@ -44,11 +43,6 @@ _DATE: Final = re.compile(
     rf"|\b(?:{'|'.join((*_LONG_MONTHS, *_MONTHS))})\b|\b(?:{'|'.join((*_LONG_DAYS, *_DAYS))})\b"
 )
 _COUNTER: Final = re.compile(r"(?i)\d[^\n]{0,40}\b(?:tokens?|context)\b|\b(?:tokens?|context|budget)\b[^\n]{0,40}\d")
-_NONCE: Final = re.compile(
-    r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b"
-    r"|\b(?:req|run|id|nonce|trace|msg|ses|call)[-_][0-9A-Za-z]{6,64}\b|(?<=[=:])[0-9a-f]{5,64}\b"
-)
-_PATH: Final = re.compile(r"(?<![\w/<])(?:~|\.{1,2})?(?:/[\w.@+~-]+)+/?|\b[A-Za-z]:\\[^\s\"'<>|]*")
 _SUMMARY: Final = re.compile(
     r"(?i)\b(?:summary|summari[sz]ed?|compact(?:ed|ion)|what did we do so far|continued from a previous conversation)\b"
 )
@@ -140,7 +134,7 @@ def _system(old: tuple[LineMark, ...], new: tuple[LineMark, ...], texts: Texts, 
     lines = texts.system_lines()
     if at >= len(lines):
         return Break(where, "system")
-    if _in_memory_file(lines, at):
+    if ends_in_memory_file(lines[:at]):
         return Break(where, "memory-file")
     changed = [n for n in range(min(len(old), len(new))) if old[n] != new[n]]
     if len(old) == len(new) and len(changed) <= MAX_CHANGED_LINES:
@@ -154,9 +148,9 @@ def _cause_of_line(old: LineMark, new: LineMark, line: str, key: int) -> str | N
         return "date"
     if old.zeroed == new.zeroed:
         return "token-counter" if _COUNTER.search(line) else "nonce"
-    if _NONCE.search(line):
+    if NONCE.search(line):
         return "nonce"
-    return "working-directory" if _PATH.search(line) else None
+    return "working-directory" if PATH.search(line) else None
 
 
 def _other_day(old: LineMark, line: str, key: int) -> bool:
@@ -173,20 +167,6 @@ def _days(line: str) -> Iterator[str]:
             continue
         yield there
         yield from (_DAY.sub(day, there) for day in (*_DAYS, *_LONG_DAYS) if _DAY.search(there))
-
-
-_MEMORY_FILE: Final = re.compile(r"(?i)\b(?:AGENTS|CLAUDE|GEMINI|QWEN|MEMORY|CONVENTIONS|copilot-instructions)\.md\b")
-_OTHER_SECTION: Final = re.compile(r"^</?[a-z_-]+>")
-
-
-def _in_memory_file(lines: list[str], at: int) -> bool:
-    """Whether a line stands below one that names a memory file, with no other section between."""
-    for line in reversed(lines[max(0, at - MAX_SECTION_LINES) : at]):
-        if _MEMORY_FILE.search(line[:MAX_LINE_CHARS]):
-            return True
-        if _OTHER_SECTION.match(line) and "instructions" not in line.lower():
-            return False
-    return False
 
 
 def _history(before: PromptShape, now: PromptShape, texts: Texts) -> Break | None:

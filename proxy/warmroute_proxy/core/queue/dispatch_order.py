@@ -1,6 +1,6 @@
 """Whether a request is dispatched now, and where; or for which worker it waits.
 
-The worker that placement prefers may have no capacity: its engine would queue one more request (`load.capacity`). Then
+The worker that placement prefers may have no capacity: its engine would queue one more request (`load.load`). Then
 the request can go to the cheapest worker with capacity, or wait. A full home is not a reason to leave it at once: in a
 busy fleet every worker is full, one of them has just had an end, and the next request would go there, wherever its
 prefix is. So sessions would be scattered just when that costs most. On the other hand no request waits beside an idle

@@ -167,6 +167,8 @@ class Playback:
                 decision = msgspec.structs.replace(decision, known=None)
                 if not recorded.restarted_tokens:
                     decision = msgspec.structs.replace(decision, restarted_tokens=0)
+            if recorded is not None and not recorded.head_bytes:  # of an earlier version
+                decision = msgspec.structs.replace(decision, head_bytes=0)
             return msgspec.structs.replace(call, decision=decision)
         except NoWorker as error:
             return msgspec.structs.replace(call, decision=None, served=error.served)

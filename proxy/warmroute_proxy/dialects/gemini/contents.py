@@ -367,6 +367,7 @@ class _ContentReading:
         return messages + self._message("user", spoken)
 
     def _answered(self, result: _FunctionResponse) -> str | None:
+        """The id of the call that a result is of."""
         given_id = None if result.id is None else parted(result.id)[0]
         call_id = self._waiting.answer(given_id, result.name)
         if call_id is not None and call_id == given_id:

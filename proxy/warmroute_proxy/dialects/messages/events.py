@@ -106,6 +106,7 @@ class EventTranslator(ChatStream):
             self._grow(kind, text, out)
 
     def _write_waiting(self, out: list[bytes]) -> None:
+        """What came between pieces of a call that is whole now."""
         for kind, text in self._waiting:
             self._write(kind, text, out)
         self._waiting.clear()

@@ -176,11 +176,13 @@ class ItemReader:
             self.tools += item.tools
 
     def _end_results(self) -> None:
+        """Nothing is between results and what follows them but their images."""
         if self._images:
             self.messages.append(b'{"role":"user","content":[%b]}' % b",".join(self._images))
             self._images = []
 
     def _end_message(self) -> None:
+        """End the model's message."""
         if not (self._reasoning or self._content or self._called):
             return
         reasoning = b""

@@ -146,6 +146,7 @@ def _values(record: Any) -> dict[str, object]:
 
 
 def _price_values(model: ModelConfig) -> dict[str, object]:
+    """The keys of a model with which its books are written."""
     found: dict[str, object] = {}
     for book in model.books:
         if book == FREE:

@@ -47,6 +47,7 @@ def read_engine(table: Table, counters: dict[str, int], folder: Path) -> EngineC
 
 
 def _provider(table: Table, url: str, kind: str) -> Provider:
+    """The named one, else the one whose host the URL has."""
     if kind == "sglang":
         for key in ("provider", "model_names"):
             if table.has(key):

@@ -7,9 +7,11 @@ Unknown keys are errors, with the nearest known name, because a misspelt limit w
 are relative to the folder of the config file, so that a proxy can be started from anywhere.
 """
 
+import os
 import re
 import tomllib
 from ipaddress import ip_network
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +47,34 @@ from warmroute_proxy.server.base.config_stores import (
     read_tracing,
 )
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
-from warmroute_proxy.server.base.cores import usable_cores
+
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+def usable_cores(cgroups: Path = _CGROUPS) -> int:
+    """At least 1. A quota of 2.5 cores counts as 3."""
+    cores = len(os.sched_getaffinity(0))
+    quota = _quota(cgroups)
+    return cores if quota is None else max(1, min(cores, ceil(quota)))
+
+
+def _quota(cgroups: Path) -> float | None:
+    """In cores, by version 2 or 1 of control groups; None where there is none."""
+    try:
+        given, period = (cgroups / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            given, period = [
+                (cgroups / "cpu" / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period")
+            ]
+        except OSError:
+            return None
+    try:
+        quota = int(given) / int(period)
+    except (ValueError, ZeroDivisionError):  # "max"
+        return None
+    return quota if quota > 0 else None
+
 
 MAX_FILE_BYTES: Final = 16_777_216
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*+://[!-.0-~]{1,512}")

@@ -2,13 +2,13 @@
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import read_config, read_file
+from warmroute_proxy.server.base.files import write_whole
 
 ACCEPTED_FILE: Final = "config.toml"
 """In the state folder: the file as the supervisor has accepted it, for its processes."""
@@ -48,10 +48,7 @@ class ConfigSource:
 
     def accept(self, read: ReadConfig, state_dir: Path) -> None:
         """Keep what was read for the processes of a proxy: they all apply the same bytes. Raises: OSError."""
-        draft = state_dir / f"{ACCEPTED_FILE}.{os.getpid()}"
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(read.content)
-        draft.replace(state_dir / ACCEPTED_FILE)
+        write_whole(state_dir / ACCEPTED_FILE, read.content)
 
 
 class RefusedMark:
@@ -62,10 +59,8 @@ class RefusedMark:
 
     def note(self, problems: int) -> None:
         """The file is refused. A full disk must not end the process."""
-        draft = self._path.with_name(f"{REFUSED_FILE}.{os.getpid()}")
         with contextlib.suppress(OSError):
-            draft.write_text(str(problems))
-            draft.replace(self._path)
+            write_whole(self._path, b"%d" % problems)
 
     def clear(self) -> None:
         with contextlib.suppress(OSError):

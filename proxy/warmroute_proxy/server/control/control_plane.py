@@ -10,25 +10,31 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
+from msgspec import UNSET
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from warmroute.contract.version import VERSION
 from warmroute_proxy import BUILD
 from warmroute_proxy.core.placement.router import Router
+from warmroute_proxy.dialects.gemini import errors as gemini_errors
+from warmroute_proxy.dialects.gemini import models as gemini
+from warmroute_proxy.dialects.messages import errors as messages_errors
+from warmroute_proxy.dialects.messages import models as messages
+from warmroute_proxy.server.base.config import ModelConfig
+from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.config_source import LiveConfig
+from warmroute_proxy.server.base.errors import error_body, no_model
 from warmroute_proxy.server.control.answers import error_answer, get, json_answer
-from warmroute_proxy.server.control.described import admin_route, described
+from warmroute_proxy.server.control.described import admin_route, changing_route, described
 from warmroute_proxy.server.control.directory_routes import DirectoryAdmin, add_directory
 from warmroute_proxy.server.control.engine_admin import EngineAdmin, add_engine_routes
 from warmroute_proxy.server.control.engine_flip import EngineFlips, add_flip_routes
 from warmroute_proxy.server.control.exposition import OPEN_METRICS_TYPE, TEXT_TYPE, wants_open_metrics
 from warmroute_proxy.server.control.metrics_page import MetricsPage
-from warmroute_proxy.server.control.model_routes import add_models
-from warmroute_proxy.server.control.models import Decisions, Health, Json, Ready
+from warmroute_proxy.server.control.models import AppliedChange, Decisions, Health, Json, ListOf, Model, Ready, Reloaded
 from warmroute_proxy.server.control.openapi import description
 from warmroute_proxy.server.control.page_files import PageFile, add_page
 from warmroute_proxy.server.control.readiness import Readiness
-from warmroute_proxy.server.control.reload_routes import add_reload
 from warmroute_proxy.server.control.session_routes import SessionWords, add_sessions
 from warmroute_proxy.server.control.usage_routes import (
     Asking,
@@ -46,6 +52,96 @@ from warmroute_proxy.server.reload.orders import ReloadOrders
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.stores.prices import Prices
+
+_ANTHROPIC: Final = "anthropic-version"  # the header of its clients
+
+_GOOGLE: Final = "x-goog-api-key"  # of its clients
+
+ErrorBody = Callable[[int, str, str], bytes]
+
+
+def add_models(app: FastAPI, live: LiveConfig, prices: Prices) -> None:
+    """`/v1/models` and `/v1beta/models`, which is Gemini's."""
+
+    @get(app, "/v1/models")
+    @described(ListOf[Model])
+    async def models(request: Request) -> Response:
+        """The models that the tenant may use."""
+        found = live.now.models_of(request.state.tenant)
+        if _is_gemini(request):
+            return json_answer(gemini.model_list([_gemini_model(model) for model in found]))
+        if _ANTHROPIC in request.headers:
+            return json_answer(messages.model_list([model.name for model in found]))
+        return json_answer(ListOf(data=[_model(model, prices) for model in found]))
+
+    @get(app, "/v1/models/{name:path}")
+    @described(Model)
+    async def model(name: str, request: Request) -> Response:
+        """One model, by name or alias."""
+        if _is_gemini(request):
+            return _one(name, request, _gemini_model, gemini_errors.error)
+        if _ANTHROPIC in request.headers:
+            return _one(name, request, lambda found: messages.model_card(found.name), messages_errors.error)
+        return _one(name, request, lambda found: _model(found, prices), error_body)
+
+    for path, handler in (("/v1beta/models", models), ("/v1beta/models/{name:path}", model)):
+        app.add_api_route(path, handler, methods=["GET", "HEAD"], include_in_schema=False)  # as Gemini has them
+
+    def _one(name: str, request: Request, card: Callable[[ModelConfig], Any], error: ErrorBody) -> Response:
+        found = live.now.model_of(name)
+        if found is None or not request.state.tenant.may_use(found):
+            problem = no_model(name, [model.name for model in live.now.models_of(request.state.tenant)])
+            return Response(error(404, problem, "model_not_found"), 404, media_type="application/json")
+        return json_answer(card(found))
+
+
+def _is_gemini(request: Request) -> bool:
+    return request.url.path.startswith("/v1beta/") or _GOOGLE in request.headers
+
+
+def _model(model: ModelConfig, prices: Prices) -> Model:
+    book = prices.now(model.name)
+    return Model(
+        id=model.name,
+        rates_usd_per_mtok=book.rates.as_usd_per_mtok(),
+        price_book=book.name,
+        max_model_len=UNSET if model.context_tokens is None else model.context_tokens,
+    )
+
+
+def _gemini_model(model: ModelConfig) -> dict[str, Any]:
+    return gemini.model_card(model.name, model.context_tokens)
+
+
+# `POST /admin/reload`: apply the config file, or with `?dry_run=true` say what it would change.
+#
+# It is on the admin listener only.
+
+
+def add_reload(app: FastAPI, orders: ReloadOrders) -> None:
+    @app.post("/admin/reload")
+    @changing_route(Reloaded)
+    async def reload(request: Request, dry_run: bool = False) -> Response:
+        """Check the file whole; apply it whole, or nothing of it."""
+        unknown = request.query_params.keys() - {"dry_run"}
+        if unknown:
+            return error_answer(400, f"{min(unknown)[:64]!r} is not known; there is dry_run=true", "invalid_value")
+        try:
+            found = orders.look(dry_run=dry_run)
+        except ConfigError as error:
+            return error_answer(400, f"nothing is changed: {error}", "invalid_config")
+        in_force = None if dry_run else await orders.apply(found)
+        return json_answer(
+            Reloaded(
+                config=found.read.digest,
+                applied=not dry_run,
+                changes=[AppliedChange(*change) for change in found.changes],
+                waits_for_restart=found.waiting,
+                processes=UNSET if in_force is None else in_force.processes,
+                processes_behind=UNSET if in_force is None else in_force.behind,
+            )
+        )
+
 
 MAX_LISTED_DECISIONS: Final = 1000
 

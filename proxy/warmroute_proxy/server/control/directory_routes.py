@@ -98,6 +98,7 @@ def add_directory(app: FastAPI, admin: DirectoryAdmin | None) -> None:
 
 
 async def _no_database() -> Response:
+    """Tenants and keys of the config alone are changed there."""
     text = "this proxy has no database: its tenants and keys are those of its config ([ledger] dsn_file names one)"
     return refused(Refusal(404, text, code="no_database"))
 

@@ -53,6 +53,7 @@ def description(apps: list[FastAPI]) -> Schema:
 
 
 def _other_apis() -> Schema:
+    """The routes that are translated, and the models of Gemini's API."""
     return {
         "/v1/messages": {
             "post": _translated("The next message, in Anthropic's API", _object(usage=_ANY), _MESSAGES, "MessagesError")

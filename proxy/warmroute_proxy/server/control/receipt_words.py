@@ -54,11 +54,13 @@ def in_words(answer: Mapping[str, Any], decision: Mapping[str, Any] | None) -> l
 
 
 def _session(receipt: Mapping[str, Any]) -> str:
+    """The session's name for people and its hash, or what there is of them."""
     hashed = str(receipt["session"] or "not named")
     return f"{receipt['name']} ({hashed})" if "name" in receipt else hashed
 
 
 def _sender(receipt: Mapping[str, Any]) -> Iterator[str]:
+    """Who of the session's agents sent it, where its head says so."""
     given = [f"{name} {receipt[name]}" for name in ("kind", "agent", "parent") if name in receipt]
     if given:
         yield f"Sent by: {', '.join(given)}."
@@ -122,6 +124,7 @@ def _own_s(candidate: Mapping[str, Any]) -> float:
 
 
 def _differences(chosen: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The terms that are lower at the chosen place, the largest difference first."""
     less = sorted([(other[name] - chosen[name], name) for name in names], reverse=True)
     words = [f"{TERMS[name]} {by_s:.3f} s less" for by_s, name in less if by_s >= LEAST_S]
     return ", ".join(words) or "by less than a millisecond"

@@ -246,6 +246,7 @@ def asked(request: Request, allowed: Collection[str]) -> Question:
 def _turns(
     request: Request, question: Question, tenant: TenantConfig | None, secrets: Secrets
 ) -> tuple[Turns, str | None]:
+    """Which turns are asked for, and the header that names their session."""
     header = request.headers.get(names.AFFINITY)
     key = session_key(header)
     if key is None and question.session_hash is None:

@@ -1,11 +1,16 @@
 """What an API has to say for itself, so that one request path and one exchange serve it: two interfaces."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, Protocol
 
+import msgspec
+
 from warmroute.contract.changes import Changes
-from warmroute_proxy.dialects.raw_json import Piece
+from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
+from warmroute_proxy.dialects.raw_json import BadRequest, Piece
 from warmroute_proxy.dialects.work import TranslationWork
+from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.terms import Terms
 
 Headers = Iterable[tuple[str, str]]
@@ -54,7 +59,7 @@ class Translated(Protocol):
 
 
 class Dialect(Protocol):
-    """One API."""
+    """One API. The methods with a body are for conversations that the proxy keeps; most APIs have none."""
 
     route: str
     """Of its rows, metrics and errors."""
@@ -76,3 +81,64 @@ class Dialect(Protocol):
 
     def headers(self, headers: Headers, receipt_id: str) -> Headers:
         """The headers of an answer, given those of chat. `receipt_id`: whole, empty where there is none."""
+
+    def elsewhere(self, path: str, query: bytes) -> Callable[[bytes, Terms], Translated]:
+        """What another process translates a body by that is too large for the event loop. Raises: Refusal."""
+        return partial(translated_body, self, path, query)
+
+    def translated(self, found: Translated) -> None:  # noqa: ARG002
+        """A request was translated in another process."""
+        return  # else a type checker takes the method for abstract
+
+    def only_kept(self, found: Translated) -> str | None:  # noqa: ARG002
+        """The model of a request that is kept and not answered; None: a model is to answer."""
+        return None
+
+    def kept_answer(self) -> bytes:
+        """The events of the answer to a request that is only kept."""
+        return b""
+
+    def begins(self, lineage: int) -> None:  # noqa: ARG002
+        """A request was read, and goes on with the conversation of this lineage."""
+        return
+
+
+class DialectRefusal(Refusal):
+    """A refusal as the clients of a dialect know it."""
+
+    def __init__(self, dialect: Dialect, refusal: Refusal) -> None:
+        status, after_s = dialect.status(refusal.status), refusal.retry_after_s
+        super().__init__(
+            status, refusal.message, code=refusal.code, param=refusal.param, retry_after_s=after_s,
+            headers=refusal.headers,
+        )  # fmt: skip
+        self._dialect = dialect
+
+    def body(self) -> bytes:
+        return self._dialect.error(self.status, self.message, self.code, self.param)
+
+
+def translated_body(dialect: Dialect, path: str, query: bytes, raw: bytes, terms: Terms) -> Translated:
+    """A body in chat's terms, away from the event loop. Raises: Refusal, TooMuch."""
+    return translated(partial(dialect.translate, path, query), raw, terms, TranslationWork())
+
+
+def translated(
+    by: Callable[[bytes, Terms, TranslationWork], Translated], raw: bytes, terms: Terms, work: TranslationWork
+) -> Translated:
+    """A body in chat's terms; with U+FFFD in place of half a surrogate pair that stands in the way. Raises: Refusal."""
+    try:
+        try:
+            found = by(raw, terms, work)
+        except (BadRequest, msgspec.DecodeError):
+            if not has_surrogate(raw) or (mended := whole_pairs(raw)) == raw:
+                raise
+            found = by(mended, terms, work)
+    except BadRequest as error:
+        raise Refusal(400, str(error), code=error.code, param=error.path) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise Refusal(400, "the request body is not valid JSON", code="invalid_json") from None
+    if found.unlisted and terms.tenant.unlisted_fields.value == "refuse":
+        unknown = min(found.unlisted)
+        raise Refusal(400, f"{unknown}: is not a field that the proxy knows; remove it", code="unknown_field")
+    return found

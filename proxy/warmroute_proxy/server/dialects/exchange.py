@@ -141,6 +141,7 @@ class DialectExchange(Exchange):
             return events.error(502, UNREADABLE, "engine_error")
 
     def _report(self) -> None:
+        """Tell the request, once what called this has returned."""
         if self.on_unreadable is not None and self._problem is not None:
             self.on_unreadable(self._problem)
 

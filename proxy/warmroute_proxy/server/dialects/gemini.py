@@ -14,7 +14,7 @@ from warmroute_proxy.dialects.gemini.request import ChatRequest, chat_request, c
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
+from warmroute_proxy.server.dialects.dialect import EVENTS, Dialect, Headers
 from warmroute_proxy.server.http.exchange import Request
 
 API_KEY: Final = "x-goog-api-key"
@@ -44,8 +44,6 @@ def cut_key(request: Request) -> None:
 
     Only clients of this API put it there, and it is used on their paths alone: what is in an address ends up in logs.
     """
-    if not request.query:
-        return
     is_used = request.path.startswith(GEMINI) or is_gemini(request.path)
     pairs = []
     for pair in request.query.split(b"&"):
@@ -82,7 +80,7 @@ class TranslatedGemini:
         return AnswerTerms(receipt_id, self._found.model, self._found.shows_thoughts, self._seal.seal)
 
 
-class Gemini:
+class Gemini(Dialect):
     """The dialect."""
 
     route = "/v1beta/models/{model}:generateContent"

@@ -12,7 +12,7 @@ from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
+from warmroute_proxy.server.dialects.dialect import EVENTS, Dialect, Headers
 
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
@@ -41,7 +41,7 @@ class TranslatedMessages:
         return EventTranslator(f"msg_{receipt_id}", found.model, found.stop_sequences, self._key)
 
 
-class Messages:
+class Messages(Dialect):
     """The dialect."""
 
     route = MESSAGES

@@ -7,9 +7,9 @@ times. The text of a 400 they show at once. Routes that only engines have (`/gen
 from typing import Final
 
 from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.dialects.dialect import DialectRefusal
 from warmroute_proxy.server.dialects.gemini import GEMINI, GOOGLES_OTHERS
 from warmroute_proxy.server.dialects.messages import Messages
-from warmroute_proxy.server.dialects.translation import DialectRefusal
 
 _MESSAGES: Final = "set ANTHROPIC_BASE_URL to this server's address, and nothing behind it: this request came to {}"
 _BATCHES: Final = "Anthropic's batches are not served here, only messages: send each of them to /v1/messages"

@@ -15,7 +15,7 @@ from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import error_body
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import EVENTS, Headers
+from warmroute_proxy.server.dialects.dialect import EVENTS, Dialect, Headers
 
 RESPONSES: Final = "/v1/responses"
 INPUT_TOKENS: Final = "/v1/responses/input_tokens"
@@ -50,7 +50,7 @@ class TranslatedResponse:
         return Response(receipt_id, self._created_s, self._found, self._seal.seal)
 
 
-class Responses:
+class Responses(Dialect):
     """The dialect."""
 
     route = RESPONSES

@@ -16,7 +16,8 @@ from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.responses import Responses, TranslatedResponse
+from warmroute_proxy.server.dialects.dialect import Translated, translated_body
+from warmroute_proxy.server.dialects.responses import RESPONSES, Responses, TranslatedResponse
 from warmroute_proxy.server.http.body_memory import BodyReservation
 from warmroute_proxy.server.http.exchange import Exchange, Request
 
@@ -54,7 +55,7 @@ class TurnDialect(Responses):
         self._event = event
         self._previous = "" if event is None else event.previous_response_id or ""
         self._before = before
-        self.begins = begins
+        self._begins = begins
         self.asks = event is None or event.generate is not False
         """Whether the model is to answer."""
 
@@ -72,17 +73,26 @@ class TurnDialect(Responses):
         self._found = TranslatedTurn(found, seal, more)
         return self._found
 
-    def check_elsewhere(self) -> None:
-        """Raises: Refusal, where another process cannot translate it: nothing is kept there."""
+    def elsewhere(self, path: str, query: bytes) -> Callable[[bytes, Terms], Translated]:  # noqa: ARG002
+        """A turn is translated elsewhere if it continues nothing: no conversation is kept there."""
         self._event = None  # it holds the body
         if not self.asks:
             problem = "the turn is too large to be warmed ahead: send it to the model"
             raise Refusal(413, problem, code="request_too_large")
         if self._previous:
             raise not_found(self._previous)
+        return whole_turn
 
-    def translated(self, found: "TranslatedTurn") -> None:
+    def translated(self, found: Translated) -> None:
+        assert isinstance(found, TranslatedTurn)
         self._found = found
+
+    def only_kept(self, found: Translated) -> str | None:
+        assert isinstance(found, TranslatedTurn)
+        return None if self.asks else found.model
+
+    def begins(self, lineage: int) -> None:
+        self._begins(lineage)
 
     @property
     def response_id(self) -> str:
@@ -120,9 +130,17 @@ class TurnDialect(Responses):
         translator = None if self._found is None else self._found.translator
         return b"" if translator is None or translator.ended else translator.error(status, message, code)
 
-    def prepared(self) -> bytes:
+    def kept_answer(self) -> bytes:
         assert self._found is not None
         return self._found.prepared()
+
+
+def whole_turn(raw: bytes, terms: Terms) -> Translated:
+    """A turn that continues nothing, in chat's terms; nor is it kept. Raises: Refusal, TooMuch."""
+    found = translated_body(TurnDialect(), RESPONSES, b"", raw, terms)
+    assert isinstance(found, TranslatedTurn)
+    found.more = None
+    return found
 
 
 class TranslatedTurn(TranslatedResponse):
@@ -222,11 +240,6 @@ class TurnExchange(Exchange):
         self.write(data)
         self._break_off(502, "the answer ended early", "engine_error")
 
-    def prepare(self) -> None:
-        """Answer a turn that asks for nothing: its conversation is kept for those that do."""
-        self._report(200)
-        self.end(self.dialect.prepared())
-
     def pause(self, paused: bool) -> None:
         """The client reads too slowly, or has caught up."""
         self._paused = paused
@@ -251,6 +264,7 @@ class TurnExchange(Exchange):
         self._break_off(CANCELLED, "the client has cancelled the turn", "cancelled")
 
     def _break_off(self, status: int, message: str, code: str) -> None:
+        """End in an event that the client knows as a last one."""
         event = self.dialect.failed(status, message, code)
         if event or self.dialect.response_id:
             self.end(event)

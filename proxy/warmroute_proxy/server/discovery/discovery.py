@@ -6,18 +6,154 @@ replaced look like that. To give up its engines, take it out of the config.
 
 import asyncio
 import logging
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, Final, NamedTuple
 
+from warmroute.files.regular import read_regular
 from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, DiscoveryConfig, EngineConfig
+from warmroute_proxy.server.base.config_engine import read_engine
+from warmroute_proxy.server.base.config_file import check_engine_models, check_unsalted
+from warmroute_proxy.server.base.config_table import Table, shown
 from warmroute_proxy.server.base.metrics import GaugeRow, Labels
+from warmroute_proxy.server.base.secrets import SecretError, bearer
 from warmroute_proxy.server.discovery import last_known
-from warmroute_proxy.server.discovery.candidates import Refused, candidates
-from warmroute_proxy.server.discovery.folder import Folder
-from warmroute_proxy.server.discovery.source import Source, SourceError
+from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, Source, SourceError
+
+# Engines in a folder of TOML files, each with the keys of one [[engine]].
+#
+# Without an id an engine has the name of its file. What a file named last stays while it cannot be read, as when it is
+# half written. Only regular files are read that are in the folder, also by a link; their key files must be there too,
+# or in `key_folder` (`EngineConfig.keys_within`). The folder is read in a thread of its own, since it may be on a
+# network: one that hangs is away, and does not keep the proxy from ending. Limits: `MAX_ENGINES` files of
+# `MAX_FILE_BYTES` each.
+
+MAX_FILE_BYTES: Final = 65_536
+READ_S: Final = 10.0
+_PATHS: Final = ("key_file", "admin_key_file")
+
+
+class Folder:
+    """One folder. `region`: that of engines that name none."""
+
+    def __init__(self, path: Path, interval_s: float, region: str) -> None:
+        self._path = path
+        self._interval_s = interval_s
+        self._region = region
+        self._named_before: dict[str, dict[str, Any]] = {}  # by file
+        self._reading: Future[DiscoveredEngines] | None = None
+
+    async def read(self) -> DiscoveredEngines:
+        """As `Source`."""
+        if self._reading is None or self._reading.done():
+            self._reading = Future()
+            Thread(target=self._run, args=(self._reading,), daemon=True, name="discovery").start()
+        try:
+            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._reading)), READ_S)
+        except TimeoutError:
+            raise SourceError(f"{self._path} was not read within {READ_S:g} s") from None
+
+    def close(self) -> None:
+        """As `Source`: nothing is held between two reads."""
+
+    def _run(self, reading: "Future[DiscoveredEngines]") -> None:
+        try:
+            reading.set_result(self._read())
+        except Exception as error:
+            reading.set_exception(error)
+
+    def _read(self) -> DiscoveredEngines:
+        try:
+            files = sorted(path for path in self._path.iterdir() if path.suffix == ".toml")
+        except OSError as error:
+            raise SourceError(f"{self._path} cannot be read: {error.strerror}") from None
+        found: dict[str, dict[str, Any]] = {}
+        problems: list[str] = []
+        if len(files) > MAX_ENGINES:
+            problems.append(f"{self._path} has {len(files)} files, and only {MAX_ENGINES} are read")
+        for path in files[:MAX_ENGINES]:
+            try:
+                found[path.name] = self._engine(path)
+            except (OSError, ValueError, RecursionError) as error:
+                problems.append(f"{path}: {error}")
+                if path.name in self._named_before:
+                    found[path.name] = self._named_before[path.name]
+        self._named_before = found
+        return DiscoveredEngines(list(found.values()), self._interval_s, problems)
+
+    def _engine(self, path: Path) -> dict[str, Any]:
+        content = read_regular(path, MAX_FILE_BYTES, [self._path])
+        values = {"id": path.stem, "region": self._region, **tomllib.loads(content.decode())}
+        if "url" not in values:  # it may be half written: what is left is TOML, too
+            raise ValueError("names no url")
+        return values | {key: str(self._path / values[key]) for key in _PATHS if isinstance(values.get(key), str)}
+
+
+# Which of the engines that were found are used: those that a config with them would be good with.
+#
+# The config goes before what is found, an earlier source before a later one. An engine whose id or URL is taken, or
+# that has a problem of its own, is left out, and its source has that problem; the others of the source are used.
+
+
+class Refused(NamedTuple):
+    """An engine that is not used, and why; the reason may hold addresses."""
+
+    engine: str
+    reason: str
+
+
+class Candidates(NamedTuple):
+    """The engines that are used beside those of the config, and by source the others."""
+
+    used: list[EngineConfig]
+    refused: dict[str, list[Refused]]
+
+
+def candidates(config: Config, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Candidates:
+    """`found`: by source, in the order of the config, the keys of each engine."""
+    region = config.proxy.region
+    used: list[EngineConfig] = []
+    refused: dict[str, list[Refused]] = {source: [] for source in found}
+    taken = {engine.id: "the config" for engine in config.engines}
+    taken |= {engine.url: "the config" for engine in config.engines}
+    within = {one.id: one.keys_within for one in config.discoveries}
+    for source, engines in found.items():
+        for values in engines:
+            own: list[str] = []
+            engine = _read(values, config, within.get(source, ()), own)
+            if engine.region != region:
+                continue  # as in a config, which proxies of several regions may share
+            for key, value in (("id", engine.id), ("url", engine.url)):
+                if value in taken:
+                    own.append(f"{key} {shown(value)} is taken by {taken[value]}")
+            if own:
+                refused[source].append(Refused(engine.id, "; ".join(own)))
+                continue
+            taken[engine.id] = taken[engine.url] = source
+            used.append(engine)
+    return Candidates(used, refused)
+
+
+def _read(
+    values: Mapping[str, Any], config: Config, keys_within: tuple[Path, ...], problems: list[str]
+) -> EngineConfig:
+    """`keys_within`: where its key files must be."""
+    engine = replace(read_engine(Table(dict(values), "engine", problems), {}, Path()), keys_within=keys_within)
+    check_engine_models((engine,), config.models, problems)
+    check_unsalted((engine,), config.tenants, problems)
+    for file in (engine.key_file, engine.admin_key_file):
+        try:
+            bearer(file, keys_within)
+        except SecretError as error:
+            problems.append(str(error))
+    return engine
+
 
 log = logging.getLogger(__name__)
 

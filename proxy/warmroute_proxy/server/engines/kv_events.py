@@ -261,6 +261,7 @@ class _Subscription:
 
 
 def _connected(context: "zmq.Context[zmq.Socket[bytes]]", kind: int, host: str, port: int) -> "zmq.Socket[bytes]":
+    """A socket that connects, and reconnects for as long as it is open."""
     socket = context.socket(kind)
     for option, value in (
         (zmq.RCVHWM, RECEIVE_QUEUE),

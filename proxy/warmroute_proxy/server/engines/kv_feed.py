@@ -265,6 +265,7 @@ class KvFeed:
 
 
 def _pieces_of(event: _Event) -> Iterator[_Event]:
+    """An event with many blocks as several that follow each other."""
     hashes = event.block_hashes
     if len(hashes) <= BLOCKS_AT_ONCE:
         yield event

@@ -17,18 +17,45 @@ import asyncio
 import logging
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.load.health_monitor import HEALTH_TIMEOUT_S
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.engines.engine import MOVES_EVERY_S, REGISTERED_EVERY_S, Engine
+from warmroute_proxy.server.engines.engine_headers import CONTENT_TYPE
 from warmroute_proxy.server.engines.engine_metrics import Found, add_counts, add_reports, counts_of, reports_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.engines.kv_move_costs import MoveTotals, Values, add_totals, totals_of
 from warmroute_proxy.server.engines.server_info import MAX_DP_RANKS, count, json_object, read_server_info
-from warmroute_proxy.server.engines.small_get import OWN_FAULT, get
-from warmroute_proxy.server.engines.templates import refuses_late_system
+from warmroute_proxy.server.engines.small_get import OWN_FAULT, ask, get
+from warmroute_proxy.server.engines.upstream import Upstream
+
+# Whether an engine's chat template takes a system message behind others: it is asked to render a small chat.
+#
+# Templates of some models (Qwen 3.x, Gemma) raise an error there, which is a 400 or a 500. A chat without such a
+# message is asked for first, so that a server which renders nothing is not taken for strict.
+
+PATH: Final = "/v1/tokenize"
+TIMEOUT_S: Final = 2.0
+_REFUSES: Final = frozenset({400, 422, 500})
+_FIRST: Final = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+_LATE: Final = [*_FIRST, {"role": "assistant", "content": "c"}, {"role": "system", "content": "d"}, _FIRST[1]]
+PLAIN: Final = msgspec.json.encode({"messages": _FIRST})
+WITH_LATE: Final = msgspec.json.encode({"messages": _LATE})
+
+
+async def refuses_late_system(upstream: Upstream, bearer: str) -> bool:
+    status = await _asked(upstream, bearer, PLAIN)
+    return status == 200 and await _asked(upstream, bearer, WITH_LATE) in _REFUSES
+
+
+async def _asked(upstream: Upstream, bearer: str, body: bytes) -> int:
+    status, _ = await ask(upstream, PATH, f"{CONTENT_TYPE}{bearer}", TIMEOUT_S, method="POST", body=body)
+    return status
+
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +139,7 @@ async def _probe(engines: Engines, engine: Engine, router: Router) -> None:
 
 
 async def _probe_ready(engines: Engines, engine: Engine, router: Router) -> None:
+    """Set whether an engine is up, and whether it drains by its own report."""
     status, _ = await get(engine.upstream, "/ready", engine.bearer, ANSWER_S, READY_BYTES)
     if status == OWN_FAULT or not engines.has(engine):
         return

@@ -4,7 +4,6 @@ The inference paths use no framework. Pages and small JSON do, on the same port 
 same connections read their requests. Answers are collected, counted in the memory of bodies, and sent whole.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
@@ -12,6 +11,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.turns import Turns
 from warmroute_proxy.server.http.body_memory import BodyMemory
@@ -68,7 +68,7 @@ class Bridge:
         self._state = state
         self._memory = memory
         self._turns = turns
-        self._tasks: set[asyncio.Task[None]] = set()  # bounded by the connections: one exchange each
+        self._tasks = BackgroundTasks()  # bounded by the connections: one exchange each
 
     def handle(
         self, exchange: Exchange, extra: dict[str, Any] | None = None, done: Callable[[], None] | None = None
@@ -83,10 +83,8 @@ class Bridge:
         self._turns.task_begun()
         ran = partial(self._turns.task_ran, exchange.request.tenant)
         steps = _Steps(self._run(exchange, extra or {}), ran)
-        task = asyncio.get_running_loop().create_task(_awaited(steps))
+        task = self._tasks.start(_awaited(steps))
         task.add_done_callback(lambda _task: steps.close())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         if done is not None:
             task.add_done_callback(lambda _task: done())
 

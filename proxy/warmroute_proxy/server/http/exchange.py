@@ -42,7 +42,7 @@ class Request:
     caller: object | None = None
     tenant = UNNAMED
     body_reservation: BodyReservation | None = None
-    dialect: object | None = None
+    dialect: Any = None
     """What translates it, where its path does not say so. It belongs to the endpoint, as `caller` does."""
 
     more_lines = b""

@@ -166,6 +166,7 @@ class Messages:
         self.protocol.reader.buffer.clear()
 
     def _whole(self) -> bytes | None:
+        """The next message, if it is the next frame and that is whole."""
         read, at = self._read, self._parsed
         begins, ends = _payload(read, at)
         self._rest = max(ends - at, 0)

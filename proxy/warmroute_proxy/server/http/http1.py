@@ -279,6 +279,7 @@ class Connection:
             self._starting = False
 
     def _start(self, request: Request) -> None:
+        """Begin to answer a request that is the first of those that wait."""
         exchange = self._active = Exchange(self, request)
         self.deadline_s = float("inf")
         if request.refusal is None and request.tenant != self._user:

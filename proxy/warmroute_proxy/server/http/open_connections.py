@@ -83,8 +83,10 @@ class OpenConnections:
         """What all connections are read into, one at a time: nothing of a read is used after `buffer_updated`."""
 
         self._crowding = crowding
-        self._idle: list[tuple[float, OpenConnection]] = []  # when last looked at: since when, the first to go last
-        self._look_at_s = 0.0
+        self._idle: list[tuple[int, OpenConnection]] = []
+        """When last looked at, the first to go last; before each, how many idle ones its tenant has besides."""
+
+        self._looked_at_s = self._look_at_s = 0.0
 
     def admit(self, connection: OpenConnection) -> bool:
         """Whether one more connection is taken. Where there are too many, another one makes way."""
@@ -121,25 +123,30 @@ class OpenConnections:
         while self._idle or self.clock() >= self._look_at_s:
             if not self._idle:
                 self._idle = self._idle_ones()
-                self._look_at_s = 0.0 if self._idle else self.clock() + LOOK_AGAIN_S
+                self._looked_at_s = self.clock()
+                self._look_at_s = 0.0 if self._idle else self._looked_at_s + LOOK_AGAIN_S
             while self._idle:
-                since_s, connection = self._idle.pop()
-                if connection in self.members and connection.idle_since_s == since_s:
+                others, connection = self._idle.pop()
+                if not others and self.clock() >= self._looked_at_s + LOOK_AGAIN_S:
+                    self._idle.clear()  # a tenant's only one does not go before another tenant's that are idle by now
+                    break
+                # One that was used meanwhile goes in its turn: else a tenant would keep all that it uses a little.
+                if connection in self.members and connection.idle_since_s != BUSY:
                     self._close(connection, IDLE)
                     return True
         return False
 
-    def _idle_ones(self) -> list[tuple[float, OpenConnection]]:
+    def _idle_ones(self) -> list[tuple[int, OpenConnection]]:
         """Connections that tenants have used, and that are idle, in the reverse order in which they make way."""
         idle = [(each.idle_since_s, each) for each in self.members if each not in self.newcomers]
         idle = sorted([each for each in idle if each[0] != BUSY], key=lambda each: -each[0])
         counted: Counter[str] = Counter()
         ranked = []
         for since_s, connection in idle:
-            counted[connection.owner] += 1
             ranked.append((counted[connection.owner], since_s, connection))
+            counted[connection.owner] += 1
         ranked.sort(key=lambda each: (each[0], -each[1]))
-        return [(since_s, connection) for _, since_s, connection in ranked]
+        return [(others, connection) for others, _, connection in ranked]
 
     def _close(self, connection: OpenConnection, reason: str) -> None:
         self.discard(connection)

@@ -324,6 +324,7 @@ def _set_length(request: Request, limits: Limits) -> None:
 
 
 def _bare_head(request: Request) -> bytes:
+    """A head with the same framing of the body as the request's own."""
     framing = "transfer-encoding: chunked" if request.length is None else f"content-length: {request.length}"
     return f"POST / HTTP/1.1\r\n{framing}\r\n\r\n".encode()
 

@@ -288,6 +288,7 @@ class WebSocket:
         self._hold_unsent()
 
     def _hold_unsent(self) -> None:
+        """Reserve memory for what the socket does not take, or give the connection up."""
         hold = self._unsent = self._unsent or self._shared.memory.reserve(self._tenant, 0)
         if hold.cover(self._unsent_bytes()):
             self._shared.unread.add(self)

@@ -97,6 +97,7 @@ AnyBody = Body | TemplatedBody | LargeBody
 
 
 def _walk(raw: bytes, members: dict[str, msgspec.Raw]) -> tuple[dict[str, Span], int]:
+    """Spans of all members and the place of the closing brace."""
     spans: dict[str, Span] = {}
     at = _skip(raw, _skip(raw, 0) + 1)
     while raw[at] != 0x7D:  # }

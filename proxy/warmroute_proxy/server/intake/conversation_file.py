@@ -10,13 +10,13 @@ Limit: as many as are in memory (`MAX_CONVERSATIONS`), and `MAX_BYTES` of the fi
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from warmroute.contract.conversations import Conversations, Newest
+from warmroute_proxy.server.base.files import write_whole
 
 FILE: Final = "conversations.json"
 MAX_BYTES: Final = 16 * 2**20
@@ -70,14 +70,10 @@ class ConversationFile:
         return [(newest.key, newest.tenant, newest.tip) for newest in self._conversations.newest()]
 
     def _write(self, stored: _Stored) -> None:
-        draft = self._path.with_suffix(f".{os.getpid()}")
         try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-                out.write(msgspec.json.encode(stored))
-            draft.replace(self._path)
+            write_whole(self._path, msgspec.json.encode(stored))
             self._failed = False
         except OSError as error:
             if not self._failed:
                 log.error("conversations will be lost at a restart: %s", error.strerror)
             self._failed = True
-            draft.unlink(missing_ok=True)

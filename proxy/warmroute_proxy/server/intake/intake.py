@@ -56,7 +56,7 @@ COMPLETIONS: Final = "/v1/completions"
 ROUTES: Final = frozenset({CHAT, COMPLETIONS})
 
 _QUOTE: Final = 0x22
-MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.ids`
+MAX_PROMPTS: Final = 512  # of one completion: each has a bootstrap room, see `engines.engines`
 DEFAULT_OUTPUT_TOKENS: Final = 256  # expected where the client sets no maximum
 MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answer: agents' turns are short
 
@@ -208,6 +208,7 @@ def _bounds_of_answers(value: Callable[[str], Any], prompts: int, context_tokens
 
 
 def _around(body: Body) -> int:
+    """A hash of all of a body but its messages."""
     return xxh3_64_intdigest(b"".join([value for name, value in body.members.items() if name != "messages"]))
 
 
@@ -291,6 +292,7 @@ def _session(body: Body, names_of_fields: tuple[str, ...]) -> Session | None:
 
 
 def _keys(session: Session | None, caller: Caller, secrets: Secrets) -> tuple[str | None, int | None]:
+    """What replaces the session key in receipts and rows, and in placement."""
     if session is caller.session:
         return caller.session_hex, caller.session_key
     return (None, None) if session is None else secrets.session_of(caller.tenant.share_group, session.key)

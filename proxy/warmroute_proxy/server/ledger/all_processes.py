@@ -78,6 +78,7 @@ class AllProcessesReader:
         return positions, TenantTotals() if total is None else TenantTotals(*total[1:])
 
     def _having(self, positions: list[FoldPosition], id_: bytes) -> Iterator[Entry]:
+        """The entries behind the positions whose line contains an id."""
         for tail in tails(self._state_dir, positions):
             for line in tail.split(b"\n") if id_ in tail else ():
                 if id_ in line:

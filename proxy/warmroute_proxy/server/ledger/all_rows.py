@@ -108,6 +108,7 @@ class RowsPass:
         return f"[{','.join(rows.values())}]", last_row
 
     def _positions(self) -> tuple[list[FoldPosition], int]:
+        """Of each process, and the last row at that moment."""
         with self.db:
             self.db.execute("BEGIN")
             rows = self.db.execute("SELECT process, sequence, offset FROM fold").fetchall()

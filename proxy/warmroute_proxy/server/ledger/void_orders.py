@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from warmroute_proxy.server.base.files import write_whole
 from warmroute_proxy.server.ledger.journal import folder_of, processes_in
 
 MAX_ORDERS: Final = 100_000  # the oldest is dropped, with an error in the log
@@ -119,11 +120,9 @@ class VoidOrders:
         self._unwritten = self._unwritten or not whole
 
     def _rewrite(self) -> None:
-        new = self._path.with_suffix(".new")
+        lines = b"".join(msgspec.json.encode(order) + b"\n" for order in self._orders.values())
         try:
-            with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.writelines(msgspec.json.encode(order) + b"\n" for order in self._orders.values())
-            new.replace(self._path)
+            write_whole(self._path, lines)
             self._unwritten, self._done_lines = False, 0
         except OSError as error:
             if not self._unwritten:

@@ -73,6 +73,7 @@ class SharedNonces:
         return 2 + era % 2 * self._entries
 
     def _find(self, table: int, key: int) -> int:
+        """The slot of a key, or the free slot where it would be."""
         words, entries = self._words, self._entries
         at = key % entries
         while words[table + at] not in (0, key):

@@ -286,6 +286,7 @@ class Supervisor:
         return found
 
     def _end(self) -> int:
+        """End all processes in good order, or by force once their time is over."""
         self._send(signal.SIGTERM)
         deadline = time.monotonic() + self._config.limits.shutdown_grace_s + END_S
         while any(process.pid for process in self._processes):

@@ -5,13 +5,13 @@ that time the request begins, known to its own process alone, and is counted. A 
 refused: that process alone has the answer.
 """
 
-import asyncio
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final, NamedTuple, Protocol
 
 from warmroute_proxy.core.accounting.idempotency import IdempotentCall
 from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.base.config import Limits
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
@@ -46,13 +46,11 @@ class CallMarkers:
         self._running_s = limits.total_timeout_s + LONGER_S
         self._ended_s = ended_s
         self._metrics = metrics
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     def claim(self, call: IdempotentCall, answered: Callable[[Refusal | None], None]) -> None:
         """Ask whether the request of a call may begin. `answered` gets why not; None: it may."""
-        task = asyncio.get_running_loop().create_task(self._claim(call, answered))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._claim(call, answered))
 
     def ended(self, call: IdempotentCall, receipt_id: str) -> None:
         """The request of a call has ended, and may be charged."""

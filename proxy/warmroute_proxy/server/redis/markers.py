@@ -11,12 +11,11 @@ key of a client, and nothing of a prompt. An end or a drop that Redis did not an
 EVALSHA, SET with NX and GET, GET, EXISTS, DEL.
 """
 
-import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.redis.call_markers import Marker
 from warmroute_proxy.server.redis.calls import RedisAway, RedisCalls
 
@@ -71,7 +70,7 @@ class RedisMarkers:
         self._unsent: dict[str, _Change] = {}
         self._sending = False
         self._shown_s = 0.0
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks = BackgroundTasks()
 
     async def claim(self, name: str, fingerprint: str, kept_s: float) -> Marker | None:
         """Note that this process runs the request of a key, unless there is a marker. Raises: RedisAway.
@@ -97,13 +96,13 @@ class RedisMarkers:
         self._running.discard(name)
         ended = f"ended {receipt_id} {fingerprint} {self._region}"
         values = self._value(fingerprint), ended, _ms(kept_s)
-        self._begin(self._send(_Change(name, _END, values)))
+        self._tasks.start(self._send(_Change(name, _END, values)))
 
     def dropped(self, name: str, fingerprint: str) -> None:
         """Forget in the background what `claim` has noted: the request was charged nothing."""
         if name in self._running:
             self._running.discard(name)
-            self._begin(self._send(_Change(name, _DROP, (self._value(fingerprint),))))
+            self._tasks.start(self._send(_Change(name, _DROP, (self._value(fingerprint),))))
 
     def sweep(self) -> None:
         """Show that this process lives, while it runs a request with a key, or Redis is away, so that it is known when
@@ -112,18 +111,13 @@ class RedisMarkers:
         now_s = time.monotonic()
         if (self._running or self._calls.away) and now_s - self._shown_s >= HEARTBEAT_S:
             self._shown_s = now_s
-            self._begin(self._show())
+            self._tasks.start(self._show())
         if self._unsent and not self._sending and not self._calls.away:
             self._sending = True
-            self._begin(self._send_again())
+            self._tasks.start(self._send_again())
 
     def _value(self, fingerprint: str) -> str:
         return f"{_RUNNING} {self._process} {fingerprint} {self._region}"
-
-    def _begin(self, work: Coroutine[Any, Any, object]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _show(self) -> None:
         with contextlib.suppress(RedisAway):

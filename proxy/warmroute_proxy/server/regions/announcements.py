@@ -25,6 +25,7 @@ from warmroute_proxy.core.cache.settled_turn import RegionalTurn
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.replicas.event_stream import Events
 from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.small_get import ask
@@ -89,7 +90,7 @@ class Announcements:
         self._unanswered = 0  # announcements in these posts
         self._processes = processes
         self._due = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._sent, self._lost, self._received = (
             metrics.counter(declared.ANNOUNCEMENTS_TOTAL, (("result", result),))
             for result in ("sent", "lost", "received")
@@ -186,9 +187,7 @@ class Announcements:
                 body = _encode(announced)
             self._under_way[region] += 1
             self._unanswered += len(announced)
-            task = asyncio.get_running_loop().create_task(self._post(region, body, len(announced)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._post(region, body, len(announced)))
 
     async def _post(self, region: str, body: bytes, count: int) -> None:
         digest = hashlib.sha256(body).hexdigest()

@@ -26,6 +26,7 @@ from warmroute_proxy.core.replicas.event_stream import Events, Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.server_info import json_object
 from warmroute_proxy.server.engines.small_get import ask, get
@@ -128,7 +129,7 @@ class OtherProxies:
         self._inbox = Inbox()
         self._due = False
         self._closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._replica: Replica | None = None
         self._show: Callable[[Events], None] | None = None
         self._apply_shown: Callable[[], None] | None = None
@@ -250,9 +251,7 @@ class OtherProxies:
         body = _encode([*([] if message is None else [message]), *map(msgspec.Raw, beside)])
         link.busy = True
         count = 0 if message is None else len(message.events)
-        task = asyncio.get_running_loop().create_task(self._post(link, body, count, beside))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._post(link, body, count, beside))
 
     async def _post(self, link: _Link, body: bytes, count: int, beside: list[bytes]) -> None:
         """`count`: of events, `beside`: the announcements."""

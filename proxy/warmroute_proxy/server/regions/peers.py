@@ -98,6 +98,7 @@ class Peers:
         (self.down.discard if up else self.down.add)(region)
 
     def _observe(self, region: str, ready: Mapping[str, Any]) -> None:
+        """Note whether a proxy of that region has answered, ready or not."""
         (self.silent.discard if ready.get("region") == region else self.silent.add)(region)
 
     def _understands(self, region: str, ready: Mapping[str, Any]) -> bool:

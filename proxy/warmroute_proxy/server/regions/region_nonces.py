@@ -5,11 +5,11 @@ request begins, its token known to its own proxy alone, and is counted: the regi
 Redis is back, who has read a token can use it once more at each other proxy, for 30 s.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.regions.forward_claim import CLOCKS_APART_S, VALID_S, Forward
 
@@ -29,13 +29,11 @@ class RegionNonces:
     def __init__(self, store: NonceStore, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     def spend(self, claim: Forward, answered: Callable[[bool], None]) -> None:
         """Use a claim's nonce. `answered` gets whether no other proxy is known to have done so."""
-        task = asyncio.get_running_loop().create_task(self._spend(claim.nonce, answered))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._spend(claim.nonce, answered))
 
     async def _spend(self, nonce: str, answered: Callable[[bool], None]) -> None:
         try:

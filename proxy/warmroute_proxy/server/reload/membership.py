@@ -170,4 +170,5 @@ class Membership:
 
 
 def _is_same(one: EngineConfig, other: EngineConfig) -> bool:
+    """Whether two configs are of the same server, reached in the same way."""
     return replace(one, models=other.models, model_names=other.model_names, store=other.store) == other

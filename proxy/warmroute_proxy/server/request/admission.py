@@ -115,25 +115,19 @@ class Admission:
         self.limits.replace(config)
         self.freed()
 
-    def enter(self, request: RequestToAdmit, decision: Decision) -> Decision | None:
-        """Where a request goes now; None where it is queued or refused."""
-        parsed = request.parsed
-        shortage = self.limits.reserve(request, decision)
-        if shortage is not None:
-            self._refuse(request, f"{shortage.kind}_per_minute", self.limits.beyond(parsed, shortage))
+    def enter(self, request: RequestToAdmit, decision: Decision, now_s: float) -> Decision | None:
+        """Where a request goes now; None where it is queued or refused. The one way in for all requests."""
+        if request.parsed.tenant.limits is not None and not self._let_in(request, decision):
             return None
-        if not self.limits.may_begin(request):
-            if not self._refused_by_limit(request):
-                self._wait(self._waiter(request), *_NOWHERE)
-            return None
-        if decision.kind != "forward" and not self._goes_first(request.routing, decision):
+        if decision.kind != "forward" and not self._goes_first(request.routing, decision, now_s):
             waiter = self._waiter(request)
             found = self._place_queued(waiter, decision)
             if not found.goes:
                 self._wait(waiter, found.waits_at, found.compute_s)
                 return None
             decision = found.decision
-        self.limits.begin(request)
+        if request.quota is not None:
+            self.limits.begin(request)
         return decision
 
     def count(self, caller: Caller) -> None:
@@ -234,9 +228,21 @@ class Admission:
             self._refuse(request, *lacking)
         return lacking is not None
 
-    def _goes_first(self, routing: RoutingRequest, decision: Decision) -> bool:
+    def _let_in(self, request: RequestToAdmit, decision: Decision) -> bool:
+        """Whether the limits of its tenant let a request begin; if not, it was refused, or it waits."""
+        shortage = self.limits.reserve(request, decision)
+        if shortage is not None:
+            self._refuse(request, f"{shortage.kind}_per_minute", self.limits.beyond(request.parsed, shortage))
+            return False
+        if self.limits.may_begin(request):
+            return True
+        if not self._refused_by_limit(request):
+            self._wait(self._waiter(request), *_NOWHERE)
+        return False
+
+    def _goes_first(self, routing: RoutingRequest, decision: Decision, now_s: float) -> bool:
         """Whether a request goes where it was decided since nobody waits: what most do, without being a waiter."""
-        router, queue, now_s = self._router, self.queue, self._clock()
+        router, queue = self._router, self.queue
         if queue.requests or not router.has_capacity(routing.model, decision, now_s):
             return False
         return passes(router, queue, routing, decision, now_s)
@@ -283,6 +289,7 @@ class Admission:
         self.freed()
 
     def _pump(self) -> None:
+        """Dispatch the queued requests that can go, in fair order."""
         self._pumping, again, self._again = False, self._again, False
         left = PER_ROUND
         for waiter, found in next_dispatches(self.queue, self._router, self._find, self._clock(), again=again):
@@ -295,6 +302,7 @@ class Admission:
                 return
 
     def _find(self, waiter: "Waiter[RequestToAdmit]") -> Placement | None:
+        """Where a queued request can go now, if it can."""
         request = waiter.item
         if not self._may_begin(waiter):
             return None

@@ -279,6 +279,7 @@ class Attempt:
         self._take_passed(out)
 
     def _take_passed(self, out: bytes) -> None:
+        """Give on what the client gets, and end where the stream has ended."""
         scanner = self.scanner
         if scanner.started:
             if self._gathered:
@@ -298,6 +299,7 @@ class Attempt:
             self._close_later()
 
     def _note_thoughts(self, name: str) -> None:
+        """Remember how the server names thoughts, for those that are sent back to it."""
         if name:
             self.engine.thoughts = name
 
@@ -464,6 +466,7 @@ class Attempt:
         return tuple(other.id for other in self._engines.of(worker).workers())
 
     def _conclude_pending(self) -> None:
+        """The other leg has ended in good order, or says nothing in time."""
         if self._pending is not None:
             self._conclude(self._pending)
 

@@ -157,4 +157,5 @@ def _request(parsed: ParsedRequest) -> Request:
 
 
 def _is_unproven(ticket: Ticket) -> bool:
+    """Whether an attempt is under way and has no token yet."""
     return ticket.open and not ticket.computed

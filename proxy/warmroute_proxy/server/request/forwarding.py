@@ -241,6 +241,7 @@ class ForwardedRequest:
             self._exchange.respond(self._status, self._sent_headers(), body)
 
     def _sent_headers(self) -> list[tuple[str, str]]:
+        """Those of the home, and what is left of the limits here."""
         return [*self._headers, *self._path.admission.limits.sent_headers(self.parsed)]
 
     def _unreadable(self, problem: str) -> None:

@@ -251,6 +251,7 @@ class SharedExchange(Exchange):
         self.paced()
 
     def _drop_unless_it_may_keep(self) -> None:
+        """Its readers have it, or read on from what each of them holds."""
         if not self._may_keep:
             self._idempotent_calls.calls.drop_unqueued(self.call, self._idempotent_calls.clock())
 

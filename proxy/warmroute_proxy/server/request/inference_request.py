@@ -332,6 +332,7 @@ class InferenceRequest:
             self._attempt.leg.pause(paused)
 
     def _client_left(self) -> None:
+        """Stop the engines now, and wait a little for their final usage."""
         try:
             self._advance(RequestEvent.CLIENT_LEFT)
             self.parsed.left_unanswered()  # at once: the client may be back before the engine has ended
@@ -412,6 +413,7 @@ class InferenceRequest:
         self._refuse(refusal)
 
     def _refuse(self, refusal: Refusal) -> None:
+        """Answer with an error, which names the receipt where there is one."""
         if self.quota is not None:
             self._path.admission.cancel(self)
         self._answer.refuse(refusal, has_receipt=self._account.entry is not None)

@@ -3,7 +3,6 @@
 from warmroute_proxy.core.placement.choices import NoWorker
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.placement.router import Router
-from warmroute_proxy.core.queue.memory_wait import passes
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
 from warmroute_proxy.server.request.failure import no_worker
@@ -24,8 +23,8 @@ class Placing:
         self._metrics = metrics
 
     def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
-        """Where a request goes now; None if it was queued or refused."""
-        parsed, router, admission, excluded = request.parsed, self.router, self._admission, request.excluded
+        """Where a request goes now; None where it was queued or refused."""
+        parsed, router, excluded = request.parsed, self.router, request.excluded
         if self._faults.has_suspects:
             refusal = self._faults.refusal(parsed, now_s)
             if refusal is not None:
@@ -38,17 +37,10 @@ class Placing:
             causes = self._engines.why_unavailable(error.model) if error.served else ""
             request.refused(no_worker(error, causes, split=parsed.choices > 1 and self._engines.all_split()))
             return None
-        if (
-            admission.queue.requests
-            or parsed.tenant.limits is not None
-            or not router.has_capacity(request.routing.model, decision, now_s)
-            or not passes(router, admission.queue, request.routing, decision, now_s)
-        ):
-            return admission.enter(request, decision)
-        return decision
+        return self._admission.enter(request, decision, now_s)
 
     def place_again(self, request: RequestToAdmit, now_s: float) -> Decision | None:
-        """Where another attempt goes; None if no worker has capacity, or the budget of retries is spent."""
+        """Where another attempt goes; None where no worker has capacity, or the budget of retries is spent."""
         parsed, router = request.parsed, self.router
         routing = request.routing = request.routing.stay()
         try:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.entry import Entry, Outcome
 from warmroute_proxy.core.accounting.entry_steps import Ending, crediting, dispatch, interrupt, move, settle
-from warmroute_proxy.core.accounting.losses import PLAIN
+from warmroute_proxy.core.accounting.losses import NOTHING_SEEN, PLAIN, IndexEstimates, LastTurn, Seen, classify
 from warmroute_proxy.core.accounting.usage import before_answers, with_expected
 from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.compiled import Frozen
@@ -21,9 +21,10 @@ from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.return_times import PERSON, TOOLS
 from warmroute_proxy.core.cache.settled_turn import SettledTurn
 from warmroute_proxy.core.cache.tiers import cacheable_tokens
+from warmroute_proxy.core.load.load import WorkerLoad
 from warmroute_proxy.core.placement.credit import Credits, MovedTurn, credit_nanousd
 from warmroute_proxy.core.placement.decision import Decision
-from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm
+from warmroute_proxy.core.placement.homes import elsewhere_region, keeps_warm, last_prompt_tokens, repeats
 from warmroute_proxy.core.placement.router import Router, Settled, Ticket
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue.quota import NO_TOKENS
@@ -31,7 +32,7 @@ from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.intake.caller import as_warm
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
-from warmroute_proxy.server.intake.prefix_breaks import Looked, member
+from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_before
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
@@ -39,9 +40,73 @@ from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
-from warmroute_proxy.server.request.lost_tokens import losses_of, with_restart
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 from warmroute_proxy.server.stores.limits.request_limits import LimitedRequest
+
+# Why prompt tokens of a turn were not cached: the turn before it, and what its caches were expected to hold.
+#
+# `core.accounting.losses` gives the classes; here stands what it compares.
+
+
+def losses_of(
+    before: SettledTurn | None,
+    routing: RoutingRequest,
+    usage: Usage,
+    attempt: Attempt,
+    *,
+    here: str,
+    earlier: EarlierTurn | None = None,
+    looked: Looked | KnownPrompt | None = None,
+    seen: Seen = NOTHING_SEEN,
+) -> dict[str, int]:
+    """The loss classes of a turn in the region `here`. `looked` may have the turn whose prefix this one has changed.
+    Else `before` is what the router knew before this turn is settled, and where it knew nothing, `earlier` is what the
+    ledger knows from before the proxy's start. `seen`: of the caches, once that was looked at; estimates are then by
+    this prompt's own bytes per token.
+
+    Another proxy may have served the turn that changed the prefix. So a prompt that begins with the whole prompt of
+    `before` has changed nothing, whatever `looked` found in an older one.
+    """
+    decision = attempt.decision
+    known, other_region = decision.known_tokens, decision.other_region_tokens
+    last_turn = turn_before(looked, decision, here)
+    is_repeated = before is not None and repeats(routing.chain, before)
+    is_rewritten = last_turn is not None and last_turn.rewritten and not is_repeated
+    if before is not None and (before.salt_epoch != routing.salt_epoch or not is_rewritten):
+        tokens, is_here = last_prompt_tokens(before, routing, usage.prompt_tokens), before.region == here
+        if is_repeated:  # so it was sent before, whatever the index has forgotten
+            known, other_region = max(known, tokens), other_region if is_here else max(other_region, tokens)
+        last_turn = LastTurn(
+            tokens, before.completion_tokens or 0, decision.cache_worker in before.workers,
+            before.salt_epoch != routing.salt_epoch, is_here, False, is_repeated,
+        )  # fmt: skip
+    elif before is None and earlier is not None and routing.turn > earlier.turn and not is_rewritten:
+        known = max(known, min(earlier.prompt_tokens, usage.prompt_tokens))
+        at_home = decision.cache_worker in earlier.workers
+        last_turn = LastTurn(earlier.prompt_tokens, earlier.completion_tokens, at_home, False, earlier.region == here)
+    predicted, moved = decision.predicted_cached_tokens, decision.other_worker_tokens
+    expected = IndexEstimates(known, predicted, moved, other_region, decision.restarted_tokens, seen)
+    if before is None and seen is not NOTHING_SEEN and "prompt_tokens" not in usage.estimated:
+        expected = expected.scaled(usage.prompt_tokens, decision.prompt_tokens_est)
+    return classify(
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        page_size=attempt.engine.info.page_tokens,
+        estimates=expected,
+        last_turn=last_turn,
+        disaggregated=decision.prefill is not None,
+        misreported=usage.misreported_tokens > 0,
+        cached_reported="cached_tokens" not in usage.estimated,
+    )
+
+
+def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> Seen:
+    """The same, with a restart while the proxy was away: the engine has computed less than the earlier prompt since."""
+    computed = load.prefill_rate.uncached_total
+    if earlier is not None and computed is not None and computed < earlier.prompt_tokens:
+        return replace(seen, evicted_here=True, evicted=True)
+    return seen
+
 
 UNCHARGED: Final = Rates(0, 0, 0)
 _NONE: Final[Mapping[str, int]] = {}
@@ -249,6 +314,7 @@ class Settlement:
         return b",".join(members)
 
     def _credit(self, account: RequestAccount, turn: MovedTurn, before: SettledTurn) -> list[bytes]:
+        """The member of the receipt that names its credit, where it has one."""
         if account.entry is None or account.entry.rates is UNCHARGED:
             return []
         tokens = self._credits.grant(turn, before)
@@ -340,6 +406,7 @@ class Settlement:
 
 
 def _shows_pace(account: RequestAccount, parsed: ParsedRequest, guessed: Collection[str], *, client_left: bool) -> bool:
+    """Whether one engine has streamed the whole answer at its own pace."""
     return (
         not (client_left or account.read_slowly or parsed.several or "completion_tokens" in guessed)
         and account.entry is not None

@@ -189,4 +189,5 @@ def diagram(table: Mapping[tuple[State, Event], State]) -> str:
 
 
 def _moves(table: Mapping[tuple[State, Event], State], common: Mapping[Event, State]) -> list[tuple[State, State]]:
+    """The transitions by which a state is left for another."""
     return [(state, after) for (state, event), after in table.items() if event not in common and after is not state]

@@ -4,7 +4,6 @@ A reservation of money waits in the queue of requests while the store is asked. 
 waits is refused, as it is where nothing is left.
 """
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from warmroute_proxy.core.queue.budget import Budget, BudgetVerdict, Lease, Span
 from warmroute_proxy.core.queue.rotation import Rotation
 from warmroute_proxy.core.queue.scope import ByScope
 from warmroute_proxy.server.base import declared_metrics as declared
+from warmroute_proxy.server.base.background import BackgroundTasks
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import GaugeRow, Labels, Metrics
 
@@ -52,7 +52,7 @@ class Budgets:
         self._clock = clock
         self._by_scope = ByScope([(lease.budget.scope, lease) for lease in self.leases])
         self._in_use: Rotation[Lease] = Rotation(())
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self.on_answer: list[Callable[[], None]] = []
         """Called when what waits may go, or has to be refused."""
 
@@ -171,9 +171,7 @@ class Budgets:
         least = lease.least
         lease.asked(amount, now_s)
         asking = self._ask(self._store, lease, (lease.budget, lease.span, amount, least))
-        task = asyncio.get_running_loop().create_task(asking)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(asking)
         return True
 
     async def _ask(self, store: BudgetStore, lease: Lease, question: tuple[Budget, Span, int, int]) -> None:

@@ -16,8 +16,8 @@ from warmroute.contract.money import Rates
 from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks
 from warmroute_proxy.server.base.config import Config, ModelConfig
 from warmroute_proxy.server.base.config_prices import instant_text
+from warmroute_proxy.server.base.files import read_kept, write_kept
 from warmroute_proxy.server.stores.directory.polling import keep_looking
-from warmroute_proxy.server.stores.kept_file import read_kept, write_kept
 from warmroute_proxy.server.stores.price_table import StoredBook, read_books
 from warmroute_proxy.server.stores.store_state import Connection
 from warmroute_proxy.server.stores.store_thread import StoreThread

@@ -44,6 +44,7 @@ class Timeline:
             self._sent_s, self._computed_s, self.sent_id = now_s, 0.0, self._new_span_id()
 
     def _close(self, now_s: float, decision: Decision | None, failed_by: str) -> None:
+        """End the spans that are open."""
         if self._waits_since_s:
             self.waited_s = now_s - self._waits_since_s
             self.children.append(Child(names.QUEUE, self._waits_since_s, now_s, failed_by=failed_by))
@@ -56,6 +57,7 @@ class Timeline:
             self._settles_since_s = 0.0
 
     def _sent(self, now_s: float, decision: Decision, failed_by: str) -> list[Child]:
+        """The spans of an attempt or a forward that ends."""
         sent_s, own, answering = self._sent_s, self.sent_id, decision.worker or decision.decode
         if decision.kind == "forward" or answering is None:
             region = (("warmroute.region", decision.region),)

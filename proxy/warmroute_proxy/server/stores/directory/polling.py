@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from warmroute_proxy.server.base.files import write_kept
 from warmroute_proxy.server.stores.directory.records import UNREAD, Records
-from warmroute_proxy.server.stores.kept_file import write_kept
 from warmroute_proxy.server.stores.store_state import Connection, StoreError
 from warmroute_proxy.server.stores.store_thread import StoreBusy, StoreThread
 

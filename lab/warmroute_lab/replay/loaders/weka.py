@@ -1,0 +1,193 @@
+"""Traces of agent sessions with sub-agents, as AIPerf's `weka_trace`, InferenceX and llm-d replay them, closed loop.
+
+A file is one session as a JSON object, or one session a line
+(https://github.com/ai-dynamo/aiperf/blob/main/docs/tutorials/weka-trace.md and src/aiperf/dataset/loader/
+weka_trace_models.py; the format is that of https://github.com/callanjfox/kv-cache-tester):
+
+    {"id": ..., "block_size": 64, "hash_id_scope": "local", "requests": [request, ...]}
+    request = {"t": s, "type": "n" | "s", "in": n, "out": n, "hash_ids": [...], "api_time": s, "think_time": s, ...}
+    request = {"t": s, "type": "subagent", "agent_id": ..., "requests": [request, ...], ...}
+
+An id stands for its block and all before it, within the file alone: sessions share nothing. Requests of a sub-agent
+have the time of the session, or, where one of a file's is earlier than its sub-agent, of the sub-agent.
+
+What a request waited for is not recorded. It comes after the request that had ended last when it came, of its session
+or, for a sub-agent, of its own or the one that started it, with the recorded pause, at most half an hour. A turn after
+sub-agents therefore waits for the last of them. Each sub-agent is a session of its own. AIPerf also takes apart agents
+that are recorded as one stream; here those are one session that forks.
+
+Sessions start at a random time within an hour (equal for equal seeds, one draw a session in the order of files).
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal
+
+import msgspec
+import numpy as np
+
+from warmroute_lab.replay.loaders.sessions import MAX_TURN_TOKENS, STARTS_WITHIN_S, THINK_LIMIT_S
+from warmroute_lab.replay.trace import MAX_REQUESTS, IdCount, Request, Trace, TraceError, mixed
+
+BLOCK_TOKENS: Final = 512
+MAX_TIME_S: Final = 1e9
+MAX_OPEN: Final = 256
+"""Requests of a session at once, of which one may be followed."""
+MAX_COMPARED: Final = 8
+"""The requests before one that it may continue: those that come last."""
+
+_Time = Annotated[float, msgspec.Meta(ge=0, le=MAX_TIME_S)]
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TURN_TOKENS)]
+
+
+class _Call(msgspec.Struct, gc=False, tag_field="type", tag="n"):
+    t: _Time
+    input_tokens: _Tokens = msgspec.field(name="in")
+    output_tokens: _Tokens = msgspec.field(name="out")
+    hash_ids: list[int] = []
+    api_time: _Time | None = None
+
+
+class _Streamed(_Call, gc=False, tag_field="type", tag="s"):
+    pass
+
+
+class _SubAgent(msgspec.Struct, gc=False, tag_field="type", tag="subagent"):
+    t: _Time
+    requests: list[_Call | _Streamed]
+
+
+class _Session(msgspec.Struct, gc=False):
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_TOKENS)]
+    requests: list[_Call | _Streamed | _SubAgent]
+    hash_id_scope: Literal["local"] = "local"
+
+
+class _Ended(msgspec.Struct, gc=False):
+    """A request, when it ended in the recording, and how much of its chain a later one may share."""
+
+    number: int
+    ended_s: float
+    chain: list[int]
+
+
+class _Reader:
+    """Makes the requests of one session after the other."""
+
+    def __init__(self, salt: int) -> None:
+        self.requests: list[Request] = []
+        self.sessions = 0
+        self._salt = salt
+        self._ids = IdCount()
+        self._names: dict[int, int] = {}  # of a file's ids
+        self._next_name = 0
+
+    def add(self, session: _Session, start_s: float) -> None:
+        if BLOCK_TOKENS % session.block_size:
+            raise TraceError(f"block_size {session.block_size} does not divide {BLOCK_TOKENS}")
+        self._names = {}
+        relative = any(
+            call.t < each.t for each in session.requests if isinstance(each, _SubAgent) for call in each.requests
+        )
+        root, self.sessions = self.sessions, self.sessions + 1
+        ended: list[_Ended] = []
+        of_root: list[_Ended] = []
+        for each in sorted(session.requests, key=_time):
+            if isinstance(each, _SubAgent):
+                offset_s = each.t if relative else 0.0
+                own: list[_Ended] = []
+                for call in sorted(each.requests, key=_time):
+                    at_s = call.t + offset_s
+                    follows = _last_ended(own, at_s) or _last_ended(ended, at_s)
+                    self._add(call, at_s, session.block_size, self.sessions, own, follows, start_s)
+                self.sessions += 1
+                ended += own
+            else:
+                follows = _last_ended(ended, each.t)
+                self._add(each, each.t, session.block_size, root, of_root, follows, start_s)
+                ended.append(of_root[-1])
+
+    def _add(
+        self,
+        call: _Call,
+        at_s: float,
+        fine_tokens: int,
+        session: int,
+        own: list[_Ended],
+        follows: _Ended | None,
+        start_s: float,
+    ) -> None:
+        """A request. `own`: those of its session or sub-agent before it."""
+        tokens = max(1, call.input_tokens)
+        chain, tail = self._chain(call.hash_ids, tokens, fine_tokens)
+        continued = max((_common(chain, each.chain) for each in own[-MAX_COMPARED:]), default=0) * BLOCK_TOKENS
+        waits_s = start_s + at_s if follows is None else min(at_s - follows.ended_s, THINK_LIMIT_S)
+        number = len(self.requests)
+        if number >= MAX_REQUESTS:
+            raise TraceError(f"more than {MAX_REQUESTS} requests")
+        self.requests.append(
+            Request(
+                number, waits_s, None if follows is None else follows.number, session, len(own) + 1, tokens,
+                max(1, call.output_tokens), chain, tail, min(continued, tokens),
+            )
+        )  # fmt: skip
+        own.append(_Ended(number, at_s + (call.api_time or 0.0), chain))
+
+    def _chain(self, fine: list[int], tokens: int, fine_tokens: int) -> tuple[list[int], int | None]:
+        """The chain of blocks, and the name of its partial end. What has no id is new in each request."""
+        ratio = BLOCK_TOKENS // fine_tokens
+        full, rest = divmod(tokens, BLOCK_TOKENS)
+        self._ids.add(full + 1, full + 1)
+        named: list[int] = []
+        for at in range(full + (rest > 0)):
+            end = min((at + 1) * ratio, -(-tokens // fine_tokens)) - 1
+            if end < len(fine):
+                name = self._names.setdefault(fine[end], self._next_name)
+                self._next_name += name == self._next_name
+            else:
+                name, self._next_name = self._next_name, self._next_name + 1
+            named.append(name << 1 | (at < full))
+        chain = mixed(named, self._salt)
+        return chain, chain[full] if rest else None
+
+
+def load(name: str, sessions: Iterable[tuple[str, bytes]], salt: int, seed: int) -> Trace:
+    """The trace of these sessions, each with the place that a message names. Raises: TraceError."""
+    random = np.random.default_rng(seed)
+    reader = _Reader(salt)
+    decode = msgspec.json.Decoder(_Session).decode
+    for named, text in sessions:
+        try:
+            session = decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            problem = str(error).encode("unicode_escape").decode()  # an unknown `type` is quoted as it stands
+            raise TraceError(f"{named}: {problem}") from None
+        try:
+            reader.add(session, float(random.random()) * STARTS_WITHIN_S)
+        except TraceError as error:
+            raise TraceError(f"{named}: {error}") from None
+    return Trace(name, BLOCK_TOKENS, reader.requests, reader.sessions, named_sessions=True)
+
+
+def _time(each: _Call | _SubAgent) -> float:
+    return each.t
+
+
+def _last_ended(ended: list[_Ended], at_s: float) -> _Ended | None:
+    """Of the last `MAX_OPEN` that had ended by then, the one that ended last."""
+    return max((each for each in ended[-MAX_OPEN:] if each.ended_s <= at_s), key=_ended_s, default=None)
+
+
+def _ended_s(each: _Ended) -> float:
+    return each.ended_s
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    """The blocks that two chains have in common."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[middle - 1] == other[middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,108 @@
+"""Forks: prompts that share a head and come within the seconds that computing it takes, as sub-agents begun at once do.
+
+A price of a shared prefix (`prices`) is about conversations that come one by one: its second copy would have been made
+some time anyway, and serves those that are still to come. The prompts of a fork come together. They all find the head
+at one worker, or under way there, and each has to choose at once: wait for it and compute its own part behind the
+others, fetch the head from a store, or compute it again elsewhere. So in a fork
+
+- the head's own seconds are not spread over later prompts: they are the request's own;
+- the fleet computes the head again as often as the branches' own tokens pay for it, rounded. Until then it counts
+  as private tokens, and afterwards as shared by the branches that came. By that two of 43 sub-agents with 2,000
+  tokens of their own compute a head of 40,000 again, and none of eight does;
+- `churn` is left out: it would drive branches from the worker that has written most, which is that of the head;
+- no branch is a known conversation that stays at home (`warm`), though each may continue the same turn.
+
+A fork is known by the cut at which its prompts leave what is cached. A head that is under way has no such entry until
+the first prompt has left it: then the prompts in the queues are looked at (`branches_under_way`).
+
+Prompts that are all the same (several answers to one question) do not fork, nor do those of a short head.
+
+Limit: the last `MAX_FORKS` to twice as many cuts, each of use for seconds. A process counts the branches that it sends
+itself.
+"""
+
+from typing import Final
+
+from warmroute_proxy.core.base.compiled import Frozen
+from warmroute_proxy.core.placement.choices import WorkerState
+from warmroute_proxy.core.placement.ticket import Ticket
+from warmroute_proxy.core.prompt.chain import Chain
+
+MAX_FORKS: Final = 4096
+MIN_HEAD_TOKENS: Final = 4096
+MIN_OWN_TOKENS: Final = 32
+
+LASTS_S: Final = 0.5
+LASTS_HEADS: Final = 0.25
+"""A fork lasts for this long after its last prompt: seconds, or times that of computing its head."""
+
+MAX_LOOKED_AT: Final = 8
+"""Of each worker's queue, the newest prompts that are searched for branches."""
+
+
+class Fork(Frozen, frozen=True):
+    """The prompts that have left a head so far: how many, their own tokens, and how often the head was computed again.
+
+    `at_s`: when the last one was sent.
+    """
+
+    branches: int
+    own_tokens: int
+    copies: int
+    at_s: float
+
+    def covers_a_copy(self, head_tokens: float, own_tokens: float) -> bool:
+        """Whether the head may be computed once more. `own_tokens`: of the prompt that is placed."""
+        return (self.copies + 0.5) * head_tokens <= self.own_tokens + own_tokens
+
+
+class Forks:
+    """The forks that are going on."""
+
+    def __init__(self, max_forks: int = MAX_FORKS) -> None:
+        self._max_forks = max_forks
+        self._recent: dict[int, Fork] = {}
+        self._older: dict[int, Fork] = {}
+
+    def of(self, cut: int, head_s: float, now_s: float) -> Fork | None:
+        """The fork at a cut, None where no prompt has left it lately. `head_s`: what computing the head takes."""
+        fork = self._recent.get(cut)
+        if fork is None:
+            fork = self._older.get(cut)
+        if fork is None or now_s - fork.at_s > max(LASTS_S, LASTS_HEADS * head_s):
+            return None
+        return fork
+
+    def sent(self, cut: int, own_tokens: int, copies: int, head_s: float, now_s: float) -> None:
+        """A prompt was sent that leaves what is cached at a cut. `copies`: 1 where it computes the head again."""
+        before, branches = self.of(cut, head_s, now_s), 1
+        if before is not None:
+            branches += before.branches
+            own_tokens += before.own_tokens
+            copies += before.copies
+        if len(self._recent) >= self._max_forks:
+            self._older, self._recent = self._recent, {}
+        self._recent[cut] = Fork(branches, own_tokens, copies, now_s)
+
+
+def is_branch(tokens: int, head_tokens: int) -> bool:
+    """Whether a prompt may be one of a fork: its head is long enough, and something comes after it."""
+    return head_tokens >= MIN_HEAD_TOKENS and tokens - head_tokens >= MIN_OWN_TOKENS
+
+
+def branches_under_way(workers: tuple[WorkerState, ...], mask: int, at: int, cut: int, now_s: float) -> Fork | None:
+    """A fork of those prompts that are computing what is before a cut at a position, and go on behind it: in queues of
+    workers whose slot is in a mask.
+    """
+    branches = 0
+    for worker in workers:
+        queue = worker.load.prefills
+        if queue.tokens >= MIN_HEAD_TOKENS and mask >> worker.slot & 1:
+            for each in queue.newest(MAX_LOOKED_AT):
+                if isinstance(each, Ticket) and each.from_cut <= at and _has(each.chain, at, cut):
+                    branches += 1
+    return Fork(branches, 0, branches - 1, now_s) if branches else None
+
+
+def _has(chain: Chain, at: int, cut: int) -> bool:
+    return at + 1 < len(chain.hashes) and chain.hashes[at] == cut

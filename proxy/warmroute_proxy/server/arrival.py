@@ -1,0 +1,302 @@
+"""A whole request on its way to an `InferenceRequest`: whose it is, what it says, and whether it may begin.
+
+An `Arrival` takes its steps in order. A step that waits, for another process that reads a large body or for Redis,
+returns False, and `go_on` takes the next one when the answer is there. Any step may refuse: the client is told here,
+and only here, in the shape of its API.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from warmroute.contract import headers as names
+from warmroute.contract.changes import NO_CHANGES
+from warmroute_proxy.core.accounting.idempotency import IdempotentCall
+from warmroute_proxy.dialects.work import TooMuch
+from warmroute_proxy.server.authentication import Authentication
+from warmroute_proxy.server.base.config import TenantConfig
+from warmroute_proxy.server.base.errors import Refusal, shutting_down
+from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal
+from warmroute_proxy.server.dialects.exchange import DialectExchange
+from warmroute_proxy.server.dialects.token_counts import TokenCounts
+from warmroute_proxy.server.dialects.translation import chat_request_of, noted, translate
+from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.shared_bytes import SharedBytes
+from warmroute_proxy.server.intake.caller import Caller
+from warmroute_proxy.server.intake.parsed_request import ReadRequest
+from warmroute_proxy.server.intake.request_parser import RequestParser
+from warmroute_proxy.server.ledger.ledger import Ledger
+from warmroute_proxy.server.regions.forward_claim import Forward
+from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
+from warmroute_proxy.server.request.request_path import RequestPath
+from warmroute_proxy.server.tracing.traced_request import NewRequest
+
+log = logging.getLogger(__name__)
+
+
+class Arrivals:
+    """What all arrivals use. `path` is what each inference request uses, `new_request` makes one."""
+
+    def __init__(
+        self,
+        parser: RequestParser,
+        authentication: Authentication,
+        ledger: Ledger,
+        idempotent_calls: IdempotentCalls,
+        path: RequestPath,
+        new_request: NewRequest,
+    ) -> None:
+        self.parser = parser
+        self.authentication = authentication
+        self.ledger = ledger
+        self.idempotent_calls = idempotent_calls
+        self.path = path
+        self.new_request = new_request
+        self.token_counts = TokenCounts(path.engines, path.placing.router, parser.counted_tokens_per_minute)
+
+    def check_open(self) -> None:
+        """Raises: Refusal, where no request may begin."""
+        if self.path.open_requests.closed:
+            raise shutting_down()
+        if not self.ledger.healthy:
+            raise Refusal(503, "the ledger cannot be written", code="ledger_unavailable", retry_after_s=1)
+
+
+class Arrival:
+    """One request. `dialect`: that of its API; None: it is chat's own."""
+
+    # Defaults that hold for most requests: they cost nothing where a request begins at once.
+    _claim: Forward | None = None
+    """Of the proxy that forwards it, once it is spent."""
+    _call: IdempotentCall | None = None
+    """That its Idempotency-Key names."""
+    _chat: Request | None = None
+    """It in terms of chat."""
+    _found: Any = None
+    """What translates its answer."""
+    _read: ReadRequest | None = None
+
+    def __init__(self, uses: Arrivals, request: Request, exchange: Exchange, dialect: Dialect | None) -> None:
+        """Raises: Refusal, where no request may begin."""
+        caller = request.caller
+        self._uses = uses
+        self._request = request
+        self._exchange = exchange
+        self._dialect = dialect
+        self._caller = caller if isinstance(caller, Caller) else None
+        if dialect is not None:
+            self._steps = iter(_TRANSLATED)
+            return
+        uses.check_open()
+        if request.shared is not None:
+            self._steps = iter(_LARGE)
+        elif self._caller is None:
+            self._steps = iter(_FORWARDED)
+        else:
+            self._steps = iter(_IDEMPOTENT if self._caller.idempotent else _PLAIN)
+
+    def go_on(self) -> None:
+        """Take the steps that are left, up to one that waits."""
+        try:
+            for step in self._steps:
+                if not step(self):
+                    return
+        except Exception as error:
+            self._refuse(error)
+
+    def _open(self) -> bool:
+        self._uses.check_open()
+        return True
+
+    def _take_claim(self) -> bool:
+        """Spend the claim of the proxy that forwards it; no other proxy of the region may have had it."""
+        uses, caller = self._uses, self._caller
+        if self._claim is not None or (caller is not None and caller.region is None):
+            return True
+        tenant, claim = uses.authentication.of_forwarded(self._request)
+        self._claim = claim
+        if caller is None:
+            self._caller = self._forwarded_by(tenant, claim)
+        uses.authentication.once_in_region(claim, self._claimed)
+        return False
+
+    def _claimed(self, refusal: Refusal | None) -> None:
+        if self._exchange.ended:
+            return
+        if refusal is None:
+            self.go_on()
+        else:
+            self._refuse(refusal)
+
+    def _forwarded_by(self, tenant: TenantConfig, claim: Forward) -> Caller:
+        request = self._request
+        return self._uses.parser.callers.of(request.path, tenant, request.headers, claim.key, claim.region)
+
+    def _join(self) -> bool:
+        """Read the answer of the call that its key names, if there is one."""
+        uses, caller, request = self._uses, self._caller, self._request
+        assert caller is not None
+        if not caller.idempotent or self._claim is not None:
+            return True
+        count = partial(uses.path.admission.count, caller)
+        key = request.headers[names.IDEMPOTENCY]
+        self._call = uses.idempotent_calls.join(caller.tenant.name, key, self._exchange, count)
+        return self._call is not None
+
+    def _read_body(self) -> bool:
+        """Read it in the event loop, or have another process do so."""
+        request = self._request
+        if request.shared is None:
+            assert self._caller is not None
+            try:
+                self._read = self._uses.parser.read(request, self._caller)
+            except TooMuch:
+                pass
+            else:
+                return True
+        self._steps, self._call = iter(_READ_ELSEWHERE), None
+        return self._read_elsewhere(None)
+
+    def _read_elsewhere(self, translate_by: Callable[..., Any] | None) -> bool:
+        if self._caller is None:
+            self._caller = self._forwarded_by(*self._uses.authentication.of_forwarded_head(self._request))
+        shared = _shared(self._request)
+        self._uses.parser.large_bodies.read(self._exchange, shared, self._caller, self._was_read, translate_by)
+        return False
+
+    def _was_read(self, read: ReadRequest | Refusal, found: object) -> None:
+        if self._exchange.ended:
+            return
+        if isinstance(read, Refusal):  # not raised: its traceback would hold this frame, and so the body
+            self._refuse(read)
+        else:
+            self._read, self._found = read, found
+            self.go_on()
+
+    def _translate(self) -> bool:
+        """Make a request of chat of it, here or in another process."""
+        request, dialect, caller = self._request, self._dialect, self._caller
+        assert dialect is not None
+        if caller is None:
+            raise Refusal(400, f"another proxy forwards chat completions, not {request.path}", code="bad_request")
+        if request.shared is None:
+            try:
+                self._chat, self._found = translate(request, dialect, self._uses.parser.terms(caller.tenant))
+            except TooMuch:
+                pass
+            else:
+                return True
+        return self._read_elsewhere(dialect.elsewhere(request.path, request.query))
+
+    def _take_translation(self) -> bool:
+        """Go on in chat's terms; what is only counted or kept is answered here."""
+        uses, caller, dialect, found, read = self._uses, self._caller, self._dialect, self._found, self._read
+        assert caller is not None
+        assert dialect is not None
+        counts, chat = dialect.counts(self._request.path), self._chat
+        if chat is None:
+            dialect.translated(found)
+        elif (model := dialect.only_kept(found)) is not None:
+            uses.check_open()
+            uses.parser.check_model(model, caller)
+            uses.path.admission.count(caller)
+            self._exchange.start(200, ())
+            self._exchange.end(dialect.kept_answer())
+            return False
+        elif counts:
+            read = uses.parser.unserved(chat, caller)
+        if counts:
+            assert read is not None
+            uses.token_counts.count(read, partial(_answer_count, self._exchange, dialect))
+            return False
+        if chat is None:
+            chat = chat_request_of(self._request)
+        if read is None:
+            read = uses.parser.read_translated(chat, caller)
+        self._read = noted(read, dialect, found.changes)
+        self._exchange = DialectExchange(self._exchange, chat, dialect, found)
+        self._request = chat
+        return True
+
+    def _begin(self) -> bool:
+        uses, claim, call, read = self._uses, self._claim, self._call, self._read
+        assert read is not None
+        if claim is not None:
+            read = _as_claimed(read, claim)
+            uses.new_request(uses.path, self._exchange, read, claim.request_id).begin()
+        elif call is None:
+            uses.new_request(uses.path, self._exchange, read, uses.path.engines.ids.receipt()).begin()
+        else:
+            assert self._caller is not None
+            shared = uses.idempotent_calls.share(call, self._exchange, may_keep=self._caller.served_here)
+            uses.idempotent_calls.begin(shared, partial(self._begin_shared, shared, read))
+        return True
+
+    def _begin_shared(self, shared: SharedExchange, read: ReadRequest) -> None:
+        """Begin a call that no other process has, maybe a moment after it came."""
+        uses = self._uses
+        try:
+            uses.check_open()
+            inference = uses.new_request(uses.path, shared, read, uses.path.engines.ids.receipt())
+            shared.served = inference
+            inference.begin()
+        except Exception as error:
+            answer_error(self._request, shared, error)
+
+    def _refuse(self, error: Exception) -> None:
+        dialect = self._dialect
+        if dialect is not None and isinstance(error, Refusal) and not self._exchange.translates:
+            error = DialectRefusal(dialect, error)
+        answer_error(self._request, self._exchange, error)
+
+
+Step = Callable[[Arrival], bool]
+"""Whether the next one may follow at once."""
+
+_PLAIN: Final[tuple[Step, ...]] = (Arrival._read_body, Arrival._begin)
+_IDEMPOTENT: Final[tuple[Step, ...]] = (Arrival._join, Arrival._read_body, Arrival._begin)
+_FORWARDED: Final[tuple[Step, ...]] = (Arrival._take_claim, Arrival._open, Arrival._read_body, Arrival._begin)
+_LARGE: Final[tuple[Step, ...]] = (Arrival._read_body,)
+_READ_ELSEWHERE: Final[tuple[Step, ...]] = (Arrival._take_claim, Arrival._open, Arrival._join, Arrival._begin)
+_TRANSLATED: Final[tuple[Step, ...]] = (
+    Arrival._translate, Arrival._take_translation, Arrival._open, Arrival._join, Arrival._begin,
+)  # fmt: skip
+
+
+def _shared(request: Request) -> SharedBytes:
+    """The body of a request, where another process can read it. Raises: Refusal, where the tenant has many there."""
+    if request.shared is None:
+        shared = SharedBytes.of([bytes(request.body)], request.tenant)
+        if shared is None:
+            message = "too many large or dense request bodies wait to be read; try again in 1 s"
+            raise Refusal(503, message, code="overloaded", retry_after_s=1)
+        request.shared, request.body = shared, shared.view()
+    return request.shared
+
+
+def _as_claimed(read: ReadRequest, claim: Forward) -> ReadRequest:
+    """A forwarded request, with what the proxy that its client has reached knows of it."""
+    parsed = read.parsed
+    if claim.route is None and claim.changes == NO_CHANGES:
+        parsed = replace(parsed, rtt_ms=claim.rtt_ms)
+    else:
+        parsed = replace(parsed, route=claim.route or parsed.route, changes=claim.changes, rtt_ms=claim.rtt_ms)
+    return read._replace(parsed=parsed)
+
+
+def _answer_count(exchange: Exchange, dialect: Dialect, tokens: int, estimated: bool) -> None:
+    """Answer with a number of tokens, unless the client has left."""
+    if not exchange.ended:
+        exchange.respond(200, (("content-type", "application/json"),), dialect.count(tokens, estimated=estimated))
+
+
+def answer_error(request: Request, exchange: Exchange, error: Exception) -> None:
+    """Answer with a refusal, or as an error of ours: whatever goes wrong, the client gets an answer."""
+    if isinstance(error, Refusal):
+        exchange.refuse(error)
+    else:
+        log.error("answering %s failed: %s", request.path[:100], type(error).__name__)
+        exchange.fail()

@@ -1,0 +1,45 @@
+"""Small files of the state folder: each is written whole, beside the old one, and put in its place."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+_LOG: Final = logging.getLogger(__name__)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that only this user may read: a reader sees all of it or what was there. Raises: OSError."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def read_kept(path: Path, kind: type[T], default: T, *, max_bytes: int = -1, lost: str = "") -> T:
+    """What a process kept for its next start; the default where there is none, or none that can be read, which is
+    logged. `lost`: what that means.
+    """
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(max_bytes), type=kind)
+    except FileNotFoundError:
+        return default
+    except (OSError, msgspec.DecodeError) as error:
+        _LOG.error("%s cannot be read%s: %s", path, lost, error)
+        return default
+
+
+def write_kept(path: Path, value: object) -> None:
+    """Keep it. A failure is logged: the process goes on with what it has in memory."""
+    try:
+        write_whole(path, msgspec.json.encode(value))
+    except (OSError, TypeError) as error:
+        _LOG.error("%s cannot be written, and will be lost at a restart: %s", path, error)

@@ -1,0 +1,178 @@
+"""An API that the proxy has never heard of is served by one object and a line in the table of paths."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from tests.field.fuzz.body_template import SECRETS
+
+from warmroute.contract.changes import NO_CHANGES, Changes
+from warmroute.contract.conversations import Conversations
+from warmroute_proxy.dialects.raw_json import BadRequest, Piece
+from warmroute_proxy.dialects.work import TranslationWork
+from warmroute_proxy.server.authentication import Authentication
+from warmroute_proxy.server.base.config_file import parse_config
+from warmroute_proxy.server.base.errors import Refusal
+from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.dialects import routes
+from warmroute_proxy.server.dialects.dialect import Dialect, Headers
+from warmroute_proxy.server.endpoint import PublicEndpoint
+from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.intake.caller import Callers
+from warmroute_proxy.server.intake.request_parser import RequestParser
+from warmroute_proxy.server.request.request_metrics import RequestMetrics
+
+PATH = "/v1/toy"
+ANSWER = b'{"choices":[{"message":{"role":"assistant","content":"hello"}}]}'
+
+
+class Said:
+    """A translated request."""
+
+    changes: Changes = NO_CHANGES
+    unlisted: frozenset[str] = frozenset()
+    stream_type = "text/toy"
+
+    def __init__(self, text: str) -> None:
+        chat = {"model": "m", "messages": [{"role": "user", "content": text}]}
+        self.pieces: list[Piece] = [msgspec.json.encode(chat)]
+
+    def answer(self, raw: bytes, receipt_id: str) -> bytes:
+        return json.dumps({"heard": json.loads(raw)["choices"][0]["message"]["content"]}).encode()
+
+    def events(self, receipt_id: str) -> Any:
+        raise AssertionError(f"{receipt_id} is not streamed")
+
+
+class Toy(Dialect):
+    """An API of one member."""
+
+    route = PATH
+
+    def counts(self, path: str) -> bool:
+        return False
+
+    def translate(self, path: str, query: bytes, body: bytes, terms: Terms, work: TranslationWork) -> Said:
+        text = msgspec.json.decode(body).get("say")
+        if text is None:
+            raise BadRequest("say", "is missing")
+        return Said(text)
+
+    def count(self, tokens: int, *, estimated: bool) -> bytes:
+        return b"%d" % tokens
+
+    def status(self, status: int) -> int:
+        return 418 if status == 400 else status
+
+    def error(self, status: int, message: str, code: object, param: object) -> bytes:
+        return json.dumps({"toy_says_no": message}).encode()
+
+    def headers(self, headers: Headers, receipt_id: str) -> Headers:
+        return headers
+
+
+class Client(Exchange):
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.answers: list[tuple[int, Any]] = []
+        self.started = self.ended = False
+
+    def respond(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
+        self.ended = True
+        self.answers.append((status, json.loads(body)))
+
+
+class Asked(NamedTuple):
+    """What came out of the front door."""
+
+    route: str
+    prompt: Any
+
+
+class FrontDoor:
+    """The public endpoint before an engine that answers at once."""
+
+    def __init__(self) -> None:
+        key = hashlib.sha256(b"k").hexdigest()
+        config = parse_config(
+            {
+                "proxy": {"region": "here", "port": 0, "state_dir": "state"},
+                "secret": {"file": "secret"},
+                "region": [{"name": "here"}],
+                "engine": [{"id": "e", "url": "http://127.0.0.1:1", "region": "here", "role": "aggregated"}],
+                "model": [{"name": "m", "input": "1", "cached": "0.1", "output": "2"}],
+                "tenant": [{"name": "t", "key_sha256": [key]}],
+            },
+            Path(),
+            "test",
+        )
+        self.asked: list[Asked] = []
+        loop: Any = SimpleNamespace()
+        parser = RequestParser(config, Callers(SECRETS, Conversations("x")), loop, Metrics())
+        router = SimpleNamespace(working_set=SimpleNamespace(turns_of_open={}))
+        path: Any = SimpleNamespace(
+            engines=SimpleNamespace(ids=SimpleNamespace(receipt=lambda: "wr-1")),
+            placing=SimpleNamespace(router=router),
+            open_requests=SimpleNamespace(closed=False),
+            metrics=RequestMetrics(Metrics()),
+        )
+        unused: Any = None
+        ledger: Any = SimpleNamespace(healthy=True)
+        new_request: Any = self._request
+        authentication = Authentication(config, None, unused)
+        self.endpoint = PublicEndpoint(
+            parser, authentication, ledger, unused, path, unused, unused, new_request,
+        )  # fmt: skip
+
+    def _request(self, _path: Any, exchange: Exchange, read: Any, _id: str) -> Any:
+        chat = json.loads(bytes(exchange.request.body))
+        self.asked.append(Asked(read.parsed.route, chat["messages"][0]["content"]))
+        begin: Callable[[], None] = lambda: exchange.respond(200, (), ANSWER)  # noqa: E731
+        return SimpleNamespace(begin=begin)
+
+    def ask(self, body: bytes, key: str = "Bearer k", method: str = "POST") -> tuple[int, Any]:
+        request = Request(0.0, method, PATH, {"authorization": key})
+        request.body, request.length = body, len(body)
+        client = Client(request)
+        try:
+            self.endpoint.on_head(request)
+        except Refusal as refusal:
+            client.refuse(refusal)
+        else:
+            self.endpoint.handle(request, client)
+        (answer,) = client.answers
+        return answer
+
+
+@pytest.fixture
+def door(monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
+    table: Any = routes.DIALECT_OF_PATH
+    monkeypatch.setitem(table, PATH, Toy())
+    return FrontDoor()
+
+
+def test_its_requests_reach_an_engine_as_chat_and_its_clients_get_its_answers(door: FrontDoor) -> None:
+    assert door.ask(b'{"say":"hi"}') == (200, {"heard": "hello"})
+    assert door.asked == [Asked(PATH, "hi")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "words"),
+    [
+        ({"body": b"{}"}, 418, "say: is missing"),
+        ({"body": b"{"}, 418, "the request body is not valid JSON"),
+        ({"body": b'{"say":"hi"}', "key": "Bearer other"}, 401, "the API key is not known here"),
+        ({"body": b"", "method": "GET"}, 405, "GET"),
+    ],
+)
+def test_its_clients_get_refusals_in_its_shape(door: FrontDoor, asked: dict[str, Any], status: int, words: str) -> None:
+    found, body = door.ask(**asked)
+    assert (found, list(body)) == (status, ["toy_says_no"])
+    assert words in body["toy_says_no"]
+    assert door.asked == []
