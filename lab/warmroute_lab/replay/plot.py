@@ -15,6 +15,7 @@ COLOURS: Final = (
 """Each is readable on white and on black; the first two are ours."""
 
 OTHERS: Final = "#8b949e"
+_GOOD: Final = "#2f9e44"
 WIDTH: Final = 520
 _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 320, 58, 46, 16, 18
 _LINE, _NAMES = 18, 150
@@ -173,8 +174,8 @@ def _empty(dots: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _better(x: float, y: float) -> str:
     """An arrow to the right and down."""
     arrow = f"M{x} {y}l22 22m0 -9v9h-9"
-    return f'<path d="{arrow}" fill="none" stroke="{COLOURS[2]}" stroke-width="2"/>' + _text(
-        x + 30, y + 22, "better", f'style="fill:{COLOURS[2]}"'
+    return f'<path d="{arrow}" fill="none" stroke="{_GOOD}" stroke-width="2"/>' + _text(
+        x + 30, y + 22, "better", f'style="fill:{_GOOD}"'
     )
 
 
