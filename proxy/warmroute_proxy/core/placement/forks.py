@@ -66,16 +66,14 @@ class Forks:
 
     def of(self, cut: int, head_s: float, now_s: float) -> Fork | None:
         """The fork at a cut, None where no prompt has left it lately. `head_s`: what computing the head takes."""
-        fork = self._recent.get(cut)
-        if fork is None:
-            fork = self._older.get(cut)
-        if fork is None or now_s - fork.at_s > max(LASTS_S, LASTS_HEADS * head_s):
+        fork = self._recent.get(cut) or self._older.get(cut)
+        if fork is not None and now_s - fork.at_s > max(LASTS_S, LASTS_HEADS * head_s):
             return None
         return fork
 
-    def sent(self, cut: int, own_tokens: int, copies: int, head_s: float, now_s: float) -> None:
-        """A prompt was sent that leaves what is cached at a cut. `copies`: 1 where it computes the head again."""
-        before, branches = self.of(cut, head_s, now_s), 1
+    def sent(self, cut: int, own_tokens: int, copies: int, before: Fork | None, now_s: float) -> None:
+        """A prompt has left the cache at a cut, after those of `before`. `copies`: 1 if it computes the head again."""
+        branches = 1
         if before is not None:
             branches += before.branches
             own_tokens += before.own_tokens
@@ -83,11 +81,6 @@ class Forks:
         if len(self._recent) >= self._max_forks:
             self._older, self._recent = self._recent, {}
         self._recent[cut] = Fork(branches, own_tokens, copies, now_s)
-
-
-def is_branch(tokens: int, head_tokens: int) -> bool:
-    """Whether a prompt may be one of a fork: its head is long enough, and something comes after it."""
-    return head_tokens >= MIN_HEAD_TOKENS and tokens - head_tokens >= MIN_OWN_TOKENS
 
 
 def branches_under_way(workers: tuple[WorkerState, ...], mask: int, at: int, cut: int, now_s: float) -> Fork | None:

@@ -34,7 +34,7 @@ from warmroute_proxy.core.placement.choices import (
 from warmroute_proxy.core.placement.decision import Decision, Policy
 from warmroute_proxy.core.placement.fleet import Peer, Worker, peer_id
 from warmroute_proxy.core.placement.fleet_state import Fleet
-from warmroute_proxy.core.placement.forks import MIN_HEAD_TOKENS, Fork, Forks, branches_under_way, is_branch
+from warmroute_proxy.core.placement.forks import MIN_HEAD_TOKENS, MIN_OWN_TOKENS, Forks, branches_under_way
 from warmroute_proxy.core.placement.histories import Histories
 from warmroute_proxy.core.placement.homes import home_key, home_of, regional
 from warmroute_proxy.core.placement.in_flight import InFlight
@@ -477,38 +477,25 @@ class Router:
         match = self.fleet.index.walk(chain, choices.mask)
         restarted_bytes = self.fleet.index.lost_to_restarts(chain, match)
         head_bytes, fork = 0, None
-        if tokens > MIN_HEAD_TOKENS and match.drops:
+        if match.drops and tokens > MIN_HEAD_TOKENS:
             mask, longest = match.drops[-1]
             head_tokens = int(longest / ratio)
-            if is_branch(tokens, head_tokens):
-                head_bytes, fork = longest, self._fork(chain, mask, longest, head_tokens, choices, turn, now_s)
+            if head_tokens >= MIN_HEAD_TOKENS and tokens - head_tokens >= MIN_OWN_TOKENS:
+                head_bytes, at = longest, bisect_right(chain.ends, longest) - 1
+                cut = chain.hashes[at]
+                fork = self._forks.of(cut, head_tokens * choices.mean_s_per_token, now_s)
+                if fork is None and turn is None:
+                    fork = branches_under_way(choices.cache_workers, mask, at, cut, now_s)
         return MatchedPrompt(tokens, ratio, match, turn, restarted_bytes, head_bytes, fork)
-
-    def _fork(
-        self,
-        chain: Chain,
-        mask: int,
-        head_bytes: int,
-        head_tokens: int,
-        choices: Choices,
-        turn: SettledTurn | None,
-        now_s: float,
-    ) -> Fork | None:
-        """The fork that a prompt is one of, None where no others have left the same head just now."""
-        at = bisect_right(chain.ends, head_bytes) - 1
-        cut = chain.hashes[at]
-        fork = self._forks.of(cut, head_tokens * choices.mean_s_per_token, now_s)
-        if fork is None and turn is None:
-            fork = branches_under_way(choices.cache_workers, mask, at, cut, now_s)
-        return fork
 
     def _branched(self, chain: Chain, decision: Decision, s_per_token: float, now_s: float) -> None:
         """A prompt was sent: others may leave the same head after it."""
-        tokens, head_bytes = decision.prompt_tokens_est, decision.head_bytes
-        head_tokens = tokens * head_bytes // chain.total_bytes
-        copies = int(decision.predicted_cached_tokens < head_tokens // 2)
-        cut = chain.hashes[bisect_right(chain.ends, head_bytes) - 1]
-        self._forks.sent(cut, tokens - head_tokens, copies, head_tokens * s_per_token, now_s)
+        tokens, head_bytes, ends = decision.prompt_tokens_est, decision.head_bytes, chain.ends
+        head_tokens = tokens * head_bytes // ends[-1]
+        copies = 1 if decision.predicted_cached_tokens < head_tokens // 2 else 0
+        cut = chain.hashes[bisect_right(ends, head_bytes) - 1]
+        before = self._forks.of(cut, head_tokens * s_per_token, now_s) if decision.branches else None
+        self._forks.sent(cut, tokens - head_tokens, copies, before, now_s)
 
     def _begins(self, routing: RoutingRequest) -> bool:
         """Whether a conversation begins with this request."""

@@ -13,6 +13,7 @@ It is a state machine (`states.REQUEST`) driven by callbacks from the event loop
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from warmroute_proxy.core.accounting.entry import Outcome
@@ -109,7 +110,7 @@ class InferenceRequest:
             self._dispatch(decision, now_s)
             return
         path, on_begin, on_end = self._path, self._release_body, self._forward_ended
-        path.open_requests.record(self.id, decision)
+        path.open_requests.record(self.id, decision, self.parsed.standing)
         self._advance(RequestEvent.FORWARD)
         path.forwarding.begin(self._exchange, self.parsed, self.id, decision, self._forward_failed, on_begin, on_end)
 
@@ -131,7 +132,7 @@ class InferenceRequest:
         path, parsed, account, request = self._path, self.parsed, self._account, self._exchange.request
         engines, routing, memory = path.engines, self.routing, request.body_reservation
         rid = engines.ids.rid()
-        path.open_requests.record(self.id, decision)
+        path.open_requests.record(self.id, decision, self.parsed.standing)
         if account.entry is None:
             account.looked = parsed.look(self.body)
         try:
@@ -169,7 +170,7 @@ class InferenceRequest:
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         path.settlement.move(account, decision)
         if decision is not None:
-            path.open_requests.record(self.id, decision)
+            path.open_requests.record(self.id, decision, self.parsed.standing)
             path.settlement.reserve(account, self.routing, decision, now_s)
             attempt.moved(decision)
 
@@ -468,3 +469,7 @@ class InferenceRequest:
         """Log the type of an error of the proxy's own, never its text, and end."""
         log.error("%s of a request failed: %s", step, type(error).__name__)
         self.crashed()
+
+
+NewRequest = Callable[[RequestPath, Exchange, ReadRequest, str], InferenceRequest]
+"""Makes a request; traced ones are of a class of their own."""
