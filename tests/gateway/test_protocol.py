@@ -143,6 +143,7 @@ def test_an_empty_subset_is_a_503(usual: Scene, addresses: list[str]) -> None:
         given = client.post(CHAT, json=chat())
     assert given.status_code == 503
     assert given.json()["error"]["code"] == "no_worker"
+    assert given.json()["error"]["message"] == "the subset has no eligible engine"
 
 
 class Also(Envoy):

@@ -43,6 +43,9 @@ PARSERS: Final[Mapping[str, tuple[str, str]]] = {
     "qwen3-coder": ("", "qwen3_coder"),
     "qwen3-235b": ("qwen3", "qwen25"),
     "qwen3-30b": ("qwen3", "qwen25"),
+    "qwen3-8b": ("qwen3", "qwen25"),
+    "qwen3-32b": ("qwen3", "qwen25"),
+    "glm-5.2": ("glm45", "glm47"),
     "minimax-m2": ("minimax-append-think", "minimax-m2"),
     "llama-3.3": ("", "llama3"),
     "llama-4": ("", "pythonic"),
@@ -156,8 +159,11 @@ def _memory(model: Model, engine: PlannedEngine) -> Flags:
 
 
 def _kernels(plan: Plan, engine: PlannedEngine) -> Flags:
-    """Of sparse attention, whose kernels decide how wide a row of the cache is (`overrides.py:713-726`)."""
+    """Of KV of 4 bits; and of sparse attention, whose kernels decide how wide a row of the cache is
+    (`overrides.py:713-726`)."""
     gpu = plan.cluster.gpu
+    if engine.shape.kv_type == "nvfp4":
+        return ["--attention-backend", "trtllm_mha"]  # reads and writes these rows and their scales
     if plan.model.kind is not CacheKind.SPARSE or gpu.vendor != "nvidia":
         return []
     if engine.shape.kv_type == "fp8_e4m3":

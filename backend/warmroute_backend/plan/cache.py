@@ -17,8 +17,12 @@ _SCALE_BLOCK: Final = 128
 _SCALE_BYTES: Final = 4
 
 
-def value_bytes(kv_type: KvType) -> int:
-    return 1 if kv_type == "fp8_e4m3" else 2
+NVFP4_BYTES: Final = 0.5 + 1 / 16
+"""A scale of a byte for 16 values (`NVFP4KVCacheMethod.compute_cell_size`, with the kernels' own layout alone)."""
+
+
+def value_bytes(kv_type: KvType) -> float:
+    return {"bf16": 2, "fp8_e4m3": 1, "nvfp4": NVFP4_BYTES}[kv_type]
 
 
 def cell_bytes(

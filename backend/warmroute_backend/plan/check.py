@@ -19,7 +19,7 @@ from warmroute_backend.plan.memory import (
     takes_stages,
 )
 from warmroute_backend.plan.model import CacheKind
-from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache, shares_answers
+from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes, refuse_lmcache, refuse_nvfp4, shares_answers
 
 _WEIGHT_BLOCK = 128
 _FRACTION_DIGIT = 0.0005
@@ -47,6 +47,8 @@ def _engine(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
         yield "HiCache on a decode engine needs its prefix cache, which it does not keep; take hicache away."
     if engine.lmcache and (refusal := refuse_lmcache(engine)) is not None:
         yield f"{refusal}; remove lmcache, or the setting that excludes it."
+    if (refusal := refuse_nvfp4(plan, engine)) is not None:
+        yield f"{refusal}; set another kv_dtype."
     if engine.storage != "none" and engine.hicache is None and engine.role != "decode":
         yield f"storage {engine.storage} is a tier behind HiCache, which this engine does not have."
 

@@ -45,10 +45,21 @@ class Gpu:
     compute_capability: str
     vendor: str = "nvidia"
     per_node: Count = 8
+    bf16_share: Speed = 0.0
+    """Of the peak, as `python -m scripts.gpu` measures it; 0, here and below: that of the generation (`kernels`)."""
+    fp8_share: Speed = 0.0
+    attention_share: Speed = 0.0
+    """Of the bf16 peak, for prompts with heads of keys and values."""
+    read_share: Speed = 0.0
+    """Of HBM's bandwidth."""
 
     @property
     def memory_bytes(self) -> int:
         return self.memory_mib * MIB
+
+    def measured_dense(self, weight_format: str) -> float:
+        """Of the peak of a format, or 0."""
+        return self.fp8_share if weight_format == "fp8" else self.bf16_share
 
     @property
     def is_blackwell(self) -> bool:
@@ -68,6 +79,13 @@ GPUS: Final[Mapping[str, Gpu]] = {
         Gpu("H200", 143_771, 1_536, 4_800, 989, 1_979, 0, 450, 2_048, 8, 400, "9.0"),
         # 175.34 GiB free before weights on a B200 of a group of four (sgl-project/sglang PR with "Weights processing").
         Gpu("B200", 183_359, 2_760, 8_000, 2_250, 4_500, 9_000, 900, 2_048, 8, 400, "10.0"),
+        # An NVL72's tray has four of them; the memory of B200 and B300 (nvidia.com GB200 and GB300 NVL72).
+        Gpu("GB200", 189_471, 2_760, 8_000, 2_500, 5_000, 10_000, 900, 960, 4, 400, "10.0", per_node=4),
+        Gpu("GB300", 284_208, 3_200, 8_000, 2_500, 5_000, 15_000, 900, 960, 4, 800, "10.3", per_node=4),
+        # nvidia.com data sheets of H100 NVL (a pair by NVLink, else PCIe), A100 80 GB SXM and L40S (PCIe 4.0).
+        Gpu("H100-NVL", 95_830, 1_200, 3_900, 835, 1_671, 0, 64, 2_048, 8, 400, "9.0"),
+        Gpu("A100", 81_920, 1_000, 2_039, 312, 0, 0, 300, 2_048, 8, 200, "8.0"),
+        Gpu("L40S", 46_068, 800, 864, 362, 733, 0, 32, 1_024, 4, 400, "8.9"),
         Gpu("B300", 275_040, 3_200, 8_000, 2_250, 4_500, 13_500, 900, 4_096, 8, 800, "10.3"),
         # amd.com MI300X data sheet; the context is that of an MI355X log (283.55 of 287.98 GiB free in a group of 8).
         Gpu("MI300X", 196_592, 3_500, 5_300, 1_307, 2_614, 0, 448, 2_048, 8, 400, "9.4", "amd"),

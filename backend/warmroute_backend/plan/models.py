@@ -271,6 +271,30 @@ _SCOUT: Final[dict[str, Any]] = {
     "vision_config": {"model_type": "llama4_vision_model", "num_hidden_layers": 34, "hidden_size": 1408},
 }
 
+_GLM_52: Final[dict[str, Any]] = {
+    **_GLM_5,
+    "indexer_types": ["full" if at < 3 or at % 4 == 2 else "shared" for at in range(78)],
+    "max_position_embeddings": 1048576,
+}
+"""Of its config.json: three layers that keep an index, then each fourth."""
+
+
+def _qwen3(layers: int, hidden: int, width: int, heads: int) -> dict[str, Any]:
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "torch_dtype": "bfloat16",
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+    }
+
+
 MODELS: Final[Mapping[str, Known]] = {
     "kimi-k2.5": Known("moonshotai/Kimi-K2.5", 595 * _GB, _kimi_k25(_INT4)),
     "kimi-k2.5-nvfp4": Known("nvidia/Kimi-K2.5-NVFP4", 591 * _GB, _kimi_k25(_NVFP4)),
@@ -329,6 +353,7 @@ MODELS: Final[Mapping[str, Known]] = {
     "glm-4.6": Known("zai-org/GLM-4.6-FP8", 361 * _GB, _GLM_46),
     "glm-4.7": Known("zai-org/GLM-4.7-FP8", 361 * _GB, _GLM_46),
     "glm-5": Known("zai-org/GLM-5-FP8", 756 * _GB, _GLM_5),
+    "glm-5.2": Known("zai-org/GLM-5.2-FP8", 756 * _GB, _GLM_52),
     "qwen3-coder-480b": Known(
         "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8",
         482 * _GB,
@@ -371,6 +396,18 @@ MODELS: Final[Mapping[str, Known]] = {
     "minimax-m2": Known("MiniMaxAI/MiniMax-M2", 230 * _GB, _MINIMAX_M2),
     "llama-3.3-70b": Known("meta-llama/Llama-3.3-70B-Instruct", 2 * 70_553_706_496, _LLAMA_70B),
     "gpt-oss-120b": Known("openai/gpt-oss-120b", 65_248_815_744, _GPT_OSS),
+    "gpt-oss-20b": Known(
+        "openai/gpt-oss-20b",
+        13_761_264_768,
+        {
+            **_GPT_OSS,
+            "num_hidden_layers": 24,
+            "num_local_experts": 32,
+            "layer_types": ["sliding_attention", "full_attention"] * 12,
+        },
+    ),
+    "qwen3-8b": Known("Qwen/Qwen3-8B", 2 * 8_190_735_360, _qwen3(36, 4096, 12288, 32)),
+    "qwen3-32b": Known("Qwen/Qwen3-32B", 2 * 32_762_123_264, _qwen3(64, 5120, 25600, 64)),
     "llama-4-scout": Known("meta-llama/Llama-4-Scout-17B-16E-Instruct", 217_283_587_072, _SCOUT),
 }
 

@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 
 from warmroute_backend.plan.deployment import Speculation
 from warmroute_backend.plan.hardware import Gpu
+from warmroute_backend.plan.kernels import layer_s
 from warmroute_backend.plan.memory import EngineShape
 from warmroute_backend.plan.model import Model
 from warmroute_backend.plan.models import names_of
-from warmroute_backend.plan.speed import Load, decode_step_s, layer_s
+from warmroute_backend.plan.speed import Load, decode_step_s
 
 LARGEST_BATCH: Final = 1024
 PUBLISHED_STEPS: Final = 3
@@ -107,7 +108,7 @@ def speed_up(
     """Tokens a second with drafts over those without."""
     plain = decode_step_s(gpu, model, shape, load, batch)
     verify = decode_step_s(gpu, model, shape, load, batch, steps + 1)
-    drafting = steps * draft.layers * layer_s(gpu) + steps * draft.layers / model.layers * plain
+    drafting = steps * draft.layers * layer_s(gpu, model) + steps * draft.layers / model.layers * plain
     return accepted_tokens(draft, steps) * plain / (verify + drafting)
 
 

@@ -1,14 +1,14 @@
 """How fast an engine computes: a roofline with measured constants. It ranks plans; it promises no latency.
 
-    prefill   flops of a token / (GPUs * peak * PREFILL_SHARE)
+    prefill   flops of a token / (GPUs * what its kernels reach), for attention, experts and all else apart
+              + layers * two all-reduces
               chunks flow through pipeline stages: n of them take n + stages - 1 times the time of one in one stage
-    decode    max(bytes / (bandwidth * BANDWIDTH_SHARE), flops / (peak * PREFILL_SHARE))
-              + layers * (LAYER_S + what GPUs of several nodes, or those that divide the KV, exchange)
+    decode    max(bytes / (bandwidth * share), flops / what kernels reach)
+              + layers * (what a layer takes + what GPUs of several nodes, or those that divide the KV, exchange)
               two batches overlap OVERLAP_SHARE of what is shorter of computing and exchanging
 
 The bytes of a decode step are the weights that its tokens need (of experts, those that some token selects) and the KV
-of every sequence. Nothing here knows kernels, so figures are good for comparing two plans of one model, and off by up
-to a factor of two against a GPU.
+of every sequence. `kernels` has the shares, with their sources; docs/benchmarks/plans.md how far they are off.
 """
 
 import math
@@ -18,28 +18,14 @@ from typing import Final
 from warmroute_backend.costs import Costs
 from warmroute_backend.plan.cache import COMPRESSED_ROW_BYTES, cell_bytes
 from warmroute_backend.plan.hardware import Gpu
+from warmroute_backend.plan.kernels import attention_tflops, dense_tflops, experts_tflops, kernels, layer_s
 from warmroute_backend.plan.memory import EngineShape, engine_cell
 from warmroute_backend.plan.model import CacheKind, Model
-from warmroute_backend.plan.weights import active_parameters, weights
+from warmroute_backend.plan.weights import active_experts, active_parameters, weights
 
-PREFILL_SHARE: Final = 0.25
-"""Of the dense peak: DeepSeek-R1 on 8 H100 computes 52,300 prompt tokens a second, 2 * 37.6e9 operations each, which is
-24.8 % of 8 * 1979e12 (lmsys.org/blog/2025-05-05-large-scale-ep)."""
-
-BANDWIDTH_SHARE: Final = 0.7
-"""Of HBM's peak, as memory-bound kernels reach; an assumption."""
-
-LAYER_S: Final = 130e-6
-"""A layer's launches and all-reduces on Hopper. GLM-4.6-FP8 decodes 70 tokens/s alone on 8 H100, Qwen3-Coder-480B 100
-(zai-org/GLM-4.5#113): 14.3 and 10 ms, less 1.75 and 1.84 ms of weights, over 92 and 62 layers: 136 and 132 us."""
-
-BLACKWELL_LAYER_S: Final = 90e-6
-"""GLM-5.2 NVFP4 on 8 B200 with drafts of 5: 1.85 ms a token at about 4 tokens a step, over 78 layers
-(sgl-project/sglang#29674)."""
-
-NODES_LAYER_S: Final = 208e-6
+NODES_LAYER_S: Final = 220e-6
 """More for a layer whose all-reduces cross nodes: DeepSeek-R1 decodes 23.1 ms a token alone on 16 H100 over InfiniBand
-(tenstorrent/tt-inference-server#356), 12.7 ms more than the roofline of one node and `STEP_S`, over 61 layers."""
+(tenstorrent/tt-inference-server#356), 13.4 ms more than the roofline of one node and `STEP_S`, over 61 layers."""
 
 ALL_TO_ALL_US: Final = {8: 191, 16: 313, 32: 428, 64: 487, 128: 561, 256: 554}
 """GPUs -> microseconds of dispatch and combine for `ALL_TO_ALL_TOKENS` tokens of each GPU, 7,168 values and 8 experts
@@ -59,16 +45,16 @@ OVERLAP_TOKENS: Final = 128
 OVERLAP_PREFILL: Final = 1.31
 """Prompts that two batches compute for each of one batch: 27 to 35 % more (LMSYS, as above)."""
 
-NODES_PREFILL: Final = 0.192
+NODES_PREFILL: Final = 0.136
 """More time for prompts for each further node of all-reduces: DeepSeek-V3.1 with TP 32 on 4 nodes of H20 computes 2.54
-times the prompts of TP 8 on one (lmsys.org/blog/2026-01-15-chunked-pipeline)."""
+times the prompts of TP 8 on one (lmsys.org/blog/2026-01-15-chunked-pipeline), beside smaller parts of experts."""
 
 HOP_S: Final = 50e-6
 """From a pipeline stage to the next one, over a network card: an assumption."""
 
 DCP_LAYER_S: Final = 30e-6
 """More for a layer whose GPUs divide the KV: queries and partial results cross NVLink; an assumption, a quarter of
-`LAYER_S`. SGLang's a2a kernels for it on Hopper have no published figure."""
+a layer's time on Hopper. SGLang's a2a kernels for it on Hopper have no published figure."""
 
 STEP_S: Final = 0.001
 """Scheduling between two steps that is not hidden behind the GPU; an assumption."""
@@ -94,26 +80,16 @@ class Load:
         return self.input_tokens + self.output_tokens / 2
 
 
-def compute_tflops(gpu: Gpu, model: Model) -> float:
-    """The peak of the format that the weights are multiplied in: experts of DeepSeek V4 with activations of fp8 where
-    the GPU has fp4."""
-    if (model.weight_format == "fp8" or (model.weight_format == "fp4" and gpu.fp4_tflops)) and gpu.fp8_tflops:
-        return gpu.fp8_tflops
-    if model.weight_format in {"nvfp4", "mxfp4"} and gpu.fp4_tflops:
-        return gpu.fp4_tflops
-    return gpu.bf16_tflops
-
-
 def attention_flops(model: Model, context_tokens: float) -> float:
-    """Operations of all layers' attention for one token after `context_tokens` others."""
+    """Operations of all layers' attention for one token after `context_tokens` others; of sparse attention those of its
+    index, which each GPU of a group computes whole."""
+    if model.kind is CacheKind.SPARSE:
+        return 2 * model.index_heads * model.index_dim * model.indexed_layers * context_tokens
     if model.kind is CacheKind.COMPRESSED:
         keys = 2 * model.index_heads * model.index_dim * model.quarter_layers * context_tokens / 4
         return keys + 4 * model.heads * model.head_dim * _rows_read(model, context_tokens)
     if model.is_latent:
         width = 2 * model.heads * (model.nope_dim + model.rope_dim + model.v_dim)
-        if model.kind is CacheKind.SPARSE:
-            index = 2 * model.index_heads * model.index_dim * model.indexed_layers * context_tokens
-            return index + width * model.layers * min(context_tokens, model.index_topk)
         return width * model.layers * context_tokens
     width = 4 * model.heads * model.head_dim
     windows = model.window_layers * min(context_tokens, model.window_tokens)
@@ -130,13 +106,38 @@ def prefill_tokens_per_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load)
     """Prompt tokens that one rank computes in a second: with attention groups, its share of the engine's. While other
     groups have nothing to do, a real one is faster: the experts of all GPUs then work for it alone."""
     context = max(0.0, load.input_tokens - load.uncached_tokens / 2)
-    flops = 2 * active_parameters(model) + attention_flops(model, context)
-    engine = shape.tp * compute_tflops(gpu, model) * 1e12 * PREFILL_SHARE / flops
+    token_s = _token_s(gpu, model, shape, context) / shape.tp
+    engine = 1 / (token_s + _all_reduces_s(gpu, model, shape))
     if shape.all_to_all == "deepep":
         engine /= 1 if overlaps(model, shape) else OVERLAP_PREFILL
     else:
         engine /= 1 + NODES_PREFILL * (-(-shape.tp // gpu.per_node) - 1)
     return engine / shape.attention_dp * stages_at_work(shape, load)
+
+
+def _token_s(gpu: Gpu, model: Model, shape: EngineShape, context_tokens: float) -> float:
+    """GPU seconds of computing one token after `context_tokens` others."""
+    attention = attention_flops(model, context_tokens) / attention_tflops(gpu, model) / 1e12
+    if model.kind is CacheKind.SPARSE:  # selected tokens and kernels for 64 heads: as long on each GPU of a group
+        attention = shape.attention_tp * (attention + model.layers * kernels(gpu).sparse_s)
+    return _products_s(gpu, model, shape) + attention
+
+
+def _products_s(gpu: Gpu, model: Model, shape: EngineShape) -> float:
+    """GPU seconds of one token's products with weights."""
+    experts = active_experts(model)
+    columns = model.expert_width / (1 if shape.all_to_all == "deepep" else shape.tp)
+    found = 2 * (active_parameters(model) - experts) / dense_tflops(gpu, model)
+    if experts:
+        found += 2 * experts / experts_tflops(gpu, model, columns)
+    return found / 1e12
+
+
+def _all_reduces_s(gpu: Gpu, model: Model, shape: EngineShape) -> float:
+    """Of one token's, two in each layer, inside a node."""
+    if shape.tp == 1 or shape.all_to_all == "deepep":
+        return 0.0
+    return 2 * model.layers * 2 * model.hidden / (kernels(gpu).all_reduce_gb_s * 1e9)
 
 
 def stages_at_work(shape: EngineShape, load: Load) -> float:
@@ -166,18 +167,17 @@ def decode_step_s(gpu: Gpu, model: Model, shape: EngineShape, load: Load, batch:
     read = found.experts * reached * copies / shape.tp + found.dense / (1 if deepep else shape.tp)
     read += found.head / (shape.attention_tp if deepep else shape.tp)
     read += found.attention / shape.attention_tp + found.replicated
-    read += batch * _kv_read(gpu, model, shape, load.context_tokens)
-    flops = tokens * (2 * active_parameters(model) + attention_flops(model, load.context_tokens)) / shape.tp
-    memory_s = read / (gpu.bandwidth_gb_s * 1e9 * BANDWIDTH_SHARE)
-    compute_s = flops / (compute_tflops(gpu, model) * 1e12 * PREFILL_SHARE)
-    work_s = max(memory_s, compute_s) + model.layers * layer_s(gpu)
+    shares = kernels(gpu)
+    memory_s = read / (gpu.read_share or shares.read)
+    memory_s += (
+        batch * _kv_read(gpu, model, shape, load.context_tokens) / (shares.latent_kv if model.is_latent else shares.kv)
+    )
+    memory_s /= gpu.bandwidth_gb_s * 1e9
+    compute_s = tokens * _products_s(gpu, model, shape) / shape.tp  # attention is bound by reading the KV
+    work_s = max(memory_s, compute_s) + model.layers * layer_s(gpu, model)
     exchange_s = model.layers * (nodes_layer_s(gpu, model, shape, tokens) + DCP_LAYER_S * (shape.dcp > 1))
     hidden_s = OVERLAP_SHARE * min(work_s, exchange_s) if overlaps(model, shape) and batch >= OVERLAP_TOKENS else 0.0
     return work_s + exchange_s - hidden_s + HOP_S * (shape.pp - 1)
-
-
-def layer_s(gpu: Gpu) -> float:
-    return BLACKWELL_LAYER_S if gpu.is_blackwell else LAYER_S
 
 
 def nodes_layer_s(gpu: Gpu, model: Model, shape: EngineShape, tokens: float) -> float:
@@ -233,7 +233,7 @@ def costs(
     of one sequence and of a full batch; with drafts, a step verifies all of them and brings `accept_length` tokens."""
     most = max(2, shape.running_requests // shape.attention_dp)
     each = max(1, shape.draft_tokens)
-    drafting = each > 1 and (each - 1) * shape.draft_layers * layer_s(gpu)
+    drafting = each > 1 and (each - 1) * shape.draft_layers * layer_s(gpu, model)
 
     def token_s(batch: int) -> float:
         return (decode_step_s(gpu, model, shape, load, batch, each) + drafting + STEP_S) / accept_length

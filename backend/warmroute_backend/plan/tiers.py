@@ -129,8 +129,29 @@ def refuse_lmcache(engine: PlannedEngine) -> str | None:
     return None
 
 
+NVFP4_RULE: Final = "sglang/srt/arg_groups/kv_cache_hook.py, handle_kv4_compatibility"
+
+
+def refuse_nvfp4(plan: Plan, engine: PlannedEngine) -> str | None:
+    """Why an engine cannot keep KV of 4 bits, else None: Blackwell has kernels for heads of keys and values; no tier
+    and no transfer keeps their layout."""
+    if engine.shape.kv_type != "nvfp4":
+        return None
+    against = [
+        (not plan.cluster.gpu.is_blackwell, "on Blackwell"),
+        (plan.model.kind is not CacheKind.HEADS, "for heads of keys and values that all see everything"),
+        (engine.role != "aggregated", "without prefill/decode disaggregation"),
+        (engine.hicache is not None or engine.lmcache, "without HiCache and LMCache"),
+    ]
+    found = [what for is_so, what in against if is_so]
+    return f"KV of nvfp4 is planned {', '.join(found)} only ({NVFP4_RULE})" if found else None
+
+
 def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
     """The plan with host memory and storage, and why. Raises PlanError where LMCache is asked for and cannot run."""
+    for engine in plan.engines:
+        if (problem := refuse_nvfp4(plan, replace(engine, lmcache=request.lmcache))) is not None:
+            raise PlanError(f"{engine.name}: {problem}.", ["--kv-dtype fp8_e4m3", "--pd off"])
     if request.lmcache:
         for engine in plan.engines:
             if (problem := refuse_lmcache(engine)) is not None:
@@ -149,7 +170,10 @@ def add_tiers(plan: Plan, request: PlanRequest) -> tuple[Plan, list[Choice]]:
         size_gb = offload_gb(plan)
     keeping = [engine for engine in plan.engines if engine.role != "decode"]
     pools = {engine.name: plan.memory(engine).pool for engine in keeping}
-    useful = request.hicache is not False and all(size_gb * GB >= LEAST_RATIO * pool for pool in pools.values())
+    keeps = request.hicache is not False and request.kv_type != "nvfp4"
+    useful = keeps and all(size_gb * GB >= LEAST_RATIO * pool for pool in pools.values())
+    if request.hicache and request.kv_type == "nvfp4":
+        raise PlanError(f"HiCache does not keep KV of nvfp4 ({NVFP4_RULE}).", ["--hicache off"])
     if request.hicache and not useful:
         largest = max(pools.values()) / GB
         raise PlanError(
@@ -192,6 +216,7 @@ def _hicache_choice(plan: Plan, request: PlanRequest, size_gb: int, *, useful: b
     gpu = plan.cluster.gpu
     if not useful:
         why = "it was not wanted" if request.hicache is False else "host memory is too small beside the GPUs' pools"
+        why = "it does not keep KV of nvfp4" if request.kv_type == "nvfp4" else why
         return Choice("host memory", "none", f"HiCache is off: {why}.")
     engine = next(engine for engine in plan.engines if engine.hicache is not None)
     ratio = host_tokens(plan, engine) / max(1, plan.memory(engine).tokens)

@@ -155,6 +155,13 @@ def loaded_bytes(
     return int(stored * (FP4_LOADED_PER_STORED if model.weight_format == "fp4" else LOADED_PER_STORED))
 
 
+def active_experts(model: Model) -> float:
+    """Those of them that are routed experts'."""
+    if not model.experts:
+        return 0.0
+    return float((model.layers - model.dense_layers) * model.experts_active * 3 * model.hidden * model.expert_width)
+
+
 def active_parameters(model: Model) -> float:
     """Parameters that one token is multiplied with, embeddings excluded."""
     moe_layers = model.layers - model.dense_layers if model.experts else 0

@@ -11,8 +11,8 @@ STORAGES: Final = ("none", "file", "mooncake")
 AllToAll = Literal["none", "deepep"]
 ALL_TO_ALLS: Final = ("none", "deepep")
 
-KvType = Literal["bf16", "fp8_e4m3"]
-KV_TYPES: Final = ("bf16", "fp8_e4m3")
+KvType = Literal["bf16", "fp8_e4m3", "nvfp4"]
+KV_TYPES: Final = ("bf16", "fp8_e4m3", "nvfp4")
 
 CACHE_DIR: Final = "/var/cache/sglang"
 STORE_PORT: Final = 50051

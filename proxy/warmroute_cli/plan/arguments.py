@@ -9,7 +9,7 @@ from warmroute_cli.arguments import above_zero, count, wants
 
 def add(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--model", metavar="NAME|DIR", help="a known model, or the folder of a checkpoint")
-    plan.add_argument("--gpus", metavar="NxGPU", help="8xH200, or 2x8xH200 for two nodes")
+    plan.add_argument("--gpus", metavar="NxGPU[,...]", help="8xH200, 2x8xH200 for two nodes; several are compared")
     plan.add_argument("--check", type=Path, metavar="FILE", help="only check an edited plan.toml")
     plan.add_argument("--list", action="store_true", help="print known models and GPUs, and exit")
     plan.add_argument("--objective", choices=OBJECTIVES, default="latency", help="goal of the plan (%(default)s)")
@@ -47,7 +47,9 @@ def _add_targets(group: argparse._ArgumentGroup) -> None:
     for percentile in (50, 99):
         group.add_argument(f"--time-per-token-p{percentile}", dest=f"token_p{percentile}", type=latency, metavar="TIME")
     group.add_argument("--goodput", action="store_true", help="plan for the most requests/s within the targets")
-    group.add_argument("--gpu-hour", type=above_zero, metavar="USD", help="price of a GPU hour; prints token prices")
+    group.add_argument(
+        "--gpu-hour", type=gpu_hours, metavar="USD|GPU=USD,...", help="price of a GPU hour; prints token prices"
+    )
     group.add_argument(
         "--margin", type=share, default=0.0, metavar="SHARE", help="margin on token prices (%(default)g)"
     )
@@ -77,6 +79,7 @@ def _add_choices(group: argparse._ArgumentGroup) -> None:
 
 def _add_site(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--hardware", type=Path, metavar="FILE", help="TOML with [[gpu]] tables")
+    group.add_argument("--measured", type=Path, metavar="FILE", help="what `python -m scripts.gpu` has measured")
     group.add_argument("--served-name", metavar="NAME", help="model name for clients")
     group.add_argument("--hosts", nargs="+", default=[], metavar="HOST", help="addresses of the nodes")
     group.add_argument("--ib-device", default="", metavar="NAMES", help="network cards, comma-separated or a JSON map")
@@ -93,6 +96,18 @@ def _add_site(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--env", nargs="+", type=variable, default=[], metavar="NAME=VALUE", help="environment of each engine"
     )
+
+
+ANY_GPU = ""
+
+
+@wants("USD of a GPU hour such as 2.5, or of each kind such as H200=3,B200=5")
+def gpu_hours(text: str) -> dict[str, float]:
+    """Name of a GPU -> USD; `ANY_GPU` where no kind is named."""
+    if "=" not in text:
+        return {ANY_GPU: above_zero(text)}
+    pairs = [each.partition("=") for each in text.split(",")]
+    return {name.strip().upper(): above_zero(usd) for name, _, usd in pairs}
 
 
 @wants("a share between 0 and 1")

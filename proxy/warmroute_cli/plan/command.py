@@ -15,24 +15,32 @@ from warmroute_backend.plan.deployment import Plan, Site, Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.files import deployment_files, processes
 from warmroute_backend.plan.hardware import parse_cluster
+from warmroute_backend.plan.measured import comparison
 from warmroute_backend.plan.model import CacheKind, unplanned
 from warmroute_backend.plan.models import MODELS
 from warmroute_backend.plan.page import page, warm_sessions
 from warmroute_backend.plan.request import PlanRequest
+from warmroute_cli.plan.arguments import ANY_GPU
 from warmroute_cli.plan.inputs import find_model, load_gpus, load_plan
 
 if TYPE_CHECKING:
+    from warmroute_backend.plan.hardware import Cluster
     from warmroute_cli.plan.costs import TokenPrices
     from warmroute_cli.plan.goodput import Goodput
+    from warmroute_cli.plan.kinds import Kind
     from warmroute_cli.plan.search import Search
     from warmroute_cli.plan.targets import Targets
+    from warmroute_lab.replay.trace import Trace
 
 
 def plan(arguments: argparse.Namespace) -> int:
     try:
         if arguments.list:
             print("models:", *sorted(MODELS), sep="\n  ")
-            print("GPUs:", *sorted(load_gpus(arguments.hardware)), sep="\n  ")
+            gpus = load_gpus(arguments.hardware, arguments.measured)
+            print("GPUs:", *sorted(gpus), sep="\n  ")
+            for line in (line for gpu in gpus.values() for line in comparison(gpu)):
+                print(line)
             return 0
         if arguments.check is not None:
             return _check(arguments)
@@ -98,12 +106,15 @@ def _made(arguments: argparse.Namespace) -> "Made":
         if arguments.input is None or arguments.output is None:
             raise PlanError("--input and --output are given together.")
         traffic = Traffic(arguments.input, arguments.output, arguments.requests_per_s, arguments.cached)
-    request = _request(arguments, traffic)
+    clusters = _clusters(arguments)
+    request = _request(arguments, traffic, clusters[0])
     wanted = [name for name in _OF_TRAFFIC if getattr(arguments, name) is not None]
     wanted += ["goodput"] if arguments.goodput else []
     if traffic is None and wanted:
         option = f"--{wanted[0].replace('_', '-')}".replace("--token-", "--time-per-token-")
         raise PlanError(f"{option} is about traffic: give --input and --output, or --trace.")
+    if len(clusters) > 1 and traffic is None:
+        raise PlanError("several kinds of GPUs are compared under traffic: give --input and --output, or --trace.")
     if traffic is None or find_spec("numpy") is None:
         if wanted:
             _need_numpy(f"--{wanted[0]}")
@@ -116,14 +127,56 @@ def _made(arguments: argparse.Namespace) -> "Made":
 
     targets = Targets(**{f"{name}_s": getattr(arguments, name) for name in _OF_TRAFFIC if name != "gpu_hour"})
     played = trace or average_trace(traffic)
+    if len(clusters) > 1:
+        return _of_kinds(arguments, traffic, played, targets, clusters)
     found = search(request, played, targets)
     served = by_goodput(found, traffic, played, targets) if arguments.goodput else []
     best = found.best
     if arguments.gpu_hour is None:
         return Made(best.plan, found, targets, served)
-    costs = prices(best.plan, best.request, best.sizing, arguments.gpu_hour, arguments.margin)
+    costs = prices(best.plan, best.request, best.sizing, _gpu_hour(arguments, request.cluster), arguments.margin)
     return Made(replace(best.plan, price=costs.of_plan), found, targets, served, costs)
 
+
+def _of_kinds(
+    arguments: argparse.Namespace, traffic: Traffic, trace: "Trace", targets: "Targets", clusters: "Sequence[Cluster]"
+) -> "Made":
+    """The plan on the GPUs on which tokens cost least, and the others."""
+    from warmroute_cli.plan.costs import prices
+    from warmroute_cli.plan.kinds import compared
+
+    if arguments.gpu_hour is None:
+        raise PlanError("several kinds of GPUs are compared by cost.", ["--gpu-hour H200=3,B200=5"])
+    hours = {each.gpu.name: _gpu_hour(arguments, each) for each in clusters}
+    kinds = compared([_request(arguments, traffic, each) for each in clusters], hours, traffic, trace, targets)
+    found = kinds[0].search
+    assert found is not None, "one that fits is the first"
+    best = found.best
+    if best.sizing.saturated:
+        return Made(best.plan, found, targets, kinds=kinds)
+    costs = prices(best.plan, best.request, best.sizing, hours[kinds[0].cluster.gpu.name], arguments.margin)
+    return Made(replace(best.plan, price=costs.of_plan), found, targets, prices=costs, kinds=kinds)
+
+
+def _clusters(arguments: argparse.Namespace) -> "list[Cluster]":
+    """Those of `--gpus`, which are separated by commas."""
+    gpus = load_gpus(arguments.hardware, arguments.measured)
+    texts = arguments.gpus.split(",")
+    if len(texts) > _MAX_KINDS:
+        raise PlanError(f"--gpus has {len(texts)} kinds, and {_MAX_KINDS} are compared at most.")
+    return [parse_cluster(text, gpus) for text in texts]
+
+
+def _gpu_hour(arguments: argparse.Namespace, cluster: "Cluster") -> float:
+    """USD of a GPU hour of this kind."""
+    hours: dict[str, float] = arguments.gpu_hour
+    usd = hours.get(cluster.gpu.name.upper(), hours.get(ANY_GPU))
+    if usd is None:
+        raise PlanError(f"--gpu-hour has no price of {cluster.gpu.name}.", [f"--gpu-hour {cluster.gpu.name}=USD,..."])
+    return usd
+
+
+_MAX_KINDS = 16
 
 _OF_TRAFFIC = ("ttft_p50", "ttft_p90", "ttft_p99", "token_p50", "token_p90", "token_p99", "gpu_hour")
 
@@ -137,6 +190,7 @@ class Made:
     targets: "Targets | None" = None
     goodput: "Sequence[Goodput]" = ()
     prices: "TokenPrices | None" = None
+    kinds: "Sequence[Kind]" = ()
 
     @property
     def sections(self) -> list[str]:
@@ -146,6 +200,10 @@ class Made:
         from warmroute_cli.plan import costs, goodput, sized_page
 
         found = [sized_page.section(self.search, self.targets)]
+        if self.kinds:
+            from warmroute_cli.plan import kinds
+
+            found.append(kinds.section(self.kinds))
         found += [goodput.section(self.goodput, self.targets)] if self.goodput else []
         return found if self.prices is None else [*found, costs.section(self.prices)]
 
@@ -168,6 +226,7 @@ class Made:
             "sizing": [{**each.sizing.as_dict(), "missed": list(each.missed)} for each in played],
             "not_played": dict(self.search.ruled_out) if self.search is not None else {},
             "goodput": [each.as_dict() for each in self.goodput],
+            "kinds": [each.as_dict() for each in self.kinds],
             "prices": self.prices.as_dict() if self.prices is not None else None,
         }
 
@@ -177,12 +236,12 @@ def _need_numpy(option: str) -> None:
         raise PlanError(f"{option} needs numpy: pip install 'warmroute[replay]'.")
 
 
-def _request(arguments: argparse.Namespace, traffic: Traffic | None) -> PlanRequest:
+def _request(arguments: argparse.Namespace, traffic: Traffic | None, cluster: "Cluster") -> PlanRequest:
     model = find_model(arguments.model)
     is_folder = Path(arguments.model).exists()
     return PlanRequest(
         model=model,
-        cluster=parse_cluster(arguments.gpus, load_gpus(arguments.hardware)),
+        cluster=cluster,
         objective=arguments.objective,
         traffic=traffic,
         context_tokens=arguments.context,

@@ -9,6 +9,7 @@ from warmroute.files.given import UnreadableFile, given_bytes
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, Gpu, gpus_with
+from warmroute_backend.plan.measured import measured_gpu
 from warmroute_backend.plan.model import Model, model_from_config
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.plan_file import read
@@ -49,8 +50,13 @@ def _checkpoint_bytes(folder: Path) -> int:
     )
 
 
-def load_gpus(path: Path | None) -> dict[str, Gpu]:
-    return dict(GPUS) if path is None else gpus_with(_toml(path).get("gpu", []), str(path))
+def load_gpus(path: Path | None, measured: Path | None = None) -> dict[str, Gpu]:
+    """The table of GPUs, with those of a file, and one with the shares of peaks that were `measured` on it."""
+    found = dict(GPUS) if path is None else gpus_with(_toml(path).get("gpu", []), str(path))
+    if measured is not None:
+        gpu = measured_gpu(_toml(measured), found, str(measured))
+        found[gpu.name] = gpu
+    return found
 
 
 def load_plan(path: Path) -> tuple[Plan, str]:

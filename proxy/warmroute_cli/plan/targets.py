@@ -11,8 +11,10 @@ WAIT_S: Final = 10.0
 alone, are late, and the plan does not keep up."""
 
 
-UNCERTAIN: Final = 0.23
-"""How far the roofline is off at most, of published speeds that no constant is from (docs/benchmarks/plans.md)."""
+UNCERTAIN_PROMPT: Final = 0.24
+UNCERTAIN_STEP: Final = 0.39
+"""By how much the roofline is off: what 8 of 10 published speeds are within, each by constants that are not from it
+(docs/benchmarks/plans.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,16 @@ class Targets:
         """`yes`, `no`, or `maybe` where it depends on how far the roofline is off."""
         if sizing.saturated:
             return "no"
-        slow, fast = (any(self.missed(_scaled(sizing, by))) for by in (1 + UNCERTAIN, 1 / (1 + UNCERTAIN)))
+        slow, fast = (any(self.missed(_scaled(sizing, sign))) for sign in (1, -1))
         return "maybe" if slow != fast else "no" if slow else "yes"
 
 
-def _scaled(sizing: Sizing, by: float) -> Sizing:
-    times = {name: getattr(sizing, name) * by for name in asdict(Targets())}
+def _scaled(sizing: Sizing, sign: int) -> Sizing:
+    """All times at the upper or the lower end of the band."""
+    times = {}
+    for name in asdict(Targets()):
+        band = UNCERTAIN_STEP if name.startswith("token") else UNCERTAIN_PROMPT
+        times[name] = getattr(sizing, name) * (1 + band) ** sign
     return replace(sizing, **times)
 
 

@@ -31,8 +31,8 @@ from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.forward_claim import Forward
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
+from warmroute_proxy.server.request.inference_request import NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
-from warmroute_proxy.server.tracing.traced_request import NewRequest
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,22 @@ class Arrivals:
         self.new_request = new_request
         self.token_counts = TokenCounts(path.engines, path.placing.router, parser.counted_tokens_per_minute)
 
+    def begin(self, request: Request, exchange: Exchange) -> None:
+        """Begin a request of chat: most have nothing to wait for, and take no steps (1 % of a small request). Raises:
+        Refusal.
+        """
+        caller = request.caller
+        if isinstance(caller, Caller) and not caller.idempotent and request.shared is None:
+            self.check_open()
+            try:
+                read = self.parser.read(request, caller)
+            except TooMuch:
+                pass
+            else:
+                self.new_request(self.path, exchange, read, self.path.engines.ids.receipt()).begin()
+                return
+        Arrival(self, request, exchange, None).go_on()
+
     def check_open(self) -> None:
         """Raises: Refusal, where no request may begin."""
         if self.path.open_requests.closed:
@@ -68,17 +84,6 @@ class Arrivals:
 class Arrival:
     """One request. `dialect`: that of its API; None: it is chat's own."""
 
-    # Defaults that hold for most requests: they cost nothing where a request begins at once.
-    _claim: Forward | None = None
-    """Of the proxy that forwards it, once it is spent."""
-    _call: IdempotentCall | None = None
-    """That its Idempotency-Key names."""
-    _chat: Request | None = None
-    """It in terms of chat."""
-    _found: Any = None
-    """What translates its answer."""
-    _read: ReadRequest | None = None
-
     def __init__(self, uses: Arrivals, request: Request, exchange: Exchange, dialect: Dialect | None) -> None:
         """Raises: Refusal, where no request may begin."""
         caller = request.caller
@@ -87,6 +92,11 @@ class Arrival:
         self._exchange = exchange
         self._dialect = dialect
         self._caller = caller if isinstance(caller, Caller) else None
+        self._claim: Forward | None = None  # of the proxy that forwards it, once it is spent
+        self._call: IdempotentCall | None = None  # that its Idempotency-Key names
+        self._chat: Request | None = None  # it in terms of chat
+        self._found: Any = None  # what translates its answer
+        self._read: ReadRequest | None = None
         if dialect is not None:
             self._steps = iter(_TRANSLATED)
             return
@@ -96,7 +106,7 @@ class Arrival:
         elif self._caller is None:
             self._steps = iter(_FORWARDED)
         else:
-            self._steps = iter(_IDEMPOTENT if self._caller.idempotent else _PLAIN)
+            self._steps = iter(_IDEMPOTENT if self._caller.idempotent else _LARGE)
 
     def go_on(self) -> None:
         """Take the steps that are left, up to one that waits."""
@@ -146,19 +156,21 @@ class Arrival:
         self._call = uses.idempotent_calls.join(caller.tenant.name, key, self._exchange, count)
         return self._call is not None
 
-    def _read_body(self) -> bool:
-        """Read it in the event loop, or have another process do so."""
-        request = self._request
-        if request.shared is None:
-            assert self._caller is not None
-            try:
-                self._read = self._uses.parser.read(request, self._caller)
-            except TooMuch:
-                pass
-            else:
-                return True
+    def _read_large(self) -> bool:
+        """Have another process read it."""
         self._steps, self._call = iter(_READ_ELSEWHERE), None
         return self._read_elsewhere(None)
+
+    def _read_body(self) -> bool:
+        """Read it in the event loop, or have another process do so."""
+        assert self._caller is not None
+        try:
+            self._read = self._uses.parser.read(self._request, self._caller)
+        except TooMuch:
+            pass
+        else:
+            return True
+        return self._read_large()
 
     def _read_elsewhere(self, translate_by: Callable[..., Any] | None) -> bool:
         if self._caller is None:
@@ -256,10 +268,9 @@ class Arrival:
 Step = Callable[[Arrival], bool]
 """Whether the next one may follow at once."""
 
-_PLAIN: Final[tuple[Step, ...]] = (Arrival._read_body, Arrival._begin)
 _IDEMPOTENT: Final[tuple[Step, ...]] = (Arrival._join, Arrival._read_body, Arrival._begin)
 _FORWARDED: Final[tuple[Step, ...]] = (Arrival._take_claim, Arrival._open, Arrival._read_body, Arrival._begin)
-_LARGE: Final[tuple[Step, ...]] = (Arrival._read_body,)
+_LARGE: Final[tuple[Step, ...]] = (Arrival._read_large,)
 _READ_ELSEWHERE: Final[tuple[Step, ...]] = (Arrival._take_claim, Arrival._open, Arrival._join, Arrival._begin)
 _TRANSLATED: Final[tuple[Step, ...]] = (
     Arrival._translate, Arrival._take_translation, Arrival._open, Arrival._join, Arrival._begin,

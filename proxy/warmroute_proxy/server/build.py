@@ -5,15 +5,17 @@ import os
 import secrets as random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from warmroute.contract.conversations import Conversations
+from warmroute_proxy.core.cache.return_times import OVER
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.core.queue.door import waits_to_begin
 from warmroute_proxy.server.admin_endpoint import AdminEndpoint
+from warmroute_proxy.server.arrival import Arrivals
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, copies_of_bodies
@@ -24,6 +26,9 @@ from warmroute_proxy.server.base.secrets import Secrets, admin_key_matches, load
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.control.own_gauges import OwnGauges, resident_bytes
 from warmroute_proxy.server.control.readiness import Readiness
+from warmroute_proxy.server.dialects.dialect import Sockets
+from warmroute_proxy.server.dialects.open_conversations import OpenConversations
+from warmroute_proxy.server.dialects.sockets import sockets_by_path
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.engines.engines import Engines
@@ -58,6 +63,7 @@ from warmroute_proxy.server.request.deadlines import Deadlines
 from warmroute_proxy.server.request.faults import Faults
 from warmroute_proxy.server.request.forwarding import Forwarding
 from warmroute_proxy.server.request.idempotency import REMEMBER_KEY_S, IdempotentCalls, bounds_of
+from warmroute_proxy.server.request.inference_request import NewRequest
 from warmroute_proxy.server.request.open_requests import OpenRequests
 from warmroute_proxy.server.request.placing import Placing
 from warmroute_proxy.server.request.re_prefill import RePrefills
@@ -66,7 +72,6 @@ from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.settlement import Settlement
 from warmroute_proxy.server.routing import routing
 from warmroute_proxy.server.stores.stores import Stores
-from warmroute_proxy.server.tracing.traced_request import NewRequest
 from warmroute_proxy.server.tracing.tracing import Tracing
 
 
@@ -118,10 +123,18 @@ class Proxy:
         return self.voids.peers
 
     def public_endpoint(self, control_plane: Bridge, new_request: NewRequest) -> PublicEndpoint:
-        return PublicEndpoint(
-            self.parser, self.authentication, self.ledger, self.idempotent_calls, self.path, self.announcements,
-            control_plane, new_request,
-        )  # fmt: skip
+        arrivals = Arrivals(
+            self.parser, self.authentication, self.ledger, self.idempotent_calls, self.path, new_request
+        )
+        return PublicEndpoint(arrivals, self.announcements, control_plane, self._sockets())
+
+    def _sockets(self) -> Mapping[str, Sockets]:
+        router = self.router
+
+        def over(lineage: int) -> None:
+            router.observe_session(lineage, OVER, self.engines.clock())
+
+        return sockets_by_path(self.parser.terms, OpenConversations(over, router.working_set.turns_of_open))
 
     def follow_directory(self) -> None:
         """Let all that knows tenants know those of the database, now and whenever they change."""
@@ -447,9 +460,18 @@ def control_planes(
     flips = EngineFlips(proxy.engines, proxy.router, engine_admin)
     views = Views(asking, receipts, proxy.open_requests, proxy.admission, directory, clock)
     parts = AdminParts(
-        page, engine_admin, flips, proxy.router, proxy.admission, proxy.open_requests, directory, asking,
-        views, orders, clock,
-    )  # fmt: skip
+        page=page,
+        engines=engine_admin,
+        flips=flips,
+        router=proxy.router,
+        admission=proxy.admission,
+        open_requests=proxy.open_requests,
+        directory=directory,
+        asking=asking,
+        views=views,
+        orders=orders,
+        clock=clock,
+    )
     memory, turns = proxy.body_memory, proxy.loop_lag.turns
     proxy.engines.take_turns(turns)
     return Bridge(public, {}, memory, turns), Bridge(admin_app(parts, page_files()), {}, memory, turns)

@@ -5,16 +5,15 @@ APIs are refused before the key is looked at, which their clients send elsewhere
 """
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from warmroute_proxy.core.cache.return_times import OVER
 from warmroute_proxy.server.arrival import Arrival, Arrivals, answer_error
-from warmroute_proxy.server.authentication import Authentication, KnownKey
+from warmroute_proxy.server.authentication import KnownKey
 from warmroute_proxy.server.base.errors import Refusal, check_plain, is_websocket, wrong_method
 from warmroute_proxy.server.base.metrics import Counter
-from warmroute_proxy.server.dialects.dialect import DialectRefusal
-from warmroute_proxy.server.dialects.open_conversations import OpenConversations
+from warmroute_proxy.server.dialects.dialect import DialectRefusal, Sockets
 from warmroute_proxy.server.dialects.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.dialects.routes import (
     DIALECT_OF_PATH,
@@ -24,17 +23,11 @@ from warmroute_proxy.server.dialects.routes import (
     shape_of,
     without_key,
 )
-from warmroute_proxy.server.dialects.sockets import sockets_by_path
 from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.cross_origin import NO_STORE, is_allowed_preflight
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.intake import CHAT, ROUTES
-from warmroute_proxy.server.intake.request_parser import RequestParser
-from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.announcements import ANNOUNCEMENTS, MAX_BYTES, Announcements
-from warmroute_proxy.server.request.idempotency import IdempotentCalls
-from warmroute_proxy.server.request.request_path import RequestPath
-from warmroute_proxy.server.tracing.traced_request import NewRequest
 
 log = logging.getLogger(__name__)
 
@@ -47,25 +40,16 @@ class PublicEndpoint:
     """What clients and other proxies reach."""
 
     def __init__(
-        self,
-        parser: RequestParser,
-        authentication: Authentication,
-        ledger: Ledger,
-        idempotent_calls: IdempotentCalls,
-        path: RequestPath,
-        announcements: Announcements,
-        control_plane: Bridge,
-        new_request: NewRequest,
+        self, arrivals: Arrivals, announcements: Announcements, control_plane: Bridge, sockets: Mapping[str, Sockets]
     ) -> None:
-        """`path` is what each inference request uses, `new_request` makes one."""
-        self._parser = parser
-        self._authentication = authentication
-        self._path = path
-        self._arrivals = Arrivals(parser, authentication, ledger, idempotent_calls, path, new_request)
+        """`sockets`: what opens WebSockets, by path."""
+        self._arrivals = arrivals
+        self._parser = arrivals.parser
+        self._authentication = arrivals.authentication
+        self._path = arrivals.path
         self._announcements = announcements
         self._control_plane = control_plane
-        turns = path.placing.router.working_set.turns_of_open
-        self._sockets = sockets_by_path(parser.terms, OpenConversations(self._over, turns))
+        self._sockets = sockets
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
@@ -135,7 +119,7 @@ class PublicEndpoint:
                 exchange.respond(200, (), b"")
                 return
             if request.path in ROUTES:
-                Arrival(self._arrivals, request, exchange, None).go_on()
+                self._arrivals.begin(request, exchange)
             elif request.method == "GET" and request.path in self._sockets:
                 self._sockets[request.path].open(request, exchange)
             elif (dialect := dialect_for(request)) is not None:
@@ -177,9 +161,6 @@ class PublicEndpoint:
         self._announcements.receive(
             request, exchange, router, conversations, lambda tenant: self._authentication.may_be_served(tenant, here)
         )
-
-    def _over(self, lineage: int) -> None:
-        self._path.placing.router.observe_session(lineage, OVER, self._path.engines.clock())
 
     def _answer_small(self, exchange: Exchange, state: dict[str, Any], refusal: Refusal | None) -> None:
         """Have the control plane answer, unless another proxy of the region has had the claim."""

@@ -265,15 +265,15 @@ def _loaded(saved: Mapping[str, Any]) -> Prompt:
         for section in saved["sections"]
     )
     return Prompt(
-        str(saved["model"]),
-        {str(name): int(value, 16) for name, value in saved["settings"].items()},
-        tools,
-        system,
-        messages,
-        0,
-        [int(value) for value in saved["chain"]],
-        None,
-        {str(name): str(value) for name, value in saved["marks"].items()},
-        int(saved["tokens"]),
-        float(saved["sent_s"]),
+        model=str(saved["model"]),
+        settings={str(name): int(value, 16) for name, value in saved["settings"].items()},
+        tools=tools,
+        system=system,
+        messages=messages,
+        tools_order=0,
+        chain=[int(value) for value in saved["chain"]],
+        set_to=None,
+        marks={str(name): str(value) for name, value in saved["marks"].items()},
+        tokens=int(saved["tokens"]),
+        sent_s=float(saved["sent_s"]),
     )

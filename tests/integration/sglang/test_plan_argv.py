@@ -79,6 +79,11 @@ WANTED = [
     Wanted("glm-4.6", "8xH200", {"lmcache": True}),
     Wanted("kimi-k2.5", "8xH200", {"kv_type": "fp8_e4m3", "storage": "mooncake"}),
     Wanted("deepseek-v3.2", "8xH200", {"kv_type": "fp8_e4m3", "hicache": False}),
+    Wanted("qwen3-235b-2507", "8xB200", {"kv_type": "nvfp4", "split": (0, 0)}),
+    Wanted("qwen3-32b", "4xGB200", {}),
+    Wanted("glm-5.2", "8xB200", {}),
+    Wanted("gpt-oss-20b", "1xL40S", {"context_tokens": 32_768}),
+    Wanted("qwen3-8b", "1xA100", {}),
     Wanted("deepseek-v3.2", "8xB300", {"objective": "throughput"}),
     Wanted("deepseek-r1", "13x8xH100", {**RECIPE, "speculation": False}),
     Wanted("deepseek-r1", "13x8xH100", RECIPE),
@@ -261,7 +266,7 @@ def test_what_is_resolved_is_what_the_plan_says(outcomes: list[Outcome]) -> None
         assert resolved["max_running_requests"] == shape.running_requests, case.name
         assert resolved["context_length"] == engine.context_tokens, case.name
         assert resolved["disable_radix_cache"] == (engine.role == "decode"), case.name
-        kv_types = {"bf16": {"bf16", "bfloat16"}, "fp8_e4m3": {"fp8_e4m3"}}[shape.kv_type]
+        kv_types = {"bf16", "bfloat16"} if shape.kv_type == "bf16" else {shape.kv_type}
         assert resolved["kv_cache_dtype"] in kv_types, case.name
 
 

@@ -59,7 +59,7 @@ def test_json_has_the_plan_its_memory_and_its_sizing(capsys: pytest.CaptureFixtu
     found = json.loads(run(capsys, *options))
     assert [engine["shape"]["role"] for engine in found["engines"]] == ["prefill", "decode"]
     assert found["engines"][0]["memory"]["tokens"] > found["engines"][0]["context_tokens"]
-    assert found["sizing"][0]["division"] == "1 prefill + 1 decode"
+    assert found["sizing"][0]["division"].startswith("1 prefill")
     assert found["sizing"][0]["bottleneck"]
     assert [process["name"] for process in found["processes"]] == ["prefill-0", "decode-0"]
     assert all("--disaggregation-mode" in process["argv"] for process in found["processes"])

@@ -72,8 +72,8 @@ def test_a_bound_is_not_above_what_was_played() -> None:
 
 
 def test_memory_is_found_where_the_first_choice_has_too_little() -> None:
-    """60,000 tokens a second on one node: KV of 16 bits answers after a minute, of 8 bits after seconds."""
-    traffic = Traffic(60_000, 400, 1.0, 0.9)
+    """36,000 tokens a second on one node: KV of 16 bits answers after a minute, of 8 bits after seconds."""
+    traffic = Traffic(60_000, 400, 0.6, 0.9)
     asked = request("kimi-k2.5", "8xH200", traffic, storage="none")
     found = search(asked, average_trace(traffic), Targets())
     assert found.best.missed == ()
@@ -139,7 +139,7 @@ def test_a_target_that_nothing_reaches_is_named() -> None:
 
 @pytest.mark.parametrize(("times", "word"), [(0.7, "yes"), (0.9, "maybe"), (1.1, "maybe"), (1.4, "no")])
 def test_a_target_near_the_figure_may_be_reached(times: float, word: str) -> None:
-    """The roofline is off by 23 % at most from published speeds."""
+    """Eight of ten published steps are within 39 % of the roofline."""
     asked = request("gpt-oss-120b", "2xH100", split=AGGREGATED)
     sizing = simulate(make_plan(asked), asked, TRACE)
     assert Targets(token_p90_s=sizing.token_p90_s / times).reached(sizing) == word

@@ -152,14 +152,45 @@ class Speed:
     redundant_experts: int = 0
     """Of DeepEP, by which the engine exchanges tokens if there are any."""
     two_batches: bool = True
+    weight_format: str = ""
+    """Another than the known checkpoint's."""
+    layer_of: str = ""
+    """Fitted figures of one generation and attention share a time of a layer: each is left out in turn."""
 
 
 INFERENCEX: Final = f"{GITHUB}/SemiAnalysisAI/InferenceX/issues/870"
 TENSTORRENT: Final = f"{GITHUB}/tenstorrent/tt-inference-server/issues/356"
 LARGE_EP: Final = "https://lmsys.org/blog/2025-05-05-large-scale-ep/"
+LLM_D: Final = f"{GITHUB}/llm-d/llm-d.github.io/pull/490"
+GLM_52: Final = f"{SGLANG}/issues/29674"
+GLM_46: Final = f"{GITHUB}/zai-org/GLM-4.5/issues/113"
+SWEEP: Final = "https://gist.github.com/BenHamm/78563d0d0a08d7cb61b4737392633384"
 K2_EP: Final = "https://lmsys.org/blog/2025-07-20-k2-large-scale-ep/"
 
+
+def alone(name: str, model: str, gpu: str, ms: float, source: str, layer_of: str = "", form: str = "") -> Speed:
+    """A step of one sequence on eight GPUs."""
+    kv: KvType = "fp8_e4m3" if model == "glm-5" else "bf16"
+    what = f"{name}, 8 {gpu}, alone"
+    return Speed(
+        what, model, gpu, 8, 1, 1, 1000, 1000, ms, source, kv, bool(layer_of), weight_format=form, layer_of=layer_of
+    )  # fmt: skip
+
+
+ALONE: Final = (
+    alone("GLM-4.6", "glm-4.6", "H100", 1e3 / 70, GLM_46, "Hopper"),
+    alone("Qwen3-Coder-480B", "qwen3-coder-480b", "H100", 10.0, GLM_46, "Hopper"),
+    alone("gpt-oss-120b", "gpt-oss-120b", "B200", 2.41, SWEEP, "Blackwell, heads"),
+    alone("Qwen3-235B", "qwen3-235b", "B200", 6.70, SWEEP, "Blackwell, heads", "bf16"),
+    alone("Kimi-K2", "kimi-k2-instruct", "B200", 7.54, SWEEP, "Blackwell, latent"),
+    alone("DeepSeek-R1 FP4", "deepseek-r1", "B200", 5.74, SWEEP, "Blackwell, latent", "nvfp4"),
+    alone("GLM-4.6", "glm-4.6", "B200", 14.93, SWEEP, form="bf16"),
+    alone("GLM-5", "glm-5", "B200", 20.22, SWEEP),
+)
+
 SPEEDS: Final = (
+    Speed("DeepSeek-R1, 8 H200, batch 4, long answers", "deepseek-r1", "H200", 8, 1, 4, 1024, 8192, 10.93, INFERENCEX),
+    Speed("DeepSeek-R1, 8 H200, batch 4, long prompts", "deepseek-r1", "H200", 8, 1, 4, 8192, 1024, 12.05, INFERENCEX),
     Speed("DeepSeek-R1, 8 H200, batch 8", "deepseek-r1", "H200", 8, 1, 8, 1024, 1024, 12.8, INFERENCEX),
     Speed("DeepSeek-R1, 8 H200, batch 16", "deepseek-r1", "H200", 8, 1, 16, 1024, 1024, 17.2, INFERENCEX),
     Speed("DeepSeek-R1, 8 H200, batch 32", "deepseek-r1", "H200", 8, 1, 32, 1024, 1024, 25.6, INFERENCEX),
@@ -186,11 +217,10 @@ SPEEDS: Final = (
         "Kimi-K2, 96 H200 by DeepEP, batch 480", "kimi-k2-instruct", "H200", 96, 96, 480, 2000, 100,
         480 * 8 / 24_000 * 1e3, K2_EP, redundant_experts=96,
     ),
-    Speed("DeepSeek-V3, prompts", "deepseek-v3.1", "H100", 8, 1, 0, 4096, 1, 52_300, LARGE_EP, is_fitted=True),
     *(
         Speed(
             f"DeepSeek-V3, prompts of {tokens:,}, 32 H100 by DeepEP", "deepseek-v3.1", "H100", 32, 32, 0, tokens, 1,
-            published, LARGE_EP, redundant_experts=32, is_fitted=True,
+            published, LARGE_EP, redundant_experts=32,
         )
         for tokens, published in ((1024, 57_674), (2048, 54_543), (4096, 50_302))
     ),
@@ -198,6 +228,15 @@ SPEEDS: Final = (
         "Kimi-K2, prompts of 2,000, 32 H200 by DeepEP", "kimi-k2-instruct", "H200", 32, 32, 0, 2000, 1, 56_000, K2_EP,
         redundant_experts=32,
     ),
+    Speed(
+        "GLM-5.2, 8 B200, a lost session of 80,000", "glm-5.2", "B200", 8, 1, 0, 80_000, 1, 80_000 / 5.4, LLM_D,
+        kv_type="fp8_e4m3",
+    ),
+    Speed(
+        "GLM-5.2 NVFP4, 8 B200, one step with drafts of 5", "glm-5.2", "B200", 8, 1, 1, 1000, 1000, 7.4, GLM_52,
+        kv_type="fp8_e4m3", is_fitted=True, weight_format="nvfp4", layer_of="Blackwell, sparse",
+    ),
+    *ALONE,
 )  # fmt: skip
 """LMSYS: tokens a second and node. Redundant experts for K2's prompts are not named; speeds hardly depend on them.
 Prompts of one deployment count as fitted together."""

@@ -130,7 +130,7 @@ def test_an_impossible_edit_is_found(what: str) -> None:
         (r"^tp = 8", "tp = true", r"tp is True, which is not a whole number\."),
         (r"^memory_fraction = .*", 'memory_fraction = "all"', r"memory_fraction is 'all', which is not a number\."),
         (r"^lmcache = false", "lmcache = 0", r"lmcache is 0, which is not true or false\."),
-        (r'^kv_dtype = "bf16"', 'kv_dtype = "fp8"', r"kv_dtype is 'fp8', which is none of bf16, fp8_e4m3\."),
+        (r'^kv_dtype = "bf16"', 'kv_dtype = "fp8"', r"kv_dtype is 'fp8', which is none of bf16, fp8_e4m3, nvfp4\."),
         (r'^namespace = "default"', "namespace = 1", r"site.namespace is 1, which is not a text\."),
         (r"^hosts = \[\]", 'hosts = ["a", 1]', r"site.hosts is \['a', 1\], which is not a list of texts\."),
         (r"^\[site.environment\]", "[site.environment]\nA = 1", "site.environment is no table of texts"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 from statistics import median
 
 import pytest
-from bench.plans import rooflined, scaled
+from bench.plans import band, left_out, rooflined, scaled
 from tests.unit.plan.published import (
     ACCEPTED,
     CAPACITIES,
@@ -26,12 +26,12 @@ from warmroute_backend.plan.models import MODELS, known_model
 from warmroute_backend.plan.speculation import Draft, accepted_tokens
 from warmroute_backend.plan.weights import LOADED_PER_STORED, loaded_bytes, weights
 from warmroute_backend.plan.words import KvType
-from warmroute_cli.plan.targets import UNCERTAIN
+from warmroute_cli.plan.targets import UNCERTAIN_PROMPT, UNCERTAIN_STEP
 
 MOST_MEDIAN_ERROR = 0.05
 UNEXPLAINED = 0.01
-MOST_SPEED_ERROR = UNCERTAIN + 0.005
-"""Of a speed that no constant was fitted to."""
+OUTSIDE = {"GLM-4.6, 8 B200, alone", "GLM-5, 8 B200, alone"}
+"""Slower than all others by a factor of two, without a published cause."""
 
 
 def gib(size: Size) -> float:
@@ -63,8 +63,15 @@ def test_a_published_capacity_is_met_and_what_is_missed_is_explained(capacity: C
 
 
 @pytest.mark.parametrize("speed", SPEEDS, ids=lambda speed: speed.what)
-def test_a_published_speed_is_near_the_rooflines(speed: Speed) -> None:
-    assert rooflined(speed) == pytest.approx(speed.published, rel=0.1 if speed.is_fitted else MOST_SPEED_ERROR)
+def test_a_published_speed_is_near_the_rooflines_by_constants_that_are_not_from_it(speed: Speed) -> None:
+    error = left_out(speed)
+    assert rooflined(speed) == pytest.approx(speed.published, rel=0.3) or not speed.is_fitted
+    assert error is None or (abs(error) > 0.55) == (speed.what in OUTSIDE)
+
+
+def test_the_band_of_maybe_is_what_eight_of_ten_left_out_speeds_are_within() -> None:
+    assert UNCERTAIN_PROMPT - 0.01 < band(of_prompts=True) <= UNCERTAIN_PROMPT
+    assert UNCERTAIN_STEP - 0.01 < band(of_prompts=False) <= UNCERTAIN_STEP
 
 
 @pytest.mark.parametrize("scaling", SCALINGS, ids=lambda scaling: scaling.what)
@@ -154,7 +161,7 @@ def test_compressed_kv_has_the_bytes_that_sglang_computes() -> None:
     assert state_bytes(pro, 64, drafts=False) == 31 * 8576 * 4096
 
 
-def full_only_bytes(model: Model, kv_type: KvType) -> int:
+def full_only_bytes(model: Model, kv_type: KvType) -> float:
     """Bytes of a token over all GPUs where only the layers that see everything are counted.
 
     This is how Cloudflare counts Llama 4 Scout in Infire: 56 GiB for 1.22 million tokens

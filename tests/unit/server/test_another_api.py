@@ -15,6 +15,7 @@ from warmroute.contract.changes import NO_CHANGES, Changes
 from warmroute.contract.conversations import Conversations
 from warmroute_proxy.dialects.raw_json import BadRequest, Piece
 from warmroute_proxy.dialects.work import TranslationWork
+from warmroute_proxy.server.arrival import Arrivals
 from warmroute_proxy.server.authentication import Authentication
 from warmroute_proxy.server.base.config_file import parse_config
 from warmroute_proxy.server.base.errors import Refusal
@@ -126,9 +127,8 @@ class FrontDoor:
         ledger: Any = SimpleNamespace(healthy=True)
         new_request: Any = self._request
         authentication = Authentication(config, None, unused)
-        self.endpoint = PublicEndpoint(
-            parser, authentication, ledger, unused, path, unused, unused, new_request,
-        )  # fmt: skip
+        arrivals = Arrivals(parser, authentication, ledger, unused, path, new_request)
+        self.endpoint = PublicEndpoint(arrivals, unused, unused, {})
 
     def _request(self, _path: Any, exchange: Exchange, read: Any, _id: str) -> Any:
         chat = json.loads(bytes(exchange.request.body))

@@ -78,7 +78,12 @@ def units(plan: Plan) -> dict[str, str]:
         )
     if has_daemon(plan):
         more = [f"Environment={name}={each}" for name, each in ENVIRONMENT]
-        more += [_until(plan.site.lmcache_http_port, HEALTH), "TimeoutStopSec=60", *_LIMITS]
+        more += [
+            _until(plan.site.lmcache_http_port, HEALTH),
+            f"TimeoutStartSec={START_S}",
+            "TimeoutStopSec=60",
+            *_LIMITS,
+        ]
         found[f"{DAEMON}.service"] = _plain(
             "LMCache, which keeps the KV of this node's engines",
             daemon_command(plan, plan.cluster.per_node, f"{plan.site.python.rpartition('/')[0]}/lmcache"),

@@ -48,7 +48,18 @@ class ReadItems(NamedTuple):
         return self.ids_bytes + sum(map(len, self.tools + self.reasoning + self.content + self.called))
 
 
-_NOTHING_READ: Final = ReadItems((b"", frozenset()), frozenset(), 0, {}, (), (), (), (), frozenset(), frozenset())
+_NOTHING_READ: Final = ReadItems(
+    scope=(b"", frozenset()),
+    calls=frozenset(),
+    ids_bytes=0,
+    dropped={},
+    tools=(),
+    reasoning=(),
+    content=(),
+    called=(),
+    applied=frozenset(),
+    off=frozenset(),
+)
 
 
 class ItemReader:

@@ -160,9 +160,18 @@ class RequestReading:
         copies = ((name, members[name].copy()) for name in _ECHOED if name in members)  # without the whole body
         dropped = tools.dropped.union(self._dropped, unknown)
         return ChatRequest(
-            pieces, self._model, tools.by_name, dict(copies), asks_summary(members), dropped, unknown,
-            dict(self._items.dropped), self._texts, compacts, self._kept_items,
-        )  # fmt: skip
+            pieces=pieces,
+            model=self._model,
+            tools=tools.by_name,
+            echoed=dict(copies),
+            summarised=asks_summary(members),
+            dropped=dropped,
+            unlisted=unknown,
+            dropped_blocks=dict(self._items.dropped),
+            texts=self._texts,
+            compacts=compacts,
+            kept_items=self._kept_items,
+        )
 
 
 def _users_last(items: list[Raw]) -> list[dict[str, Any]]:

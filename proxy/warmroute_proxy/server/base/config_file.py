@@ -315,15 +315,17 @@ def read_tenant(table: Table, needs_key: bool) -> TenantConfig:
     """A tenant. `needs_key`: its keys can stand nowhere else."""
     name = table.of(TenantConfig).name("name")
     tenant = TenantConfig(
-        name,
-        table.digests("key_sha256", required=needs_key),
-        table.name("share_group", name),
-        frozenset(table.names("models", (ANY,))),
-        frozenset(table.names("regions", (ANY,))),
-        table.integer("salt_epoch") or 0,
-        read_tenant_limits(table),
-        table.names_among("granted_fields", sorted(GRANTABLE_FIELDS), frozenset()),
-        Unlisted(table.choice("unlisted_fields", [each.value for each in Unlisted], Unlisted.DROP.value)),
+        name=name,
+        key_sha256=table.digests("key_sha256", required=needs_key),
+        share_group=table.name("share_group", name),
+        models=frozenset(table.names("models", (ANY,))),
+        regions=frozenset(table.names("regions", (ANY,))),
+        salt_epoch=table.integer("salt_epoch") or 0,
+        limits=read_tenant_limits(table),
+        granted_fields=table.names_among("granted_fields", sorted(GRANTABLE_FIELDS), frozenset()),
+        unlisted_fields=Unlisted(
+            table.choice("unlisted_fields", [each.value for each in Unlisted], Unlisted.DROP.value)
+        ),
     )
     table.close()
     return tenant

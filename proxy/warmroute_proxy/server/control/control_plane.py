@@ -222,11 +222,18 @@ def _add_health(app: FastAPI, parts: PublicParts) -> None:
         proxy = parts.live.now.proxy
         return json_answer(
             Ready(
-                status, proxy.region, VERSION, BUILD, reasons, list(HERE), degraded or msgspec.UNSET,
-                parts.readiness.elsewhere or msgspec.UNSET, proxy.counts_alone or msgspec.UNSET,
+                status=status,
+                region=proxy.region,
+                version=VERSION,
+                build=BUILD,
+                reasons=reasons,
+                forward_versions=list(HERE),
+                degraded=degraded or msgspec.UNSET,
+                elsewhere=parts.readiness.elsewhere or msgspec.UNSET,
+                counts_alone=proxy.counts_alone or msgspec.UNSET,
             ),
             503 if reasons else 200,
-        )  # fmt: skip
+        )
 
     made: asyncio.Task[bytes] | None = None  # it takes half a second, in a thread: once, for all that ask
 

@@ -12,6 +12,7 @@ from warmroute_proxy.dialects.raw_json import BadRequest, Piece
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.http.exchange import Exchange, Request
 
 Headers = Iterable[tuple[str, str]]
 
@@ -101,6 +102,13 @@ class Dialect(Protocol):
     def begins(self, lineage: int) -> None:  # noqa: ARG002
         """A request was read, and goes on with the conversation of this lineage."""
         return
+
+
+class Sockets(Protocol):
+    """What opens the WebSockets of an API."""
+
+    def open(self, request: Request, exchange: Exchange) -> None:
+        """Take the offer of a client whose key was checked. Raises: Refusal, where it is none."""
 
 
 class DialectRefusal(Refusal):

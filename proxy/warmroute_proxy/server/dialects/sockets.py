@@ -1,21 +1,13 @@
 """Which paths are served over WebSockets, too."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from warmroute_proxy.server.base.config import TenantConfig
 from warmroute_proxy.server.base.terms import Terms
+from warmroute_proxy.server.dialects.dialect import Sockets
 from warmroute_proxy.server.dialects.open_conversations import OpenConversations
 from warmroute_proxy.server.dialects.responses import RESPONSES
 from warmroute_proxy.server.dialects.responses_socket import ResponsesSockets
-from warmroute_proxy.server.http.exchange import Exchange, Request
-
-
-class Sockets(Protocol):
-    """What opens the WebSockets of an API."""
-
-    def open(self, request: Request, exchange: Exchange) -> None:
-        """Take the offer of a client whose key was checked. Raises: Refusal, where it is none."""
 
 
 def sockets_by_path(

@@ -147,15 +147,15 @@ class Engine:
         store = (config.store or config.id) if info.has_store and caches_prompts else None
         return [
             Worker(
-                f"{config.id}:{rank}" if many else config.id,
-                config.id,
-                rank,
-                role,
-                config.models,
-                info.host_cache and caches_prompts,
-                store,
-                config.max_running,
-                info.page_tokens,
+                id=f"{config.id}:{rank}" if many else config.id,
+                engine=config.id,
+                dp_rank=rank,
+                role=role,
+                models=config.models,
+                host_cache=info.host_cache and caches_prompts,
+                store=store,
+                max_running=config.max_running,
+                page_tokens=info.page_tokens,
             )
             for rank in range(info.dp_size)
         ]

@@ -13,6 +13,9 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import UNNAMED, BodyReservation
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 
+LEFT_TARGET: Final = "/v1/forward/left"
+"""What a proxy sends behind a request that it forwarded, once its client left."""
+
 _REASONS: Final = {
     200: "OK", 202: "Accepted", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
     405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict", 413: "Content Too Large", 414: "URI Too Long",

@@ -23,7 +23,7 @@ from typing import Final, cast
 from warmroute.contract import headers as names
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.body_memory import UNNAMED, BodyReservation
-from warmroute_proxy.server.http.exchange import Exchange, NextProtocol, Request
+from warmroute_proxy.server.http.exchange import LEFT_TARGET, Exchange, NextProtocol, Request
 from warmroute_proxy.server.http.open_connections import BUSY, OpenConnection, OpenConnections
 from warmroute_proxy.server.http.read_ahead import READ_AHEAD_BYTES, ReadAhead
 from warmroute_proxy.server.http.read_slices import COUNTED_BYTES
@@ -40,8 +40,6 @@ UNREAD_BYTES: Final = 8_192  # of an answer that has ended: so little may wait f
 PIECE_BYTES: Final = 262_144  # of an answer, in one write
 UNSENT_BYTES: Final = WRITE_HIGH_BYTES + PIECE_BYTES
 """Of a stream whose client is slow, at most: the engine is not read then. A whole answer has its own reservation."""
-
-LEFT_TARGET: Final = "/v1/forward/left"  # what a proxy sends behind a request that it forwarded, once its client left
 
 
 _LEFT_LINE: Final = f"POST {LEFT_TARGET} ".encode()

@@ -46,6 +46,12 @@ class Addresses:
             for worker in engine.workers()
         )
 
+    def has_eligible(self, allowed: frozenset[str], model: str) -> bool:
+        """Whether an engine of a model is at one of these addresses, whatever its state."""
+        return any(
+            self.of(engine) in allowed for engine in self._engines.by_id.values() if engine.config.models & {model, "*"}
+        )
+
     def sweep(self) -> None:
         """Resolve host names that are new, and all of them now and then."""
         names = self._names()

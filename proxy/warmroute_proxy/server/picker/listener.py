@@ -28,9 +28,8 @@ from warmroute_proxy.server.picker.addresses import Addresses
 from warmroute_proxy.server.picker.answer import Outbox
 from warmroute_proxy.server.picker.stream import Gateway, Stream
 from warmroute_proxy.server.request.idempotency import left_gateway
-from warmroute_proxy.server.request.inference_request import InferenceRequest
+from warmroute_proxy.server.request.inference_request import InferenceRequest, NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
-from warmroute_proxy.server.tracing.traced_request import NewRequest
 
 # Streams without a key take turns to be read: gRPC holds what comes of a message from when it is read.
 #
@@ -300,14 +299,15 @@ def _credentials(tls: Tls) -> Any:
 
 def for_gateway(new_request: NewRequest) -> NewRequest:
     """What makes a request that a gateway carries. It stays in this region: nobody could carry it to another. It
-    raises a `Refusal` where the gateway has left meanwhile, or is set up so that it could not be answered.
+    raises a `Refusal` where the gateway has left meanwhile, has named no engine of the model, or is set up so that it
+    could not be answered.
     """
 
     def make(path: RequestPath, exchange: Exchange, read: ReadRequest, receipt_id: str) -> InferenceRequest:
         carrier = exchange.request.carrier
         if not isinstance(carrier, Stream):
             raise left_gateway()
-        carrier.check(exchange)
+        carrier.check(exchange, read.parsed.model.name)
         made = new_request(path, exchange, read, receipt_id)
         carrier.allow(made, exchange)
         return made

@@ -419,10 +419,12 @@ class Stream(Carrier):
         if self._sent_trailers:
             self.outbox.send(wire.REQUEST_TRAILERS)
 
-    def check(self, exchange: Exchange) -> None:
-        """Refuse what cannot be answered here. Raises: Refusal."""
+    def check(self, exchange: Exchange, model: str) -> None:
+        """Refuse what cannot be answered here, or by no engine that the gateway named. Raises: Refusal."""
         if self.gone:
             raise left_gateway()
+        if self._allowed is not None and not self._gateway.addresses.has_eligible(self._allowed, model):
+            raise Refusal(503, "the subset has no eligible engine", code="no_worker", retry_after_s=1)
         if self._reads_answers:
             return
         if exchange.translates:

@@ -183,15 +183,15 @@ class Supervisor:
             parent_fd = self._alive[0]
             self._run_child(
                 ProcessSlot(
-                    process.number,
-                    self._shared_memory,
-                    self._nonces,
-                    parent_fd,
-                    write_fd,
-                    self._running,
-                    self._source,
-                    self._secrets,
-                    interrupted,
+                    number=process.number,
+                    shared_memory=self._shared_memory,
+                    nonces=self._nonces,
+                    parent_fd=parent_fd,
+                    ready_fd=write_fd,
+                    running=self._running,
+                    source=self._source,
+                    secrets=self._secrets,
+                    interrupted=interrupted,
                 )
             )
         os.close(write_fd)

@@ -44,11 +44,11 @@ from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.stores.limits.request_limits import (
     CODE,
     LimitedRequest,
+    LimitStores,
     RequestLimits,
     ReservingRequest,
     go_duration,
 )
-from warmroute_proxy.server.stores.stores import Stores
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Admission:
         router: Router,
         metrics: Metrics,
         clock: Callable[[], float],
-        stores: Stores,
+        stores: LimitStores,
         shortage: Shortage,
     ) -> None:
         """`shortage`: of KV memory, which is observed here."""

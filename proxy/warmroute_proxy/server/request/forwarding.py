@@ -26,9 +26,8 @@ from warmroute_proxy.server.base.errors import error_event, shutting_down
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines.engine_headers import engine_headers
 from warmroute_proxy.server.engines.leg import Leg, in_parts
-from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.exchange import LEFT_TARGET, Exchange, Request
 from warmroute_proxy.server.http.header_lines import Line
-from warmroute_proxy.server.http.http1 import LEFT_TARGET
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
 from warmroute_proxy.server.regions.forward_claim import Noted
 from warmroute_proxy.server.regions.receipt_voider import ReceiptVoider

@@ -13,6 +13,7 @@ It is a state machine (`states.REQUEST`) driven by callbacks from the event loop
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from warmroute_proxy.core.accounting.entry import Outcome
@@ -465,3 +466,7 @@ class InferenceRequest:
         """Log the type of an error of the proxy's own, never its text, and end."""
         log.error("%s of a request failed: %s", step, type(error).__name__)
         self.crashed()
+
+
+NewRequest = Callable[[RequestPath, Exchange, ReadRequest, str], InferenceRequest]
+"""Makes a request; traced ones are of a class of their own."""

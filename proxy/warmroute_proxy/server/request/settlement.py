@@ -5,7 +5,7 @@ What is charged, and who is at fault, is decided before: `inference_request` has
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.compiled import Frozen
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.cache.return_times import PERSON, TOOLS
-from warmroute_proxy.core.cache.settled_turn import SettledTurn
+from warmroute_proxy.core.cache.settled_turn import RegionalTurn, SettledTurn
 from warmroute_proxy.core.cache.tiers import cacheable_tokens
 from warmroute_proxy.core.load.load import WorkerLoad
 from warmroute_proxy.core.placement.credit import Credits, MovedTurn, credit_nanousd
@@ -36,7 +36,6 @@ from warmroute_proxy.server.intake.prefix_breaks import Looked, member, turn_bef
 from warmroute_proxy.server.ledger.earlier_turns import EarlierTurn
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.ledger.ledger import Ledger
-from warmroute_proxy.server.regions.announcements import Announcements
 from warmroute_proxy.server.request.admission import Admission
 from warmroute_proxy.server.request.attempt import Attempt
 from warmroute_proxy.server.request.continuation import Continuation
@@ -146,6 +145,17 @@ class End(Frozen, frozen=True):
     client_left: bool
 
 
+class Announces(Protocol):
+    """What tells other regions of the turns here. `active`: there are some."""
+
+    region: str
+
+    @property
+    def active(self) -> bool: ...
+
+    def turn(self, turn: RegionalTurn, allowed: Collection[str] | None) -> None: ...
+
+
 class Settlement:
     """Opens, settles and interrupts the rows of requests, and reserves and releases the load that they are."""
 
@@ -156,7 +166,7 @@ class Settlement:
         admission: Admission,
         ledger: Ledger,
         metrics: RequestMetrics,
-        announcements: Announcements,
+        announcements: Announces,
         unix_clock: Callable[[], float],
     ) -> None:
         self._router = router

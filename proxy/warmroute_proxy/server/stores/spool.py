@@ -121,9 +121,18 @@ def _row(number: int, record: str) -> SpooledRow:
     )
     hour = int(settled_at) // HOUR_S * HOUR_S
     return SpooledRow(
-        number, hour, entry.id, entry.tenant, entry.session or "", entry.model, entry.region, settled_at, record,
-        key_id, sums,
-    )  # fmt: skip
+        number=number,
+        hour=hour,
+        id=entry.id,
+        tenant=entry.tenant,
+        session=entry.session or "",
+        model=entry.model,
+        region=entry.region,
+        settled_at=settled_at,
+        record=record,
+        key_id=key_id,
+        sums=sums,
+    )
 
 
 def proxy_name(state_dir: Path) -> str:

@@ -5,7 +5,7 @@ steps are those of `states.REQUEST`. Engines and other regions are sent the cont
 the place of the client's `traceparent`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from warmroute_proxy.core.placement.decision import Decision
@@ -13,7 +13,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.http.exchange import Exchange
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
 from warmroute_proxy.server.ledger.journal import JournalError
-from warmroute_proxy.server.request.inference_request import InferenceRequest
+from warmroute_proxy.server.request.inference_request import InferenceRequest, NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
 from warmroute_proxy.server.request.states import RequestEvent, RequestState
 from warmroute_proxy.server.tracing import names
@@ -21,8 +21,6 @@ from warmroute_proxy.server.tracing.context import TRACEPARENT, TRACESTATE, Cont
 from warmroute_proxy.server.tracing.finished import Child, Finished
 from warmroute_proxy.server.tracing.timeline import Timeline
 from warmroute_proxy.server.tracing.tracing import Tracing
-
-NewRequest = Callable[[RequestPath, Exchange, ReadRequest, str], InferenceRequest]
 
 _ENDS: Final = frozenset({RequestState.ENDED, RequestState.CRASHED})
 _NO_ERRORS: Final = frozenset({"completed", "forwarded"})
@@ -89,11 +87,25 @@ class TracedRequest(InferenceRequest):
         tracing.note(self._trace.trace_id, now_s + offset_s, ttft_s, self._timeline.waited_s)
         tracing.ended(
             Finished(
-                self._trace.trace_id, self._span_id, self._trace.span_id, self._exchange.request.received_s, now_s,
-                offset_s, self.id, parsed.session, parsed.model.name, parsed.route, parsed.stream, parsed.routing.turn,
-                outcome, status, error or ("" if outcome in _NO_ERRORS else outcome), entry, self._timeline.children,
+                trace_id=self._trace.trace_id,
+                span_id=self._span_id,
+                parent_id=self._trace.span_id,
+                began_s=self._exchange.request.received_s,
+                ended_s=now_s,
+                offset_s=offset_s,
+                receipt_id=self.id,
+                session=parsed.session,
+                model=parsed.model.name,
+                route=parsed.route,
+                stream=parsed.stream,
+                turn=parsed.routing.turn,
+                outcome=outcome,
+                status=status,
+                error_code=error or ("" if outcome in _NO_ERRORS else outcome),
+                entry=entry,
+                children=self._timeline.children,
             )
-        )  # fmt: skip
+        )
 
 
 def request_maker(tracing: Tracing | None) -> NewRequest:

@@ -22,7 +22,9 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
-from warmroute_proxy.server.stores.stores import Stores
+from warmroute_proxy.server.stores.budgets import Budgets
+from warmroute_proxy.server.stores.limits.shared_limits import SharedLimits
+from warmroute_proxy.server.stores.prices import Prices
 
 CODE: Final = "rate_limit_exceeded"
 _HEADERS: Final[tuple[tuple[Kind, str, str, str], ...]] = (
@@ -53,10 +55,23 @@ class LimitedRequest(ReservingRequest, Protocol):
     def parsed(self) -> ParsedRequest: ...
 
 
+class LimitStores(Protocol):
+    """Of the stores of a proxy, what limits are of."""
+
+    @property
+    def prices(self) -> Prices: ...
+
+    @property
+    def budgets(self) -> Budgets: ...
+
+    @property
+    def limits(self) -> SharedLimits: ...
+
+
 class RequestLimits:
     """The limits of one proxy process. `clock`: monotonic seconds."""
 
-    def __init__(self, config: Config, metrics: Metrics, clock: Callable[[], float], stores: Stores) -> None:
+    def __init__(self, config: Config, metrics: Metrics, clock: Callable[[], float], stores: LimitStores) -> None:
         now = clock()
         self.quotas = ByScope([(of.scope, Quota(of, now)) for of in config.scope_limits()])
         self._budgets, self._windows, self._slots = stores.budgets, stores.limits.windows, stores.limits.slots

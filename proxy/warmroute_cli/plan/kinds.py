@@ -1,0 +1,109 @@
+"""Several kinds and numbers of GPUs, compared by what a million tokens costs on them within the targets.
+
+Each is searched as if it were alone. Its best plan is then played at other rates, up to the most requests a second
+within the targets: GPUs that are fast at prompts serve more long prompts, and those with much memory more long answers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from warmroute_backend.plan.deployment import Traffic
+from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.hardware import Cluster
+from warmroute_backend.plan.page import table
+from warmroute_backend.plan.request import PlanRequest
+from warmroute_cli.plan.goodput import goodput
+from warmroute_cli.plan.search import Search, search
+from warmroute_cli.plan.targets import Targets
+from warmroute_lab.replay.trace import Trace
+
+_HEADS: Final = ("GPUs", "USD/hour", "division", "requests/s", "USD/M tokens", "USD/M of answers", "reaches")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """GPUs, and what tokens cost on them at the most requests a second within the targets. Without `search` nothing
+    fits: `refused` says why."""
+
+    cluster: Cluster
+    usd_per_hour: float
+    traffic: Traffic
+    search: Search | None = None
+    requests_per_s: float = 0.0
+    refused: str = ""
+
+    @property
+    def usd_per_million(self) -> float:
+        """Of all tokens of a request, cached ones too."""
+        return self._usd_of(self.traffic.input_tokens + self.traffic.output_tokens)
+
+    @property
+    def usd_per_million_output(self) -> float:
+        return self._usd_of(self.traffic.output_tokens)
+
+    def _usd_of(self, tokens: float) -> float:
+        rate = self.requests_per_s * tokens
+        return self.usd_per_hour / 3600 / rate * 1e6 if rate else float("inf")
+
+    @property
+    def serves(self) -> bool:
+        """Whether the asked traffic reaches the targets."""
+        return self.search is not None and not self.search.best.missed
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "gpus": str(self.cluster),
+            "usd_per_hour": round(self.usd_per_hour, 4),
+            "division": self.search.best.sizing.division if self.search else None,
+            "requests_per_s": round(self.requests_per_s, 4),
+            "usd_per_million": round(self.usd_per_million, 4) if self.requests_per_s else None,
+            "usd_per_million_output": round(self.usd_per_million_output, 4) if self.requests_per_s else None,
+            "serves": self.serves,
+            "refused": self.refused,
+        }
+
+
+def compared(
+    requests: Iterable[PlanRequest], gpu_hours: Mapping[str, float], traffic: Traffic, trace: Trace, targets: Targets
+) -> list[Kind]:
+    """Each kind, those that serve the traffic first, then by the price of tokens. Raises PlanError if none fits."""
+    found = [_kind(each, gpu_hours, traffic, trace, targets) for each in requests]
+    if all(each.search is None for each in found):
+        raise PlanError("; ".join(f"{each.cluster}: {each.refused}" for each in found))
+    return sorted(found, key=lambda each: (not each.serves, each.search is None, each.usd_per_million))
+
+
+def _kind(
+    request: PlanRequest, gpu_hours: Mapping[str, float], traffic: Traffic, trace: Trace, targets: Targets
+) -> Kind:
+    cluster = request.cluster
+    usd_per_hour = gpu_hours[cluster.gpu.name] * cluster.gpus
+    try:
+        found = search(request, trace, targets)
+        rate = goodput(found.best, traffic, trace, targets).requests_per_s
+    except PlanError as error:
+        return Kind(cluster, usd_per_hour, traffic, refused=str(error))
+    return Kind(cluster, usd_per_hour, traffic, found, rate)
+
+
+def section(found: Iterable[Kind]) -> str:
+    """The table, the cheapest that serves the traffic first."""
+    rows = [_row(each) for each in found]
+    head = "GPUs compared (USD per million tokens at the most requests/s within the targets; the first one is planned)"
+    return "\n".join((head, table(_HEADS, rows)))
+
+
+def _row(each: Kind) -> tuple[str, ...]:
+    if each.search is None:
+        return (str(each.cluster), f"{each.usd_per_hour:,.2f}", f"none: {each.refused[:60]}", "", "", "", "no")
+    return (
+        str(each.cluster),
+        f"{each.usd_per_hour:,.2f}",
+        each.search.best.sizing.division,
+        f"{each.requests_per_s:.3g}",
+        f"{each.usd_per_million:,.3f}",
+        f"{each.usd_per_million_output:,.2f}",
+        "yes" if each.serves else "no",
+    )
