@@ -193,7 +193,6 @@ class Production(Policy):
 
     @property
     def waiting(self) -> int:
-        """Turns that wait at a router."""
         return sum(queue.waiting for queue in self._queues.values())
 
     # --- decisions -----------------------------------------------------------------------------------------------

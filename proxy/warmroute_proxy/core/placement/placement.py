@@ -230,7 +230,6 @@ def _break_tie(tied: Sequence[int], routing: RoutingRequest, choices: Choices, h
 
 
 def _heaviest(session: int, tied: Sequence[int], workers: Sequence[WorkerState]) -> int:
-    """By rendezvous."""
     weights = [rendezvous(session, workers[number].id) for number in tied]
     return tied[weights.index(max(weights))]
 

@@ -108,11 +108,9 @@ class Waiter(Generic[T]):
 
     @property
     def line_key(self) -> LineKey:
-        """The line that it belongs to."""
         return self.model, self.worker_id
 
     def memory_wait_s(self, now_s: float) -> float:
-        """How long it has waited for memory."""
         return self.memory_s + (now_s - self.memory_from_s if self.worker_id == FOR_MEMORY else 0.0)
 
 
@@ -236,7 +234,6 @@ class Queue(Generic[T]):
         return [waiter for flow in flows for of_key in flow.by_key.values() for waiter in of_key]
 
     def waits_for_memory(self, model: str) -> bool:
-        """Whether any request for a model waits for memory."""
         return (model, FOR_MEMORY) in self._lines
 
     def running(self, model: str, tenant: str | None = None) -> int:
@@ -248,7 +245,6 @@ class Queue(Generic[T]):
         return 0 if flow is None else flow.running
 
     def memory_waits(self) -> list[Waits]:
-        """What waits for memory, by model and tenant."""
         lines = [(model, line) for (model, worker_id), line in self._lines.items() if worker_id == FOR_MEMORY]
         return [
             Waits(model, tenant, flow.running, flow.tokens)
@@ -264,14 +260,12 @@ class Queue(Generic[T]):
         return 0 if flow is None else flow.tokens
 
     def need(self, waiter: Waiter[T], tokens: int) -> None:
-        """A request takes so many tokens of memory."""
         line = self._lines.get(waiter.line_key) if waiter in self else None
         if line is not None:
             line.flows[waiter.tenant].tokens += tokens - waiter.need_tokens
         waiter.need_tokens = tokens
 
     def tenants_for_memory(self, model: str) -> set[str]:
-        """The tenants of which a request waits for memory."""
         line = self._lines.get((model, FOR_MEMORY))
         return set() if line is None else {tenant for tenant, flow in line.flows.items() if flow.waiting}
 
@@ -376,7 +370,6 @@ class Queue(Generic[T]):
         return [of_key[0] for flow in flows for of_key in flow.by_key.values()]
 
     def head(self, key: LineKey, tenant: str, key_id: str) -> Waiter[T] | None:
-        """The first of a tenant's key in a line."""
         line = self._lines.get(key)
         flow = line.flows.get(tenant) if line is not None else None
         return flow.by_key[key_id][0] if flow is not None and key_id in flow.by_key else None
