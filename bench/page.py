@@ -14,7 +14,7 @@ from bench.bench import Sample
 from bench.proxies import ALL, ROOT
 from bench.table import RUST, ProcessReport, cheapest, waits_table
 from bench.workloads import ALL as WORKLOADS
-from warmroute_lab.replay.plot import COLOURS, Series, svg
+from warmroute_lab.replay.page import COLOURS, Series, svg
 
 PAGE: Final = ROOT / "docs" / "benchmarks" / "relay.md"
 PLOT: Final = ROOT / "docs" / "benchmarks" / "relay" / "agents.svg"

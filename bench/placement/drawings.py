@@ -9,7 +9,7 @@ from bench.placement.draws import Draw
 from bench.placement.figures import Figures, Row, find
 from bench.placement.parts import CURVE, PARTS, PRODUCTION
 
-from warmroute_lab.replay.plot import COLOURS, Series, svg
+from warmroute_lab.replay.page import COLOURS, Series, svg
 
 FOLDER: Final = Path("docs/benchmarks/placement")
 TO_FOLDER: Final = "../../benchmarks/placement/"

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from warmroute_lab.replay import plot
+from warmroute_lab.replay import page as plot
 from warmroute_lab.replay.agents import Agents, agents_trace
 from warmroute_lab.replay.scenarios import regions as scenario
 from warmroute_lab.replay.setup import Setup, run
