@@ -47,7 +47,7 @@ def _unlike(kind: Any) -> str:
     if isinstance(kind, UnionType):
         (kind,) = (each for each in get_args(kind) if each is not NoneType)
     if get_origin(kind) is Literal:
-        return f"none of {', '.join(get_args(kind))}"
+        return f"not one of {', '.join(get_args(kind))}"
     kind, meta = get_args(kind) if get_origin(kind) is Annotated else (kind, msgspec.Meta())
     least = "" if meta.ge is None else f" of at least {meta.ge}"
     return f"not {_WANTED[get_origin(kind) or kind]}{least}"
