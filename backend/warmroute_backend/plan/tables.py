@@ -26,7 +26,7 @@ def record(kind: type[T], values: object, where: str, *, keys: Mapping[str, str]
     Raises: PlanError, with the key that is wrong.
     """
     if not isinstance(values, dict):
-        raise PlanError(f"{where} is no table.")
+        raise PlanError(f"{where} is not a table.")
     named = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     known(values, named, where)
     needed = [name for name, field in named.items() if field.default is MISSING and field.default_factory is MISSING]

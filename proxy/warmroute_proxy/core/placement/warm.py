@@ -1,4 +1,4 @@
-"""A known conversation stays where it is warm.
+"""A known conversation stays if it is warm.
 
 The last three terms of a cost (`others`, `reuse`, `churn`) are what a placement costs all other requests. They decide
 where a new conversation settles, and where a shared prefix gets its next copy. They do not move a conversation that is

@@ -52,7 +52,7 @@ FOR_MEMORY: Final = "\nmemory"
 character.
 """
 TOKENS_PER_S: Final = 500.0
-"""A request that has waited a second longer for memory may need so many tokens more, and still goes first."""
+"""A request that has waited a second longer for memory may need this many more tokens, and still goes first."""
 
 
 class Waiter(Generic[T]):
@@ -267,7 +267,7 @@ class Queue(Generic[T]):
         return 0 if flow is None else flow.tokens
 
     def need(self, waiter: Waiter[T], tokens: int) -> None:
-        """A request takes so many tokens of memory."""
+        """A request takes `tokens` of memory."""
         line = self._lines.get(waiter.line_key) if waiter in self else None
         if line is not None:
             line.flows[waiter.tenant].tokens += tokens - waiter.need_tokens
@@ -330,7 +330,7 @@ class Queue(Generic[T]):
     def join(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> list[Waiter[T]] | None:
         """Wait for a worker, where the prompt takes so long to compute.
 
-        Returns the requests that were pushed out for it, or None where the queue is full.
+        Returns the requests that were pushed out for it, or None if the queue is full.
         """
         pushed_out = self._pushed_out_by(waiter)
         if pushed_out is None:
@@ -419,7 +419,7 @@ class Queue(Generic[T]):
             heapq.heappush(order, (of_tenant.served, found[0], tenant, key_id))
 
     def served(self, waiter: Waiter[T], tokens: int) -> None:
-        """A request that waits is dispatched, and costs so many tokens."""
+        """A request that waits is dispatched, at a cost of `tokens`."""
         line = self._lines[waiter.line_key]
         flow = line.flows[waiter.tenant]
         line.passed = max(line.passed, flow.served)
