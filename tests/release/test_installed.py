@@ -19,8 +19,8 @@ pytestmark = pytest.mark.timeout(240)
 MAX_SDK_DISTRIBUTIONS = 20
 """What `pip install warmroute` brings, itself included."""
 
-MAX_OWN_BYTES = {"compiled": 12_000_000, "pure": 4_500_000}
-"""Of what warmroute itself unpacks, which is all four packages; bytecode comes on top."""
+MAX_OWN_BYTES = {"compiled": 12_000_000, "pure": 4_700_000}
+"""Of what warmroute itself unpacks, which is all five packages; bytecode comes on top."""
 
 MAX_IMPORTED_MODULES = 15
 """Beyond those of a bare interpreter, for `import warmroute`. A count, since times depend on the machine."""
