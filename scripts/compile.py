@@ -61,7 +61,7 @@ _COMPILED: Final = {
     "core/cache": "affinity index occupancy residents return_times tiers",
     "core/load": "ahead availability comparison load pace prefill_rate suspects traffic",
     "core/placement": "accuracy choices costs fleet_state histories in_flight listener matched_prompt"
-    " placement prices router ticket warm working_set",
+    " placement prices router ticket working_set",
     "core/prompt": "bytes_per_token fingerprint",
     "core/queue": "fair_budget memory_wait retry_budget",
     "core/replicas": "replica",

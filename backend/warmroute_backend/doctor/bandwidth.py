@@ -82,7 +82,6 @@ def of_cards(ports: Sequence[Rdma], peer: str) -> Iterator[Finding]:
 
 
 def of_links(gpus: Gpus, plan: Plan | None) -> Iterator[Finding]:
-    """Reduce over all GPUs."""
     count = len(gpus.devices)
     if count < 2:
         return

@@ -19,7 +19,6 @@ DMABUF_KERNEL: Final = (5, 12)
 
 
 def of_gpus(gpus: Gpus, isolation: Isolation, plan: Plan | None) -> Iterator[Finding]:
-    """Errors and throttling."""
     level = Level.WARNING if plan is None else Level.PROBLEM
     for device in gpus.devices:
         if device.ecc_errors:
@@ -54,7 +53,6 @@ def of_paths(isolation: Isolation, gpus: Gpus, plan: Plan | None) -> Iterator[Fi
 
 
 def of_cards(ports: tuple[Rdma, ...], plan: Plan | None) -> Iterator[Finding]:
-    """GIDs and the MTU of Ethernet."""
     level = Level.NOTE if plan is None else Level.WARNING
     for port in ports:
         if not port.is_active or port.link_layer != "Ethernet":
@@ -74,7 +72,6 @@ def reads_gpu_memory(isolation: Isolation, host: Host) -> bool:
 
 
 def of_cgroup(isolation: Isolation, host: Host, plan: Plan | None) -> Iterator[Finding]:
-    """What a container's limits leave of the machine."""
     limit = isolation.cgroup_memory_bytes
     if limit is not None and (host.memory_bytes is None or limit < host.memory_bytes):
         need = pinned_bytes(plan)

@@ -52,7 +52,6 @@ def _lack(plan: Plan | None) -> Level:
 
 
 def _over_network(plan: Plan | None) -> bool:
-    """Whether KV moves between nodes."""
     if plan is None:
         return False
     stored = any(engine.storage == "mooncake" for engine in plan.engines)

@@ -103,7 +103,6 @@ def _slowed_by(nvml: Any, handle: Any) -> str:
 
 
 def _links(nvml: Any, handle: Any) -> list[bool]:
-    """Whether each NVLink that it has is up."""
     found = []
     for link in range(MAX_LINKS):
         try:

@@ -1,18 +1,166 @@
 """All facts of this machine."""
 
+import json
+import os
+import re
+import subprocess
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from warmroute_backend.doctor.disk import measured
 from warmroute_backend.doctor.fabric import read_rdma
-from warmroute_backend.doctor.facts import Machine
+from warmroute_backend.doctor.facts import Isolation, Machine, Versions
 from warmroute_backend.doctor.finding import Finding, Level
-from warmroute_backend.doctor.host import read_host
-from warmroute_backend.doctor.isolation import read_isolation
+from warmroute_backend.doctor.host import number_of, read_host, text_of
 from warmroute_backend.doctor.nvidia import read_gpus
-from warmroute_backend.doctor.versions import read_versions
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.readiness import is_taken, listener_of
 from warmroute_backend.plan.deployment import Plan
+
+# What stands between GPUs, network cards and this process: IOMMU, PCI bridges, the cgroup, errors of the driver.
+#
+# Sources: Linux, Documentation/admin-guide/cgroup-v2.rst; PCI Express Base Specification, 7.7.11 (Access Control
+# Services); docs.nvidia.com/deploy/xid-errors.
+
+MAX_BRIDGES: Final = 1024
+MAX_LOG_BYTES: Final = 4 << 20
+MAX_XIDS: Final = 8
+_BRIDGE: Final = "0x0604"
+_ACS: Final = 0x000D
+_FIRST_EXTENDED: Final = 0x100
+_CONTROL: Final = 6
+_REDIRECTS: Final = 0b0_1100
+"""P2P request redirect and completion redirect: packets between two devices go up to the root complex and back."""
+_XID: Final = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
+
+
+def read_isolation(root: Path = Path("/")) -> Isolation:
+    """All of it. What needs root and cannot be read is empty."""
+    groups = root / "sys/kernel/iommu_groups"
+    return Isolation(
+        has_iommu=groups.is_dir() and any(groups.iterdir()),
+        passes_through="iommu=pt" in (text_of(root / "proc/cmdline") or "").split(),
+        redirecting_bridges=_redirecting(root / "sys/bus/pci/devices"),
+        cgroup_memory_bytes=number_of(root / "sys/fs/cgroup/memory.max"),
+        cgroup_cpus=_cgroup_cpus(root / "sys/fs/cgroup/cpu.max"),
+        has_open_driver="Open Kernel Module" in (text_of(root / "proc/driver/nvidia/version") or ""),
+        xids=_xids(root / "dev/kmsg"),
+    )
+
+
+def _redirecting(devices: Path) -> tuple[str, ...]:
+    """Addresses of PCI bridges whose ACS sends traffic between devices over the root complex."""
+    found = []
+    for device in sorted(devices.iterdir())[: MAX_BRIDGES * 8] if devices.is_dir() else []:
+        if not (text_of(device / "class") or "").startswith(_BRIDGE):
+            continue
+        with suppress(OSError):
+            if _redirects((device / "config").read_bytes()):
+                found.append(device.name)
+    return tuple(found[:MAX_BRIDGES])
+
+
+def _redirects(config: bytes) -> bool:
+    at, seen = _FIRST_EXTENDED, 0
+    while at + 8 <= len(config) and seen < 64:
+        header = int.from_bytes(config[at : at + 4], "little")
+        if header & 0xFFFF == _ACS:
+            control = int.from_bytes(config[at + _CONTROL : at + _CONTROL + 2], "little")
+            return bool(control & _REDIRECTS)
+        at, seen = header >> 20, seen + 1
+        if at < _FIRST_EXTENDED:
+            return False
+    return False
+
+
+def _cgroup_cpus(path: Path) -> float | None:
+    """`QUOTA PERIOD`, or `max PERIOD` without a limit."""
+    words = (text_of(path) or "").split()
+    if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _xids(path: Path) -> tuple[tuple[str, int], ...]:
+    """Bus address and number of the driver's errors in the kernel's log, the newest last."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return ()
+    found, taken = [], 0
+    try:
+        while taken < MAX_LOG_BYTES:
+            record = os.read(descriptor, 8192)
+            if not record:
+                break
+            taken += len(record)
+            found += [(bus, int(number)) for bus, number in _XID.findall(record.decode(errors="replace"))]
+    except OSError:  # no more is there, or a record was overwritten meanwhile
+        pass
+    finally:
+        os.close(descriptor)
+    return tuple(found[-MAX_XIDS:])
+
+
+PACKAGES: Final = (
+    "sglang",
+    "torch",
+    "mooncake-transfer-engine",
+    "mooncake-transfer-engine-cuda13",
+    "mooncake-transfer-engine-non-cuda",
+    "lmcache",
+    "nixl",
+    "nixl-cu12",
+    "nixl-cu13",
+    "sgl-kernel",
+    "flashinfer-python",
+)
+MODULES: Final = ("mooncake", "nixl", "lmcache")
+TIMEOUT_S: Final = 60.0
+_ASK: Final = """
+import importlib.metadata as metadata, importlib.util as util, json, re, sys
+names, modules = (each.split() for each in sys.argv[1:])
+found = {}
+for name in names:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+cuda = None
+if "torch" in found:
+    try:
+        path = metadata.distribution("torch").locate_file("torch/version.py")
+        cuda = (re.search(r"^cuda[^=]*= *['\\"]([\\d.]+)", open(path).read(), re.M) or [None, None])[1]
+    except OSError:
+        pass
+modules = [name for name in modules if util.find_spec(name) is not None]
+print(json.dumps({"python": sys.version.split()[0], "packages": found, "cuda": cuda, "modules": modules}))
+"""
+
+
+def read_versions(python: str) -> Versions:
+    """What a Python has. `problem` where it cannot be asked."""
+    try:
+        done = subprocess.run(  # noqa: S603 (the operator's own Python)
+            [python, "-c", _ASK, " ".join(PACKAGES), " ".join(MODULES)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        return (
+            Versions(**json.loads(done.stdout))
+            if done.returncode == 0
+            else Versions("", problem=_last_line(done.stderr))
+        )
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        return Versions("", problem=f"{python} cannot be asked: {error}")
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
+
 
 ROOT = Path("/")
 

@@ -90,7 +90,6 @@ class Affinity:
 
     @property
     def transfer_flags(self) -> tuple[str, ...]:
-        """For the command line of prefill and decode engines."""
         if not self.cards:
             return ()
         return ("--disaggregation-ib-device", json.dumps({str(gpu): cards for gpu, cards in self.cards}))
@@ -117,7 +116,6 @@ def affinity(plan: Plan, engine: PlannedEngine, found: tuple[Near, ...]) -> Affi
 
 
 def described(name: str, given: Affinity) -> Iterator[str]:
-    """Sentences for the terminal."""
     if given.numa_nodes:
         yield f"{name}: NUMA nodes of the GPUs are {' '.join(map(str, given.numa_nodes))}"
     if given.cards:

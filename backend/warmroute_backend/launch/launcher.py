@@ -205,11 +205,9 @@ class Launcher:
         return process.is_gone() and self._has_needs(process)
 
     def _has_needs(self, process: Process) -> bool:
-        """Whether what it needs serves."""
         return not self._lacking(process)
 
     def _lacking(self, process: Process) -> list[str]:
-        """What it needs and does not serve."""
         ready = {each.name for each in self.processes if each.state is State.READY}
         return [name for name in process.program.needs if name not in ready]
 

@@ -46,7 +46,6 @@ def observed(before: OtherNode, report: Report | None, now_s: float) -> OtherNod
 
 
 def may_start(own: Report, others: Iterable[OtherNode], now_s: float) -> bool:
-    """Whether this node starts its stores."""
     others = list(others)
     here = all(_is_here(other, now_s) and _report(other).plan == own.plan for other in others)
     return here and (own.goes or any(_report(other).goes for other in others))

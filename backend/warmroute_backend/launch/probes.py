@@ -31,7 +31,6 @@ def serves(program: Program) -> bool:
 
 
 def listens(host: str, port: int) -> bool:
-    """Whether something takes connections there."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), PROBE_TIMEOUT_S):
         return True
     return False

@@ -56,11 +56,9 @@ class Process:
 
     @property
     def is_of_its_program(self) -> bool:
-        """Whether it was started as its program says now."""
         return self.entry.digest == self.program.digest
 
     def happen(self, event: Event) -> None:
-        """Go on to the next state."""
         self.entry.state = next_state(self.entry.state, event)
         self.changed_s = time.monotonic()
 
@@ -126,7 +124,6 @@ class Process:
         return changed
 
     def terminate(self) -> None:
-        """Ask its main process to end."""
         if self.entry.identity is not None:
             signal_process(self.entry.identity, signal.SIGTERM)
 
@@ -146,7 +143,6 @@ class Process:
             self.entry.members = [member for member in self.entry.members if is_alive(member)]
 
     def is_gone(self) -> bool:
-        """Whether nothing of it is left, children included."""
         return self.has_ended() and not any(is_alive(member) for member in self.entry.members)
 
     def how_it_ended(self) -> str:

@@ -14,7 +14,6 @@ _LISTEN: Final = "0A"
 
 
 def unready(programs: Iterable[Program]) -> Iterator[str]:
-    """Why these programs cannot be started now."""
     taken: dict[int, str] = {}
     for program in programs:
         if shutil.which(program.command[0]) is None:

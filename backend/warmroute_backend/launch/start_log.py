@@ -81,7 +81,6 @@ def pool(lines: Sequence[str]) -> Pool:
 
 
 def progress(lines: Sequence[str]) -> StartProgress:
-    """The phase that the newest telling line shows."""
     shown = [line for line in lines if line.strip()]
     last_line = shown[-1].strip()[-MAX_LINE_CHARS:] if shown else ""
     for line in reversed(shown):

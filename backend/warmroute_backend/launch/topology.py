@@ -153,7 +153,6 @@ def expected_of(plan: Plan, engine: PlannedEngine) -> Expected:
 
 
 def _ports(engine: PlannedEngine) -> tuple[tuple[str, int], ...]:
-    """Those that the engine listens on."""
     found = [("http", engine.ports.http), ("distributed", engine.ports.distributed)]
     if engine.role == "prefill":
         found.append(("bootstrap", engine.ports.bootstrap))

@@ -54,7 +54,6 @@ def _engine(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
 
 
 def _places(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
-    """GPUs and nodes that exist."""
     cluster, shape = plan.cluster, engine.shape
     if engine.node < 0 or engine.nodes < 1 or engine.node + engine.nodes > cluster.nodes:
         yield f"it is on nodes {engine.node} to {engine.node + engine.nodes - 1}, and {cluster} has {cluster.nodes}."
@@ -104,7 +103,6 @@ def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
 
 
 def _stages(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
-    """What pipeline stages exclude."""
     shape = engine.shape
     if shape.pp < 1:
         yield "pp is at least 1."
@@ -123,7 +121,6 @@ def _stages(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
 
 
 def _all_to_all(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
-    """What DeepEP needs."""
     shape = engine.shape
     if shape.redundant_experts < 0 or (shape.redundant_experts and shape.all_to_all == "none"):
         yield f"redundant_experts {shape.redundant_experts}: copies come with all_to_all deepep; set 0."
@@ -215,7 +212,6 @@ def _together(plan: Plan) -> Iterator[str]:
 
 
 def _host_memory(plan: Plan) -> Iterator[str]:
-    """What all processes of a node pin together."""
     usable = plan.cluster.gpu.host_memory_gib - RESERVE_GIB
     for node in range(plan.cluster.nodes):
         here = [engine for engine in plan.engines if engine.node <= node < engine.node + engine.nodes]

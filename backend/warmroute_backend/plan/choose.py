@@ -117,7 +117,6 @@ def _wanted(request: PlanRequest) -> Wanted:
 
 
 def average_load(request: PlanRequest) -> Load:
-    """What a request is, for the roofline."""
     traffic = request.traffic
     if traffic is None:
         return _NO_TRAFFIC
@@ -194,7 +193,6 @@ def prefill_share(request: PlanRequest, engine: Layout) -> float:
 
 
 def _spread(request: PlanRequest, sides: list[Side]) -> Iterator[Placed]:
-    """One entry for each engine."""
     at = 0
     for role, gpus, layout in sides:
         for _ in range(max(1, gpus // layout.shape.gpus)):

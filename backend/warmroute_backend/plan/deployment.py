@@ -174,12 +174,10 @@ class Plan:
 
     @property
     def is_split(self) -> bool:
-        """Whether prefill and decode are on different engines."""
         return any(engine.role == "decode" for engine in self.engines)
 
     @property
     def inside_node(self) -> bool:
-        """Whether all engines are on one node."""
         return len({node for engine in self.engines for node in range(engine.node, engine.node + engine.nodes)}) == 1
 
     def keeps_files(self, engine: PlannedEngine) -> bool:
@@ -190,5 +188,4 @@ class Plan:
         return tuple(engine for engine in self.engines if engine.role == role)
 
     def memory(self, engine: PlannedEngine) -> Memory:
-        """The memory of each GPU of an engine."""
         return memory(self.cluster.gpu, self.model, engine.shape, engine.fraction)

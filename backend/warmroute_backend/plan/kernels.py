@@ -153,7 +153,6 @@ def experts_tflops(gpu: Gpu, model: Model, columns: float) -> float:
 
 
 def attention_tflops(gpu: Gpu, model: Model) -> float:
-    """What attention of a prompt reaches."""
     found = kernels(gpu)
     if model.kind is CacheKind.SPARSE:
         return gpu.bf16_tflops

@@ -221,7 +221,6 @@ def default_chunk(gpu: Gpu, attention_dp: int) -> int:
 
 
 def fitted(wanted: Wanted, shape: EngineShape) -> Layout:
-    """A shape with its fraction and memory."""
     gpu, model = wanted.gpu, wanted.model
     chosen = most_fraction if wanted.most_fraction else default_fraction
     fraction = wanted.fraction or round(chosen(gpu, model, shape), 3)
@@ -229,7 +228,6 @@ def fitted(wanted: Wanted, shape: EngineShape) -> Layout:
 
 
 def request_tokens(traffic: Traffic | None) -> int:
-    """What one request holds of a pool."""
     return traffic.input_tokens + traffic.output_tokens if traffic else REQUEST_TOKENS
 
 

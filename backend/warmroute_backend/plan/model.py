@@ -123,7 +123,6 @@ class Model:
 
     @property
     def expert_bytes_each(self) -> float:
-        """Of one parameter of an expert."""
         return _EXPERT_FORMATS[self.weight_format]
 
     @property
@@ -243,7 +242,6 @@ def _weight_format(config: Config, read: _Reader, name: str) -> str:
 
 
 def _with_experts(model: Model, read: _Reader) -> Model:
-    """With what the feed-forward layers are."""
     keys = ("n_routed_experts", "num_local_experts", "num_experts")
     experts = next((read.whole(key) for key in keys if key in read.config), 0)
     if not experts:

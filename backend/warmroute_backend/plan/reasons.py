@@ -224,7 +224,6 @@ def _paying(batch: int) -> str:
 
 
 def of_drafts(plan: Plan, request: PlanRequest) -> list[Choice]:
-    """Whether the model drafts."""
     found = plan.engines[-1].speculation
     if found is None:
         if request.lmcache:

@@ -69,7 +69,6 @@ class PlanRequest:
 
     @property
     def has_stages(self) -> bool:
-        """Whether engines are to have several pipeline stages."""
         return (self.pp or 1) > 1
 
     def checked(self) -> "PlanRequest":

@@ -76,7 +76,6 @@ class Load:
 
     @property
     def context_tokens(self) -> float:
-        """Of a decoding sequence, on average."""
         return self.input_tokens + self.output_tokens / 2
 
 

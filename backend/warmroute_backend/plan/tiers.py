@@ -45,7 +45,6 @@ def _staging_bytes(plan: Plan) -> int:
 
 
 def host_tokens(plan: Plan, engine: PlannedEngine) -> int:
-    """Tokens in the host pool of one rank."""
     if engine.hicache is None:
         return 0
     page = engine.shape.page_tokens
@@ -53,7 +52,6 @@ def host_tokens(plan: Plan, engine: PlannedEngine) -> int:
 
 
 def rank_segment_bytes(plan: Plan) -> int:
-    """What each rank gives to the shared store."""
     return int(host_budget_gb(plan) * GB * STORE_SHARE)
 
 

@@ -52,7 +52,6 @@ class Weights:
 
 
 def weights(model: Model) -> Weights:
-    """The weights of a model, scaled to its checkpoint."""
     counted = _counted(model)
     scale = model.checkpoint_bytes / counted.total if model.checkpoint_bytes else 1.0
     return Weights(
@@ -156,14 +155,12 @@ def loaded_bytes(
 
 
 def active_experts(model: Model) -> float:
-    """Those of them that are routed experts'."""
     if not model.experts:
         return 0.0
     return float((model.layers - model.dense_layers) * model.experts_active * 3 * model.hidden * model.expert_width)
 
 
 def active_parameters(model: Model) -> float:
-    """Parameters that one token is multiplied with, embeddings excluded."""
     moe_layers = model.layers - model.dense_layers if model.experts else 0
     block = 3 * model.hidden * model.expert_width
     found = moe_layers * ((model.experts_active + model.shared_experts) * block + model.hidden * model.experts)

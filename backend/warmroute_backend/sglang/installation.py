@@ -32,7 +32,6 @@ class Installation:
 
     @property
     def lmcache(self) -> Path:
-        """LMCache's command."""
         return self.python.with_name("lmcache")
 
 

@@ -43,7 +43,6 @@ class Agents:
 
 
 def agents_trace(agents: Agents, name: str) -> Trace:
-    """The trace of these agents."""
     random = np.random.default_rng(agents.seed)
     count = agents.shared_tokens // BLOCK_TOKENS
     prompts = [

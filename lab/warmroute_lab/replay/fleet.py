@@ -28,7 +28,6 @@ class Store:
         return True
 
     def add(self, key: int) -> None:
-        """Write a block."""
         self._keys[key] = None
         self._keys.move_to_end(key)
         if len(self._keys) > self._max_blocks:
@@ -96,7 +95,6 @@ class Worker:
         self._waiting_estimate = 0
 
     def restart(self, scheduler: Scheduler) -> None:
-        """Begin anew, with nothing cached and nothing to do."""
         self.scheduler = scheduler
         self.requests = self.tokens = self._waiting_estimate = 0
         self._estimates.clear()
@@ -153,7 +151,6 @@ class ReplayFleet:
         self.set_up(worker.index for worker in workers)
 
     def set_up(self, indexes: Any) -> None:
-        """Make exactly these workers usable."""
         self.up = set(indexes)
         usable = [worker for worker in self.workers if worker.index in self.up]
         self.prefills = [worker for worker in usable if worker.role != "decode"]

@@ -49,7 +49,6 @@ class Policy:
         raise NotImplementedError
 
     def choose_decode(self, turn: ReplayTurn, prefill: Worker, now_s: float) -> Worker:  # noqa: ARG002 - for subclasses
-        """The worker of the decode side for this turn."""
         return min(self.fleet.decodes, key=lambda worker: worker.tokens)
 
     def started(self, turn: ReplayTurn, now_s: float) -> None:

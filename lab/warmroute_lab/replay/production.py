@@ -28,12 +28,11 @@ import msgspec
 from warmroute_lab.engine.model.model import Scheduler
 from warmroute_lab.engine.model.work import Work
 from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
-from warmroute_lab.replay.hints import Hints
 from warmroute_lab.replay.policy import Policy
 from warmroute_lab.replay.tenants import tenants_of
 from warmroute_lab.replay.trace import Request, Trace, mixed
 from warmroute_lab.replay.waiting import ProxyQueue
-from warmroute_proxy.core.cache.return_times import OVER, UNKNOWN
+from warmroute_proxy.core.cache.return_times import OVER, PERSON, TOOLS, UNKNOWN
 from warmroute_proxy.core.cache.tiers import Tier
 from warmroute_proxy.core.load.engine_loads import EngineLoads
 from warmroute_proxy.core.placement.decision import Decision
@@ -45,6 +44,45 @@ from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.replicas.event_stream import Inbox, Outbox
 from warmroute_proxy.core.replicas.peer_events import Event
 from warmroute_proxy.core.replicas.replica import Replica
+
+# What the clients of a trace say of when their sessions return, which a proxy cannot know by itself.
+#
+# With a turn, how soon the next one comes; and after the last turn, that the session is over.
+
+SOON_S: Final = 20.0
+"""Between tools and people: what a hint tells apart."""
+
+
+class Hints:
+    """By turns' numbers, drawn for some turns and some sessions of a trace."""
+
+    __slots__ = ("by_turn", "last_turns")
+
+    def __init__(self, trace: Trace, hinting_share: float, ending_share: float) -> None:
+        """`hinting_share`: of the turns, those that say how they end; `ending_share`: of the sessions, that they do."""
+        self.by_turn = _by_turn(trace, hinting_share)
+        self.last_turns = _last_turns(trace, ending_share)
+
+
+def _by_turn(trace: Trace, share: float) -> dict[int, int]:
+    if not share:
+        return {}
+    found = {}
+    for request in trace.requests:
+        found[request.number] = OVER
+        if request.after is not None:
+            found[request.after] = TOOLS if request.at_s <= SOON_S else PERSON
+    limit = share * 2.0**64
+    return {number: kind for number, kind in found.items() if mixed([number], 4)[0] < limit}
+
+
+def _last_turns(trace: Trace, share: float) -> frozenset[int]:
+    if not share:
+        return frozenset()
+    limit = share * 2.0**64
+    last_turns = {request.session: request.number for request in trace.requests}
+    return frozenset(number for session, number in last_turns.items() if mixed([session], 5)[0] < limit)
+
 
 BYTES_PER_TOKEN: Final = 4
 EXPECTED_OUTPUT_TOKENS: Final = 256
@@ -193,7 +231,6 @@ class Production(Policy):
 
     @property
     def waiting(self) -> int:
-        """Turns that wait at a router."""
         return sum(queue.waiting for queue in self._queues.values())
 
     # --- decisions -----------------------------------------------------------------------------------------------

@@ -58,7 +58,6 @@ class Result:
     """Outstanding tokens of each worker at `load_times_s`."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return asdict(self)
 
 
@@ -109,7 +108,6 @@ def _percentile(ordered: Sequence[float], quantile: float) -> float:
 
 
 def summary(turns: Sequence[ReplayTurn]) -> dict[str, Any]:
-    """Hit ratio and latencies of turns that have ended."""
     ttfts = [turn.first_token_s - turn.arrived_s for turn in turns]
     p50, p90, p99 = percentiles(ttfts, 50, 90, 99)
     new = [turn.first_token_s - turn.arrived_s for turn in turns if turn.request.turn == 1]

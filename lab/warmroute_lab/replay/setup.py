@@ -78,7 +78,6 @@ class Setup:
 
     @property
     def workers(self) -> str:
-        """As the command line writes it."""
         pool = f"{self.prefills}:{self.decodes}" if self.decodes else str(self.prefills)
         return f"{self.regions} x {pool}" if self.regions > 1 else pool
 
@@ -154,7 +153,6 @@ class _Built:
         return make(self.fleet) if setup.regions == 1 or name in ACROSS_REGIONS else InRegion(self.fleet, make)
 
     def scheduler(self, worker: Worker) -> Scheduler:
-        """An empty one for a worker that begins anew."""
         return self._scheduler(worker.index, worker.region, worker.role)
 
     def _scheduler(self, index: int, region: str, role: Role) -> Scheduler:
@@ -169,7 +167,6 @@ class _Built:
 
 
 def _costs(kind: WorkerKind) -> Costs:
-    """What steps cost a worker of this kind."""
     plain = Costs()
     return replace(
         plain,

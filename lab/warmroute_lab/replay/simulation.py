@@ -121,7 +121,6 @@ class Simulation:
         return frozenset({request.session: request.number for request in self.trace.requests}.values())
 
     def run(self) -> Result:
-        """Play the trace to its end."""
         cpu_s = time.process_time()
         starts = self._starts()
         if starts:
@@ -169,14 +168,12 @@ class Simulation:
         return starts
 
     def _origin(self, request: Request) -> str:
-        """The region that a turn comes in at."""
         regions, _, _, home_share = self._ingress
         if home_share and mixed([request.session], 1)[0] < home_share * 2.0**64:
             return regions[mixed([request.session], 2)[0] % len(regions)]
         return self._client_region(request)
 
     def _client_region(self, request: Request) -> str:
-        """The region that is next to the client."""
         regions, each_turn, _, _ = self._ingress
         if len(regions) == 1:
             return regions[0]
@@ -184,7 +181,6 @@ class Simulation:
         return regions[mixed([drawn_by], 2)[0] % len(regions)]
 
     def _play(self, until_s: float) -> None:
-        """All that happens up to a time."""
         heap = self._heap
         while heap and heap[0][0] <= until_s:
             now_s, _, what = heappop(heap)
@@ -238,7 +234,6 @@ class Simulation:
     # --- what workers do -----------------------------------------------------------------------------------------
 
     def _schedule(self, worker: Worker) -> None:
-        """Observe a worker again at its next event."""
         next_s = worker.scheduler.next_event_s()
         if next_s != worker.next_s:
             worker.next_s = next_s

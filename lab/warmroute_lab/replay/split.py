@@ -18,7 +18,6 @@ class SplitSimulation(Simulation):
     """As `Simulation`, for prefill and decode workers."""
 
     def _land(self, turn: ReplayTurn, work: Work, now_s: float) -> None:
-        """Ask the decode worker for pages."""
         assert turn.worker is not None
         turn.decode = decode = self.policy.choose_decode(turn, turn.worker, now_s)
         decode.requests += 1
@@ -53,7 +52,6 @@ class SplitSimulation(Simulation):
         self._schedule(worker)
 
     def _hand_over(self, turn: ReplayTurn, now_s: float) -> None:
-        """The KV has come to the decode worker."""
         prefill, decode = turn.worker, turn.decode
         assert prefill is not None
         assert decode is not None

@@ -53,7 +53,6 @@ class ProxyQueue:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
         return self._queue.requests
 
     def enter(self, turn: ReplayTurn, routing: RoutingRequest, decision: Decision, now_s: float) -> Decision | None:
@@ -75,7 +74,6 @@ class ProxyQueue:
         return None
 
     def freed(self, now_s: float) -> None:
-        """Something has ended or has its first token."""
         if self._queue.requests and not self._due:
             self._due = True
             self._policy.later(now_s, self._look)

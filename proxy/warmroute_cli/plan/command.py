@@ -168,7 +168,6 @@ def _clusters(arguments: argparse.Namespace) -> "list[Cluster]":
 
 
 def _gpu_hour(arguments: argparse.Namespace, cluster: "Cluster") -> float:
-    """USD of a GPU hour of this kind."""
     hours: dict[str, float] = arguments.gpu_hour
     usd = hours.get(cluster.gpu.name.upper(), hours.get(ANY_GPU))
     if usd is None:

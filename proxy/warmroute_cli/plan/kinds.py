@@ -48,11 +48,9 @@ class Kind:
 
     @property
     def serves(self) -> bool:
-        """Whether the asked traffic reaches the targets."""
         return self.search is not None and not self.search.best.missed
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {
             "gpus": str(self.cluster),
             "usd_per_hour": round(self.usd_per_hour, 4),
@@ -89,7 +87,6 @@ def _kind(
 
 
 def section(found: Iterable[Kind]) -> str:
-    """The table, the cheapest that serves the traffic first."""
     rows = [_row(each) for each in found]
     head = "GPUs compared (USD per million tokens at the most requests/s within the targets; the first one is planned)"
     return "\n".join((head, table(_HEADS, rows)))

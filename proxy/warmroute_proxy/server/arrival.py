@@ -157,7 +157,6 @@ class Arrival:
         return self._call is not None
 
     def _read_large(self) -> bool:
-        """Have another process read it."""
         self._steps, self._call = iter(_READ_ELSEWHERE), None
         return self._read_elsewhere(None)
 

@@ -462,18 +462,9 @@ def control_planes(
     flips = EngineFlips(proxy.engines, proxy.router, engine_admin)
     views = Views(asking, receipts, proxy.open_requests, proxy.admission, directory, clock)
     parts = AdminParts(
-        page=page,
-        engines=engine_admin,
-        flips=flips,
-        router=proxy.router,
-        admission=proxy.admission,
-        open_requests=proxy.open_requests,
-        directory=directory,
-        asking=asking,
-        views=views,
-        orders=orders,
-        clock=clock,
-    )
+        page=page, engines=engine_admin, flips=flips, router=proxy.router, admission=proxy.admission,
+        open_requests=proxy.open_requests, directory=directory, asking=asking, views=views, orders=orders, clock=clock,
+    )  # fmt: skip
     memory, turns = proxy.body_memory, proxy.loop_lag.turns
     proxy.engines.take_turns(turns)
     return Bridge(public, {}, memory, turns), Bridge(admin_app(parts, page_files()), {}, memory, turns)

@@ -13,9 +13,8 @@ from warmroute_backend.doctor.disk import measured
 from warmroute_backend.doctor.fabric import read_rdma
 from warmroute_backend.doctor.facts import Isolation
 from warmroute_backend.doctor.host import read_host
-from warmroute_backend.doctor.isolation import read_isolation
 from warmroute_backend.doctor.nvidia import read_gpus
-from warmroute_backend.doctor.versions import read_versions
+from warmroute_backend.doctor.reading import read_isolation, read_versions
 
 
 def test_memory_numa_and_switches_of_the_node(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What it is worth where KV is short that clients say that their sessions are over."""
 
 from warmroute_lab.replay.agents import Agents, agents_trace
-from warmroute_lab.replay.hints import Hints
+from warmroute_lab.replay.production import Hints
 from warmroute_lab.replay.setup import WITH_WORKING_SET, Setup, run
 
 TRACE = agents_trace(

@@ -63,7 +63,6 @@ WARMROUTE: Final = "/opt/warmroute/bin/warmroute"
 
 
 def units(plan: Plan) -> dict[str, str]:
-    """File name -> unit."""
     found = {}
     for engine in plan.engines:
         for rank in range(engine.nodes):

@@ -51,7 +51,6 @@ class LlmdAffinity(Policy):
             self.started(turn, now_s)
 
     def _candidates(self, turn: ReplayTurn, cached: dict[Worker, int]) -> list[Worker]:
-        """What the filter leaves."""
         workers = list(cached)
         enough = AFFINITY_THRESHOLD * turn.request.input_tokens
         sticky = [each for each in workers if cached[each] >= enough]

@@ -58,7 +58,6 @@ class RoutedTree:
         return tokens, last_tenant
 
     def insert(self, request: Request, tenant: int | str) -> None:
-        """The prompt was sent to a tenant."""
         for block, size in reversed(self._path(request)):  # leaves are older than what they hang on
             tenants = self._tenants.setdefault(block, {})
             if tenant not in tenants:
@@ -112,5 +111,4 @@ class SmgApprox(Policy):
 
 
 def smg_approx_cli(fleet: ReplayFleet) -> SmgApprox:
-    """As the command line sets it up now."""
     return SmgApprox(fleet, CLI)

@@ -49,7 +49,6 @@ class _Program:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """In what order programs resume."""
         return 1 if self.steps == 1 else 0 if self.waiting else 2, self.tokens
 
 

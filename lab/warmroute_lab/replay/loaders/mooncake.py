@@ -32,7 +32,6 @@ class _Row(msgspec.Struct, gc=False):
 
 
 def load(name: str, lines: list[bytes], salt: int, seed: int) -> Trace:
-    """The trace of these lines."""
     found = _rows(name, lines)
     times = np.array([row.timestamp for row in found]) / 1000
     order = np.argsort(times, kind="stable")

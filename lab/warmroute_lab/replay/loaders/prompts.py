@@ -67,7 +67,6 @@ def _add(requests: list[Request], chains: Sequence[tuple[Chain, int]], session: 
 
 
 def _blocks(chain: Chain, tokens: int, tool_bytes: int, session: int) -> tuple[list[int], int | None]:
-    """Ids of the full blocks, and of the rest."""
     ends, hashes = chain.ends, chain.hashes
     block_bytes = BLOCK_TOKENS * BYTES_PER_TOKEN
     names = []

@@ -140,7 +140,6 @@ def _bytes_per_token(turns: list[_Turn]) -> dict[str, float]:
 
 
 def _blocks(chain: Chain, full: int, ratio: float, salt: int) -> list[int]:
-    """The ids of the full blocks of a prompt."""
     if not full:
         return []
     numbers = np.arange(1, full + 1, dtype=np.uint64)

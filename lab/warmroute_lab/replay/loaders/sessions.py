@@ -77,7 +77,6 @@ class _Chains:
 
 
 def load(name: str, lines: list[bytes], salt: int, seed: int) -> Trace:
-    """The trace of these lines."""
     random = np.random.default_rng(seed)
     shared_by_sizes: dict[tuple[int, int], list[int]] = {}
     requests: list[Request] = []

@@ -182,7 +182,6 @@ def _ended_s(each: _Ended) -> float:
 
 
 def _common(one: list[int], other: list[int]) -> int:
-    """The blocks that two chains have in common."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

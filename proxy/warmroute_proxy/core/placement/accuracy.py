@@ -26,7 +26,6 @@ class Accuracy:
         return error
 
     def as_dict(self) -> dict[str, int]:
-        """The sums by their names in the admin JSON."""
         return {
             "turns": self._attempts,
             "predicted_tokens": self._predicted_tokens,

@@ -198,7 +198,6 @@ class Choices:
     def _usable_here(
         self, now_s: float, exclude: frozenset[str]
     ) -> tuple[tuple[WorkerState, ...], tuple[WorkerState, ...]]:
-        """The cache workers and the decode workers."""
         decode_workers = _usable(self.decode_workers, now_s, exclude)
         cache_workers = _usable(self.cache_workers, now_s, exclude)
         if not decode_workers and self.split:
@@ -233,7 +232,6 @@ def has_idle_prefill(choices: Choices, now_s: float) -> bool:
 
 
 def may_forward(choices: Choices, now_s: float) -> bool:
-    """Whether a peer region is usable."""
     return any(peer.load.availability.is_usable(now_s) for peer in choices.peers)
 
 

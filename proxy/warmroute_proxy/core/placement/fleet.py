@@ -50,5 +50,4 @@ class Peer:
 
 
 def peer_id(region: str) -> str:
-    """The id of a peer region among the workers."""
     return f"region:{region}"

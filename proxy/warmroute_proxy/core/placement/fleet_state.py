@@ -74,11 +74,9 @@ class Fleet:
             self._restart(self.workers[worker.id])
 
     def add_peer(self, peer: Peer) -> None:
-        """Add a peer region."""
         self._add(peer_id(peer.region), peer)
 
     def remove_worker(self, worker_id: str) -> None:
-        """Remove a worker and what it had cached."""
         self.level_rates()
         if self.workers.pop(worker_id, None) is not None:
             self.index.retire(worker_id, restarted=True)
@@ -100,7 +98,6 @@ class Fleet:
             self.workers[worker_id].load.availability.set_health(draining=draining)
 
     def set_up(self, worker_id: str, up: bool) -> None:
-        """Apply the result of a probe."""
         if worker_id in self.workers:
             self.workers[worker_id].load.availability.set_health(up=up)
 
@@ -138,13 +135,11 @@ class Fleet:
     # Caches. Keys are hashes of chains.
 
     def cache_stored(self, worker_id: str, keys: list[int], tier: Tier) -> None:
-        """A worker has these cuts in a tier now."""
         slots = self._slots_of(worker_id, tier)
         if slots:
             self.index.insert(keys, slots)
 
     def cache_removed(self, worker_id: str, keys: list[int], tier: Tier) -> None:
-        """A worker has evicted these cuts from a tier."""
         slots = self._slots_of(worker_id, tier)
         if slots:
             load = self.workers[worker_id].load
@@ -239,5 +234,4 @@ def _host_of(worker_id: str) -> str:
 
 
 def _store_of(store: str) -> str:
-    """The name of a store in the index."""
     return f"{store}\nstore"

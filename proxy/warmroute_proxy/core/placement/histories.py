@@ -41,7 +41,6 @@ class Histories:
         return found
 
     def dispatched(self, lineage: int, ticket: Ticket) -> None:
-        """A turn was sent."""
         ticket.lineage = lineage
         worker = ticket.cache_worker
         if _is_followed(ticket, worker):
@@ -55,7 +54,6 @@ class Histories:
             self._begin(oldest)
 
     def computed(self, ticket: Ticket) -> None:
-        """The prompt of a turn has been computed."""
         if not ticket.at_work:
             self._begin(ticket)
         worker = ticket.cache_worker
@@ -112,7 +110,6 @@ class Histories:
             history.turns -= 1
 
     def observe(self, ticket: Ticket, prompt_tokens: int, cached_tokens: int, shared_tokens: int) -> None:
-        """Learn from what was reported as cached."""
         worker = ticket.cache_worker
         occupancy = worker.load.occupancy
         occupancy.reports = occupancy.reports or cached_tokens > 0

@@ -83,14 +83,12 @@ class HotPrompts:
                 self.drop(self._division.next_to_go())
 
     def drop(self, lineage: int) -> None:
-        """Drop the prompt of a lineage."""
         found = self._by_lineage.pop(lineage, None)
         if found is not None:
             self.bytes -= found.size
             self._division.discard(lineage)
 
     def expire(self, now_s: float) -> None:
-        """Drop prompts that have become cold."""
         while self._by_lineage:
             oldest = next(iter(self._by_lineage.values()))
             if now_s - oldest.used_s <= MAX_AGE_S:

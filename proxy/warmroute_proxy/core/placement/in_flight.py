@@ -81,7 +81,6 @@ class InFlight:
             ticket.resident = resident
 
     def end(self, ticket: Ticket, now_s: float, streamed_tokens: int | None) -> None:
-        """An attempt was served."""
         if not ticket.computed:
             self.first_token(ticket, now_s)
         cache_worker, decode_worker = ticket.cache_worker, ticket.decode_worker

@@ -160,7 +160,6 @@ class Router:
         return is_full(self.fleet.choices(model), now_s)
 
     def may_forward(self, model: str, now_s: float) -> bool:
-        """Whether a peer region is usable for a model."""
         return may_forward(self.fleet.choices(model), now_s)
 
     def full(self, model: str) -> frozenset[str]:
@@ -298,7 +297,6 @@ class Router:
             each.updated("set_draining", worker_id, draining)
 
     def set_up(self, worker_id: str, up: bool) -> None:
-        """Apply the result of a probe."""
         self.fleet.set_up(worker_id, up)
         for each in self.listeners:
             each.updated("set_up", worker_id, up)
@@ -340,7 +338,6 @@ class Router:
             each.updated("cache_stored", worker_id, keys, tier)
 
     def cache_removed(self, worker_id: str, keys: list[int], tier: Tier) -> None:
-        """A worker has evicted these cuts from a tier."""
         self.fleet.cache_removed(worker_id, keys, tier)
         for each in self.listeners:
             each.updated("cache_removed", worker_id, keys, tier)
@@ -367,7 +364,6 @@ class Router:
     # Other regions
 
     def observe_turn(self, turn: RegionalTurn, now_s: float) -> None:
-        """Another region serves a turn, or has served it."""
         self.learn_turn(turn)
         for each in self.listeners:
             each.updated("observe_turn", turn, now_s)
@@ -408,7 +404,6 @@ class Router:
         return seen_of(self.fleet, ticket, prompt_tokens)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Everything that pages and metrics show, as plain values."""
         for each in self.listeners:
             each.before_reading()
         fleet = self.fleet
@@ -498,7 +493,6 @@ class Router:
         self._forks.sent(cut, tokens - head_tokens, copies, before, now_s)
 
     def _begins(self, routing: RoutingRequest) -> bool:
-        """Whether a conversation begins with this request."""
         return routing.turn == 1 and self._affinity.last_settled(routing.lineage, routing.chain, 1) is None
 
     def forget_history(self, worker: WorkerState, cuts: list[int]) -> None:
@@ -506,7 +500,6 @@ class Router:
         self.fleet.index.remove(cuts, 1 << worker.slot)
 
     def _shared_bytes(self, chain: Chain) -> int:
-        """The prefix that other conversations have begun with too."""
         shared = self.fleet.index.walk(chain, 0).shared
         return shared[-1][0] if shared else 0
 

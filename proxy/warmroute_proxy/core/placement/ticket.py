@@ -110,7 +110,6 @@ class Ticket:
         return self.shared_bytes * prompt_tokens // self.chain.ends[-1] if self.shared_bytes else 0
 
     def workers(self) -> tuple[WorkerState, ...]:
-        """The workers that the attempt runs on."""
         if self.decode_worker is None or self.decode_worker is self.cache_worker:
             return (self.cache_worker,)
         return (self.cache_worker, self.decode_worker)

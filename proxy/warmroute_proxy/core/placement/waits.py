@@ -35,7 +35,6 @@ class WaitsElsewhere:
         self._running: dict[str, int] = {}  # by model
 
     def observe(self, peer: int, waits: Waits, now_s: float) -> None:
-        """A process says what waits there."""
         key, of_peer = (waits.model, waits.tenant), self._by_peer.setdefault(peer, {})
         before = of_peer.pop(key, None)
         self._add(waits.model, -(before.running if before is not None else 0))
@@ -54,7 +53,6 @@ class WaitsElsewhere:
             self.observe(peer, Waits(model, tenant, 0, 0), now_s)
 
     def forget(self, peer: int) -> None:
-        """A process has gone."""
         for waits in self._by_peer.pop(peer, {}).values():
             self._add(waits.model, -waits.running)
             self._observed_s.pop((peer, waits.model, waits.tenant), None)
@@ -66,15 +64,12 @@ class WaitsElsewhere:
         return sum(waits.running for waits in self._of(model, tenant))
 
     def all_running(self) -> int:
-        """These turns of all models."""
         return sum(self._running.values())
 
     def needed(self, model: str, tenant: str) -> int:
-        """Tokens that a tenant's turns need."""
         return sum(waits.tokens for waits in self._of(model, tenant))
 
     def tenants(self, model: str) -> set[str]:
-        """The tenants with a turn that waits."""
         return {tenant for of_peer in self._by_peer.values() for each, tenant in of_peer if each == model}
 
     def _of(self, model: str, tenant: str) -> list[Waits]:

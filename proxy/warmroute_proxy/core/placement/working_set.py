@@ -97,7 +97,6 @@ class WorkingSet:
         worker.load.residents.sent(lineage, ticket.own_tokens, expects, tenant)
 
     def ended(self, ticket: Ticket, now_s: float) -> None:
-        """It has ended, however it did."""
         worker = ticket.cache_worker
         if worker.worker is None:
             return
@@ -168,7 +167,6 @@ class WorkingSet:
         return any(self.held_by(lineage) >= SMALL_TOKENS for lineage in self._sessions.get(session, ()))
 
     def knows(self, lineage: int) -> bool:
-        """Whether a turn of this conversation was sent."""
         return lineage in self._homes
 
     def memory_for(self, routing: RoutingRequest, decision: Decision, now_s: float) -> int:
@@ -214,7 +212,6 @@ class WorkingSet:
         return home_id
 
     def held_by(self, lineage: int) -> int:
-        """Tokens that a conversation holds at its home."""
         worker = self._workers.get(self._homes.get(lineage, ""))
         return 0 if worker is None else worker.load.residents.tokens_of(lineage)
 
@@ -246,7 +243,6 @@ class WorkingSet:
         return most
 
     def held_by_tenant(self, model: str, tenant: str) -> int:
-        """Protected tokens of a tenant's conversations."""
         return sum(worker.load.residents.of_tenants.get(tenant, 0) for worker in self._bounded(model))
 
     def tenants(self, model: str, now_s: float) -> tuple[frozenset[str], int]:
@@ -311,7 +307,6 @@ class WorkingSet:
         return found
 
     def _came_back(self, worker: WorkerState, lineage: int, now_s: float) -> None:
-        """The next turn of a conversation is here."""
         kind = self._ends.pop(lineage, None)
         if kind is not None:
             self._times_of(worker)[kind].came_back(lineage, now_s)

@@ -116,11 +116,9 @@ class Waiter(Generic[T]):
 
     @property
     def line_key(self) -> LineKey:
-        """The line that it belongs to."""
         return self.model, self.worker_id
 
     def memory_wait_s(self, now_s: float) -> float:
-        """How long it has waited for memory."""
         return self.memory_s + (now_s - self.memory_from_s if self.worker_id == FOR_MEMORY else 0.0)
 
 
@@ -239,7 +237,6 @@ class Queue(Generic[T]):
         return [waiter for flow in flows for waiter in flow.queue]
 
     def waits_for_memory(self, model: str) -> bool:
-        """Whether any request for a model waits for memory."""
         return (model, FOR_MEMORY) in self._lines
 
     def running(self, model: str, tenant: str | None = None) -> int:
@@ -251,7 +248,6 @@ class Queue(Generic[T]):
         return 0 if flow is None else flow.running
 
     def memory_waits(self) -> list[Waits]:
-        """What waits for memory, by model and tenant."""
         lines = [(model, line) for (model, worker_id), line in self._lines.items() if worker_id == FOR_MEMORY]
         return [
             Waits(model, tenant, flow.running, flow.tokens)
@@ -267,14 +263,12 @@ class Queue(Generic[T]):
         return 0 if flow is None else flow.tokens
 
     def need(self, waiter: Waiter[T], tokens: int) -> None:
-        """A request takes `tokens` of memory."""
         line = self._lines.get(waiter.line_key) if waiter in self else None
         if line is not None:
             line.flows[waiter.tenant].tokens += tokens - waiter.need_tokens
         waiter.need_tokens = tokens
 
     def tenants_for_memory(self, model: str) -> set[str]:
-        """The tenants of which a request waits for memory."""
         line = self._lines.get((model, FOR_MEMORY))
         return set() if line is None else {tenant for tenant, flow in line.flows.items() if flow.waiting}
 
@@ -382,7 +376,6 @@ class Queue(Generic[T]):
         return [each[1] for each in found if each is not None]
 
     def head(self, key: LineKey, tenant: str, key_id: str, now_s: float) -> Waiter[T] | None:
-        """The first of a tenant's key in a line."""
         line = self._lines.get(key)
         flow = line.flows.get(tenant) if line is not None else None
         found = None if flow is None else flow.queue.next(key_id, now_s - self.late_after_s)

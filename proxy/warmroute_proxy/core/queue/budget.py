@@ -60,7 +60,6 @@ class Budget(NamedTuple):
 
     @property
     def name(self) -> str:
-        """That of what it applies to."""
         return self.scope.name
 
     @property
@@ -75,7 +74,6 @@ class Budget(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why a request is refused that is beyond it."""
         return "budget" if self.is_money else f"{self.unit}_per_{self.period}"
 
 
@@ -87,7 +85,6 @@ class Amounts(Frozen, frozen=True):
     tokens: UsedTokens = NO_TOKENS
 
     def of(self, budget: Budget) -> int:
-        """What it uses of a budget."""
         if budget.unit == "nanousd":
             return self.nanousd
         return self.requests if budget.unit == "requests" else self.tokens.weighed(budget.cached_weight)
@@ -239,7 +236,6 @@ class Lease:
             self._returning = -amount
 
     def answered(self, span: Span, taken: Taken, now_s: float) -> None:
-        """The store has answered a question for a period."""
         self.asking = self.away = False
         self._returning = 0
         if span != self.span:

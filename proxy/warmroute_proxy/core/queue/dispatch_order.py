@@ -50,7 +50,6 @@ class Placement(NamedTuple):
 
     @property
     def waits_at(self) -> str:
-        """The worker of the line that it waits in."""
         return FOR_MEMORY if self.for_memory else self.decision.cache_worker
 
     @property

@@ -28,7 +28,6 @@ class DispatchRate:
         self._promised_s = -math.inf
 
     def observe(self, now_s: float) -> None:
-        """A request that waited was dispatched."""
         left = math.exp(min(0.0, self._at_s - now_s) / self._memory_s)
         if self._count * left < 0.5:  # the last one was long ago: the rate is measured anew
             self._count, left, self._began_s = 0.0, 0.0, now_s

@@ -56,7 +56,6 @@ class Announcing(Generic[T]):
         self._renew_s = 0.0
 
     def sweep(self, now_s: float) -> None:
-        """Called a few times a second."""
         queue, before = self._queue, self._known
         self._router.waits_elsewhere.expire(now_s)
         if not (queue.requests or before):

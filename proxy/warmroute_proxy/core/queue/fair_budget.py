@@ -42,7 +42,6 @@ class FairBudget:
         return amount <= free and (not held or held + amount <= weight * (free - amount))
 
     def release(self, tenant: str, amount: int) -> None:
-        """Give back some of what was reserved."""
         left = self._held[tenant] - amount
         assert left >= 0, "released more than was reserved"
         self.used -= amount

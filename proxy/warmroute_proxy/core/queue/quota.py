@@ -51,7 +51,6 @@ class ScopeLimits(NamedTuple):
 
     @property
     def name(self) -> str:
-        """That of what they apply to."""
         return self.scope.name
 
 
@@ -63,7 +62,6 @@ class UsedTokens(Frozen, frozen=True):
     at_least: int = 0
 
     def weighed(self, cached_weight: float) -> int:
-        """How many tokens count of a limit."""
         cached = self.cached if cached_weight == 1.0 else math.floor(self.cached * cached_weight)
         return max(self.tokens - self.cached + cached, self.at_least)
 
@@ -82,7 +80,6 @@ class Bucket:
         self._at_s = now_s
 
     def change(self, limit: int, now_s: float) -> None:
-        """Have another limit. What was taken stays taken."""
         self._level = min(self._filled(now_s) + limit - self.limit, float(limit))
         self.limit = limit
 
@@ -183,7 +180,6 @@ class Quota:
         return f"{requests} requests at once" if by_requests else f"{tokens} tokens at once"
 
     def begin(self, tokens: int, sequences: int = 1) -> None:
-        """A request is under way."""
         self.running += sequences
         self.tokens_running += tokens
 

@@ -40,7 +40,6 @@ class Reservation:
         return None
 
     def begin(self) -> None:
-        """The request is under way."""
         if not self.began:
             self.began = True
             for quota in self.quotas:
@@ -68,7 +67,6 @@ class Reservation:
                 lease.end(self.sequences, now_s)
 
     def used(self, usage: Usage) -> UsedTokens:
-        """What a request has used of limits of tokens."""
         # Of an answer whose tokens are estimated, only some may have been counted.
         at_least = self.tokens if "completion_tokens" in usage.estimated else 0
         return UsedTokens(usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens, at_least)

@@ -26,7 +26,6 @@ class RetryBudget:
         self._retries_before = 0
 
     def succeeded(self, now_s: float) -> None:
-        """A request was served."""
         if now_s >= self._ends_s:
             self._begin_window(now_s)
         self._successes += 1

@@ -41,7 +41,6 @@ class ByScope(Generic[T]):
                 self._of_key[key_id] = (*self._of_key.get(key_id, ()), thing)
 
     def has_key(self, key_id: str) -> bool:
-        """Whether any is of this key."""
         return key_id in self._of_key
 
     def of(self, tenant: str, key_id: str) -> tuple[T, ...]:

@@ -72,11 +72,9 @@ class SlotLease:
         return False
 
     def begin(self, requests: int) -> None:
-        """`requests` more run from now on."""
         self.running += requests
 
     def end(self, requests: int, now_s: float) -> None:
-        """`requests` have ended."""
         self.running -= requests
         self._ended_s = now_s
 
@@ -104,14 +102,12 @@ class SlotLease:
         return self._idle and not self.asking and now_s - max(self._asked_s, self._ended_s) >= KEPT_FRESH_S
 
     def asked(self, now_s: float) -> None:
-        """The store is asked."""
         self.asking = True
         self._recorded = self.running
         self._turned_away = 0
         self._asked_s = now_s
 
     def answered(self, answer: Held) -> None:
-        """The store has answered."""
         self.asking = self.away = False
         self.held, self.left = answer
         self._recorded = max(self._recorded, self.held)

@@ -31,7 +31,7 @@ REQUEST_ATTRIBUTES: Final = {
     "gen_ai.usage.input_tokens": "Prompt tokens, cached ones included.",
     "gen_ai.usage.cache_read.input_tokens": "Cached prompt tokens.",
     "gen_ai.usage.output_tokens": "Completion tokens.",
-    "gen_ai.response.time_to_first_chunk": "Seconds to the first content. Absent where none came.",
+    "gen_ai.response.time_to_first_chunk": "Seconds to the first content. Absent if none came.",
     "http.request.method": "`POST`.",
     "http.route": "The route.",
     "http.response.status_code": "The status; absent where the client left before it, or another region answers.",
