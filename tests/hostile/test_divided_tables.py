@@ -34,6 +34,7 @@ from warmroute_proxy.core.prompt.chain import Chain
 from warmroute_proxy.core.prompt.parts import Head
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
 from warmroute_proxy.core.queue import refused_sessions
+from warmroute_proxy.core.queue.programs import Roots
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake import caller as callers
 from warmroute_proxy.server.intake.intake import CHAT
@@ -181,6 +182,14 @@ def prompt_memory() -> tuple[Store, Has]:
     return store, has
 
 
+def roots() -> tuple[Store, Has]:
+    table = Roots(ROOM)
+    return (
+        lambda tenant, number: table.started(number_of(tenant, number), 1, tenant),
+        lambda tenant, number: table.of(number_of(tenant, number)) == 1,
+    )
+
+
 def refused() -> tuple[Store, Has]:
     table = refused_sessions.RefusedSessions()
     return (
@@ -259,6 +268,7 @@ DIVIDED: Final[dict[str, tuple[Callable[[], tuple[Store, Has]], ...]]] = {
     "occupancy.MAX_HISTORIES": (occupancy,),
     "histories.MAX_ENTRIES": (histories,),
     "credit.MAX_GRANTED": (granted_credits,),
+    "programs.MAX_ROOTS": (roots,),
     "refused_sessions.MAX_KEPT": (refused,),
     "suspects.MAX_SUSPECTS": (suspected,),
     "caller.MAX_CALLERS": (known_callers,),

@@ -71,7 +71,7 @@ class QueueMachine(RuleBasedStateMachine):
     def serve(self, model: str, place: str, costs: list[int], cannot: set[tuple[str, str]]) -> None:
         """A round as the server makes it: some go, some cannot."""
         asked: set[tuple[str, str]] = set()
-        for waiter in self.queue.fair_order((model, place)):
+        for waiter in self.queue.fair_order((model, place), 0.0):
             whose = waiter.tenant, waiter.key_id
             mine = [each for each in self.inside if (each.line_key, each.tenant) == ((model, place), waiter.tenant)]
             open_ = [each for each in mine if (each.tenant, each.key_id) not in asked or each is waiter]
@@ -140,7 +140,7 @@ def test_while_two_tenants_wait_they_are_served_alike_to_within_a_request_of_eac
     queue, _ = full_queue(costs)
     served = dict.fromkeys(costs, 0)
     left = {tenant: len(each) for tenant, each in costs.items()}
-    for waiter in queue.fair_order(("m", "w0")):
+    for waiter in queue.fair_order(("m", "w0"), 0.0):
         queue.served(waiter, waiter.item)
         served[waiter.tenant] += waiter.item
         left[waiter.tenant] -= 1
@@ -158,7 +158,7 @@ def test_who_sends_one_at_a_time_waits_for_at_most_a_few_of_a_flood(flood: int, 
         waiter = Waiter(cost, "one", "m", 1, 1.0)
         assert queue.join(waiter, "w0", 0.0) == []
         before = 0
-        while (head := next(queue.fair_order(("m", "w0")))) is not waiter:
+        while (head := next(queue.fair_order(("m", "w0"), 0.0))) is not waiter:
             queue.served(head, head.item)
             before += 1
         assert before <= 2  # one that had begun, and one for what its last turn was ahead by
@@ -175,7 +175,7 @@ def test_how_many_go_before_one_is_known(others: list[tuple[str, float]], at: in
         queue.join(each, "w0", each.item)
     expected = queue.before(waiter, "w0", waiter.item)
     went = 0
-    for each in queue.fair_order(("m", "w0")):
+    for each in queue.fair_order(("m", "w0"), 0.0):
         if each is waiter:
             break
         queue.served(each, 1)
@@ -189,7 +189,7 @@ def test_nobody_is_passed_by_who_comes_after_it_is_due(turns: list[tuple[int, in
     for since_s, compute_s in turns:
         queue.join(Waiter(compute_s, "a", "m", 1, since_s), "w0", compute_s)
     passed: list[Waiter[float]] = []
-    for waiter in queue.fair_order(("m", "w0")):
+    for waiter in queue.fair_order(("m", "w0"), 0.0):
         queue.served(waiter, 1)
         assert all(
             waiter.since_s >= other.since_s or waiter.item >= other.item for other in passed

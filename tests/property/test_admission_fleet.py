@@ -31,6 +31,7 @@ from warmroute_proxy.core.replicas.recorder import Playback
 from warmroute_proxy.server.base.config import Config, Limits, ModelConfig
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.intake.standing import NO_STANDING
 from warmroute_proxy.server.request.admission import Admission, RequestToAdmit
 from warmroute_proxy.server.stores.budgets import Budgets
 from warmroute_proxy.server.stores.prices import Prices
@@ -68,6 +69,7 @@ class InferenceRequest:
         parsed: Any = SimpleNamespace(
             tenant=SimpleNamespace(name=tenant, limits=None if tenant == "other" and not key_id else TenantLimits()),
             may_wait=True,
+            standing=NO_STANDING,
             key_id=key_id,
             model=SimpleNamespace(name=model),
             forwarded_from=None,

@@ -32,6 +32,7 @@ from warmroute_proxy.server.engines.leg import Leg
 from warmroute_proxy.server.http.exchange import Exchange, Request
 from warmroute_proxy.server.intake.body import Body
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest, ReadRequest
+from warmroute_proxy.server.intake.standing import NO_STANDING
 from warmroute_proxy.server.ledger.journal import JournalError
 from warmroute_proxy.server.request.client_answer import AnswerHeaders
 from warmroute_proxy.server.request.deadlines import Deadlines
@@ -111,7 +112,7 @@ class Engine:
 
     is_sglang = True
     refusals = RefusalLog()
-    info = SimpleNamespace(dp_size=1, page_tokens=1, bootstrap_port=1)
+    info = SimpleNamespace(dp_size=1, page_tokens=1, bootstrap_port=1, priority_sign=0)
 
     def __init__(self, worker: Worker) -> None:
         self.config = SimpleNamespace(kind="sglang", bootstrap_host="h")
@@ -338,7 +339,7 @@ def _read(scene: Scene, several: bool, stream: bool) -> ReadRequest:
         route="/v1/chat/completions",
         model=SimpleNamespace(name="m", continue_broken=False), alias=None, stream=stream,
         include_usage=True, stream_options={}, keep_sglext=False, choices=1, prompts=1, metadata=None, salt="",
-        opaque=False, most_tokens=100, demanded_tokens=0,
+        opaque=False, most_tokens=100, demanded_tokens=0, standing=NO_STANDING, engine_priority=0,
         session=None, routing=routing, forwarded_from=None, wire_model=None, several=several,
         dropped=frozenset(), changes=NO_CHANGES, receipt_fields=b"", bounded=True,
         left_unanswered=lambda: setattr(scene, "unanswered", scene.unanswered + 1), look=lambda _: None,

@@ -32,6 +32,30 @@ WAIT: Final = "x-warmroute-wait"
 """`no`: rather than wait to begin a session while the fleet's KV memory is full, the request is refused at once, with
 the expected time; other values are ignored."""
 
+PRIORITY: Final = "x-warmroute-priority"
+"""`interactive` or `background`: whether a request goes before others of its tenant or behind them, while they wait;
+other values are ignored. For other tenants it changes nothing."""
+
+OBJECTIVES: Final = ("x-gateway-inference-objective", "x-llm-d-inference-objective")
+"""The same, as clients of the Gateway API's inference extension and of llm-d say it."""
+
+FAIRNESS_IDS: Final = ("x-gateway-inference-fairness-id", "x-llm-d-inference-fairness-id")
+"""A name of the program that a request is of; within its tenant, programs get equal shares."""
+
+STANDING_HEADERS: Final = frozenset(
+    {
+        PRIORITY,
+        *OBJECTIVES,
+        *FAIRNESS_IDS,
+        "x-gateway-model-name-rewrite",
+        "x-llm-d-model-name-rewrite",
+        "x-slo-ttft-ms",
+        "x-slo-tpot-ms",
+        "x-prediction-based-scheduling",
+    }
+)
+"""Headers of that family; those that are not above are ignored, and the record of the decision says so."""
+
 HOME: Final = "x-warmroute-home"
 """Response: the region that holds the session. The client sends it back. A wrong region costs a hop and the prefix."""
 

@@ -65,6 +65,9 @@ PARENT_HEADERS: Final = (
 )
 """Headers that name the session or agent which started this one."""
 
+PARENT_SESSION_HEADERS: Final = ("x-parent-session-id", "x-opencode-parent-session-id", "x-dynamo-parent-session-id")
+"""Those that name a session, which the request's own may differ from; the others name an agent of its own session."""
+
 _OF_SUB_AGENTS: Final = (CLAUDE_AGENT, *PARENT_HEADERS)
 
 KINDS: Final = ("main", "sub", "title", "compaction", "auxiliary", "warm")
@@ -106,6 +109,7 @@ IDENTITY_HEADERS: Final = frozenset(
         *AGENT_HEADERS,
         *PARENT_HEADERS,
         *_KIND_BY_VALUE,
+        *headers.STANDING_HEADERS,
         headers.AGENT,
         headers.HARNESS,
         headers.NAME,
@@ -116,7 +120,7 @@ IDENTITY_HEADERS: Final = frozenset(
         USER_AGENT,
     }
 )
-"""All headers that `session_of`, `lineage_parts` and `described` read."""
+"""All headers that `session_of`, `lineage_parts` and `described` read, and those of a request's standing."""
 
 
 class InvalidSessionKey(ValueError):

@@ -2,10 +2,10 @@
 
 import os
 import re
-import select
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +16,7 @@ from warmroute_proxy.server.control.control_plane import described_routes
 
 from .reload_scene import Scene, price, receipt
 
+MODEL = "kimi-k2.5"
 LONG = {"max_tokens": 150, "ignore_eos": True}  # some 1.5 s
 
 BUDGET = '[[budget]]\nname = "of-second"\ntenants = ["second"]\nusd_per_month = "100"\n'
@@ -78,18 +79,40 @@ def gauges(scene: Scene, name: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.startswith(name))
 
 
-def test_a_request_under_way_keeps_its_price(scene: Scene) -> None:
-    with scene.proxy.send(chat("old price", **LONG)) as under_way:
-        until(
-            lambda: sum(engine.running() for engine in scene.engines[:2]) or select.select([under_way], [], [], 0)[0],
-            "it runs, or has",
-        )
+def asked_in(api: str) -> tuple[str, dict[str, Any]]:
+    """The path and the body of a stream of some 1.5 s."""
+    text = f"price by {api}"
+    if api == "messages":
+        return "/v1/messages", {
+            "model": MODEL, "max_tokens": 150, "stream": True, "messages": [{"role": "user", "content": text}]
+        }  # fmt: skip
+    if api == "responses":
+        return "/v1/responses", {"model": MODEL, "max_output_tokens": 150, "stream": True, "input": text}
+    if api == "gemini":
+        contents = [{"role": "user", "parts": [{"text": text}]}]
+        return f"/v1beta/models/{MODEL}:streamGenerateContent?alt=sse", {
+            "contents": contents, "generationConfig": {"maxOutputTokens": 150}
+        }  # fmt: skip
+    return "/v1/chat/completions", chat(text, stream=True, stream_options={"include_usage": True}, **LONG)
+
+
+@pytest.mark.parametrize("api", ["chat", "messages", "responses", "gemini"])
+def test_a_stream_under_way_keeps_its_price(scene: Scene, api: str) -> None:
+    path, body = asked_in(api)
+    with scene.proxy.client() as client, client.stream("POST", path, json=body) as under_way:
+        assert under_way.status_code == 200
+        chunks = under_way.iter_text()
+        begun = next(chunks)  # its first token has come
         scene.apply(scene.first.replace('output = "3.00"', 'output = "6.00"'))
-        new = price(scene.ask("new price"))
-        status, _, body = answer(under_way)
-    assert status == 200
-    assert '"output":"3"' in body
+        new = price(scene.ask(f"new price after {api}"))
+        rest = "".join(chunks)
+    assert '"output":"3"' in rest
+    assert '"output":"6"' not in begun + rest
     assert new == "6"
+    until(lambda: any(row["id"] in rest for row in scene.proxy.rows()), "its row")
+    (row,) = [row for row in scene.proxy.rows() if row["id"] in rest]
+    assert row["outcome"] == "completed"
+    assert f'"price_nanousd":{row["price_nanousd"]},' in rest
 
 
 def test_a_file_with_a_problem_changes_nothing(scene: Scene) -> None:

@@ -101,7 +101,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     are known to have been in caches that were lost with their engines. Before it was sent it waited `memory_wait_s`
     for KV memory; `waited_to_begin`: its session had not begun. `head_bytes` of it some worker has, where
     others may leave that head too; `branches`: other
-    prompts that have left that head just before (`forks`).
+    prompts that have left that head just before (`forks`). `priority`, `program` and `ignored_headers` are
+    what its client said of its place in the queue, where it said anything.
     """
 
     kind: Literal["local", "forward"]
@@ -127,6 +128,9 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     waited_to_begin: bool = False
     head_bytes: int = 0
     branches: int = 0
+    priority: str = ""
+    program: str = ""
+    ignored_headers: tuple[str, ...] = ()
 
     @property
     def workers(self) -> tuple[Worker, ...]:

@@ -19,6 +19,9 @@ of what it may wait. So a warm request passes a cold one, whose own computation 
 wait; and no request is passed by one that comes later than it is due. (Shortest first alone has the shortest mean, and
 starves long requests; in order of arrival all wait for the longest.)
 
+**Fair between programs, and by priority**, within a tenant (`programs`): the order above is that of one program's
+requests of one priority.
+
 **A key with limits of its own.** Its requests wait in this order, too, and one that its limits hold up stops only those
 of the same key.
 
@@ -28,12 +31,12 @@ newcomer's tenant has; else the newcomer is refused. So a tenant that floods the
 """
 
 import heapq
-from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 from warmroute_proxy.core.placement.waits import Waits
+from warmroute_proxy.core.queue.programs import LATE_SHARE, NORMAL, ProgramQueue, Rank, by_turns
 
 PATIENCE: Final = 4.0
 """From 0 to 4 TTFT becomes a quarter shorter at p90, beyond that longer at p99
@@ -57,7 +60,8 @@ class Waiter(Generic[T]):
     find out whether it should wait for another one. `key_id` is that of a key with limits of its own, else empty.
     `need_tokens` of KV memory it takes; it has waited `memory_s` for them, and if it waits for them now, since
     `memory_from_s`. `timed_from_s`: since when its wait for a worker counts. `begins`: it is the first turn of a
-    session; its place in the line is that of one that has waited since `asked_s`.
+    session; its place in the line is that of one that has waited since `asked_s`. `program`, `priority`: as in
+    `programs`.
     """
 
     __slots__ = (
@@ -72,6 +76,8 @@ class Waiter(Generic[T]):
         "memory_s",
         "model",
         "need_tokens",
+        "priority",
+        "program",
         "since_s",
         "tenant",
         "timed_from_s",
@@ -91,6 +97,8 @@ class Waiter(Generic[T]):
         asked_s: float | None = None,
     ) -> None:
         self.item = item
+        self.program = 0
+        self.priority = NORMAL
         self.begins = begins
         self.asked_s = since_s if asked_s is None else asked_s
         self.key_id = key_id
@@ -114,48 +122,42 @@ class Waiter(Generic[T]):
         return self.memory_s + (now_s - self.memory_from_s if self.worker_id == FOR_MEMORY else 0.0)
 
 
-def _due(waiter: Waiter[T]) -> float:
-    return waiter.due_s
-
-
 class _TenantShare(Generic[T]):
-    """The requests of one tenant in all lines of a model, in order of arrival."""
+    """The requests of one tenant in all lines of a model, in order of arrival, and how many each program has."""
 
-    __slots__ = ("bytes", "waiting")
+    __slots__ = ("bytes", "programs", "waiting")
 
     def __init__(self) -> None:
         self.waiting: OrderedDict[Waiter[T], None] = OrderedDict()
+        self.programs: dict[int, int] = {}
         self.bytes = 0
 
 
 class _Flow(Generic[T]):
-    """The requests of one tenant in one line, by key, those of a key in the order that they are due. `served` is the
-    tag of its next one, `running` counts those that begin no session, and all need `tokens` of memory.
+    """The requests of one tenant in one line. `served` is the tag of its next one, `running` counts those that begin no
+    session, and all need `tokens` of memory.
     """
 
-    __slots__ = ("by_key", "running", "served", "tokens", "waiting")
+    __slots__ = ("queue", "running", "served", "tokens", "waiting")
 
     def __init__(self) -> None:
-        self.by_key: dict[str, list[Waiter[T]]] = {}
+        self.queue: ProgramQueue[Waiter[T]] = ProgramQueue()
         self.running = 0
         self.waiting = 0
         self.served = 0
         self.tokens = 0
 
     def add(self, waiter: Waiter[T]) -> None:
-        insort(self.by_key.setdefault(waiter.key_id, []), waiter, key=_due)
+        self.queue.add(waiter.key_id, waiter)
         self.waiting += 1
         self.running += not waiter.begins
         self.tokens += waiter.need_tokens
 
     def remove(self, waiter: Waiter[T]) -> None:
-        of_key = self.by_key[waiter.key_id]
-        of_key.remove(waiter)
+        self.queue.remove(waiter.key_id, waiter)
         self.waiting -= 1
         self.running -= not waiter.begins
         self.tokens -= waiter.need_tokens
-        if not of_key:
-            del self.by_key[waiter.key_id]
 
 
 class _Line(Generic[T]):
@@ -214,6 +216,7 @@ class Queue(Generic[T]):
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.max_patience_s = timeout_s / 2
+        self.late_after_s = LATE_SHARE * timeout_s
         self.memory_wait_s = memory_wait_s
 
     def __contains__(self, waiter: Waiter[T]) -> bool:
@@ -231,7 +234,7 @@ class Queue(Generic[T]):
     def all_for_memory(self) -> list[Waiter[T]]:
         """The requests that wait for memory, in no order."""
         flows = [flow for key, line in self._lines.items() if key[1] == FOR_MEMORY for flow in line.flows.values()]
-        return [waiter for flow in flows for of_key in flow.by_key.values() for waiter in of_key]
+        return [waiter for flow in flows for waiter in flow.queue]
 
     def waits_for_memory(self, model: str) -> bool:
         return (model, FOR_MEMORY) in self._lines
@@ -291,9 +294,7 @@ class Queue(Generic[T]):
             return []
         order: list[tuple[int, int, float, int, Waiter[T]]] = []
         for flow in line.flows.values():
-            waiting = [waiter for of_key in flow.by_key.values() for waiter in of_key if waiter.begins is begins]
-            waiting.sort(key=_due)
-            for number, waiter in enumerate(waiting):
+            for number, waiter in enumerate(by_turns([each for each in flow.queue if each.begins is begins])):
                 order.append((number, flow.served, waiter.due_s, len(order), waiter))
         order.sort()
         return [waiter for *_, waiter in order]
@@ -301,7 +302,7 @@ class Queue(Generic[T]):
     def before(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> int:
         """How many other requests are likely to go to a worker before one that takes so long to compute there.
 
-        Those of its own tenant that are due before it; and since tenants alternate, as many of each other tenant at
+        Those of its own tenant (`ProgramQueue.before`); and since tenants alternate, as many of each other tenant at
         most, and one more.
         """
         line = self._lines.get((waiter.model, worker_id))
@@ -311,8 +312,7 @@ class Queue(Generic[T]):
         before = 0
         if own is not None:
             due_s = self._due_s(waiter, worker_id, compute_s)
-            for of_key in own.by_key.values():
-                before += bisect_right(of_key, due_s, key=_due)
+            before = own.queue.before(waiter, due_s)
             before -= waiter.worker_id == worker_id and waiter.due_s <= due_s
         most = before + 1
         for flow in line.flows.values():
@@ -333,6 +333,7 @@ class Queue(Generic[T]):
             self.leave(other)
         share = self._shares.setdefault((waiter.model, waiter.tenant), _TenantShare())
         share.waiting[waiter] = None
+        share.programs[waiter.program] = share.programs.get(waiter.program, 0) + 1
         share.bytes += waiter.bytes
         self.requests += 1
         self.bytes += waiter.bytes
@@ -345,6 +346,9 @@ class Queue(Generic[T]):
             return False
         share = self._shares[waiter.model, waiter.tenant]
         del share.waiting[waiter]
+        share.programs[waiter.program] -= 1
+        if not share.programs[waiter.program]:
+            del share.programs[waiter.program]
         share.bytes -= waiter.bytes
         self.requests -= 1
         self.bytes -= waiter.bytes
@@ -364,17 +368,21 @@ class Queue(Generic[T]):
         self._step_out(waiter)
         self._line_up(waiter, worker_id, compute_s)
 
-    def heads(self) -> list[Waiter[T]]:
+    def heads(self, now_s: float) -> list[Waiter[T]]:
         """The first of each key of each tenant in each line."""
+        late_s = now_s - self.late_after_s
         flows = [flow for line in self._lines.values() for flow in line.flows.values()]
-        return [of_key[0] for flow in flows for of_key in flow.by_key.values()]
+        found = [flow.queue.next(key_id, late_s) for flow in flows for key_id in flow.queue.key_ids()]
+        return [each[1] for each in found if each is not None]
 
-    def head(self, key: LineKey, tenant: str, key_id: str) -> Waiter[T] | None:
+    def head(self, key: LineKey, tenant: str, key_id: str, now_s: float) -> Waiter[T] | None:
+        """The first of a tenant's key in a line."""
         line = self._lines.get(key)
         flow = line.flows.get(tenant) if line is not None else None
-        return flow.by_key[key_id][0] if flow is not None and key_id in flow.by_key else None
+        found = None if flow is None else flow.queue.next(key_id, now_s - self.late_after_s)
+        return None if found is None else found[1]
 
-    def fair_order(self, key: LineKey) -> Iterator[Waiter[T]]:
+    def fair_order(self, key: LineKey, now_s: float) -> Iterator[Waiter[T]]:
         """The requests of a line in fair order. A request that still waits when the next one is taken cannot go now:
         then the rest of those of its tenant's key are skipped.
         """
@@ -382,21 +390,27 @@ class Queue(Generic[T]):
         if line is None:
             return
         flows = line.flows
-        order = [
-            (f.served, w[0].due_s, tenant, key_id) for tenant, f in flows.items() for key_id, w in f.by_key.items()
-        ]
+        late_s = now_s - self.late_after_s
+        order: list[tuple[int, Rank, str, str]] = []
+        for tenant, flow in flows.items():
+            for key_id in flow.queue.key_ids():
+                found = flow.queue.next(key_id, late_s)
+                if found is not None:
+                    order.append((flow.served, found[0], tenant, key_id))
         heapq.heapify(order)
         while order:
             served, _, tenant, key_id = heapq.heappop(order)
-            flow = flows.get(tenant)
-            if flow is None or key_id not in flow.by_key:
+            of_tenant = flows.get(tenant)
+            found = None if of_tenant is None else of_tenant.queue.next(key_id, late_s)
+            if of_tenant is None or found is None:
                 continue
-            waiter = flow.by_key[key_id][0]
-            if served == flow.served:  # else one of another key of this tenant has gone meanwhile
+            if served == of_tenant.served:  # else one of another key of this tenant has gone meanwhile
+                waiter = found[1]
                 yield waiter
-                if key_id not in flow.by_key or flow.by_key[key_id][0] is waiter:
+                found = of_tenant.queue.next(key_id, late_s)
+                if found is None or found[1] is waiter:
                     continue
-            heapq.heappush(order, (flow.served, flow.by_key[key_id][0].due_s, tenant, key_id))
+            heapq.heappush(order, (of_tenant.served, found[0], tenant, key_id))
 
     def served(self, waiter: Waiter[T], tokens: int) -> None:
         """A request that waits is dispatched, and costs so many tokens."""
@@ -404,6 +418,7 @@ class Queue(Generic[T]):
         flow = line.flows[waiter.tenant]
         line.passed = max(line.passed, flow.served)
         flow.served += max(1, tokens)
+        flow.queue.charge(waiter.program, max(1, tokens))
         self.leave(waiter)
         line.drop_idle_tenants()
         if waiter.line_key in self._lines:
@@ -470,8 +485,10 @@ class Queue(Generic[T]):
         largest = max(
             self._shares.values(), key=lambda share: self._fraction(len(share.waiting), share.bytes), default=None
         )
-        if largest is None or largest is own:
+        if largest is None:
             return None
+        if largest is own:
+            return _of_own_tenant(largest, waiter, requests, size)
         out: list[Waiter[T]] = []
         left, left_bytes = len(largest.waiting), largest.bytes
         for newest in reversed(largest.waiting):
@@ -486,3 +503,32 @@ class Queue(Generic[T]):
 
     def _fraction(self, requests: int, size_bytes: int) -> float:
         return max(requests / max(1, self.max_requests), size_bytes / max(1, self.max_bytes))
+
+
+def _order_out(waiter: Waiter[T]) -> int:
+    return -waiter.priority
+
+
+def _of_own_tenant(
+    share: _TenantShare[T], newcomer: Waiter[T], requests: int, size_bytes: int
+) -> list[Waiter[T]] | None:
+    """What a newcomer pushes out of its own tenant, None to refuse it: first of the lowest priority, then the newest.
+
+    They have a lower priority, or are of the program that has most, if it is left with more than the newcomer's has.
+    """
+    counts = share.programs
+    program = max(counts, key=counts.__getitem__)
+    spare = counts[program] - counts.get(newcomer.program, 0) - 1
+    out: list[Waiter[T]] = []
+    newest_first = list(reversed(share.waiting))
+    newest_first.sort(key=_order_out)
+    for each in newest_first:
+        if each.priority <= newcomer.priority:
+            if each.program != program or each.priority < newcomer.priority or spare <= 0:
+                continue
+            spare -= 1
+        out.append(each)
+        size_bytes -= each.bytes
+        if len(out) >= requests and size_bytes <= 0:
+            return out
+    return None

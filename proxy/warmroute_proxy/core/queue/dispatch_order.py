@@ -115,7 +115,7 @@ def next_dispatches(
         if key[1] == FOR_MEMORY:
             yield from _for_memory(queue, router, find, key[0], now_s)
         elif _may_have_capacity(router, key, now_s):
-            for waiter in queue.fair_order(key):
+            for waiter in queue.fair_order(key, now_s):
                 found = find(waiter)
                 if found is None:
                     continue
@@ -188,7 +188,7 @@ def _rechecked(
     forwarded = {model for model in open_models if router.may_forward(model, now_s)}
     heads = [
         waiter
-        for waiter in queue.heads()
+        for waiter in queue.heads(now_s)
         if waiter.model in (forwarded if waiter.worker_id == FOR_MEMORY else open_models)
     ]
     for head in heapq.nsmallest(MAX_RECHECKED, heads, key=_checked_s):
@@ -200,7 +200,7 @@ def _rechecked(
             if found is None or not _goes_or_moves(queue, waiter, found, now_s):
                 break
             yield waiter, found
-            waiter = queue.head(key, head.tenant, head.key_id)
+            waiter = queue.head(key, head.tenant, head.key_id, now_s)
 
 
 def _checked_s(waiter: Waiter[T]) -> float:

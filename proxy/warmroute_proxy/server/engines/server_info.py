@@ -27,6 +27,9 @@ class ServerInfo(NamedTuple):
     role: Literal["prefill", "decode"] | None = None
     """Of an engine whose role can be switched: what it is now. None: its role is that of the config."""
 
+    priority_sign: int = 0
+    """1 where a request with a higher priority goes first, -1 where one with a lower does, 0 where none does."""
+
     speculates: bool = False
     can_flip: bool = False
     """Whether it was started so that its role can be switched while it runs."""
@@ -52,10 +55,17 @@ def read_server_info(body: bytes, config: EngineConfig, host: str) -> ServerInfo
         has_store=host_cache and isinstance(info.get("hicache_storage_backend"), str),
         kv_source=_kv_source_of(config, info, host, role or config.role),
         role=role,
+        priority_sign=_priority_sign(info),
         speculates=info.get("speculative_algorithm") is not None,
         can_flip=can_flip,
         started_at=info.get("start_time") or info.get("startup_time"),
     )
+
+
+def _priority_sign(info: dict[str, Any]) -> int:
+    if info.get("enable_priority_scheduling") is not True:
+        return 0
+    return -1 if info.get("schedule_low_priority_values_first") is True else 1
 
 
 def _kv_source_of(config: EngineConfig, info: dict[str, Any], host: str, role: str) -> KvSource | None:

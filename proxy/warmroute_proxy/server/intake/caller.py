@@ -20,6 +20,7 @@ from warmroute.contract.identity import (
     CLAUDE_SESSION,
     IDENTITY_HEADERS,
     MAX_PRODUCT_CHARS,
+    PARENT_SESSION_HEADERS,
     USER_AGENT,
     InvalidSessionKey,
     Session,
@@ -36,6 +37,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.secrets import Secrets
 from warmroute_proxy.server.intake.known_body import MAX_KNOWN_BODIES, KnownBodies, KnownBody
 from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, PrefixBreaks
+from warmroute_proxy.server.intake.standing import Standing, standing_of
 
 MAX_CALLERS: Final = 4096
 MAX_KEY_CHARS: Final = 2048  # of all that tells one caller from another
@@ -45,6 +47,8 @@ EXPECTED: Final = {"tool": TOOLS, "human": PERSON, "end": OVER}
 
 COUNTS_ALONE: Final = b'"counts_alone":true'
 """The member of a receipt whose tenant has limits that each proxy of the region counts alone."""
+
+PARENTS: Final = frozenset(PARENT_SESSION_HEADERS)
 
 _NO_PARTS: Final = lineage_parts({})
 
@@ -71,6 +75,7 @@ class Caller:
         "session",
         "session_hex",
         "session_key",
+        "standing",
         "tenant",
     )
 
@@ -110,6 +115,7 @@ class Caller:
         self.parent: int | None = None
         if parent:
             parent_hex, self.parent = secrets.session_of(tenant.share_group, parent)
+        self.standing = self._standing(identity, secrets)
         agent = kind = ""
         self.known_bodies: list[KnownBody] = []  # the longest tails first: a short one may be the end of another
         self.candidates: list[int] = []  # hashes of all but the messages of the last bodies that were not known
@@ -119,6 +125,14 @@ class Caller:
             if not agent and self.agent:
                 agent = secrets.session_of(tenant.share_group, self.agent)[0]
         self.receipt_fields = _receipt_fields(identity, key=key_id, agent=agent, parent=parent_hex, kind=kind)
+
+    def _standing(self, identity: Mapping[str, str], secrets: Secrets) -> Standing:
+        found = standing_of(identity)
+        if found.program:
+            found = found._replace(program_key=secrets.session_of(self.tenant.share_group, found.program)[1])
+        if self.parent is not None and not PARENTS.isdisjoint(identity):
+            found = found._replace(parent=self.parent)
+        return found
 
     def _read_session(self, identity: Mapping[str, str], secrets: Secrets) -> None:
         try:

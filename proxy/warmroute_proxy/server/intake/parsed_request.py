@@ -10,9 +10,11 @@ from warmroute.contract.conversations import Conversation
 from warmroute_proxy.core.accounting.usage_fields import MAX_TOKENS
 from warmroute_proxy.core.cache.prompt_memory import KnownPrompt
 from warmroute_proxy.core.prompt.routing_request import RoutingRequest
+from warmroute_proxy.core.queue.programs import NORMAL
 from warmroute_proxy.server.base.config import ModelConfig, TenantConfig
 from warmroute_proxy.server.intake.body import AnyBody
 from warmroute_proxy.server.intake.prefix_breaks import NO_PREFIX_BREAKS, Looked, PrefixBreaks
+from warmroute_proxy.server.intake.standing import NO_STANDING, Standing
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
@@ -73,6 +75,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     demanded_tokens: int = 0
     """How many tokens its client demands of its answers together, whether they have text or not."""
 
+    standing: Standing = NO_STANDING
+    """Its place in its tenant's queue, as its client says."""
+
     def forwarded(self) -> list[bytes]:
         """The member of its receipt that says in which other region it came in, and what the distance cost."""
         return [b'"forwarded":%b' % msgspec.json.encode({"from": self.forwarded_from, "rtt_ms": self.rtt_ms})]
@@ -85,6 +90,13 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         """Note that it got no answer: sent again, it is of the same conversation."""
         if self.conversation is not None:
             self.conversation.left_unanswered(self.routing.chain.hashes[-1])
+
+    @property
+    def engine_priority(self) -> int:
+        """Its priority as an engine with priorities has it, the higher the sooner; 0 where its engines serve several
+        tenants: an engine has one order for all of them.
+        """
+        return 0 if self.routing.tenant else NORMAL - self.standing.priority
 
     @property
     def model_name(self) -> str:

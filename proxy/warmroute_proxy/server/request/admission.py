@@ -30,6 +30,7 @@ from warmroute_proxy.core.queue.dispatch_order import Placement, next_dispatches
 from warmroute_proxy.core.queue.dispatch_rate import DispatchRate
 from warmroute_proxy.core.queue.door import Announcing, begins, waits_to_begin
 from warmroute_proxy.core.queue.memory_wait import passes
+from warmroute_proxy.core.queue.programs import Roots
 from warmroute_proxy.core.queue.quota import UsedTokens
 from warmroute_proxy.core.queue.refused_sessions import KEPT_S, RefusedSessions, in_words
 from warmroute_proxy.core.queue.retry_budget import RetryBudget
@@ -97,6 +98,7 @@ class Admission:
         self._dispatch_rate = DispatchRate()
         self._refused_sessions: dict[str, RefusedSessions] = {}  # by model
         self._announcing = Announcing(router, self.queue)
+        self._roots = Roots()
         self._pumping = False
         self._again = False  # whether the next round also tries some whose worker has no capacity
         self.prices = stores.prices
@@ -117,6 +119,9 @@ class Admission:
 
     def enter(self, request: RequestToAdmit, decision: Decision, now_s: float) -> Decision | None:
         """Where a request goes now; None where it is queued or refused. The one way in for all requests."""
+        parent, session = request.parsed.standing.parent, request.routing.session
+        if parent is not None and session is not None:
+            self._roots.started(session, parent, request.parsed.tenant.name)
         if request.parsed.tenant.limits is not None and not self._let_in(request, decision):
             return None
         router, queue, routing = self._router, self.queue, request.routing
@@ -252,9 +257,14 @@ class Admission:
         routing, now_s = request.routing, self._clock()
         is_new = begins(self._router, self.queue, routing)
         asked_s = self._refused_of(routing.model).take(_session_key(routing), now_s) if is_new else now_s
-        return Waiter(
+        waiter = Waiter(
             request, parsed.tenant.name, routing.model, size_bytes, now_s, key_id, begins=is_new, asked_s=asked_s
         )
+        session, program = routing.session, parsed.standing.program_key
+        if program is None:
+            program = self._roots.of(_session_key(routing) if session is None else session)
+        waiter.program, waiter.priority = program, parsed.standing.priority
+        return waiter
 
     def _place_queued(self, waiter: "Waiter[RequestToAdmit]", decision: Decision) -> Placement:
         request, now = waiter.item, self._clock()

@@ -51,6 +51,8 @@ class DispatchFields(Protocol):
     @property
     def salt(self) -> str: ...
     @property
+    def engine_priority(self) -> int: ...
+    @property
     def prompts(self) -> int: ...
     @property
     def choices(self) -> int: ...
@@ -129,11 +131,14 @@ def prefill_body(
     return _rewritten(asked, body, _REMOVED_PREFILL, own, {**_placed(bootstrap, dp_rank), "stream": False})
 
 
-def own_fields(rid: str, salt: str, *, tagged: bool) -> str:
+def own_fields(rid: str, salt: str, *, tagged: bool, priority: int = 0) -> str:
     """The members that SGLang gets besides; `tagged`: its KV events are to name the rid. Other engines get none.
+    `priority`: as the engine orders it; 0 is not sent, and counts as what others have.
 
     A rid and a salt are hex digits: nothing in them needs an escape.
     """
+    if priority:
+        return f'{own_fields(rid, salt, tagged=tagged)},"priority":{priority}'
     if tagged:  # the engine names it in the blocks that the prompt stores, and does nothing else with it
         return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true,"session_id":"{rid}"'
     return f'"rid":"{rid}","cache_salt":"{salt}","return_cached_tokens_details":true'

@@ -110,7 +110,7 @@ class InferenceRequest:
             self._dispatch(decision, now_s)
             return
         path, on_begin, on_end = self._path, self._release_body, self._forward_ended
-        path.open_requests.record(self.id, decision)
+        path.open_requests.record(self.id, decision, self.parsed.standing)
         self._advance(RequestEvent.FORWARD)
         path.forwarding.begin(self._exchange, self.parsed, self.id, decision, self._forward_failed, on_begin, on_end)
 
@@ -132,7 +132,7 @@ class InferenceRequest:
         path, parsed, account, request = self._path, self.parsed, self._account, self._exchange.request
         engines, routing, memory = path.engines, self.routing, request.body_reservation
         rid = engines.ids.rid()
-        path.open_requests.record(self.id, decision)
+        path.open_requests.record(self.id, decision, self.parsed.standing)
         if account.entry is None:
             account.looked = parsed.look(self.body)
         try:
@@ -168,7 +168,7 @@ class InferenceRequest:
         path.settlement.release(account, attempt.rid, at_fault, now_s)
         path.settlement.move(account, decision)
         if decision is not None:
-            path.open_requests.record(self.id, decision)
+            path.open_requests.record(self.id, decision, self.parsed.standing)
             path.settlement.reserve(account, self.routing, decision, now_s)
             attempt.moved(decision)
 

@@ -3,8 +3,11 @@
 from collections import deque
 from typing import Final, Protocol
 
+import msgspec
+
 from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.server.intake.parsed_request import ParsedRequest
+from warmroute_proxy.server.intake.standing import NO_STANDING, PRIORITY_NAMES, Standing
 
 MAX_DECISIONS: Final = 1000  # newest kept, for the admin page
 
@@ -36,5 +39,12 @@ class OpenRequests:
     def has_other_tenants(self, tenant: str) -> bool:
         return any(request.parsed.tenant.name != tenant for request in self.live)
 
-    def record(self, receipt_id: str, decision: Decision) -> None:
+    def record(self, receipt_id: str, decision: Decision, standing: Standing = NO_STANDING) -> None:
+        if standing.is_recorded:
+            decision = msgspec.structs.replace(
+                decision,
+                priority=PRIORITY_NAMES[standing.priority],
+                program=standing.program,
+                ignored_headers=standing.ignored,
+            )
         self.decisions.append((receipt_id, decision))

@@ -191,6 +191,7 @@ class _Asked(NamedTuple):
     choices: int = 1
     route: str = ""
     dropped: frozenset[str] = frozenset()
+    engine_priority: int = 0
 
 
 class _RePrefill:

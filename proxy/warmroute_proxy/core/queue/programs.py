@@ -1,0 +1,169 @@
+"""Which of one tenant's requests is next: fair between its programs, and by the priority that each asks for.
+
+A *program* is a session and all that it has started: its sub-agents, whatever a harness calls them. A sub-agent that
+has a session of its own names its parent, and counts for the parent's program (`Roots`); one with its parent's key does
+already. A client may name a program, too (`x-gateway-inference-fairness-id`).
+
+The next request of a tenant is, in this order,
+
+    one that is late, the one first that was due first: so that nothing starves
+    one of the highest priority
+    one of the program that was served the fewest tokens (start-time fair queueing, as between tenants)
+    the one that is due first
+
+A request is late `LATE_SHARE` of `queue_timeout_s` after it was due. So it goes before all others of its tenant after
+three quarters of that time at most. Neither a program nor a priority changes anything for another tenant.
+
+Limit of `Roots`: `MAX_ROOTS` sessions that another one has started, divided by tenant (`warmroute.contract.shares`): of
+the tenant that has most, the oldest goes first, and is a program of its own.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from warmroute.contract.shares import Division
+
+INTERACTIVE: Final = 0
+NORMAL: Final = 1
+BACKGROUND: Final = 2
+"""Priorities: the lowest number goes first."""
+
+LATE_SHARE: Final = 0.25
+MAX_ROOTS: Final = 20_000
+_TAGS_KEPT: Final = 64
+
+
+class Ranked(Protocol):
+    """A request that waits. `program` is a number, equal for all of one program."""
+
+    due_s: float
+    program: int
+    priority: int
+
+
+R = TypeVar("R", bound=Ranked)
+Rank = tuple[bool, int, int, float]
+
+
+class ProgramQueue(Generic[R]):
+    """The requests of one tenant in one line, by key; of each key by priority and program, in the order of being due.
+
+    `served` are the tags of programs, in tokens; `passed` is that of the program which was served last.
+    """
+
+    __slots__ = ("_by_key", "_passed", "_served")
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, dict[tuple[int, int], list[R]]] = {}
+        self._served: dict[int, int] = {}
+        self._passed = 0
+
+    def add(self, key_id: str, request: R) -> None:
+        """A request waits."""
+        groups = self._by_key.setdefault(key_id, {})
+        insort(groups.setdefault((request.priority, request.program), []), request, key=_due)
+
+    def remove(self, key_id: str, request: R) -> None:
+        """A request waits no more."""
+        groups = self._by_key[key_id]
+        group = groups[request.priority, request.program]
+        group.remove(request)
+        if not group:
+            del groups[request.priority, request.program]
+            if not groups:
+                del self._by_key[key_id]
+
+    def key_ids(self) -> list[str]:
+        """The keys of which any request waits."""
+        return list(self._by_key)
+
+    def __iter__(self) -> Iterator[R]:
+        """All requests, in no order."""
+        for groups in self._by_key.values():
+            for group in groups.values():
+                yield from group
+
+    def next(self, key_id: str, late_s: float) -> tuple[Rank, R] | None:
+        """The next request of a key, and its rank among those of other keys. Late are those due until `late_s`."""
+        best: tuple[Rank, R] | None = None
+        for (priority, program), group in self._by_key.get(key_id, {}).items():
+            request = group[0]
+            due_s = request.due_s
+            if due_s <= late_s:
+                rank = (False, 0, 0, due_s)
+            else:
+                rank = (True, priority, max(self._served.get(program, 0), self._passed), due_s)
+            if best is None or rank < best[0]:
+                best = rank, request
+        return best
+
+    def charge(self, program: int, tokens: int) -> None:
+        """A program's request is dispatched, and costs so many tokens."""
+        began = max(self._served.get(program, 0), self._passed)
+        self._passed = began
+        self._served[program] = began + tokens
+        if len(self._served) > _TAGS_KEPT:
+            self._served = {each: served for each, served in self._served.items() if served > began}
+
+    def before(self, request: Ranked, due_s: float) -> int:
+        """How many are likely to go before a request that is due then: of its program those that are due before, of
+        each other one as many at most, and one more. Those of a higher priority do, and none of a lower one.
+        """
+        own, higher, others = 0, 0, []
+        for groups in self._by_key.values():
+            for (priority, program), group in groups.items():
+                if priority < request.priority:
+                    higher += len(group)
+                elif priority == request.priority and program == request.program:
+                    own += bisect_right(group, due_s, key=_due)
+                elif priority == request.priority:
+                    others.append(len(group))
+        return own + higher + sum(min(count, own + 1) for count in others)
+
+
+def by_turns(requests: list[R]) -> list[R]:
+    """Requests of one tenant in the order of priority; of each, the first of each program, then the second of each."""
+    counts: dict[tuple[int, int], int] = {}
+    ranked = []
+    for at, request in enumerate(sorted(requests, key=_due)):
+        group = request.priority, request.program
+        counts[group] = turn = counts.get(group, 0) + 1
+        ranked.append((request.priority, turn, at, request))
+    ranked.sort(key=_rank)
+    return [request for *_, request in ranked]
+
+
+class Roots:
+    """Which session a session that another one has started belongs to."""
+
+    def __init__(self, max_roots: int = MAX_ROOTS) -> None:
+        self._max_roots = max_roots
+        self._roots: dict[int, tuple[int, str]] = {}  # and whose it is
+        self._division: Division[int, tuple[int, str]] = Division(lambda _, root: root[1])
+
+    def started(self, session: int, parent: int, tenant: str) -> None:
+        """A session was started by another one."""
+        root = self.of(parent)
+        if session in self._roots or session == root:
+            return
+        self._roots[session] = root, tenant
+        if 2 * len(self._roots) > self._max_roots:
+            self._division.stored(session, self._roots)
+            if len(self._roots) > self._max_roots:
+                first = self._division.next_to_go()
+                del self._roots[first]
+                self._division.discard(first)
+
+    def of(self, session: int) -> int:
+        """The session that it belongs to, itself where none is known to have started it."""
+        found = self._roots.get(session)
+        return session if found is None else found[0]
+
+
+def _due(request: Ranked) -> float:
+    return request.due_s
+
+
+def _rank(ranked: tuple[Any, ...]) -> tuple[Any, ...]:
+    return ranked[:3]

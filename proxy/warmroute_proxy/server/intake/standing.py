@@ -1,0 +1,73 @@
+"""What a client says of a request's place in its tenant's queue (`core.queue.programs`): its priority, its program.
+
+    x-warmroute-priority             interactive or background
+    x-gateway-inference-objective    the same words, or flex, batch, priority: the names of objectives that clusters use
+    service_tier (body)              flex or priority, as OpenAI has them; other tiers say nothing here
+    x-gateway-inference-fairness-id  a program by its name, within the tenant of the key
+
+The first that says a priority counts. Values that say nothing here, and other headers of that family, change nothing;
+the record of the decision names them. llm-d has these headers with `x-llm-d-` as well
+(https://llm-d.ai/docs/api-reference/epp-http-headers).
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from warmroute.contract import headers as names
+from warmroute_proxy.core.queue.programs import BACKGROUND, INTERACTIVE, NORMAL
+
+PRIORITY_NAMES: Final = ("interactive", "normal", "background")
+"""By number."""
+
+_BY_WORD: Final[Mapping[str, int]] = {"interactive": INTERACTIVE, "normal": NORMAL, "background": BACKGROUND}
+_BY_OBJECTIVE: Final[Mapping[str, int]] = {
+    **_BY_WORD, "priority": INTERACTIVE, "flex": BACKGROUND, "batch": BACKGROUND
+}  # fmt: skip
+_BY_TIER: Final[Mapping[str, int]] = {"priority": INTERACTIVE, "flex": BACKGROUND}
+
+
+class Standing(NamedTuple):
+    """A request's place in its tenant's queue. `stated`: whether it says a priority. `program`: as it names it, empty
+    where it names none, and by the key of its tenant. `ignored`: headers that change nothing. `parent`: the session
+    that started its own, if it names one.
+    """
+
+    priority: int = NORMAL
+    stated: bool = False
+    program: str = ""
+    ignored: tuple[str, ...] = ()
+    program_key: int | None = None
+    parent: int | None = None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it says anything that the record of a decision shows."""
+        return self.stated or bool(self.program or self.ignored)
+
+    def with_tier(self, tier: object) -> "Standing":
+        """The same with a `service_tier`, which counts where no header says a priority."""
+        priority = None if self.stated or not isinstance(tier, str) else _BY_TIER.get(tier)
+        return self if priority is None else self._replace(priority=priority, stated=True)
+
+
+NO_STANDING: Final = Standing()
+
+
+def standing_of(identity: Mapping[str, str]) -> Standing:
+    """The standing of a request with these headers, whose names are lower case."""
+    found = names.STANDING_HEADERS.intersection(identity)
+    if not found:
+        return NO_STANDING
+    priority = _BY_WORD.get(identity.get(names.PRIORITY, ""))
+    ignored = sorted(found - {names.PRIORITY, *names.OBJECTIVES, *names.FAIRNESS_IDS})
+    if priority is None and names.PRIORITY in found:
+        ignored.append(names.PRIORITY)
+    for name in names.OBJECTIVES:
+        if name in found:
+            objective = _BY_OBJECTIVE.get(identity[name])
+            if objective is None or (priority is not None and priority != objective):
+                ignored.append(name)
+            elif priority is None:
+                priority = objective
+    program = next((identity[name] for name in names.FAIRNESS_IDS if identity.get(name)), "")
+    return Standing(NORMAL if priority is None else priority, priority is not None, program, tuple(ignored))
