@@ -5,7 +5,7 @@ Samples of several runs are put together; ratios are within one workload, whose 
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -14,7 +14,7 @@ from bench.bench import Sample
 from bench.proxies import ALL, ROOT
 from bench.table import RUST, ProcessReport, cheapest, waits_table
 from bench.workloads import ALL as WORKLOADS
-from warmroute_lab.replay.page import COLOURS, Series, svg
+from warmroute_lab.replay.plot import Bar, bars
 
 PAGE: Final = ROOT / "docs" / "benchmarks" / "relay.md"
 PLOT: Final = ROOT / "docs" / "benchmarks" / "relay" / "agents.svg"
@@ -105,11 +105,15 @@ def _plot(figures: Figures) -> str:
         {row.proxy.name: row.figure for row in figures.rows(workload) if row.proxy.kind != "floor"}
         for workload in AGENTS
     )
-    dots = [
-        Series(name, [(whole[name], streamed[name])], COLOURS[number], dots=True)
-        for number, name in enumerate(name for name in whole if name in streamed)
-    ]
-    return svg("CPU of an agent's turn", dots, "whole answers (w5), ms a request", "streamed (w5s), ms a request")
+    return agents_plot({name: (whole[name], streamed[name]) for name in whole if name in streamed})
+
+
+def agents_plot(found: Mapping[str, Sequence[float]]) -> str:
+    """A bar for each proxy and workload, the cheapest first. `found`: ms of a whole and of a streamed answer."""
+    rows = [Bar(name, [round(ms, 2) for ms in both], name.startswith("warmroute")) for name, both in found.items()]
+    rows.sort(key=lambda row: row.values[0])
+    measures = ("whole answers (w5)", "streamed (w5s)")
+    return bars("CPU of an agent's turn", rows, measures, "ms of CPU a request, logarithmic")
 
 
 def _put(text: str, begin: str, lines: Iterable[str], end: str) -> str:

@@ -93,7 +93,7 @@ HEAD: Final = """# Plans
 
 Made by `python -m bench.plans`. [The reference](../reference/plan.md) says how a plan is made; every figure has its
 formula and source in the docstrings of `backend/warmroute_backend/plan`. Latencies are those of a queueing model with
-the planner's roofline: they compare plans, and are no promise of any GPU.
+the planner's roofline: they compare plans, and promise nothing about a GPU.
 
 ## Formulas against what was published
 
@@ -238,7 +238,7 @@ def speeds() -> str:
 
 BESIDE: Final = """
 Prompts and steps beside AIConfigurator {version}, which sums up the same measured kernels by shape. Both are estimates:
-one prompt of so many tokens alone, and a step of 32 sequences with 512 tokens of answer.
+one prompt of that length alone, and a step of 32 sequences with 512 tokens of answer.
 
 | model | GPUs | tokens | prompt, ms | AIConfigurator | | step, ms | AIConfigurator | |
 |---|---|--:|--:|--:|--:|--:|--:|--:|

@@ -7,6 +7,7 @@ scripts/pictures.py             writes docs/images/architecture.svg, turn.svg an
 import sys
 from collections.abc import Iterable, Iterator
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -42,55 +43,54 @@ class Arrow(NamedTuple):
     dashed: bool = False
 
 
+WIDTH: Final = 560
+"""So that a phone shows a picture whole, with words that can be read."""
+
 ARCHITECTURE: Final = (
-    Box(16, 60, 170, 84, "Agents", ("Claude Code, Codex,", "LangChain, any client")),
-    Box(16, 176, 170, 84, "Your code", ("with the SDK: session", "keys, checked receipts"), own=True),
-    Box(266, 36, 200, 248, "warmroute proxy", (
-        "authenticate the tenant", "read session and size", "place by cost in seconds", "admit, or queue fairly",
-        "dispatch with a cache salt", "relay the stream", "settle price and receipt",
+    Box(8, 56, 150, 84, "Agents", ("Claude Code, Codex,", "LangChain, others")),
+    Box(8, 172, 150, 84, "Your code", ("with the SDK: keys,", "checked receipts"), own=True),
+    Box(212, 36, 150, 248, "warmroute proxy", (
+        "authenticate", "read session and size", "place by cost", "admit, or queue fairly",
+        "dispatch, with a salt", "relay the stream", "settle the receipt",
     ), own=True),
-    Box(546, 36, 178, 66, "SGLang", ("aggregated",)),
-    Box(546, 128, 178, 66, "SGLang", ("prefill and decode apart",)),
-    Box(546, 220, 178, 66, "Other servers", ("vLLM, providers",)),
-    Box(16, 352, 170, 66, "Other regions", ("their own proxies",), own=True),
-    Box(206, 352, 150, 66, "Journal, SQLite", ("always",)),
-    Box(366, 352, 170, 66, "PostgreSQL, Redis", ("several proxies",)),
-    Box(546, 352, 178, 66, "Prometheus, OTLP", ("metrics, traces",)),
-    Arrow(((186, 102), (266, 102)), "HTTP"),
-    Arrow(((186, 218), (266, 218)), "HTTP"),
-    Arrow(((466, 62), (546, 62)), "HTTP"),
-    Arrow(((466, 146), (546, 146))),
-    Arrow(((466, 253), (546, 253))),
-    Arrow(((546, 92), (466, 92)), "KV events", dashed=True),
-    Arrow(((546, 180), (466, 180)), "KV events", dashed=True),
-    Arrow(((286, 284), (286, 318), (101, 318), (101, 352)), "forward"),
-    Arrow(((306, 284), (306, 352))),
-    Arrow(((400, 284), (400, 352)), dashed=True),
-    Arrow(((670, 352), (670, 312), (452, 312), (452, 284)), "scrapes", dashed=True),
-    Arrow(((430, 284), (430, 334), (600, 334), (600, 352)), "spans", dashed=True),
+    Box(440, 36, 112, 66, "SGLang", ("aggregated",)),
+    Box(440, 128, 112, 66, "SGLang", ("prefill, decode",)),
+    Box(440, 220, 112, 66, "Others", ("vLLM, provider",)),
+    Box(8, 352, 124, 66, "Other regions", ("their proxies",), own=True),
+    Box(148, 352, 124, 66, "SQLite", ("journal, ledger",)),
+    Box(288, 352, 136, 66, "Shared stores", ("PostgreSQL, Redis",)),
+    Box(440, 352, 112, 66, "Monitoring", ("metrics, traces",)),
+    Arrow(((158, 98), (212, 98)), "HTTP"),
+    Arrow(((158, 214), (212, 214)), "HTTP"),
+    Arrow(((362, 58), (440, 58)), "HTTP"),
+    Arrow(((362, 150), (440, 150))),
+    Arrow(((362, 253), (440, 253))),
+    Arrow(((440, 90), (362, 90)), "KV events", dashed=True),
+    Arrow(((440, 184), (362, 184)), "KV events", dashed=True),
+    Arrow(((226, 284), (226, 318), (70, 318), (70, 352)), "forward"),
+    Arrow(((242, 284), (242, 352))),
+    Arrow(((312, 284), (312, 352)), dashed=True),
+    Arrow(((520, 352), (520, 310), (350, 310), (350, 284)), "scrapes", dashed=True),
+    Arrow(((334, 284), (334, 336), (476, 336), (476, 352)), "spans", dashed=True),
 )  # fmt: skip
 REGIONS: Final = (
-    Box(290, 14, 160, 62, "Client", ("one name for all",)),
-    Box(16, 144, 208, 66, "east: balancer", ("two proxies",)),
-    Box(266, 144, 208, 66, "west: balancer", ("two proxies",)),
-    Box(516, 144, 208, 66, "north: balancer", ("two proxies",)),
-    Box(16, 252, 208, 62, "Engines", ("nothing of this session",)),
-    Box(266, 252, 208, 62, "Engines", ("its KV: the home",), own=True),
-    Box(516, 252, 208, 62, "Engines", ("nothing of this session",)),
-    Box(16, 348, 208, 62, "PostgreSQL", ("rows of all regions",)),
-    Box(266, 348, 208, 62, "Redis", ("limits of this region",)),
-    Box(516, 348, 208, 62, "Redis", ("limits of this region",)),
-    Arrow(((330, 76), (120, 144)), "1 DNS: near"),
-    Arrow(((224, 166), (266, 166)), "2"),
-    Arrow(((370, 210), (370, 252))),
-    Arrow(((266, 194), (224, 194)), dashed=True),
-    Arrow(((474, 178), (516, 178)), dashed=True),
-    Arrow(((440, 144), (440, 112), (600, 112), (600, 144)), "3 announce", dashed=True),
-    Arrow(((300, 314), (300, 331), (120, 331), (120, 348)), dashed=True),
-)
-LANES: Final = (("Client", 100), ("Proxy", 370), ("Engine", 640))
+    Box(210, 14, 140, 62, "Client", ("one name for all",)),
+    Box(8, 132, 136, 66, "east", ("two proxies",)),
+    Box(212, 132, 136, 66, "west: the home", ("two proxies",), own=True),
+    Box(416, 132, 136, 66, "north", ("two proxies",)),
+    Box(8, 272, 136, 62, "Engines", ("without its KV",)),
+    Box(212, 272, 136, 62, "Engines", ("with its KV",), own=True),
+    Box(416, 272, 136, 62, "Engines", ("without its KV",)),
+    Arrow(((210, 45), (76, 45), (76, 132)), "1 DNS: a near one"),
+    Arrow(((144, 152), (212, 152)), "2 turn"),
+    Arrow(((212, 184), (144, 184)), "answer"),
+    Arrow(((280, 198), (280, 272))),
+    Arrow(((232, 198), (232, 238), (76, 238), (76, 198)), "3 announce", dashed=True),
+    Arrow(((328, 198), (328, 238), (484, 238), (484, 198)), "3 announce", dashed=True),
+)  # fmt: skip
+LANES: Final = (("Client", 66), ("Proxy", 280), ("Engine", 494))
 TURN: Final = (
-    ("Client", "Proxy", "request with a session key", ""),
+    ("Client", "Proxy", "request, session key", ""),
     ("Proxy", "Proxy", "1  authenticate; 2  read model, session, size", ""),
     (
         "Proxy",
@@ -99,10 +99,10 @@ TURN: Final = (
         "network + queue + prefill + decode + transfer + others",
     ),
     ("Proxy", "Proxy", "4  admit: reserve tokens and money; or wait", ""),
-    ("Proxy", "Engine", "5  dispatch, salted by tenant", "prefill and decode at once"),
+    ("Proxy", "Engine", "5  dispatch, with a salt", "prefill and decode at once"),
     ("Engine", "Client", "6  relay the stream", "its usage is read on the way"),
     ("Proxy", "Proxy", "7  settle: usage, price, a durable row", "the prediction is compared with the report"),
-    ("Proxy", "Client", "8  receipt; the SDK checks it", ""),
+    ("Proxy", "Client", "8  receipt, checked", ""),
 )
 
 
@@ -143,20 +143,20 @@ def lined(arrow: Arrow) -> Iterator[str]:
     kind = "line dashed" if arrow.dashed else "line"
     yield f'<path class="{kind}" d="{path}" marker-end="url(#to)"/>'
     if arrow.label:
-        (x, y), (to_x, to_y) = arrow.points[-3:-1] if len(arrow.points) > 2 else arrow.points
+        (x, y), (to_x, to_y) = min(pairwise(arrow.points), key=lambda each: (each[0][1] != each[1][1], 0))
         yield text((x + to_x) / 2, (y + to_y) / 2 - 6, arrow.label, "small")
 
 
 def architecture() -> str:
     """The parts, and what they send each other."""
     marks = [mark for each in ARCHITECTURE for mark in (boxed(each) if isinstance(each, Box) else lined(each))]
-    return drawn(740, 436, "The parts of warmroute", marks)
+    return drawn(WIDTH, 436, "The parts of warmroute", marks)
 
 
 def regions() -> str:
     """A turn that enters at one region and is served in another."""
     marks = [mark for each in REGIONS for mark in (boxed(each) if isinstance(each, Box) else lined(each))]
-    return drawn(740, 424, "A turn between regions", marks)
+    return drawn(WIDTH, 348, "A turn between regions", marks)
 
 
 def turn() -> str:
@@ -167,12 +167,12 @@ def turn() -> str:
     marks: list[str] = []
     for name, x in LANES:
         marks.append(f'<path class="line dashed" d="M{x} 52L{x} {bottom - 14}"/>')
-        marks += boxed(Box(x - 62, 14, 124, 38, name, own=name == "Proxy"))
+        marks += boxed(Box(x - 58, 14, 116, 38, name, own=name == "Proxy"))
     for number, (start, end, words, more) in enumerate(TURN):
         y = top + number * step
         if start == end:
             x = places[start]
-            marks.append(f'<rect class="own" x="{x - 190}" y="{y}" width="380" height="44" rx="6"/>')
+            marks.append(f'<rect class="own" x="{x - 198}" y="{y}" width="396" height="44" rx="6"/>')
             marks.append(text(x, y + (19 if more else 27), words, "title"))
             if more:
                 marks.append(text(x, y + 37, more, "small"))
@@ -183,7 +183,7 @@ def turn() -> str:
         marks.append(text(middle, y + 20, words, "title"))
         if more:
             marks.append(text(middle, y + 43, more, "small"))
-    return drawn(740, bottom, "The life of a turn", marks)
+    return drawn(WIDTH, bottom, "The life of a turn", marks)
 
 
 def main() -> int:

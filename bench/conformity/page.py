@@ -7,7 +7,7 @@ from typing import Any, Final
 MARKS: Final = {"pass": "yes", "fail": "**no**", "not tried": "-"}
 MAX_BODY_CHARS: Final = 160
 
-_HEAD: Final = """# Results
+_HEAD: Final = """# Scores of servers
 
 `python -m bench.conformity` makes this page: it runs `warmroute conform` against servers that install from PyPI. Each
 server ran on one machine without a GPU, with a tiny model of random weights. Its options are those that the table

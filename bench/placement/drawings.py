@@ -8,8 +8,9 @@ from bench.placement import rows, rule
 from bench.placement.draws import Draw
 from bench.placement.figures import Figures, Row, find
 from bench.placement.parts import CURVE, PARTS, PRODUCTION
+from bench.placement.rows import OURS
 
-from warmroute_lab.replay.page import COLOURS, Series, svg
+from warmroute_lab.replay.plot import COLOURS, OTHERS, Series, svg
 
 FOLDER: Final = Path("docs/benchmarks/placement")
 TO_FOLDER: Final = "../../benchmarks/placement/"
@@ -31,32 +32,26 @@ class Plot(NamedTuple):
 def frontier(part: str, title: str, speed_up: float, runs: Sequence[Row]) -> str:
     """Hit ratio against p90 of TTFT, every policy a point. Returns the image for the page."""
     ordered = sorted(runs, key=lambda row: (row["policy"] != PRODUCTION, -row["hit"]))
-    dots = [
-        Series(
-            f"{number} {row['policy']}", [(row["hit"], row["ttft_p90_s"])], COLOURS[(number - 1) % len(COLOURS)],
-            dots=True, mark=str(number),
-        )
-        for number, row in enumerate(ordered, 1)
-    ]  # fmt: skip
+    dots = [_dot(number, row["policy"], row["hit"], row["ttft_p90_s"]) for number, row in enumerate(ordered, 1)]
     caption = f"Frontier: {title}, {speed_up:g}x"
-    drawn = svg(caption, dots, "hit ratio", "TTFT p90, s", log_y=True, legend=True)
+    drawn = svg(caption, dots, "hit ratio", "TTFT p90, s", log_y=True, legend=True, better=True)
     return save(Plot(f"frontier-{part}-{speed_up:g}x", caption, drawn), TO_FOLDER)
 
 
 def row_frontier(row: rows.Row, draws: Mapping[str, Sequence[Draw]]) -> Plot:
     """Return the medians of all policies of a row, ours first."""
     reached_by = [rule.reached(policy, draws[policy]) for policy in row.policies]
-    dots = [
-        Series(
-            f"{number} {each.policy}", [(each.hit.median, each.p90_s.median)], COLOURS[number - 1], dots=True,
-            mark=str(number),
-        )
-        for number, each in enumerate(reached_by, 1)
-    ]  # fmt: skip
+    dots = [_dot(number, each.policy, each.hit.median, each.p90_s.median) for number, each in enumerate(reached_by, 1)]
     caption = f"Frontier: {row.name}"
-    drawn = svg(caption, dots, "hit ratio", "TTFT p90, s", log_y=True, legend=True)
+    drawn = svg(caption, dots, "hit ratio", "TTFT p90, s", log_y=True, legend=True, better=True)
     name = "".join(each if each.isalnum() else "-" for each in row.name.lower())
     return Plot(f"row-{name}", caption, drawn)
+
+
+def _dot(number: int, policy: str, hit: float, p90_s: float) -> Series:
+    """A policy with its number; ours in colour, others grey."""
+    colour = COLOURS[OURS.index(policy)] if policy in OURS else OTHERS
+    return Series(f"{number} {policy}", [(hit, p90_s)], colour, dots=True, mark=str(number))
 
 
 def against_load(figures: Figures) -> list[str]:

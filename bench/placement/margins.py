@@ -7,8 +7,12 @@ from typing import Final, NamedTuple
 from bench.placement.rows import OURS
 from bench.placement.rule import HIT_SLACK, P90_FACTOR, Drawn, Verdict
 
-COLOURS: Final = dict(zip(OURS, ("#c2410c", "#2563eb"), strict=True))
+from warmroute_lab.replay import plot
+from warmroute_lab.replay.plot import framed
+
+COLOURS: Final = dict(zip(OURS, plot.COLOURS, strict=False))
 _LEFT, _PANEL, _GAP, _TOP, _LINE = 300, 280, 30, 74, 17
+_FAILS: Final = 'fill="#e5484d" opacity="0.16"'
 _WIDTH: Final = _LEFT + 2 * _PANEL + 2 * _GAP
 
 
@@ -60,34 +64,30 @@ def margins(by_policy: dict[str, list[Verdict]]) -> str:
         x = 12 + 130 * at
         parts.append(f'<circle cx="{x}" cy="14" r="4" fill="{COLOURS[policy]}"/>')
         parts.append(f'<text x="{x + 8}" y="18">{policy}</text>')
-    parts.append('<text x="12" y="36" fill="#666">shaded: the rule fails; bold: held back</text>')
+    parts.append('<text x="12" y="36" opacity="0.75">shaded: the rule fails; bold: held back</text>')
     for number in range(len(rows)):
         y = _TOP + _LINE * number + _LINE / 2
         row = rows[number].row
         weight = ' font-weight="bold"' if row.is_held_back else ""
         name = html.escape(row.name)
         parts.append(f'<text x="{_LEFT - 10}" y="{y + 4}" text-anchor="end"{weight}>{name}</text>')
-        parts.append(f'<path d="M{_LEFT} {y}H{_WIDTH - _GAP}" stroke="#f0eeec"/>')
+        parts.append(f'<path d="M{_LEFT} {y}H{_WIDTH - _GAP}" class="plot-grid"/>')
         for at, policy in enumerate(OURS):
             parts += [_dot(panel, by_policy[policy][number], y - 2.5 + 5 * at) for panel in _PANELS]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}" '
-        'role="img" aria-label="All rows against the rule" '
-        f'style="background:#fff;font-family:system-ui,sans-serif;font-size:11px">{"".join(parts)}</svg>'
-    )
+    return framed("All rows against the rule", _WIDTH, height, ['<g font-size="11">', *parts, "</g>"])
 
 
 def _frame(panel: _Panel, height: int) -> str:
     limit, floor = panel.place(panel.limit), height - 8
     start, end = (panel.left, limit) if panel.fails_below else (limit, panel.left + _PANEL)
     parts = [
-        f'<rect x="{start}" y="{_TOP}" width="{round(end - start, 1)}" height="{floor - _TOP}" fill="#fde8e8"/>',
+        f'<rect x="{start}" y="{_TOP}" width="{round(end - start, 1)}" height="{floor - _TOP}" {_FAILS}/>',
         f'<text x="{panel.left + _PANEL / 2}" y="36" text-anchor="middle" font-weight="bold">{panel.title}</text>',
     ]
     for value, text in panel.ticks:
         x = panel.place(value)
-        stroke = "#999" if value in (0, 1) else "#e5e2df"
-        parts.append(f'<path d="M{x} {_TOP}V{floor}" stroke="{stroke}"/>')
+        stroke = 'stroke="#8b949e"' if value in (0, 1) else 'class="plot-grid"'
+        parts.append(f'<path d="M{x} {_TOP}V{floor}" {stroke}/>')
         parts.append(f'<text x="{x}" y="{_TOP - 8}" text-anchor="middle">{text}</text>')
     return "".join(parts)
 

@@ -66,7 +66,7 @@ def _played(draws: Draws) -> str:
     whole = sum(count >= len(SEEDS) for count in counts)
     some = sum(0 < count < len(SEEDS) for count in counts)
     if whole == len(ROWS):
-        return f"By the medians of {len(SEEDS)} draws of each of {len(ROWS)} rows:\n"
+        return f"Median of {len(SEEDS)} seeds for each of {len(ROWS)} scenarios:\n"
     text = (
         f"{len(ROWS)} rows: {whole} have {len(SEEDS)} draws, {some} have fewer, and {len(ROWS) - whole - some} are not"
     )

@@ -23,7 +23,7 @@ class Api:
 
     def __init__(self, url: str, key: str) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ApiError(f"{url!r} is no http address")
+            raise ApiError(f"{url!r} is not an http address")
         self._url = url.rstrip("/")
         self._key = key
 
@@ -70,7 +70,7 @@ class Api:
 
 def _header(session: str) -> str:
     if not session.isprintable():
-        raise ApiError(f"{session!r} is no session key: it has characters that cannot be printed")
+        raise ApiError(f"{session!r} is not a session key: it has characters that cannot be printed")
     return session.encode().decode("latin-1")
 
 

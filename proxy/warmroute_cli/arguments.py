@@ -269,7 +269,7 @@ def key_in(file: Path) -> str:
     except UnreadableFile as error:
         raise KeyFileError(str(error)) from None
     except UnicodeDecodeError:
-        raise KeyFileError(f"{file} cannot be read: it is no text") from None
+        raise KeyFileError(f"{file} cannot be read: it is not text") from None
     if not key or not key.isprintable():
         raise KeyFileError(f"{file} holds no key")
     return key

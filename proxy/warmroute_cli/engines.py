@@ -75,7 +75,7 @@ def _state(engine: Mapping[str, Any]) -> str:
 
 
 def _admin_of(admins: Mapping[str, Api], path: str, engine_id: str) -> Api:
-    """The one whose proxy knows the engine. Raises: ApiError, where none does; it names the regions."""
+    """The one whose proxy knows the engine. Raises: ApiError, if none does; it names the regions."""
     for admin in admins.values():
         try:
             admin.ask(path)

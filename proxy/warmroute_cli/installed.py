@@ -22,7 +22,7 @@ def called_as() -> str:
 
 
 def missing(modules: Sequence[str], extra: str) -> str | None:
-    """A line that says which modules are not there and how to install them; None where all are."""
+    """A line that says which modules are not there and how to install them; None if all are."""
     absent = [name for name in modules if find_spec(name) is None]
     if not absent:
         return None

@@ -195,7 +195,7 @@ def _run(command: Command, arguments: argparse.Namespace) -> int:
 
 
 def parser(name: str = "") -> argparse.ArgumentParser:
-    """The command line: of the subcommand of this name, or of all where it is none's."""
+    """Build the parser for one subcommand, or for all if the name is unknown."""
     found = argparse.ArgumentParser(
         prog="warmroute",
         description="Route agent turns to the engines that have their KV cache.",

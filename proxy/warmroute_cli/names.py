@@ -30,7 +30,7 @@ Turns = Iterable[Mapping[str, Any]]
 
 
 def newest(api: "Api | PastFleet", since: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """The newest turns; none where they cannot be asked for."""
+    """The newest turns; none if they cannot be asked for."""
     try:
         found: list[dict[str, Any]] = api.ask("/usage/receipts", {"limit": MOST, **(since or {})})["data"]
     except ApiError:
@@ -52,7 +52,7 @@ def session_names(turns: Turns) -> dict[str, str]:
 
 
 def agent_name(turn: Mapping[str, Any], numbers: dict[str, dict[str, int]]) -> str:
-    """What the agent of a turn is called: its own name, its kind, `main`, or `sub 2` where it has an id alone.
+    """What the agent of a turn is called: its own name, its kind, `main`, or `sub 2` if it has an id alone.
     `numbers`: of the agents of each session that were seen, which grows.
     """
     agent, kind = turn.get("agent") or "", turn.get("kind") or ""

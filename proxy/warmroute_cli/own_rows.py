@@ -29,7 +29,7 @@ def rows_of(state_dir: Path, since_s: float | None) -> Iterator[Entry]:
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """The folders with a ledger: this one, or those in it. Raises: sqlite3.OperationalError, where there is none."""
+    """The folders with a ledger: this one, or those in it. Raises: sqlite3.OperationalError, if there is none."""
     found = [folder] if (folder / LEDGER_FILE).exists() else _below(folder)
     if not found:
         raise sqlite3.OperationalError(f"{folder} has no {LEDGER_FILE}, and no folder in it has one")

@@ -25,7 +25,7 @@ def run(arguments: Namespace) -> int:
 
 
 def run_picker(arguments: Namespace) -> int:
-    """The same of an endpoint picker: 0: done; 2: not done."""
+    """Run an endpoint picker: 0: done; 2: not done."""
     from warmroute_proxy.server.main import serve
 
     return serve(arguments.config, arguments.check, arguments.processes, picker=True)

@@ -27,7 +27,7 @@ from warmroute_proxy.server.ledger.schema import LedgerError
 
 NEEDED: Final = ("asyncpg",)
 LONGEST_TURN_S: Final = 3_600.0
-"""A turn that ended so much before the time that is asked for has no part in it."""
+"""A turn that ended longer than this before the requested time is not part of it."""
 
 _SHORT: Final = {"prompt_tokens": "prompt", "cached_tokens": "cached", "completion_tokens": "answer"}
 

@@ -61,7 +61,7 @@ def admin_key(state_dir: Path) -> str:
 
 
 def kept_text(path: Path, fresh: str) -> str:
-    """The text of a file; where there is none, `fresh`, written with mode 0600."""
+    """The text of a file; if there is none, `fresh`, written with mode 0600."""
     with contextlib.suppress(FileNotFoundError):
         found = path.read_text(encoding="utf-8").strip()
         if found:

@@ -46,7 +46,7 @@ def run(arguments: Namespace) -> int:
 
 
 def console() -> Console:
-    """The terminal, or a page of fixed width where there is none."""
+    """The terminal, or a page of fixed width if there is none."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=WIDTH_OF_PAGES)
 

@@ -88,6 +88,7 @@ def checks() -> tuple[Step, ...]:
         "structure": (PYTHON, "scripts/check_structure.py"),
         "house": (PYTHON, "-m", "scripts.house"),
         "vocabulary": (PYTHON, "scripts/vocabulary.py"),
+        "prose": (PYTHON, "scripts/prose/habits.py"),
         "state diagrams": (PYTHON, "scripts/state_diagrams.py", "--check"),
     }
     return tuple(Step(name, command, tier="checks") for name, command in commands.items())

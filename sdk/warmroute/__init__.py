@@ -1,4 +1,4 @@
-"""warmroute: an agent's turns go where their KV cache is, and a receipt shows what was cached.
+"""warmroute: an agent's turns go where their KV cache is, and a receipt shows the cached tokens.
 
     from warmroute import OpenAI            # openai's client, same methods, same types
 

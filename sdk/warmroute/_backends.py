@@ -23,7 +23,7 @@ def backend_of(name: str | None, base_url: str) -> Provider:
     if name is None:
         return PROVIDERS.get(provider_of(base_url), WARMROUTE)
     if name not in PROVIDERS:
-        raise ValueError(f"backend={name!r} is none of {', '.join(PROVIDERS)}")
+        raise ValueError(f"backend={name!r} is not one of {', '.join(PROVIDERS)}")
     return PROVIDERS[name]
 
 

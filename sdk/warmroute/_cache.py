@@ -222,7 +222,8 @@ class Cache(_Caller):
         """Tell the server that a session is over, so that its KV can be evicted first. Return whether the server knows.
 
         `session`: by default that of the `session()` block, or of the client; `ValueError` if there is none. No other
-        error is raised: False means that the server is unreachable, or is no warmroute. The session may continue later.
+        error is raised: False means that the server is unreachable, or is not warmroute. The session may continue
+        later.
         """
         return self._expected(session, "end")
 

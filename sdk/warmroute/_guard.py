@@ -76,7 +76,7 @@ class GuardEvent:
     tokens_lost: int
     """Tokens of the earlier prompt that have to be computed again; counted by the server's own counts so far."""
     usd_lost: float | None
-    """Their price above that of cached ones; None where no rates are known."""
+    """Their price above that of cached ones; None if no rates are known."""
     line: int | None
     """The line of that part's text, from 1."""
     repaired_by: Rule | None = None
@@ -113,7 +113,7 @@ class Found:
     continues: bool
     """Whether its lineage had a prompt before."""
     expected_tokens: int
-    """Tokens of that prompt; 0 where they are not known."""
+    """Tokens of that prompt; 0 if they are not known."""
     idle_s: float
     tip: int
     """The end of the prompt's chain, by which the memory finds it."""
@@ -124,7 +124,7 @@ class Checked:
     """A prompt that the guard has read."""
 
     body: Mapping[str, Any]
-    """What to send; the caller's own object where nothing was repaired."""
+    """What to send; the caller's own object if nothing was repaired."""
     reading: Reading
     event: GuardEvent | None
     usd_per_token: float | None
@@ -152,7 +152,7 @@ class Guard:
         try:
             self.mode = Mode(mode)
         except ValueError:
-            raise ValueError(f"guard={mode!r} is none of {', '.join(Mode)}") from None
+            raise ValueError(f"guard={mode!r} is not one of {', '.join(Mode)}") from None
         self.rules = rules_of(repair)
         self.memory = Memory()
         self.events: deque[GuardEvent] = deque(maxlen=MAX_EVENTS)

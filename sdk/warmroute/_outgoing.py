@@ -33,7 +33,7 @@ _REFUSALS: Final = frozenset({400, 404, 415, 422, 500, 501})
 
 
 class Identity(NamedTuple):
-    """The session of a call. `header`: what must be sent for it, None where the caller sends it already."""
+    """The session of a call. `header`: what must be sent for it, None if the caller sends it already."""
 
     key: str | None
     header: str | None
@@ -55,7 +55,7 @@ class Servers:
         self._lock = threading.Lock()
 
     def takes(self, server: Server) -> bool | None:
-        """Whether `server` accepts the option; None where that is not known."""
+        """Whether `server` accepts the option; None if that is not known."""
         with self._lock:
             if server in self._takes:
                 self._takes.move_to_end(server)
@@ -120,7 +120,7 @@ def added_signal(identity: Identity, found: Signal, caller: Mapping[str, object]
 
 
 def stream_options_with_usage(body: Mapping[str, Any], *, in_extra: bool) -> dict[str, Any] | None:
-    """The `stream_options` that request usage, or None where the caller has set the option.
+    """The `stream_options` that request usage, or None if the caller has set the option.
 
     `in_extra`: the caller gave the field through `extra_body`, which would replace the added one as a whole.
     """

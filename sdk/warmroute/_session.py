@@ -53,7 +53,7 @@ def session(
     shows it in receipts and usage tables.
     """
     if kind not in _KINDS:
-        raise ValueError(f"kind={kind!r} is none of {', '.join(_KINDS)}")
+        raise ValueError(f"kind={kind!r} is not one of {', '.join(_KINDS)}")
     named = Named(
         f"s-{uuid.uuid4().hex}" if key is None else checked_key(key),
         None if parent is None else checked_key(parent),

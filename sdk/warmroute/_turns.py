@@ -25,7 +25,7 @@ class Turn:
     withhold: bool = False
     """Whether only the SDK requested usage, so that the caller must not get its chunk."""
     checked: Found | None = None
-    """What the guard read; None where it is off."""
+    """What the guard read; None if it is off."""
     prompt: Prompt | None = None
     """The prompt of a call that named no session, as it was read to find its conversation."""
     begun_ns: int = field(default_factory=time.time_ns)

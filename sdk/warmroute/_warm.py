@@ -83,7 +83,7 @@ def ahead_of(client: Any, backend: Provider) -> dict[str, Ahead]:
 
 
 def arguments_of(prompt: Prompt) -> dict[str, Any] | None:
-    """A prompt as the arguments of a call; None where its text is gone, or no client of ours calls with it."""
+    """A prompt as the arguments of a call; None if its text is gone, or no client of ours calls with it."""
     system, messages = prompt.system, prompt.messages
     thinking = (prompt.set_to or {}).get("thinking")
     thinks = isinstance(thinking, Mapping) and "budget_tokens" in thinking  # and would need a longer answer for it
@@ -157,7 +157,7 @@ class KeptWarm:
         return self.stopped_because is None
 
     def next(self, ping: Ping | None) -> Mapping[str, Any]:
-        """The arguments of the next ping; none where nothing is sent now."""
+        """The arguments of the next ping; none if nothing is sent now."""
         self.stopped_because = self.stopped_because or reason_to_stop(self.plan, self.spent_nanousd, ping, time.time())
         return {} if self.stopped_because or ping is None else ping.arguments
 

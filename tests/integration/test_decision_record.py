@@ -229,7 +229,7 @@ def test_a_truncated_record_is_played_up_to_where_it_is_cut_off(run: Run, tmp_pa
 def test_what_is_no_record_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other"
     path.write_bytes(content)
-    with pytest.raises(RecordError, match=r"other is no record of a router"):
+    with pytest.raises(RecordError, match=r"other is not a record of a router"):
         verify(path)
 
 
@@ -292,5 +292,5 @@ def test_the_command_says_whether_all_decisions_came_out_the_same(
     (tmp_path / "other").write_bytes(b"nothing")
     assert verify_records([west, tmp_path / "other", tmp_path / "none"]) == 2
     said = capsys.readouterr().err
-    assert "other is no record of a router" in said
+    assert "other is not a record of a router" in said
     assert "none cannot be read: No such file" in said

@@ -1,4 +1,4 @@
-"""The site of the docs in a browser: pages with pictures fit a phone, and request nothing from other hosts."""
+"""The site of the docs in a browser: it fits a phone, requests nothing from other hosts, and its search finds pages."""
 
 import re
 import subprocess
@@ -7,6 +7,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -51,3 +52,46 @@ def test_pages_with_pictures_fit_a_phone_and_request_only_from_the_site(browser:
     assert [url for url in asked if not url.startswith((site, "data:"))] == []
     assert drawn == 3
     assert wide == []
+
+
+QUESTIONS = {
+    "how do I limit a tenant": "reference/budgets",
+    "set a budget": "reference/budgets",
+    "install": "how-to/install",
+    "connect claude code": "how-to/integrations",
+    "langchain": "how-to/integrations",
+    "why was my prompt not cached": "how-to/troubleshooting",
+    "restart an engine without losing streams": "how-to/rolling",
+    "rotate the secret": "how-to/change",
+    "where are the logs": "how-to/logs",
+    "how much disk do I need": "how-to/sizing",
+    "postgresql size": "how-to/sizing",
+    "kubernetes": "how-to/production",
+    "what does 429 mean": "reference/errors",
+    "price of cached tokens": "reference/prices",
+    "idempotency key": "reference/idempotency",
+    "session key": "how-to/agents",
+    "receipt fields": "reference/receipt",
+    "prometheus metrics": "reference/metrics",
+    "backup and restore": "how-to/upgrade",
+    "vllm": "how-to/vllm",
+    "command line options": "reference/commands",
+    "compare with litellm": "explanation/comparison",
+}
+"""What users ask, and the page that answers it."""
+
+
+def test_the_search_finds_the_right_page_in_the_first_three(browser: Browser, site: str) -> None:
+    tab = browser.new_page()
+    tab.set_default_timeout(seconds(30) * 1000)
+    wrong = {}
+    for question, page in QUESTIONS.items():
+        tab.goto(f"{site}?q={quote(question)}")
+        expect(tab.locator(".md-search-result__meta")).to_contain_text(re.compile("[0-9]+ matching"))
+        links = tab.locator(".md-search-result__item > a.md-search-result__link:first-of-type")
+        found = [
+            str(link.get_attribute("href")).removeprefix(site).split("?")[0].strip("/") for link in links.all()[:3]
+        ]
+        if page not in found:
+            wrong[question] = found
+    assert wrong == {}

@@ -184,7 +184,7 @@ def test_a_record_that_is_cut_anywhere_is_played_that_far_or_refused(size: int) 
     try:
         verdict = judge(Frames(BytesIO(SOME[:size]).read))
     except RecordError as error:
-        assert "is no record" in str(error) or "is empty" in str(error)
+        assert "is not a record" in str(error) or "is empty" in str(error)
         return
     assert verdict.cut_off is not None
     assert verdict.differing == 0

@@ -1,7 +1,7 @@
 """What is written as TOML is read back: plans, the proxy's configuration of a plan, templates of fleets."""
 
 import tomllib
-from dataclasses import replace
+from dataclasses import fields, replace
 from string import Template
 from typing import Any
 
@@ -22,12 +22,13 @@ texts = st.text(st.characters(codec="utf-8"), max_size=40)
 numbers = st.integers(0, 2**53)
 floats = st.floats(0, 1e15)
 rates = st.decimals(0, 999, places=3).map(str)
-sites = st.builds(
-    Site,
-    texts, st.lists(texts, max_size=3).map(tuple), texts, texts, texts, texts, numbers, numbers, numbers,
-    texts, texts, texts, texts, texts,
-    st.dictionaries(texts, texts, max_size=3).map(lambda found: tuple(found.items())),
-)  # fmt: skip
+OF_TYPE = {
+    str: texts,
+    int: numbers,
+    tuple[str, ...]: st.lists(texts, max_size=3).map(tuple),
+    tuple[tuple[str, str], ...]: st.dictionaries(texts, texts, max_size=3).map(lambda found: tuple(found.items())),
+}
+sites = st.builds(Site, **{field.name: OF_TYPE[field.type] for field in fields(Site)})  # type: ignore[index]
 values = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | texts,
     lambda inner: st.lists(inner, max_size=3),

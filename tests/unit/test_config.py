@@ -120,8 +120,8 @@ def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
         ("body_bytes = 1048576", 'body_bytes = "1"', 'limits.body_bytes: must be an integer, not "1"'),
         ("body_bytes = 1048576", "body_bytes = true", "limits.body_bytes: must be an integer, not true"),
         ("head_timeout_s = 3", "head_timeout_s = nan", "limits.head_timeout_s: NaN is not between 0.05 and 3600.0"),
-        ('region = "east"\nstate', 'region = "eats"\nstate', 'proxy.region: "eats" is no [[region]] (did you mean "east"?)'),
-        ('region = "west"\nkind', 'region = "wets"\nkind', 'engine[2].region: "wets" is no [[region]] (did you mean "west"?)'),
+        ('region = "east"\nstate', 'region = "eats"\nstate', 'proxy.region: "eats" is not a [[region]] (did you mean "east"?)'),
+        ('region = "west"\nkind', 'region = "wets"\nkind', 'engine[2].region: "wets" is not a [[region]] (did you mean "west"?)'),
         ("http://127.0.0.1:7001", "127.0.0.1:7001", 'engine[0].url: "127.0.0.1:7001" must start with http:// or https://'),
         ("http://127.0.0.1:7001", "http://:7001", 'engine[0].url: "http://:7001" names no host and port that can be reached'),
         ("http://127.0.0.1:7001", "http://127.0.0.1:77001", 'engine[0].url: "http://127.0.0.1:77001" is not a URL: Port out of range 0-65535'),
@@ -140,9 +140,9 @@ def test_every_limit_has_bounds(name: str, tmp_path: Path) -> None:
         (f'key_sha256 = ["{DIGEST}"]', "", "tenant[0].key_sha256: is missing"),
         (f'["{DIGEST}"]', "[]", "tenant[0].key_sha256: must be a list of SHA-256 digests of API keys, at least one"),
         (f'["{DIGEST}"]', '["wr-0123"]', "tenant[0].key_sha256[0]: is not a SHA-256 in hex (64 digits)"),
-        ('regions = ["east"]', 'regions = ["easst"]', 'tenant[0].regions: "easst" is no [[region]] (did you mean "east"?)'),
+        ('regions = ["east"]', 'regions = ["easst"]', 'tenant[0].regions: "easst" is not a [[region]] (did you mean "east"?)'),
         ('regions = ["east"]', "cached_weight = 0.1", "tenant[0].cached_weight: is for tokens_per_minute, which is missing: add it, or leave cached_weight out"),
-        ('regions = ["east"]', 'models = ["qwen4"]', 'tenant[0].models: "qwen4" is no [[model]] (did you mean "qwen3"?)'),
+        ('regions = ["east"]', 'models = ["qwen4"]', 'tenant[0].models: "qwen4" is not a [[model]] (did you mean "qwen3"?)'),
         ('url = "http://127.0.0.1:9002/"', "", "region[1].url: is missing; only the own region (east) has none"),
         ("[proxy]", "[[proxy]]", "proxy: must be a table, written [proxy]"),
         ('name = "acme"', 'name = "ac me"', 'tenant[0].name: "ac me" is not a name: up to 128 letters, digits and ._:/@+-'),
@@ -248,7 +248,7 @@ def test_a_budget_of_a_key_that_no_tenant_has_is_refused(tmp_path: Path) -> None
     text = GOOD + f'\n[[budget]]\nname = "b"\nkeys = ["c-{DIGEST[:10]}"]\nusd_per_day = "1"\n'
     assert load(text, tmp_path).budgets[0].scope.keys == (f"c-{DIGEST[:10]}",)
     (problem,) = problems(text.replace(f"c-{DIGEST[:10]}", "k-0123456789"), tmp_path)
-    assert problem.startswith('budget[0].keys: "k-0123456789" is no key of a [[tenant]]')
+    assert problem.startswith('budget[0].keys: "k-0123456789" is not a key of a [[tenant]]')
     stored = text.replace(f"c-{DIGEST[:10]}", "k-0123456789").replace("[ledger]", '[ledger]\ndsn_file = "dsn"')
     assert load(stored, tmp_path).budgets  # the database may have it
 

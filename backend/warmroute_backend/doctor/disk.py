@@ -19,7 +19,7 @@ LIMIT_S: Final = 10.0
 
 
 def measured(folder: Path, size_bytes: int = SIZE_BYTES) -> Disk:
-    """Measure a folder; the nearest one above it that exists, where it does not."""
+    """Measure a folder; the nearest one above it that exists, if it does not."""
     nearest = folder
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent

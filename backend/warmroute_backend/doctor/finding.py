@@ -15,7 +15,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of a topic, and what to do, where there is something to do."""
+    """What was found of a topic, and what to do, if there is something to do."""
 
     level: Level
     topic: str

@@ -42,7 +42,7 @@ def read_host(root: Path = Path("/")) -> Host:
 
 
 def clock_is_synchronised() -> bool | None:
-    """Whether the kernel says that its clock follows another one; None where it cannot be asked."""
+    """Whether the kernel says that its clock follows another one; None if it cannot be asked."""
     fields = ctypes.create_string_buffer(512)  # struct timex: 208 bytes on 64 bits; its `status` is at 40
     try:
         if ctypes.CDLL(None, use_errno=True).adjtimex(fields) < 0:
@@ -109,7 +109,7 @@ def _flag(path: Path) -> bool | None:
 
 
 def text_of(path: Path) -> str | None:
-    """What a file of the kernel says; None where there is none."""
+    """What a file of the kernel says; None if there is none."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -138,7 +138,7 @@ def _rdma(machine: Machine, plan: Plan | None) -> Iterator[Finding]:
     named = {name for name in plan.site.ib_devices.split(",") if name and "{" not in plan.site.ib_devices}
     for name in sorted(named - known):
         todo = f"site.ib_devices of the plan; active are {', '.join(sorted(known)) or 'none'}"
-        yield Finding(Level.PROBLEM, "RDMA", f"the plan names {name}, which is no active device", todo)
+        yield Finding(Level.PROBLEM, "RDMA", f"the plan names {name}, which is not an active device", todo)
     for port in active:
         if port.gbit_s is not None and port.gbit_s < RATE_SHARE * plan.cluster.gpu.nic_gbit_s:
             text = (

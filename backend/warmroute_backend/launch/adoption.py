@@ -31,7 +31,7 @@ class Adopted:
 
 
 def adopt(programs: Sequence[Program], state_dir: Path, plan: str, engine: str, node: int, own: Identity) -> Adopted:
-    """Match programs with what runs. `own`: of this launcher. Raises: LaunchError where another engine kind runs."""
+    """Match programs with what runs. `own`: of this launcher. Raises: LaunchError, if another engine kind runs."""
     old = load(state_dir)
     (state_dir / LOGS).mkdir(parents=True, exist_ok=True)
     record = Record(secrets.token_hex(8), boot_id(), plan, engine, node, own)

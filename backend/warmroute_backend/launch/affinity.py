@@ -29,14 +29,14 @@ _NAME: Final = re.compile(r"^\s*(NIC\d+): (\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Of one GPU: its NUMA node, None where there is none; and the cards nearest to it."""
+    """Of one GPU: its NUMA node, None if there is none; and the cards nearest to it."""
 
     numa_node: int | None
     cards: tuple[str, ...]
 
 
 def read_matrix() -> str:
-    """What `nvidia-smi topo -m` writes; empty where it cannot be run."""
+    """What `nvidia-smi topo -m` writes; empty if it cannot be run."""
     try:
         done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):

@@ -7,7 +7,7 @@ from warmroute_backend.launch.program import Expected
 from warmroute_backend.launch.start_log import Pool
 
 TOLERANCE: Final = 0.05
-"""Drivers and communicators differ by so much; more has a cause."""
+"""The usual difference of drivers and communicators; more has a cause."""
 ROUNDED_BYTES: Final = 0.005 * (1 << 30)
 """The log rounds sizes to hundredths of a GB, K and V apart."""
 
@@ -70,7 +70,7 @@ def disagreements(
     route: Mapping[str, Any], prefill: Mapping[str, Any], decode: Mapping[str, Any], names: tuple[str, str]
 ) -> list[str]:
     """What the two sides of a pair do not agree on. `route`: the answer of prefill's bootstrap server, which decides
-    where it has the key (SGLang's has no version); `prefill`, `decode`: their `/server_info`; `names`: of the two.
+    if it has the key (SGLang's has no version); `prefill`, `decode`: their `/server_info`; `names`: of the two.
     """
     found = []
     for key, words in _AGREED:

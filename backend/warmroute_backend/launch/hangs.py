@@ -11,7 +11,7 @@ with attention groups they compute the same batches, and a rank without requests
 
 SGLang has a watchdog of its own (`--watchdog-timeout`, 300 s), which ends a server whose batch does not end, and writes
 stacks first. It is a thread of the scheduler: a scheduler that is stopped, or keeps the interpreter's lock, has none.
-`HANG_S` is longer, so that SGLang acts first where it can.
+`HANG_S` is longer, so that SGLang acts first if it can.
 """
 
 import re
@@ -23,7 +23,7 @@ HANGS: Final = "hangs: "
 """How each finding begins."""
 READ_EVERY_S: Final = 10.0
 LONGEST_STEP: Final = 3
-"""One reading adds at most so many periods: a launcher that was stopped itself saw nothing of the time between."""
+"""The most periods that one reading adds: a launcher that was stopped itself saw nothing of the time between."""
 
 _LINE: Final = re.compile(
     r"^sglang:(num_running_reqs|realtime_tokens_total|scheduler_process_cpu_seconds_total)\{([^}]*)\} ([0-9.eE+-]+)$",

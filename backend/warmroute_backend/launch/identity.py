@@ -34,13 +34,13 @@ class Identity:
 
 
 def identity_of(pid: int) -> Identity | None:
-    """The process that has this number now; None where none has. One that has ended and waits to be reaped counts."""
+    """The process that has this number now; None if none has. One that has ended and waits to be reaped counts."""
     found = _stat(pid)
     return None if found is None else Identity(pid, int(found[_AFTER_NAME_START]))
 
 
 def is_alive(identity: Identity) -> bool:
-    """Whether this very process runs, and is no zombie."""
+    """Whether this very process runs, and is not a zombie."""
     found = _stat(identity.pid)
     if found is None or int(found[_AFTER_NAME_START]) != identity.start_ticks:
         return False
@@ -48,7 +48,7 @@ def is_alive(identity: Identity) -> bool:
 
 
 def signal_process(identity: Identity, number: signal.Signals) -> bool:
-    """Send a signal to this very process; False where it is gone. Raises: PermissionError."""
+    """Send a signal to this very process; False if it is gone. Raises: PermissionError."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:

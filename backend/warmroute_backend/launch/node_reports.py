@@ -142,7 +142,7 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a client that is gone is no error of ours."""
+        """Nothing: a client that is gone is not an error of ours."""
 
 
 def _end(connection: socket.socket) -> None:

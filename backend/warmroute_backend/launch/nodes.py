@@ -71,7 +71,7 @@ def trouble(own: Report, other: OtherNode, now_s: float) -> str:
 
 
 def read_report(found: Mapping[str, Any], node: int) -> Report | None:
-    """A report from JSON of another launcher; None where it is none of this node."""
+    """A report from JSON of another launcher; None if it is not about this node."""
     states, stores = found.get("states"), found.get("stores")
     if found.get("node") != node or not isinstance(states, dict) or not isinstance(stores, dict):
         return None

@@ -37,7 +37,7 @@ def listens(host: str, port: int) -> bool:
 
 
 def route(bootstrap_url: str) -> Mapping[str, Any]:
-    """What a prefill engine's bootstrap server says of its group; empty where it is not complete or not there."""
+    """What a prefill engine's bootstrap server says of its group; empty if it is not complete or not there."""
     return _object(_get(bootstrap_url + ROUTE))
 
 
@@ -50,7 +50,7 @@ def metrics(url: str) -> str | None:
 
 
 def server_info(url: str) -> Mapping[str, Any]:
-    """What an engine says of itself; empty where it does not."""
+    """What an engine says of itself; empty if it does not."""
     return _object(_get(f"{url}/server_info"))
 
 

@@ -92,7 +92,7 @@ class Process:
         save()
 
     def find(self) -> bool:
-        """Find it again after another launcher has started it: by its entry, or by its mark. False where it is gone."""
+        """Find it again after another launcher has started it: by its entry, or by its mark. False if it is gone."""
         if self.entry.identity is None and self.state in ALIVE:
             found = marked(self._mark)
             self.entry.identity = min(found, key=lambda each: each.start_ticks) if found else None

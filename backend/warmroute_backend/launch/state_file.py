@@ -95,7 +95,7 @@ def save(folder: Path, record: Record) -> None:
 
 
 def load(folder: Path) -> Record | None:
-    """The record of the last launcher here; None where there was none. Raises: LaunchError."""
+    """The record of the last launcher here; None if there was none. Raises: LaunchError."""
     path = folder / STATE
     try:
         with path.open("rb") as file:

@@ -39,7 +39,7 @@ def cell_bytes(
     LATENT   layers * (kv_rank + rope) * bytes, on every GPU of the group
     SPARSE   bf16: that + layers * (index + index/128*4); fp8: layers * (kv_rank + kv_rank/128*4 + rope*2 + ...), where
              `raw_rows` (TensorRT-LLM kernels) has no scales: kv_rank + rope
-    HEADS    2 * layers * max(1, kv_heads/tp) * head_dim * bytes: heads are repeated where there are more GPUs
+    HEADS    2 * layers * max(1, kv_heads/tp) * head_dim * bytes: heads are repeated if there are more GPUs
     WINDOW   (full layers + window_ratio * window layers) * 2 * max(1, kv_heads/tp) * head_dim * bytes
     COMPRESSED  see `_compressed`; the same for each `kv_type`
     A draft model adds its layers, each as large as one of the target's (the indexer of every one of them).

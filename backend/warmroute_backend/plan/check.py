@@ -88,7 +88,7 @@ def _shape(plan: Plan, engine: PlannedEngine) -> Iterator[str]:
         yield f"ep {engine.ep} does not divide both tp {shape.tp} and {experts} experts."
     elif model.experts and model.weight_format == "fp8" and model.expert_width * engine.ep // shape.tp % _WEIGHT_BLOCK:
         yield (
-            f"an expert's {model.expert_width} columns on {shape.tp // engine.ep} GPUs are no multiple of "
+            f"an expert's {model.expert_width} columns on {shape.tp // engine.ep} GPUs are not a multiple of "
             f"{_WEIGHT_BLOCK}, which fp8 weights share a scale for; raise ep."
         )
     fixed = model.kind in {CacheKind.SPARSE, CacheKind.COMPRESSED} and shape.page_tokens != page_tokens(model)

@@ -127,7 +127,7 @@ def average_load(request: PlanRequest) -> Load:
 
 
 def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
-    """Roles with the GPUs of each and the layout of its engines; None where one of them does not fit."""
+    """Roles with the GPUs of each and the layout of its engines; None if one of them does not fit."""
     cluster = request.cluster
     split = request.split
     if split is None:
@@ -147,7 +147,7 @@ def _sides(request: PlanRequest, wanted: Wanted) -> list[Side] | None:
 
 
 def _engine_of(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> Layout | None:
-    """An engine on `gpus` GPUs: inside a node, or over nodes where one node does not hold the model, where it has
+    """An engine on `gpus` GPUs: inside a node, or over nodes where one node does not hold the model, if it has
     pipeline stages, or where DeepEP takes tokens to experts on all of them."""
     wide = _wide(wanted, cluster, gpus, role)
     if wide is not None:
@@ -170,7 +170,7 @@ def _wide(wanted: Wanted, cluster: Cluster, gpus: int, role: Role) -> int | None
 
 
 def _chosen_split(request: PlanRequest, wanted: Wanted) -> tuple[int, int]:
-    """Split for latency where there are two nodes or more, by the work of both sides; else aggregated."""
+    """Split for latency if there are two nodes or more, by the work of both sides; else aggregated."""
     cluster = request.cluster
     if cluster.nodes < 2 or request.objective != "latency" or request.lmcache:
         return AGGREGATED

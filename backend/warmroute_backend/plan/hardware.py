@@ -119,7 +119,7 @@ def parse_cluster(text: str, gpus: Mapping[str, Gpu] = GPUS) -> Cluster:
     """`8xH200`, or `2x8xH200` for two nodes. Raises PlanError for another form, an unknown GPU, a bad number."""
     found = _CLUSTER.fullmatch(text.strip())
     if found is None:
-        raise PlanError(f"{text!r} is no number of GPUs such as 8xH200 or 2x8xH200.")
+        raise PlanError(f"{text!r} is not a number of GPUs such as 8xH200 or 2x8xH200.")
     by_name = {name.lower(): gpu for name, gpu in gpus.items()}
     gpu = by_name.get(found["gpu"].lower())
     if gpu is None:
@@ -138,7 +138,7 @@ def gpus_with(tables: object, where: str) -> dict[str, Gpu]:
     """The table of GPUs with the `[[gpu]]` tables of a file: one with a known name changes that GPU, another one has
     every key. Raises PlanError with the key that is wrong."""
     if not isinstance(tables, list):
-        raise PlanError(f"{where}: gpu is no list of tables [[gpu]].")
+        raise PlanError(f"{where}: gpu is not a list of tables [[gpu]].")
     found = dict(GPUS)
     for number, table in enumerate(tables):
         gpu = _gpu(table, f"{where}: gpu[{number}]", found)
@@ -148,6 +148,6 @@ def gpus_with(tables: object, where: str) -> dict[str, Gpu]:
 
 def _gpu(table: object, where: str, gpus: Mapping[str, Gpu]) -> Gpu:
     if not isinstance(table, dict):
-        raise PlanError(f"{where} is no table.")
+        raise PlanError(f"{where} is not a table.")
     base = gpus.get(str(table.get("name")))
     return record(Gpu, table if base is None else asdict(base) | table, where)

@@ -1,6 +1,6 @@
 """How GPUs become engines: how many GPUs an engine takes, how its attention and its experts are divided among them.
 
-A layout is tried by its memory: an engine that does not hold the longest request on one rank is no engine.
+A layout is tried by its memory: an engine that does not hold the longest request on one rank is not an engine.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ POOL_SHARE: Final = 0.4
 """For throughput, an engine takes the fewest GPUs on which at least this share of the static memory is left for KV."""
 
 WINDOW_SPARE: Final = 1.2
-"""The pool of windows is so much larger than what as many requests as the other pool holds need of it."""
+"""The pool of windows holds this many times the requests that the other pool holds."""
 
 REDUNDANT_SHARE: Final = 8
 DISPATCH_TOKENS: Final = 1024

@@ -28,7 +28,7 @@ def measured_gpu(document: Mapping[str, Any], gpus: Mapping[str, Gpu], where: st
         raise PlanError(f"{where}: {table['note']}.")
     gpu = _known(str(table.get("device", "")), gpus)
     if gpu is None:
-        raise PlanError(f"{where}: {table.get('device')!r} is no known GPU; name its peaks in a file for --hardware.")
+        raise PlanError(f"{where}: {table.get('device')!r} is not a known GPU; give its peaks in a --hardware file.")
     shares = {}
     for field, key, peak, _ in _FIGURES:
         value, most = table.get(key), getattr(gpu, peak)

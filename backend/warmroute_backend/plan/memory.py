@@ -106,7 +106,7 @@ class Memory:
     tokens: int
     fraction: float
     window_tokens: int = 0
-    """Of the second pool, that of layers that see a window; 0 where there is none."""
+    """Of the second pool, that of layers that see a window; 0 if there is none."""
 
     @property
     def least_fraction(self) -> float:
@@ -162,7 +162,7 @@ def most_fraction(gpu: Gpu, model: Model, shape: EngineShape) -> float:
 
 
 def default_fraction(gpu: Gpu, model: Model, shape: EngineShape) -> float:
-    """`--mem-fraction-static` as SGLang chooses it where it is not given."""
+    """`--mem-fraction-static` as SGLang chooses it if it is not given."""
     fraction = most_fraction(gpu, model, shape)
     if not model.is_multimodal or shape.role == "decode":
         return fraction
@@ -209,7 +209,7 @@ def dispatched_tokens(shape: EngineShape) -> int:
 
 def requests_held(found: Memory, model: Model, shape: EngineShape, request_tokens: int) -> int:
     """Requests of `request_tokens` that a rank keeps. The second pool holds the last window of each, and the chunk of a
-    prompt that is being computed (`swa_radix_cache`: a prefix without its window is no hit)."""
+    prompt that is being computed (`swa_radix_cache`: a prefix without its window is not a hit)."""
     held = found.tokens // request_tokens
     if model.kind not in {CacheKind.WINDOW, CacheKind.COMPRESSED}:
         return held
@@ -227,7 +227,7 @@ def chunk_of_rank(shape: EngineShape) -> int:
 
 
 def engine_cell(gpu: Gpu, model: Model, shape: EngineShape) -> float:
-    """Bytes of a token on each GPU of this engine, on average: with `dcp` a token is on one GPU of so many.
+    """Bytes of a token on each GPU of this engine, on average: with `dcp` a token is on one of `dcp` GPUs.
 
     Sparse attention in fp8 has raw rows on Blackwell, where SGLang takes TensorRT-LLM's kernels, and scaled ones on
     Hopper (`overrides.py:700-726`).

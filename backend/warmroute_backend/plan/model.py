@@ -70,7 +70,7 @@ _DENSE_FORMATS: Final[Mapping[str, float]] = {
     **dict.fromkeys(_EXPERT_FORMATS, 2.0),
     **dict.fromkeys(("fp8", "fp4"), _EXPERT_FORMATS["fp8"]),
 }
-"""Of what is no expert: fp8 in these two formats. "fp4" is DeepSeek V4's, experts as in mxfp4 beside fp8."""
+"""Of weights outside of experts: fp8 in these two formats. "fp4" is DeepSeek V4's, experts as in mxfp4 beside fp8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class _Reader:
         if value is None and default is not None:
             value = default
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 40:
-            what = "is missing" if value is None else f"is {value!r}, which is no whole number"
+            what = "is missing" if value is None else f"is {value!r}, which is not a whole number"
             raise PlanError(f"{self._name}: {key} of its config.json {what}.")
         return value
 

@@ -122,23 +122,23 @@ def _price(given: object, where: str) -> Price | None:
     found = record(Price, given, where)
     for name in ("input", "cached", "output"):
         if not _RATE.fullmatch(getattr(found, name)):
-            raise PlanError(f"{where}.{name} is {getattr(found, name)!r}, which is no decimal number of USD.")
+            raise PlanError(f"{where}.{name} is {getattr(found, name)!r}, which is not a decimal number of USD.")
     return found
 
 
 def _site(given: object, where: str) -> Site:
     if not isinstance(given, dict):
-        raise PlanError(f"{where} is no table.")
+        raise PlanError(f"{where} is not a table.")
     rest = dict(given)
     environment = rest.pop("environment", {})
     if not isinstance(environment, dict) or not all(isinstance(each, str) for each in environment.values()):
-        raise PlanError(f"{where}.environment is no table of texts.")
+        raise PlanError(f"{where}.environment is not a table of texts.")
     return record(Site, {**rest, "environment": list(environment.items())}, where)
 
 
 def _engine(given: object, where: str) -> PlannedEngine:
     if not isinstance(given, dict):
-        raise PlanError(f"{where} is no table.")
+        raise PlanError(f"{where} is not a table.")
     known(given, (*_ENGINE_KEYS, *_SHAPE_KEYS, *_NESTED), where)
     own = {name: given[key] for key, name in _ENGINE_KEYS.items() if key in given}
     shape = {name: given[key] for key, name in _SHAPE_KEYS.items() if key in given}
@@ -168,5 +168,5 @@ def _text(table: Mapping[str, Any], key: str, where: str) -> str:
 def _one_of(table: Mapping[str, Any], key: str, words: tuple[str, ...], where: str) -> Any:
     found = table.get(key)
     if found not in words:
-        raise PlanError(f"{where}.{key} is {found!r}, which is none of {', '.join(words)}.")
+        raise PlanError(f"{where}.{key} is {found!r}, which is not one of {', '.join(words)}.")
     return found

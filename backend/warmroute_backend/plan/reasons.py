@@ -159,8 +159,8 @@ def _experts(plan: Plan, engine: PlannedEngine) -> Choice:
         because = "each GPU computes whole experts, which multiply larger matrices at high load."
     else:
         because = (
-            f"an expert of {plan.model.expert_width} columns on {engine.shape.tp} GPUs is no multiple of the 128 that "
-            "fp8 weights share a scale for."
+            f"an expert of {plan.model.expert_width} columns on {engine.shape.tp} GPUs is not a multiple of the 128 "
+            "that fp8 weights share a scale for."
         )
     return Choice(topic, f"EP {engine.ep}", because)
 

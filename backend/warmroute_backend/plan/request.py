@@ -29,7 +29,7 @@ class PlanRequest:
     split: tuple[int, int] | None = None
     attention_dp: int | None = None
     decode_dp: int | None = None
-    """Attention groups of decode engines, where they are others than `attention_dp`."""
+    """Attention groups of decode engines, if they are others than `attention_dp`."""
     tp: int | None = None
     """GPUs of an engine."""
     dcp: int | None = None

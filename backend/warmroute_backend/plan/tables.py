@@ -26,7 +26,7 @@ def record(kind: type[T], values: object, where: str, *, keys: Mapping[str, str]
     Raises: PlanError, with the key that is wrong.
     """
     if not isinstance(values, dict):
-        raise PlanError(f"{where} is no table.")
+        raise PlanError(f"{where} is not a table.")
     named = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
     known(values, named, where)
     needed = [name for name, field in named.items() if field.default is MISSING and field.default_factory is MISSING]
@@ -47,7 +47,7 @@ def _unlike(kind: Any) -> str:
     if isinstance(kind, UnionType):
         (kind,) = (each for each in get_args(kind) if each is not NoneType)
     if get_origin(kind) is Literal:
-        return f"none of {', '.join(get_args(kind))}"
+        return f"not one of {', '.join(get_args(kind))}"
     kind, meta = get_args(kind) if get_origin(kind) is Annotated else (kind, msgspec.Meta())
     least = "" if meta.ge is None else f" of at least {meta.ge}"
     return f"not {_WANTED[get_origin(kind) or kind]}{least}"

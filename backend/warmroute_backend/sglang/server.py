@@ -149,7 +149,7 @@ class Server:
     def wait_ready(self, deadline_s: float) -> "Server":
         """Wait until it serves.
 
-        Raises: StartError where it ended, or at `deadline_s` on the monotonic clock; PortTaken.
+        Raises: StartError, if it ended, or at `deadline_s` on the monotonic clock; PortTaken.
         """
         while not self.is_ready():
             if PORT_TAKEN in self.log_text(self._log_began):

@@ -27,7 +27,7 @@ class Speed(NamedTuple):
 
 
 def slowness() -> float:
-    """1 where there is a free core of the reference's speed; 10 where the same takes ten times as long."""
+    """1 if there is a free core of the reference's speed; 10 where the same takes ten times as long."""
     speed = measured()
     return min(MAX_SLOWNESS, max(1.0, speed.wall, speed.processor * load()))
 

@@ -48,7 +48,7 @@ class Sender:
     def __init__(self, base_url: str, key: str, model: str) -> None:
         parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise AuditError(f"{base_url!r} is no http address")
+            raise AuditError(f"{base_url!r} is not an http address")
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port = parts.hostname, parts.port
         self._path = f"{parts.path.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
@@ -213,7 +213,7 @@ ALPHA: Final = 0.001
 """A p-value below it is a difference. One audit in a thousand of a sound fleet fails by chance."""
 
 LEAST_EFFECT: Final = 0.6
-"""A share of pairs below it is no difference that a tenant could use."""
+"""A share of pairs below it is not a difference that a tenant could use."""
 
 LEAST_HITS: Final = 0.5
 """Of the control: the share of its prompts that must be found in the cache, in the tier that was asked for."""

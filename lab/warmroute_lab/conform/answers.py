@@ -18,7 +18,7 @@ MISSED_USD: Final = 1e-9
 """A price may be off by a nanodollar, since doubles round it."""
 
 MAX_USD: Final = 1e6
-"""A cost of so much is none."""
+"""A greater cost is not credible."""
 
 COST_HEADERS: Final = ("x-litellm-response-cost",)
 """Headers in which servers state a cost in USD (docs.litellm.ai/docs/proxy/response_headers)."""
@@ -145,7 +145,7 @@ def prices(trial: Trial) -> Cell:
 
 
 def _price_problems(exchange: Exchange, rates: Rates | None) -> list[str] | None:
-    """What is wrong with the price of an answer; None where nothing can be said."""
+    """What is wrong with the price of an answer; None if nothing can be said."""
     usage = exchange.usage
     if isinstance(usage.get("warmroute"), Mapping):
         return receipt.check(chat_usage(exchange))

@@ -24,7 +24,7 @@ TURN_TOKENS: Final = 100
 """Of each further turn: the last answer, a question, the template."""
 
 WRITE_SHARES: Final = {"anthropic": 4}
-"""API -> a write to its cache costs one part of so many more than input: Anthropic's writes 1.25 times as much."""
+"""API -> the divisor of the surcharge on a write to its cache: with 4, Anthropic's writes cost 1.25 times as much."""
 
 
 class Check(NamedTuple):
@@ -99,7 +99,7 @@ def cost_of(api: str, checks: list[Check], options: TrialOptions) -> Cost:
 
 
 def results_of(checks: list[Check], trial: Trial) -> Iterator[Cell]:
-    """A cell for each check, whatever the endpoint answers. If its first answer is none, no more is sent."""
+    """A cell for each check, whatever the endpoint answers. If the first request gets no answer, no more is sent."""
     why = ""
     for check in checks:
         if why:

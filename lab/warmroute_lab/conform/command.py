@@ -27,7 +27,7 @@ Results = dict[str, tuple[Trial, Sequence[Cell]]]
 
 
 def table(api: str, trial: Trial, cells: Sequence[Cell], most: int) -> list[str]:
-    """The lines of one API's results, at most so wide where a request is not longer."""
+    """Format one API's results, wrapped to `most` except for requests that are longer."""
     title = trial.endpoint.hider.text(f"{api}, model {trial.model}")
     first = max(len(title), *(len(cell.check) for cell in cells))
     beside = most - first - len(NOT_TRIED) - 2 * len(GAP)

@@ -10,7 +10,7 @@ MAX_DEPTH: Final = 64
 """Of JSON that is shown: what is nested deeper is left out."""
 
 LEAST_DIGITS: Final = 8
-"""A number is shown as hidden if a key of so many digits is in it; a shorter key would hide counts."""
+"""The least digits of a key that hides a number with it; a shorter key would hide counts."""
 
 
 class Hider:

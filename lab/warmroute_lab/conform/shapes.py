@@ -7,7 +7,7 @@ from warmroute.contract import headers
 
 ANSWER_TOKENS: Final = 4
 MAX_TOKENS: Final = 2**40
-"""A greater count is none."""
+"""A greater count is not credible."""
 
 TOOL: Final = "read_file"
 ABOUT: Final = "Reads a file of the project and returns its lines, with their numbers in front of them."
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What an answer says of tokens; None where it does not say."""
+    """What an answer says of tokens; None if it does not say."""
 
     prompt: int | None
     cached: int | None
@@ -176,7 +176,7 @@ def _responses(model: str, asked: Asked, given: dict[str, str]) -> Shape:
 
 
 def usage_in(api: str, event: Mapping[str, Any]) -> dict[str, Any]:
-    """The usage object of an answer or of an event of a stream; empty where it has none."""
+    """The usage object of an answer or of an event of a stream; empty if it has none."""
     if api == "gemini":
         found = event.get("usageMetadata")
     elif api == "anthropic" and event.get("type") == "message_start":
@@ -229,7 +229,7 @@ def begins(event: Mapping[str, Any]) -> bool:
 
 
 def ends(api: str, event: Mapping[str, Any]) -> bool:
-    """Whether an event of a stream says that the answer has ended. OpenAI's `[DONE]` is no event."""
+    """Whether an event of a stream says that the answer has ended. OpenAI's `[DONE]` is not an event."""
     if api == "anthropic":
         return event.get("type") == "message_stop"
     if api == "responses":

@@ -12,7 +12,7 @@ WORDS: Final = (
     "window", "garden", "harbour", "letter", "market", "number", "office", "planet", "river", "season", "valley",
 )  # fmt: skip
 HIT_SHARE: Final = 0.5
-"""A prompt is found again if the cached tokens are so much of it."""
+"""The share of a prompt that must be cached for it to count as found again."""
 
 
 class TrialOptions(NamedTuple):
@@ -86,7 +86,7 @@ def new_session() -> str:
 
 
 def found_again(exchange: Exchange, prompt_tokens: int) -> bool:
-    """Whether an answer says that a prompt of so many tokens was cached."""
+    """Whether an answer says that a prompt of `prompt_tokens` was cached."""
     return (exchange.counts.cached or 0) >= HIT_SHARE * prompt_tokens
 
 

@@ -108,13 +108,13 @@ class Endpoint:
     """An address. `hider`: hides its keys. Raises of all methods: NotReached."""
 
     def __init__(self, url: str, keys: tuple[str, ...], timeout_s: float) -> None:
-        """`keys`: of the first and, where it is given, of the second tenant; empty: no key is sent. `timeout_s`: for
+        """`keys`: of the first and, if it is given, of the second tenant; empty: no key is sent. `timeout_s`: for
         one whole answer.
         """
         self.hider = Hider(keys)
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise NotReached(f"{self.hider.text(url)!r} is no http address")
+            raise NotReached(f"{self.hider.text(url)!r} is not an http address")
         self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/").removesuffix("/v1").removesuffix("/v1beta")
@@ -134,7 +134,7 @@ class Endpoint:
         return found
 
     def receipt(self, receipt_id: str, tenant: int = 0) -> dict[str, Any] | None:
-        """A receipt that the endpoint keeps; None where it keeps none."""
+        """A receipt that the endpoint keeps; None if it keeps none."""
         path = f"/v1/usage/receipts/{quote(receipt_id, safe='')}"
         status, body = self._get(path, key_headers("openai", self._keys[tenant]))
         return _object(body) if status == 200 else None
@@ -193,7 +193,7 @@ def _whole(response: HTTPResponse) -> tuple[dict[str, Any], str]:
     if len(body) > MAX_ANSWER_BYTES:
         return {}, f"the answer has more than {MAX_ANSWER_BYTES:,} bytes"
     found = _object(body)
-    return ({}, "the answer is no JSON object, or it is nested too deeply") if found is None else (found, "")
+    return ({}, "the answer is not a JSON object, or it is nested too deeply") if found is None else (found, "")
 
 
 def _streamed(
@@ -234,7 +234,7 @@ def _streamed(
 
 
 def _object(body: bytes) -> dict[str, Any] | None:
-    """The JSON object in a body; None where it is none, or is nested too deeply."""
+    """The JSON object in a body; None if there is none, or it is nested too deeply."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

@@ -54,7 +54,7 @@ class ClientTurn:
 
 
 class Violation(NamedTuple):
-    """What is wrong, and the harness it happened to, where that is known."""
+    """What is wrong, and the harness it happened to, if that is known."""
 
     harness: str | None
     sentence: str

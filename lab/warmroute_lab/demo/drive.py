@@ -48,7 +48,7 @@ _CREATE_FIELDS = frozenset(inspect.signature(AsyncCompletions.create).parameters
 
 
 class BadAnswerError(Exception):
-    """An answer that is no complete chat completion."""
+    """An answer that is not a complete chat completion."""
 
 
 @dataclass(frozen=True, slots=True)

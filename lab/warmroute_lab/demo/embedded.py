@@ -35,7 +35,7 @@ PASSES: tuple[tuple[str, Policy], ...] = (("off", "round_robin"), ("on", "cost")
 
 
 def run(arguments: Namespace) -> int:
-    """Both passes, the report, and 0 where everything that a demo must show is there."""
+    """Both passes, the report, and 0 if everything that a demo must show is there."""
     recordings = load_recordings(arguments.harness)
     out = report.console()
     passes: dict[str, Pass] = {}

@@ -17,7 +17,7 @@ WIDTH = 120
 VIOLATIONS_SHOWN = 10
 NANO_PER_USD = 1e9
 PLAIN_LINES = 4
-"""Lines a pass prints on its way where the output is no terminal."""
+"""Lines a pass prints on its way where the output is not a terminal."""
 
 _LESS: Final = frozenset({"prompt", "cached", "TTFT p50 ms", "list"})
 """What a narrow terminal leaves out: the 90th percentile shows what affinity gains, the median does not."""
@@ -47,13 +47,13 @@ class Advance(Protocol):
 
 
 def console() -> Console:
-    """The terminal, or a page of fixed width where there is none."""
+    """The terminal, or a page of fixed width if there is none."""
     return Console(highlight=False, width=min(WIDTH, width()))
 
 
 @contextmanager
 def progress(out: Console, title: str, total: int) -> Iterator[Advance]:
-    """A bar that grows by a turn; a few plain lines where the output is no terminal."""
+    """A bar that grows by a turn; a few plain lines where the output is not a terminal."""
     done = 0
     if not out.is_terminal:
         step = max(1, total // PLAIN_LINES)

@@ -177,7 +177,7 @@ def _start_deadline_s() -> float:
 
 
 def run(arguments: Namespace) -> int:
-    """Both passes and their table; 0 where admission has computed less."""
+    """Both passes and their table; 0 if admission has computed less."""
     load = replace(ON_SGLANG if arguments.engine == "sglang" else Load(), seed=arguments.seed)
     out = report.console()
     found: dict[str, Figures] = {}

@@ -19,8 +19,8 @@ BLOCK_TOKENS: Final = 512
 class Agents:
     """Sizes in tokens, times in seconds. Lognormal where mean and median (or sigma) are given, else exponential.
 
-    `kinds` of agents have a shared prompt each. With `waves` sessions start in so many bursts, each at the begin of
-    its share of the time and a twentieth of it long.
+    `kinds` of agents have a shared prompt each. With `waves`, sessions start in that number of bursts, each at the
+    start of its share of the time and a twentieth of it long.
     """
 
     sessions: int = 1200

@@ -47,12 +47,12 @@ class ReplayTurn(msgspec.Struct, eq=False):
     decode: "Worker | None" = None
     decode_work: Work | None = None
     network_s: float = 0.0
-    """Half a round trip to where it was placed."""
+    """Half a round trip to the place of its worker."""
     first_token_s: float = 0.0
     ended_s: float = 0.0
     cached_tokens: int = 0
     predicted_tokens: int | None = None
-    """What the policy expected to be cached; None where it expects nothing."""
+    """What the policy expected to be cached; None if it expects nothing."""
     retries: int = 0
     held_tokens: int = 0
     """Prompt tokens that some worker's tiers held or would hold when it was sent, where caches are watched."""

@@ -3,7 +3,7 @@
 A policy is made for one run: `SomePolicy(fleet)`. Then, in order of virtual time:
 
 - `choose(turn, now_s)` for each arrival: return a usable worker that computes prompts (one of `self.fleet.prefills`),
-  or None where the turn waits at the router; the policy calls `send(turn, worker, now_s)` when it has waited;
+  or None if the turn waits at the router; the policy calls `send(turn, worker, now_s)` when it has waited;
 - `choose_decode(turn, prefill, now_s)` after it in a split fleet; by default the decode worker with the fewest tokens;
 - `started(turn, now_s)` at the first token, `ended(turn, now_s)` at the last; nothing by default;
 - `lost(turn, now_s)` when the worker went away before the end; the turn is then chosen for again;

@@ -95,7 +95,7 @@ _UNDER_WAY: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """How the proxies are set up. `naming_share` of the sessions name themselves; it counts where there are regions."""
+    """How the proxies are set up. `naming_share` of the sessions name themselves; it counts if there are regions."""
 
     routers: int = 1
     share_lag_s: float | None = None
@@ -114,7 +114,7 @@ class Proxies:
     memory_wait_s: float = 0.0
     """How long a turn waits for KV memory at most, with `queue`; 0: none does."""
     tenant_shares: tuple[float, ...] = ()
-    """Whose sessions they are, where there are several tenants."""
+    """Whose sessions they are, if there are several tenants."""
 
 
 class _Leg(msgspec.Struct, frozen=True, gc=False):

@@ -15,7 +15,7 @@ MAX_BYTES: Final = 2 << 30
 class ReplayVerdict(NamedTuple):
     """The result of replaying a record.
 
-    `first_difference` is where and in what; None where all are the same. `cut_off` is where a record without an
+    `first_difference` is where and in what; None if all are the same. `cut_off` is where a record without an
     end marker ends (its proxy was killed, or the disk was full), None for a whole one.
     """
 
@@ -37,7 +37,7 @@ def verify(path: Path) -> ReplayVerdict:
 
 
 def judge(frames: Frames) -> ReplayVerdict:
-    """Make every decision of these frames again; `RecordError` where they cannot be read or do not follow."""
+    """Make every decision of these frames again; `RecordError` if they cannot be read or do not follow."""
     opened = playback = first = closed = None
     decisions = differing = 0
     for found in frames:

@@ -52,7 +52,7 @@ class Result:
     running_max_s: float = 0.0
     """The longest TTFT of all other turns."""
     by_tenant: list[dict[str, Any]] = field(default_factory=list)
-    """The figures of each tenant, where there are several."""
+    """The figures of each tenant, if there are several."""
     load_times_s: list[float] = field(default_factory=list)
     load_tokens: list[list[int]] = field(default_factory=list)
     """Outstanding tokens of each worker at `load_times_s`."""
@@ -90,7 +90,7 @@ class LoadSamples:
 
 
 def percentiles(values: Sequence[float], *quantiles: float) -> list[float]:
-    """Linear percentiles, bit-equal to `numpy.percentile`, which imports masked arrays; zeros where there are none."""
+    """Linear percentiles, bit-equal to `numpy.percentile`, which imports masked arrays; zeros if there are none."""
     if not values:
         return [0.0] * len(quantiles)
     ordered: list[float] = np.sort(np.array(values)).tolist()

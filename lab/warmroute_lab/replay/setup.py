@@ -72,7 +72,7 @@ class Setup:
     hinting_share: float = 0.0
     ending_share: float = 0.0
     tenant_shares: tuple[float, ...] = ()
-    """Whose sessions they are, where there are several tenants."""
+    """Whose sessions they are, if there are several tenants."""
     kinds: tuple[WorkerKind, ...] = ()
     """Those of each worker of a region, where they differ."""
 
@@ -87,7 +87,7 @@ class Setup:
 
 
 def run(trace: Trace, setup: Setup, policy: str, speed_up: float = 1.0, progress: Progress | None = None) -> Result:
-    """Play a trace once. `TraceError` where it cannot be played on this fleet."""
+    """Play a trace once. `TraceError` if it cannot be played on this fleet."""
     return _played(trace, setup, policy, speed_up, progress, watch_caches=False)[0]
 
 

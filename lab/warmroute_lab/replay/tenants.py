@@ -16,7 +16,7 @@ def tenants_of(sessions: int, shares: Sequence[float]) -> list[int]:
 
 
 def by_tenant(turns: Sequence[ReplayTurn], shares: Sequence[float]) -> list[dict[str, Any]]:
-    """The figures of each tenant; empty where there are not several."""
+    """The figures of each tenant; empty if there are not several."""
     if len(shares) < 2:
         return []
     of_session = tenants_of(1 + max((turn.request.session for turn in turns), default=0), shares)

@@ -33,7 +33,7 @@ class Request(msgspec.Struct, eq=False, gc=False):
 
     `blocks` are the ids of the prompt's blocks and, where a trace knows the answer, of the answer's after them; the
     block in which the prompt ends may be partial, and is full once the answer has come. `tail` is the id of that
-    prompt's end alone, None where the prompt ends with a block. `at_s` is the time of arrival, or, if `after` is the
+    prompt's end alone, None if the prompt ends with a block. `at_s` is the time of arrival, or, if `after` is the
     number of another request of the trace, the time from its end. `session` is a number within the trace; `turn`
     counts from 1. `continued_tokens` is how much of the prompt the turn before has already sent.
     """

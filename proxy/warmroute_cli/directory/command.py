@@ -25,13 +25,13 @@ from warmroute_proxy.server.stores.store_state import Connection, NotDone, Store
 
 
 class WrongSetting(ValueError):
-    """A word that is no setting."""
+    """A word that is not a setting."""
 
 
 def read_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Settings by their keys; None where no value is given. Raises: WrongSetting.
+    """Settings by their keys; None if no value is given. Raises: WrongSetting.
 
-    A value is one of TOML. What is none is a string, so that shells need no further quotes.
+    A value is TOML. A text that is not TOML is a string, so that shells need no further quotes.
     """
     found: dict[str, Any] = {}
     for word in words:

@@ -34,7 +34,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.control.usage_question import read_question
 
 UNKNOWN: Final = "-"
-NO_REMEDY: Final = "no loss that is known here could be won back"
+NO_REMEDY: Final = "nothing to recover"
 _STEPS: Final = (
     Column("step"), Column("cached tokens", is_number=True), Column("of prompt", is_number=True),
     Column("lost", is_number=True), Column("price USD", is_number=True), Column("lost USD", is_number=True),

@@ -127,7 +127,7 @@ def _reader(name: str, worker: Path | None) -> Reader:
         "sglang": SGLang(named), "vllm": VLLM(named), "litellm": LiteLLM(), "otel": Otel()
     }  # fmt: skip
     if name not in readers:
-        raise ValueError(f"--format {name} is no format of a log")
+        raise ValueError(f"--format {name} is not a format of a log")
     return readers[name]
 
 

@@ -1,6 +1,6 @@
 """What if: the same trace with another placement, fleet, KV memory or prices, and where the difference comes from.
 
-The difference of two prices is the sum of the differences of their causes, and of `prices` where the rates differ, to
+The difference of two prices is the sum of the differences of their causes, and of `prices` if the rates differ, to
 the nanodollar. Figures are those of the replay's model of engines (docs/reference/replay.md).
 """
 
@@ -89,7 +89,7 @@ def _changed(case: Case, text: str) -> Case:
     for each in text.split(","):
         name, equals, value = each.partition("=")
         if not equals or name not in NAMES:
-            raise ValueError(f"--what-if {each!r} is none of {', '.join(f'{known}=' for known in NAMES)}")
+            raise ValueError(f"--what-if {each!r} is not one of {', '.join(f'{known}=' for known in NAMES)}")
         if name == "policy":
             if value not in POLICIES:
                 raise ValueError(f"no policy {value}; there are {', '.join(POLICIES)}")
@@ -108,7 +108,7 @@ def _changed(case: Case, text: str) -> Case:
 
 
 def _roles(path: Path) -> list[str]:
-    """The roles of a record's workers; empty where the file is none."""
+    """The roles of a record's workers; empty if the file is not a record."""
     if not begins_as_record(path):
         return []
     with GivenFile(path, MAX_BYTES, unpack=False) as file:
@@ -169,7 +169,7 @@ def _reachable(trace: Trace, *, answers: bool = True) -> list[int]:
 
 
 def difference(first: Ladder, case: Case, other: Ladder, other_rates: Ladder | None) -> Difference:
-    """Where the difference comes from. `other_rates`: the same turns by the rates of the case, where it has its own."""
+    """Where the difference comes from. `other_rates`: the same turns by the rates of the case, if it has its own."""
     before, after = first.all.lost, other.all.lost
     causes: dict[str, tuple[int, int]] = {}
     for step, cause in {**before, **after}:

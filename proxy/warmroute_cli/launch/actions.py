@@ -136,7 +136,7 @@ def logs(arguments: argparse.Namespace) -> int:
 
 
 def names(state_dir: Path) -> list[str]:
-    """The processes of the launch here; none where there is no record."""
+    """The processes of the launch here; none if there is no record."""
     record = load(state_dir)
     return [] if record is None else list(record.entries)
 

@@ -16,7 +16,7 @@ def launch(arguments: argparse.Namespace) -> int:
         if arguments.what in ACTIONS:
             return _action(arguments)
         if arguments.name is not None:
-            raise LaunchError(f"{arguments.what!r} is no action; actions are {', '.join(ACTIONS)}")
+            raise LaunchError(f"{arguments.what!r} is not an action; actions are {', '.join(ACTIONS)}")
         from warmroute_cli.launch.start import start
 
         return start(arguments)

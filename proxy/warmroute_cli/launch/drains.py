@@ -8,7 +8,7 @@ from warmroute_proxy.server.base.secrets import SecretError
 
 
 class ProxyDrains:
-    """The drain orders of one proxy. All raise OSError where it does not answer."""
+    """The drain orders of one proxy. All raise OSError if it does not answer."""
 
     def __init__(self, admin_url: str, admin_key: Callable[[], str]) -> None:
         """`admin_key`: as it is now; it may raise SecretError."""
@@ -16,7 +16,7 @@ class ProxyDrains:
         self._admin_key = admin_key
 
     def drain(self, engine: str) -> bool:
-        """No new work. False where an operator had it drained already."""
+        """No new work. False if an operator had it drained already."""
         found = self._ask(engine, "GET")
         since = found["draining_since"]
         if isinstance(since, dict) and "operator" in since:
@@ -45,7 +45,7 @@ class NoDrains:
     """On a node without a proxy: nothing to ask."""
 
     def drain(self, engine: str) -> bool:
-        raise OSError(f"no proxy runs on this node: drain {engine} by `warmroute engines drain` where it does")
+        raise OSError(f"no proxy runs on this node: drain {engine} by `warmroute engines drain` if it does")
 
     def is_drained(self, engine: str) -> bool:
         """Never asked."""

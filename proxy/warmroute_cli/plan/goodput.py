@@ -70,7 +70,7 @@ def goodput(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets)
 
 
 def _missed(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets, times: float) -> tuple[str, ...]:
-    """What a plan does not reach with so many times the traffic."""
+    """The targets that a plan misses with `times` the traffic."""
     try:
         return tuple(targets.missed(simulate(found.plan, found.request, faster(trace, traffic, times))))
     except PlanError as error:
@@ -78,7 +78,7 @@ def _missed(found: PlayedPlan, traffic: Traffic, trace: Trace, targets: Targets,
 
 
 def faster(trace: Trace, traffic: Traffic, times: float) -> Trace:
-    """The traffic with so many times the requests a second."""
+    """The traffic with `times` the requests a second."""
     if trace.name == AVERAGE:
         return average_trace(replace(traffic, requests_per_s=traffic.requests_per_s * times))
     begun = [each if each.after is not None else sooner(each, at_s=each.at_s / times) for each in trace.requests]

@@ -27,7 +27,7 @@ def find_model(name: str, *, flags_only: bool = False) -> Model:
         path = path.parent
     if not path.is_dir():
         if "/" in name and path.parent.is_dir() and not name.count("/") == 1:
-            raise PlanError(f"{name} is no folder of a checkpoint.")
+            raise PlanError(f"{name} is not a folder of a checkpoint.")
         return known_model(name)
     config = _object(path / "config.json")
     size = _checkpoint_bytes(path)
@@ -72,7 +72,7 @@ def _object(path: Path) -> dict[str, Any]:
     except DocumentError as error:
         raise PlanError(f"{path} {error}.") from None
     if not isinstance(found, dict):
-        raise PlanError(f"{path} is no JSON object.")
+        raise PlanError(f"{path} is not a JSON object.")
     return found
 
 

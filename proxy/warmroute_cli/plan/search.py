@@ -215,7 +215,7 @@ def _score(step: PlanRequest, found: PlayedPlan) -> tuple[bool, float, float, in
 
 
 def _weighed(step: PlanRequest, found: PlayedPlan) -> float:
-    """The goal, raised for drafts and tiers that are not the usual ones: a gain below the noise is no reason."""
+    """The goal, raised for drafts and tiers that are not the usual ones: a gain below the noise is not a reason."""
     asked = found.request
     unusual = (asked.draft_steps, asked.hicache, asked.storage)
     usual = (step.draft_steps, step.hicache, step.storage)

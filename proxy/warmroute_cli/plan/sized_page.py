@@ -81,7 +81,7 @@ def _what_changes(search: Search, targets: Targets) -> list[str]:
 
 
 def _nearest(search: Search) -> list[str]:
-    """The plan that would be taken if targets were dropped, where it is another one."""
+    """The plan that would be taken if targets were dropped, if it is another one."""
     better = [
         each
         for each in search.played[1:]

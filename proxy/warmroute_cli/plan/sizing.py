@@ -83,7 +83,7 @@ class Sizing:
 
 
 class QueueError(Exception):
-    """So many requests wait that the plan does not keep up."""
+    """Too many requests wait: the plan does not keep up."""
 
     def __init__(self, at_s: float) -> None:
         super().__init__(at_s)
@@ -318,7 +318,7 @@ class Speeds:
 
 
 def speeds(plan: Plan, load: Load, requests_per_s: float, *, alike: bool = True) -> Speeds:
-    """The bounds, for so many requests a second. `alike`: all requests are that load; else it is their mean, and the
+    """The bounds at a rate of requests per second. `alike`: all requests are that load; else it is their mean, and the
     fastest answers of a mixture say nothing of the time of one."""
     prefill = sum(
         engine.ranks * engine_costs(plan, engine, load).prefill_tokens_per_s

@@ -1,6 +1,6 @@
 """`warmroute replay`: a trace through the placement that production runs, and through others, on a virtual clock.
 
-What only some options need is imported where it is used: starting takes a good part of a short replay.
+What only some options need is imported if it is used: starting takes a good part of a short replay.
 """
 
 import argparse

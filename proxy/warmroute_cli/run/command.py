@@ -200,7 +200,7 @@ def _root(base_url: str) -> str:
     parts = urlsplit(base_url)
     path = parts.path.rstrip("/")
     if parts.scheme not in ("http", "https") or not parts.hostname or path not in ("", "/v1") or parts.query:
-        raise CannotRun(f"--base-url {base_url!r} is no address such as http://host:8080/v1")
+        raise CannotRun(f"--base-url {base_url!r} is not an address such as http://host:8080/v1")
     return f"{parts.scheme}://{parts.netloc}"
 
 

@@ -53,7 +53,7 @@ def text_of(sums: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def shown(api: Api, since_s: float) -> Iterator[None]:
-    """Show it, where there is a terminal, until this ends."""
+    """Show it, if there is a terminal, until this ends."""
     try:
         terminal = os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY)
     except OSError:
@@ -92,7 +92,7 @@ def keep_showing(api: Api, since_s: float, write: Callable[[str], None], wait: C
 
 
 def _columns(terminal: int) -> int:
-    """The width of a terminal; 80 where it has none."""
+    """The width of a terminal; 80 if it has none."""
     try:
         return os.get_terminal_size(terminal).columns or 80
     except OSError:

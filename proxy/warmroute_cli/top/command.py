@@ -36,7 +36,7 @@ def run(arguments: Namespace) -> int:
     if arguments.once:
         return _once(admins, arguments.every)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        print("warmroute top: this is no terminal; `--once` prints one screen", file=sys.stderr)
+        print("warmroute top: this is not a terminal; `--once` prints one screen", file=sys.stderr)
         return 2
     with opened() as terminal:
         return _follow(terminal, Readings(admins, arguments.every))
@@ -77,7 +77,7 @@ class Readings:
         self._ended.set()
 
     def newest(self) -> FleetReading | None:
-        """The newest reading, once; None where there is no new one."""
+        """The newest reading, once; None if there is no new one."""
         found = None
         while not self._found.empty():
             found = self._found.get()

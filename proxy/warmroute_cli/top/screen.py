@@ -1,6 +1,6 @@
 """A reading as lines of a terminal. Pure: it is given the time and the size.
 
-Lines are plain text of exactly so many columns at most, with a style each. What a server says is cut to the printable
+Lines are plain text of at most the screen's columns, with a style each. What a server says is cut to the printable
 characters of ASCII, so that each takes one column and none steers the terminal.
 """
 

@@ -35,7 +35,7 @@ class Terminal:
         return found.columns, found.lines
 
     def key(self, timeout_s: float) -> str | None:
-        """The next key: a character, or `up`, `down`, `left`, `right`; None where none came in time."""
+        """The next key: a character, or `up`, `down`, `left`, `right`; None if none came in time."""
         if not select.select([self._fd], [], [], max(0.0, timeout_s))[0]:
             return None
         read = os.read(self._fd, 1)

@@ -49,7 +49,7 @@ class CallNumbers:
         return True
 
     def put_right(self, raw: Raw) -> list[dict[str, Any]] | None:
-        """The pieces with the indexes and ids that they should have; None where they have them."""
+        """The pieces with the indexes and ids that they should have; None if they have them."""
         try:
             found = _calls(raw)
             given: list[dict[str, Any]] = _any(raw)
@@ -84,7 +84,7 @@ def renumbered(payload: bytes, at: int, pieces: list[dict[str, Any]]) -> bytes:
 
 
 def with_ids(choices: bytes, rid: str) -> bytes | None:
-    """The choices of a whole answer in which each call has an id of its own; None where each has."""
+    """The choices of a whole answer in which each call has an id of its own; None if each has."""
     made = made_ids(rid)
     try:
         found = _any(choices)

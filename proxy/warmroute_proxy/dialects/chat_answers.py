@@ -110,7 +110,7 @@ class Usage(msgspec.Struct):
     warmroute: Raw = Raw()
 
     def cached(self) -> int | None:
-        """How many tokens of the prompt were cached; None where nobody has counted them."""
+        """How many tokens of the prompt were cached; None if nobody has counted them."""
         return self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details is not None else None
 
     def written(self) -> int:
@@ -173,8 +173,8 @@ _CALLED: Final = frozenset({"tool_calls", "function_call"})
 
 
 def reason_of(stated: str | None, *, calls: bool, cut: bool) -> str | None:
-    """Why an answer has ended, by what it holds rather than by the word of its engine alone. Some say `stop` where the
-    model has called a tool that it had to call, `tool_calls` where there is no call or half of one.
+    """Why an answer has ended, by what it holds rather than by the word of its engine alone. Some say `stop` if the
+    model has called a tool that it had to call, `tool_calls` if there is no call or half of one.
     """
     if stated in {"length", "content_filter"}:
         return stated
@@ -229,7 +229,7 @@ def whole_pairs(raw: bytes) -> bytes:
 
 
 def _decoded(decoder: "msgspec.json.Decoder[_T]", raw: bytes, what: str) -> _T:
-    """Decode. Raises: ValueError, where it is not `what` it should be."""
+    """Decode. Raises: ValueError, if it is not `what` it should be."""
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError):
@@ -237,11 +237,11 @@ def _decoded(decoder: "msgspec.json.Decoder[_T]", raw: bytes, what: str) -> _T:
     try:
         return decoder.decode(whole_pairs(raw) if has_surrogate(raw) else with_null(raw))
     except (msgspec.DecodeError, RecursionError, ValueError):
-        raise ValueError(f"it is no {what}") from None
+        raise ValueError(f"it is not a {what}") from None
 
 
 def with_null(raw: bytes) -> bytes:
-    """JSON with null in the place of NaN and infinities, which Python writes. Raises: ValueError, where it is none."""
+    """JSON with null in the place of NaN and infinities, which Python writes. Raises: ValueError, if it is not JSON."""
     return json.dumps(json.loads(raw, parse_constant=_no_number)).encode()
 
 
@@ -249,7 +249,7 @@ def _no_number(_name: str) -> None: ...
 
 
 def read_answer(raw: bytes) -> tuple[Choice, Usage]:
-    """The choice and the usage of a whole answer. Raises: ValueError, where it is none that can be read."""
+    """The choice and the usage of a whole answer. Raises: ValueError, if it cannot be read."""
     check_answer(raw)
     answer = _decoded(_decode_answer, raw, "chat completion")
     if not answer.choices:
@@ -258,18 +258,18 @@ def read_answer(raw: bytes) -> tuple[Choice, Usage]:
 
 
 def read_chunk(raw: bytes) -> Chunk:
-    """An event of a stream. Raises: ValueError, where it is none that can be read."""
+    """An event of a stream. Raises: ValueError, if it cannot be read."""
     check_answer(raw)
     return _decoded(_decode_chunk, raw, "chunk of a chat completion")
 
 
 def read_text(raw: bytes) -> str:
-    """A text that stands in JSON, with its quotes. Raises: ValueError, where it is none."""
+    """A text that stands in JSON, with its quotes. Raises: ValueError, if it is not a text."""
     return _decoded(_decode_text, raw, "text")
 
 
 def read_usage(raw: Raw) -> Usage:
-    """A usage; an empty one where there is none that can be read."""
+    """A usage; an empty one if there is none that can be read."""
     try:
         found = _decode_usage.decode(raw) if raw else None
     except (msgspec.DecodeError, RecursionError):

@@ -30,7 +30,7 @@ _STRUCTURE: Final = re.compile(r'["\\{}\[\]]')
 
 
 def arguments_object(arguments: str) -> Raw:
-    """The arguments as an object. A model may write some that are none: they are shown as they are."""
+    """The arguments as an object. Arguments that are not an object are shown as the model wrote them."""
     if not arguments.strip():
         return NO_ARGUMENTS
     try:
@@ -223,7 +223,7 @@ class CallPieces:
 
     @property
     def interrupted(self) -> bool:
-        """Whether what is no call would come between pieces of one."""
+        """Whether what is not a call would come between pieces of one."""
         return self._begun >= 0 and self._begun == self._open and self._calls[self._open].is_cut()
 
     def are_cut(self) -> bool:

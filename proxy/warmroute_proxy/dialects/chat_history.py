@@ -1,4 +1,4 @@
-"""What engines would refuse in the messages of a chat: parts of other APIs, and arguments that are no object.
+"""What engines would refuse in the messages of a chat: parts of other APIs, and arguments that are not objects.
 
 Chats go to engines byte for byte. Only where a message has something of this kind, its messages are written anew.
 """
@@ -35,7 +35,7 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 
 
 def mended(raw: Raw, work: TranslationWork) -> tuple[bytes, dict[str, int]] | None:
-    """The list of messages as engines take it, and how much of a type was dropped or changed; None where it stays as
+    """The list of messages as engines take it, and how much of a type was dropped or changed; None if it stays as
     it is. Raises: BadRequest, as whoever reads it next would.
     """
     try:
@@ -56,7 +56,7 @@ class _Mending:
         self._work = work
 
     def message(self, raw: Raw, path: str) -> bytes:
-        """One message, as it came where nothing is to be done; empty where nothing is left of it."""
+        """One message, as it came if nothing is to be done; empty if nothing is left of it."""
         message = object_at(raw, path) if is_object(raw) else {"content": raw} if is_text(raw) else {}
         given: dict[str, Any] = {}
         content, calls = message.get("content"), message.get("tool_calls")
@@ -76,7 +76,7 @@ class _Mending:
         return encode({**message, **given}) if given else bytes(raw)
 
     def _calls(self, raw: Raw) -> list[Any] | None:
-        """The calls, each mended; None where all stay."""
+        """The calls, each mended; None if all stay."""
         listed = _decode_list(raw) if is_list(raw) else [raw]
         self._work.take(len(listed))
         found: list[Any] = []
@@ -119,7 +119,7 @@ class _Mending:
         return Raw(encode(found or "")) if is_changed else None
 
     def _piece(self, raw: Raw, path: str) -> list[ChatPart] | None:
-        """A part in chat's terms; None where it stays."""
+        """A part in chat's terms; None if it stays."""
         if is_text(raw):
             count(self.dropped, UNTYPED)
             return [{"type": "text", "text": raw}]

@@ -35,7 +35,7 @@ _NAMES: Final[Mapping[Kind, tuple[bytes, ...]]] = {
 
 
 def whole_text(texts: list[bytes]) -> str:
-    """Texts that stand in JSON, without their quotes, as one. Raises: ValueError, where one is none."""
+    """Join the contents of JSON strings, without their quotes. Raises: ValueError, if one is not valid JSON text."""
     return read_text(b'"%b"' % b"".join(texts))
 
 
@@ -97,7 +97,7 @@ class ChatStream:
         """What it stopped at, a text of the client's or a token."""
 
     def feed(self, data: bytes) -> bytes:
-        """Translate some bytes. Raises: ValueError, where they are no chat stream."""
+        """Translate some bytes. Raises: ValueError, if they are not a chat stream."""
         shape = self._shape
         if data.endswith(shape.end) and data.startswith(shape.head) and not self._reader.held and not self.ended:
             text = data[shape.text_at : shape.text_end]
@@ -132,7 +132,7 @@ class ChatStream:
         return b"".join(out)
 
     def check(self) -> None:
-        """Raises: ValueError, where what has come so far is no answer that can be completed."""
+        """Raises: ValueError, where what has come so far is not an answer that can be completed."""
         if not self._has_choice:
             raise ValueError("it has no choices")
 

@@ -111,7 +111,7 @@ class AnswerView(msgspec.Struct, gc=False):
         return None if self.x_groq is None else as_object(self.x_groq.usage)
 
     def fault(self) -> Any:
-        """The error that stands in it, True where it is one; None: it is none."""
+        """The error in the event, True if the event is one; None if there is no error."""
         if self.object == "error":
             return True
         if self.error is not ABSENT and is_filled(self.error):
@@ -154,7 +154,7 @@ def as_object(raw: Raw) -> dict[str, Any] | None:
 
 
 def read_view(raw: bytes) -> AnswerView | None:
-    """A chunk or an answer; None where it is no JSON object. Members of odd types are as if they had odd content."""
+    """A chunk or an answer; None where it is not a JSON object. Members of odd types are as if they had odd content."""
     try:
         return _view(raw)
     except _UNREADABLE:
@@ -178,7 +178,7 @@ def read_view(raw: bytes) -> AnswerView | None:
 
 
 def read_choices(raw: Raw | bytes) -> list[ChoiceView]:
-    """The choices of a whole answer; none where they are no list."""
+    """The choices of a whole answer; none if they are not a list."""
     try:
         return _choices(raw)
     except _UNREADABLE:

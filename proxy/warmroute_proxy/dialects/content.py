@@ -87,7 +87,7 @@ def as_base64(data: str) -> str | None:
 
 
 def data_image(media_type: str, data: str) -> ChatPart | None:
-    """An image that is in the request; None where engines could not read it."""
+    """An image that is in the request; None if engines could not read it."""
     found = as_base64(data) if media_type.lower() in IMAGE_TYPES else None
     return None if found is None else image_at(f"data:{media_type};base64,{found}")
 
@@ -107,9 +107,9 @@ def is_address(url: str) -> bool:
 
 
 def given_image(url: str, path: str) -> ChatPart | None:
-    """An image by what a client has for its address; None where it is one that engines could not read.
+    """An image by what a client has for its address; None if it is one that engines could not read.
 
-    Raises: BadRequest, where it is no address. Which addresses may be is decided for all APIs by that of chat.
+    Raises: BadRequest, if it is not an address. Which addresses may be is decided for all APIs by that of chat.
     """
     if is_address(url):
         return image_at(url)
@@ -121,7 +121,7 @@ def given_image(url: str, path: str) -> ChatPart | None:
 
 
 def data_text(data: str) -> str | None:
-    """The text of a file that is in the request, in base64 or as an address with it; None where it is no text."""
+    """The text of a file that is in the request, in base64 or as an address with it; None if it is not text."""
     found = as_base64(data.partition(",")[2] if data[:5].lower() == "data:" else data)
     try:
         text = "" if found is None else base64.b64decode(found).decode()

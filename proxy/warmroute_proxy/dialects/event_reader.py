@@ -29,7 +29,7 @@ class EventReader:
         self.held = bytearray()
         """What came of an event that is not whole."""
 
-        self._after_cr = False  # the last byte was a CR, so that a LF is no line end of its own
+        self._after_cr = False  # the last byte was a CR, so an LF is not a separate line end
         self._begun = False
 
     def feed(self, data: bytes) -> list[bytes]:

@@ -1,7 +1,7 @@
 """What an item, block or part says that has no place in chat: its texts. The rest of it is dropped, and counted.
 
 An agent sends its whole history with each turn, so what is refused once ends its session. A history holds whatever
-another provider, another version or another model left there. So only what is no JSON or too much is refused.
+another provider, another version or another model left there. So only what is not JSON or too much is refused.
 """
 
 from typing import Any, Final

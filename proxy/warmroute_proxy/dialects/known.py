@@ -38,7 +38,7 @@ class Known(Generic[_T]):
         return None if entry is None or entry.raw != bytes(raw) else entry.made
 
     def keep(self, scope: object, raw: Raw, made: _T, made_bytes: int) -> None:
-        """Keep what was made of them, which holds so many bytes."""
+        """Keep the translation of them. `made_bytes`: its size."""
         size = len(memoryview(raw)) + made_bytes + _PER_ENTRY_BYTES
         if size > MAX_ENTRY_BYTES:
             return

@@ -77,7 +77,7 @@ def _template_arguments(value: Any) -> str | None:
 
 
 def _bias_ids(value: Any) -> list[int]:
-    """Return the token ids that `logit_bias` names; -1 for a key that is no number."""
+    """Return the token ids that `logit_bias` names; -1 for a key that is not a number."""
     return [int(key) if key.isascii() and key.isdigit() and len(key) < 12 else -1 for key in value]
 
 

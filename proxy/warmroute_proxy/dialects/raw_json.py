@@ -134,7 +134,7 @@ class BodyReader:
     def read(self, raw: bytes) -> tuple[Members, list[Raw] | None]:
         """The members, those that are null left out, and the elements of the list. Raises: BadRequest.
 
-        A body with other members, or whose conversation is no list, is read member by member: then the list is None,
+        A body with other members, or whose conversation is not a list, is read member by member: then the list is None,
         and what there is of it is a member.
         """
         try:

@@ -8,16 +8,16 @@ from msgspec import Raw
 from warmroute_proxy.dialects.raw_json import encode
 
 NO_OBJECT: Final = "arguments"
-"""What arguments that are no object are counted as, in the receipt."""
+"""The name in the receipt under which arguments that are not objects are counted."""
 
 _check: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _PROBLEMS: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 
 def object_text(arguments: str) -> str:
-    """The arguments of a call, as they are where they are an object; else an object that holds them.
+    """The arguments of a call, as they are if they are an object; else an object that holds them.
 
-    A proxy's own answers show arguments that are none in the same way (`chat_calls.arguments_object`).
+    A proxy's own answers show arguments that are not objects in the same way (`chat_calls.arguments_object`).
     """
     if not arguments.strip():
         return "{}"

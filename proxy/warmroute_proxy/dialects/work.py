@@ -28,8 +28,8 @@ SMALL_BYTES: Final = 32_768
 
 BYTES_PER_BRACKET: Final = 256
 MOST_BRACKETS: Final = 6144
-"""A body in the event loop has 1,024 lists and objects, and one more for so many bytes, up to the most that cost three
-chats of 2 MB; thrice the members, six times the values.
+"""A body in the event loop may have min(1,024 + bytes / BYTES_PER_BRACKET, MOST_BRACKETS) lists and objects, three
+times as many members and six times as many values. MOST_BRACKETS costs as much as three chats of 2 MB.
 """
 
 TEXTS_BYTES: Final = 262_144
@@ -48,7 +48,7 @@ MAX_TOOLS_BYTES: Final = 4_194_304
 MAX_STEPS: Final = 65_536
 STEPS_IN_LOOP: Final = 192
 BYTES_PER_STEP: Final = 16_384
-"""In the event loop a translator has so many steps, and one more for so many bytes of the body."""
+"""In the event loop, translation may take STEPS_IN_LOOP steps plus one per BYTES_PER_STEP bytes."""
 
 KNOWN_PER_STEP: Final = 8
 """Messages that were translated before, for a step."""
@@ -83,7 +83,7 @@ class TranslationWork:
         return cls(STEPS_IN_LOOP + size_bytes // BYTES_PER_STEP, in_loop=True)
 
     def take(self, steps: int) -> None:
-        """Take so many steps, before they are done. Raises: TooMuch in the event loop, elsewhere BadRequest."""
+        """Count `steps` before they are done. Raises: TooMuch in the event loop, elsewhere BadRequest."""
         self._left -= steps
         if self._left < 0:
             if self._in_loop:
@@ -128,7 +128,7 @@ def is_dense(raw: bytes | memoryview) -> bool:
 
 
 def check_values(raw: bytes) -> None:
-    """Raises: BadRequest, where a body holds too many values outside of its texts."""
+    """Raises: BadRequest, if a body holds too many values outside of its texts."""
     if not _exceed(*_counted(raw.translate(None, _NO_STRUCTURE)), 0):
         return
     brackets = members = commas = quotes = 0
@@ -142,7 +142,7 @@ def check_values(raw: bytes) -> None:
 
 
 def check_answer(raw: bytes) -> None:
-    """Raises: ValueError, where an answer of an engine holds too many values to be translated in the event loop."""
+    """Raises: ValueError, if an answer of an engine holds too many values to be translated in the event loop."""
     if len(raw) <= SMALL_BYTES or raw.count(b"{") + raw.count(b"[") <= MAX_BRACKETS:
         return  # as almost always: not even with what stands in its texts
     brackets = 0

@@ -19,7 +19,7 @@ from warmroute_proxy.ladder.turn import Bill, Cost, LadderTurn, Loss, priced
 FREE: Final = Rates(0, 0, 0)
 MAX_MODELS: Final = 1_000
 TOKENS_OF_PIECE: Final = 16
-"""About so many tokens are in a piece of text, by which a cache's size is compared with texts."""
+"""About how many tokens a piece of text has, by which a cache's size is compared with texts."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -71,7 +71,7 @@ MEANINGS: Final[Mapping[str, str]] = {
 class Remedy(NamedTuple):
     """Something that an operator or a client can do. `causes`: of the losses that it can win back.
 
-    A prediction that was wrong loses no tokens by itself: the engine found what it found. So no remedy is for it.
+    A wrong prediction loses no tokens alone, so it has no remedy.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Win(NamedTuple):
 
 
 def wins(lost: Mapping[str, tuple[int, int]]) -> list[Win]:
-    """The remedies of what was lost, the dearest first. Bounds, not promises: two remedies may win the same.
+    """The remedies of the losses, the most expensive loss first. Bounds: two remedies may recover the same tokens.
 
     `lost`: cause -> tokens and nanodollars.
     """

@@ -91,7 +91,7 @@ class LadderSums:
         return found
 
     def causes(self, step: str) -> dict[str, tuple[int, int]]:
-        """Cause -> tokens and nanodollars lost on the way to a step, the dearest first."""
+        """Cause -> tokens and nanodollars lost on the way to a step, the most expensive first."""
         found = {cause: lost for (at, cause), lost in self.lost.items() if at == step and lost != (0, 0)}
         return dict(sorted(found.items(), key=lambda each: (-each[1][1], -each[1][0], each[0])))
 

@@ -1,7 +1,7 @@
 """One turn on the ladder: what it lost at each step, by cause, and what that cost.
 
-The price of a step is what the turn would have cost with so many tokens cached, by its own rates. It is rounded as a
-receipt's is, so that the last step costs what the ledger says, to the nanodollar, and all losses add up to it.
+The price of a step is what the turn would have cost with that step's tokens cached, by its own rates. It is rounded as
+a receipt's is, so that the last step costs what the ledger says, to the nanodollar, and all losses add up to it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,7 +53,7 @@ class Bill(NamedTuple):
 
 
 class LadderTurn(NamedTuple):
-    """One turn. `counts`: 1; -1 where it takes another one back, 0 where it is none. `costs` are in the order of the
+    """One turn. `counts`: 1; -1 if it takes another one back, 0 if it is not a turn. `costs` are in the order of the
     steps. `keys`: how it is grouped, such as `model`. `known`: the steps that its source knows. `is_rated`: its rates
     are known; `is_billed`: what was billed is known. `off_nanousd`: how far its price is from what its own row says,
     below zero too.

@@ -28,7 +28,7 @@ Take = Callable[[int], None]
 
 
 def cleaned(raw: Raw, texts: Texts, take: Take = _take_any) -> bytes | None:
-    """The list of messages, as JSON; None where it stays as it is. A message that has nothing left is left out."""
+    """The list of messages, as JSON; None if it stays as it is. A message that has nothing left is left out."""
     try:
         messages = _decode_messages(raw)
     except _PROBLEMS:

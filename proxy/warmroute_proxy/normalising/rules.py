@@ -104,7 +104,7 @@ RULES: Final = (
     # Gemini CLI's `Today's date is Saturday, November 21, 2026 ...`. It is another one after midnight
     # (anomalyco/opencode#32622). Models use it, so it stays unless the operator says otherwise.
     Rule("date_line", _SYSTEM_AND_USER, b"oday's ", 65_536, partial(_without_places, "oday's ", 1, _date_line), False),
-    # The same of Codex: `<current_date>2026-11-21</current_date>` (openai/codex, environment_context).
+    # Codex writes: `<current_date>2026-11-21</current_date>` (openai/codex, environment_context).
     Rule(
         "date_tag",
         _SYSTEM_AND_USER,

@@ -25,7 +25,7 @@ class Texts:
         self.off: set[str] = set()
 
     def clean(self, raw: Raw, role: str) -> Raw | None:
-        """A text of a message of this role, as JSON, without what the rules take out; None where nothing is left."""
+        """A text of a message of this role, as JSON, without what the rules take out; None if nothing is left."""
         for rule in _RULES_BY_ROLE.get(role, _NO_RULES):
             if rule.marker in bytes(memoryview(raw)[: rule.reach_bytes]):
                 cleaned = self._without(raw, rule)

@@ -17,7 +17,7 @@ OPERATOR: Final = "the operator"
 """In whose share the connections of the admin key count; no tenant has a space in its name."""
 
 MAX_VIEWS: Final = 8
-"""So many views of a tenant wait for an answer; a browser asks six questions at a time."""
+"""Views of a tenant that may wait for an answer; a browser asks six questions at a time."""
 
 
 class AdminEndpoint:

@@ -73,7 +73,7 @@ class Authentication:
         return None
 
     def check_proxy(self, request: Request, max_bytes: int) -> None:
-        """Check by the head that another proxy sends a request of its own, with a body of at most so many bytes."""
+        """Check by the head that another proxy sends a request of its own, with a body of at most `max_bytes`."""
         if request.method != "POST" or not _is_forwarded(request):
             raise Refusal(404, f"there is no route {request.path}", code="not_found")
         if request.length is None or request.length > max_bytes:
@@ -91,7 +91,7 @@ class Authentication:
         return self.of_forwarded(request)
 
     def of_forwarded_head(self, request: Request) -> tuple[TenantConfig, Forward]:
-        """The same of a head, before its body is known; the claim is not spent."""
+        """Check a head before its body is known; the claim is not spent."""
         claim = self._forwards.check_head(request.headers[names.FORWARD])
         return self._vouched_for(claim), claim
 
@@ -101,7 +101,7 @@ class Authentication:
         return self._vouched_for(claim), claim
 
     def once_in_region(self, claim: Forward | None, answered: Callable[[Refusal | None], None]) -> None:
-        """Ask whether another proxy of the region has taken a claim that is spent here; None is no claim. `answered`
+        """Ask whether another proxy of the region has taken a claim that is spent here; None: no claim. `answered`
         gets why the request must not begin, at once where there is nothing to ask.
         """
         if claim is None or self._region_nonces is None:

@@ -316,8 +316,10 @@ async def _stores(config: Config, number: int | None, metrics: Metrics, ledger: 
 
 
 def _secrets(config: Config, slot: ProcessSlot | None) -> Secrets:
-    """What is derived from the fleet secret. Of several processes, one that starts later derives what lasts as the
-    others do, and signs by what the file has now: a secret of before may be accepted no more. Raises: SecretError.
+    """Return the keys that are derived from the fleet secret.
+
+    A process that starts late derives long-lived keys like its siblings, but signs with the current file, since an
+    older secret may have been revoked. Raises: SecretError.
     """
     lines = load_secret(config.secret_file, os.environ)
     if slot is None:

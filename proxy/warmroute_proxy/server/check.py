@@ -193,7 +193,7 @@ async def _probe_region(region: RegionConfig) -> ServerAnswer:
         return ServerAnswer(who, _reason(error), ok=False)
     found = json_object(body) or {}
     if "region" not in found:
-        return ServerAnswer(who, f"answered {status or 'nothing'} at /ready, which is no proxy of ours", ok=False)
+        return ServerAnswer(who, f"answered {status or 'nothing'} at /ready, which is not a proxy of ours", ok=False)
     if found["region"] != region.name:
         return ServerAnswer(who, f"is the proxy of region {found['region']}", ok=False)
     spoken = spoken_by(found)

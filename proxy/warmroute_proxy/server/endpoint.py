@@ -1,7 +1,7 @@
 """Which request goes where: inference paths to an `InferenceRequest`, small GETs to the control plane.
 
-All other routes are refused, also those that exist on engines only (`/generate`, `/abort_request`, ...). Those of other
-APIs are refused before the key is looked at, which their clients send elsewhere.
+All other routes are refused, also those that exist on engines only (`/generate`, `/abort_request`, ...). Routes of
+other APIs are refused before authentication, because their clients send the key in a different header.
 """
 
 import logging
@@ -70,7 +70,7 @@ class PublicEndpoint:
             raise refusal if dialect is None else DialectRefusal(dialect, refusal) from None
 
     def _on_dialect_head(self, request: Request) -> None:
-        """The same of a request that is to be translated, or that offers a WebSocket."""
+        """Check the head of a request in another API, or of a WebSocket upgrade."""
         if self._is_offer(request):
             if request.length != 0:
                 raise Refusal(400, f"{request.path} takes no body with GET", code="bad_request")
@@ -103,7 +103,7 @@ class PublicEndpoint:
             request.caller = self._parser.callers.of(path, key.tenant, request.headers, key.key_id)
 
     def _check_key(self, request: Request) -> KnownKey | None:
-        """Note whose request it is. Raises: Refusal."""
+        """Authenticate the request and record its tenant. Raises: Refusal."""
         key = self._authentication.of_head(request)
         if key is not None:
             request.tenant = key.tenant.name

@@ -306,7 +306,7 @@ def _orphaned(slot: ProcessSlot, stop: asyncio.Event) -> None:
 async def _sweep(
     open_requests: OpenRequests, steps: list[Callable[[], None]], clock: Callable[[], float], lag: LoopLag
 ) -> None:
-    """Do what depends on time. An error of the proxy's own in one step must not end the others, and all deadlines."""
+    """Run periodic work. A bug in one step must not stop the others or the deadlines."""
     while True:
         await asyncio.sleep(SWEEP_EVERY_S)
         now = clock()

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 
 class Changes(NamedTuple):
-    """What is not as the client sent it. Each is a member of the receipt, where there is something to say.
+    """What is not as the client sent it. Each is a member of the receipt, if there is something to say.
 
     `dropped_fields`: names of members that no engine got. `dropped_blocks`: how many parts of messages no engine got,
     by their type. `cache_control`: how many such marks were taken off. `normalised`: the rules that took something out

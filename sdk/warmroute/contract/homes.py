@@ -45,7 +45,7 @@ class Homes:
         self._by_session: OrderedDict[tuple[str, str], _SessionHome] = OrderedDict()
 
     def of(self, lineage: Lineage) -> str | None:
-        """The home of a lineage, else of its session, else of the session that started it; None where none is known."""
+        """The home of a lineage, else of its session, else of the session that started it; None if none is known."""
         base_url, session, parent, prompt, _ = lineage
         home = self._by_lineage.get((base_url, session, prompt))
         if home is not None:

@@ -46,7 +46,7 @@ four. Crush sends `x-session-affinity` and `x-session-id`.
 """
 
 SESSION_FIELDS: Final = ("prompt_cache_key", "promptCacheKey", "session_id", "conversation", "metadata")
-"""Top-level body fields that may name a session, in order of precedence. `previous_response_id` is no key."""
+"""Top-level body fields that may name a session, in order of precedence. `previous_response_id` is not a key."""
 
 CLAUDE_AGENT: Final = "x-claude-code-agent-id"
 AGENT_HEADERS: Final = (CLAUDE_AGENT, "thread-id", "x-opencode-session-id")
@@ -192,7 +192,7 @@ def described(request_headers: Mapping[str, str]) -> Described:
 
     A request with a parent is of a sub-agent where it does not say otherwise, and so is one with Claude Code's agent,
     which its main loop does not have. A name that is too long or not printable
-    and an unknown kind are left out: they steer nothing, so they are no reason to refuse a request.
+    and an unknown kind are left out: they steer nothing, so they are not a reason to refuse a request.
     """
     agent = _shown(request_headers, headers.AGENT)
     for name, kinds in _KIND_BY_VALUE.items():

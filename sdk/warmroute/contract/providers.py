@@ -95,7 +95,7 @@ _BY_HOST: Final = {host: name for name, provider in PROVIDERS.items() for host i
 
 @lru_cache(maxsize=1000)
 def provider_of(url: str) -> str:
-    """The name of the provider whose host a URL has; empty where none is known."""
+    """The name of the provider whose host a URL has; empty if none is known."""
     labels = (urlsplit(url).hostname or "").split(".")
     ends = (".".join(labels[at:]) for at in range(len(labels)))
     return next((_BY_HOST[end] for end in ends if end in _BY_HOST), "")

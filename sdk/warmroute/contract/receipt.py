@@ -20,7 +20,7 @@ has `"dropped_fields": ["beam_width"]`: their names, 32 at most. One whose head 
 name, else 16 hex digits of the agent's id), `"parent": "16 hex"` and `"kind": "sub"`. Where the loss `elsewhere` has
 tokens, `"elsewhere_region": "west"` names the region that holds them. Where tokens are `evicted` because the engine
 that held them has restarted or left, `"evicted_by": "engine_restart"` says so. What else a proxy changed in a request
-is there too, each only where there is something to say:
+is there too, each only if there is something to say:
 
     "dropped_blocks": {"redacted_thinking": 2}   parts of messages that no engine got, by type
     "cache_control": 4                           marks that were taken off
@@ -83,7 +83,7 @@ _DOUBLE_ERROR: Final = 2.0**-50
 
 
 def cached_tokens(usage: Mapping[str, Any]) -> int:
-    """`prompt_tokens_details.cached_tokens` of an OpenAI usage object, 0 where it is absent."""
+    """`prompt_tokens_details.cached_tokens` of an OpenAI usage object, 0 if it is absent."""
     details = usage.get("prompt_tokens_details")
     value = details.get("cached_tokens") if isinstance(details, Mapping) else None
     return value if isinstance(value, int) else 0

@@ -12,7 +12,7 @@ class ReceiptWorker(TypedDict):
 
 
 class ReceiptTiers(TypedDict):
-    """Cached tokens by where they were found."""
+    """Cached tokens by the tier that held them."""
 
     device: int
     host: int

@@ -11,10 +11,10 @@ NONCE: Final = re.compile(
     r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b"
     r"|\b(?:req|run|id|nonce|trace|msg|ses|call)[-_][0-9A-Za-z]{6,64}\b|(?<=[=:])[0-9a-f]{5,64}\b"
 )
-"""Ids. Fewer than seven hexadecimal digits are one only behind `=` or `:`: a number of five digits is no id."""
+"""Ids. Fewer than seven hexadecimal digits are one only behind `=` or `:`: a number of five digits is not an id."""
 
 PATH: Final = re.compile(r"(?<![\w/<])(?:~|\.{1,2})?(?:/[\w.@+~-]+)+/?|\b[A-Za-z]:\\[^\s\"'<>|]*")
-"""Paths of files; the end of a tag, `</name>`, is none."""
+"""Paths of files; the end of a tag, `</name>`, is not a path."""
 
 _MEMORY_FILE: Final = re.compile(r"(?i)\b(?:AGENTS|CLAUDE|GEMINI|QWEN|MEMORY|CONVENTIONS|copilot-instructions)\.md\b")
 _OTHER_SECTION: Final = re.compile(r"^</?[a-z_-]+>")

@@ -54,7 +54,7 @@ def toml_in(path: Path, max_bytes: int) -> dict[str, Any]:
 
 
 def _check_values(data: bytes) -> None:
-    """Raises: DocumentError, where there are too many values outside of texts."""
+    """Raises: DocumentError, if there are too many values outside of texts."""
     begins = (found for found in _OUTSIDE.finditer(data) if data[found.start()] != _QUOTE)
     if next(islice(begins, MAX_VALUES, None), None) is not None:
         raise DocumentError(f"has more than {MAX_VALUES:,} values; split it")

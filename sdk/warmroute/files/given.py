@@ -25,7 +25,7 @@ class GivenFile:
     """The bytes of a file, from its beginning. A context manager."""
 
     def __init__(self, path: Path, max_bytes: int, *, unpack: bool = True) -> None:
-        """`max_bytes`: at most so many are given, unpacked. Raises: UnreadableFile."""
+        """`max_bytes`: the most that is given, unpacked. Raises: UnreadableFile."""
         self.path = path
         self._left = self._max_bytes = max_bytes
         try:
@@ -33,7 +33,7 @@ class GivenFile:
         except OSError as error:
             raise self._unreadable(error.strerror or str(error)) from None
         except ValueError:
-            advice = "it is no regular file; save what it gives to a file, and name that one"
+            advice = "it is not a regular file; save what it gives to a file, and name that one"
             raise self._unreadable(advice) from None
         self._file: BufferedReader | gzip.GzipFile = self._outer
         self._size = "bytes"
@@ -56,7 +56,7 @@ class GivenFile:
         return self._given(self._file.read, size)
 
     def readline(self, size: int) -> bytes:
-        """The next line with its end, or so many bytes of it. Raises: UnreadableFile."""
+        """The next line with its end, or its first `size` bytes. Raises: UnreadableFile."""
         return self._given(self._file.readline, size)
 
     def rest(self) -> bytes:

@@ -14,15 +14,15 @@ from pathlib import Path
 def open_regular(path: Path, within: Sequence[Path] = ()) -> BufferedReader:
     """A regular file, opened. `within`: the folders that it must be in; empty: anywhere.
 
-    Raises: OSError, and ValueError where it is no regular file, or elsewhere.
+    Raises: OSError, and ValueError, if it is not a regular file, or elsewhere.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # before it is opened, which is an act where it is a device
-        raise ValueError("is no regular file")
+    if not stat.S_ISREG(path.stat().st_mode):  # before it is opened, which is an act if it is a device
+        raise ValueError("is not a regular file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     file = os.fdopen(descriptor, "rb")
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # another one by now
-            raise ValueError("is no regular file")
+            raise ValueError("is not a regular file")
         if within:
             _check_place(Path(f"/proc/self/fd/{descriptor}").readlink(), within)
     except BaseException:
@@ -32,7 +32,7 @@ def open_regular(path: Path, within: Sequence[Path] = ()) -> BufferedReader:
 
 
 def read_regular(path: Path, max_bytes: int, within: Sequence[Path] = ()) -> bytes:
-    """The content of a file. Raises: as `open_regular`, and ValueError where it is too large."""
+    """The content of a file. Raises: as `open_regular`, and ValueError, if it is too large."""
     with open_regular(path, within) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:

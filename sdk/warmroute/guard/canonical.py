@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 MAX_DEPTH: Final = 100
-"""Nesting at which a value is compared by its type alone; deeper JSON is no prompt."""
+"""Nesting at which a value is compared by its type alone; deeper JSON is not a prompt."""
 
 _IGNORED: Final = frozenset({"cache_control"})
 _IGNORED_OF_ITEMS: Final = frozenset({"cache_control", "id", "status"})

@@ -120,4 +120,4 @@ def cause_named(name: str) -> Cause:
     try:
         return Cause(name)
     except ValueError:
-        raise ValueError(f"{name!r} is no cause; causes: {', '.join(sorted(Cause))}") from None
+        raise ValueError(f"{name!r} is not a cause; causes: {', '.join(sorted(Cause))}") from None

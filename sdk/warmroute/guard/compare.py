@@ -2,7 +2,7 @@
 
 Prompts are compared only if they are *related*: one continues the other, or would but for a change. A session has
 prompts that are not (a title, a sub-agent, the next conversation under the same key); they begin lineages of their own
-and are no breaks.
+and are not breaks.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Break:
 
 
 def first_break(before: Prompt, now: Prompt) -> Break | None:
-    """The first part of `now` that breaks the prefix of `before`; None where it was only appended or shortened."""
+    """The first part of `now` that breaks the prefix of `before`; None if it was only appended or shortened."""
     if now.model != before.model:
         return Break(Cause.MODEL, "model", 0, before.size)
     if (found := _tools(before, now)) is not None:

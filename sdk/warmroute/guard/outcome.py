@@ -12,7 +12,7 @@ ENOUGH: Final = 0.75
 """A share of the expected tokens that is cached counts as found: engines reuse whole pages, and servers round more."""
 
 PAGE_TOKENS: Final = 128
-"""The largest step in which servers count cached tokens (OpenAI); a smaller difference is no miss."""
+"""The largest step in which servers count cached tokens (OpenAI); a smaller difference is not a miss."""
 
 
 class Keeping(NamedTuple):

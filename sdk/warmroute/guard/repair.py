@@ -23,7 +23,7 @@ from warmroute.guard.volatile import DAY
 # client knows nothing of it.
 
 MAX_LINES: Final = 20
-"""More lines than these are no volatile lines."""
+"""More lines than these are not volatile lines."""
 
 _HEADING: Final = "Now:"
 
@@ -228,7 +228,7 @@ def rules_of(repair: str | Iterable[str] | None) -> tuple[Rule, ...]:
         try:
             found.append(Rule(name))
         except ValueError:
-            raise ValueError(f"{name!r} is no rule of repair; there are: safe, {', '.join(Rule)}") from None
+            raise ValueError(f"{name!r} is not a rule of repair; there are: safe, {', '.join(Rule)}") from None
     return tuple(dict.fromkeys(found))
 
 

@@ -32,7 +32,7 @@ def compacted(messages: Sequence[Any], instruction: str) -> list[Any]:
 def pruned(
     messages: Sequence[Any], keep: int, turns_ahead: int, cached_share: float = CACHED_SHARE
 ) -> list[Any] | None:
-    """The messages with all tool results cleared but the last `keep`; None where that would cost more than it saves.
+    """The messages with all tool results cleared but the last `keep`; None if that would cost more than it saves.
 
     `turns_ahead`: how many turns are expected to follow. `cached_share`: price of a cached token over an uncached one.
     """

@@ -77,7 +77,7 @@ def class_of_marks(before: Mapping[str, str], now: Mapping[str, str]) -> Cause |
 
 
 def class_of_change(before: str, now: str) -> Cause | None:
-    """The class of a change between two texts; None where it is none of these."""
+    """The class of a change between two texts; None if it fits no class."""
     if max(len(before), len(now)) > MAX_TEXT_CHARS:
         return None
     old, new = before.split("\n"), now.split("\n")

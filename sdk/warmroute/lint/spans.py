@@ -1,8 +1,8 @@
 """OpenTelemetry spans of generative AI, read as requests.
 
 The attributes are those of the semantic conventions (opentelemetry.io/docs/specs/semconv/gen-ai): messages, system
-instructions and tools are JSON, as an attribute's text or as a value. A span without messages is no request that can be
-compared, since instrumentations leave them out unless they are told to record them.
+instructions and tools are JSON, as an attribute's text or as a value. A span without messages cannot be compared, since
+instrumentations leave them out unless they are told to record them.
 """
 
 from collections.abc import Iterator, Mapping

@@ -66,7 +66,7 @@ def recorded(path: Path) -> Iterator[Recorded]:
                 request = _request(record, number, path)
             except (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
                 # others may have written anything anywhere in a record
-                raise TranscriptError(f"{path}, request {number}: is none ({error}). {_EXPECTED}") from None
+                raise TranscriptError(f"{path}, request {number}: is not a request ({error}). {_EXPECTED}") from None
             if request is not None:
                 found = True
                 yield request
@@ -75,7 +75,7 @@ def recorded(path: Path) -> Iterator[Recorded]:
 
 
 def _records(file: GivenFile) -> Iterator[Mapping[str, Any]]:
-    """The JSON objects of a file: of its lines, or where the first line is no JSON, of it as a whole."""
+    """The JSON objects of a file: of its lines, or where the first line is not JSON, of it as a whole."""
     lines = _lines(file)
     number, first = next(lines, (1, b"{}"))
     following = next(lines, None)
@@ -129,7 +129,7 @@ def _objects_in(whole: Any, path: Path) -> Iterator[Mapping[str, Any]]:
         try:
             yield from _sample(whole)
         except (TypeError, LookupError) as error:
-            raise TranscriptError(f"{path}: is no sample of requests that share their parts ({error})") from None
+            raise TranscriptError(f"{path}: is not a sample of requests that share their parts ({error})") from None
         return
     for record in whole if isinstance(whole, list) else [whole]:
         if isinstance(record, Mapping):

@@ -6,7 +6,7 @@ only a turn that continues nothing is repaired.
 
 The turns of a stream are answered one after the other, so what is under way is a line: `response.created` names the
 first that has no response yet, and a last event names its response. An `error` is for a turn without a response, or for
-an event that is no turn; it does not end a response.
+an event that is not a turn; it does not end a response.
 
 What is kept: of each stream of a connection the items up to its last response, as the program and the server hold
 them; of at most `MAX_STREAMS` streams, the oldest go first. At most `MAX_UNDER_WAY` turns are under way.

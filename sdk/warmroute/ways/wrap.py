@@ -26,7 +26,7 @@ class _Waits(Protocol):
 
 
 class _Awaits(Protocol):
-    """The same of those that are awaited."""
+    """Clients of openai and anthropic that are awaited, as type checkers know them."""
 
     @property
     def base_url(self) -> Any: ...

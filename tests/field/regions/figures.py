@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from warmroute_lab.replay import page as plot
+from warmroute_lab.replay import plot
 from warmroute_lab.replay.agents import Agents, agents_trace
 from warmroute_lab.replay.scenarios import regions as scenario
 from warmroute_lab.replay.setup import Setup, run
@@ -146,13 +146,17 @@ def peak() -> Iterator[dict[str, Any]]:
 
 
 def drawing(kept: Mapping[str, Any]) -> str:
-    """The hit ratio of each mode, by seed."""
-    series = []
-    for number, mode in enumerate(MODES):
-        of_seeds = kept.get("simulated", [])
-        points = [(float(each["seed"]), each[f"{KV_TOKENS[0]}, {mode}"]["hit"]) for each in of_seeds]
-        series.append(plot.Series(mode, points, plot.COLOURS[number]))
-    return plot.svg("Hit ratio by seed, KV memory short (simulated)", series, "seed", "hit ratio", legend=True)
+    """The hit ratio of each mode: a dot for each seed."""
+    of_seeds = kept.get("simulated", [])
+    groups = [
+        (
+            mode,
+            [each[f"{KV_TOKENS[0]}, {mode}"]["hit"] for each in of_seeds],
+            plot.COLOURS[0] if mode == "ours" else plot.OTHERS,
+        )
+        for mode in MODES
+    ]
+    return plot.strips("Hit ratio of each seed, KV memory short (simulated)", groups, "hit ratio, a dot for each seed")
 
 
 def page(kept: Mapping[str, Any]) -> str:
@@ -284,7 +288,7 @@ def _simulated_rows(seeds: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 TEMPLATE: Final = """\
-# Regions
+# Regions under faults
 
 Made by `python -m tests.field.regions.figures`. Each table says whether it was measured live or simulated.
 

@@ -55,7 +55,7 @@ def test_two_engines_on_one_port(tmp_path: Path) -> None:
     [
         (("nothing.toml",), "nothing.toml cannot be read: No such file or directory"),
         (("status",), "nothing was launched in"),
-        (("plan.toml", "extra"), "'plan.toml' is no action; actions are status, start, stop, restart, starts, logs"),
+        (("plan.toml", "extra"), "'plan.toml' is not an action; actions are status, start, stop, restart, starts"),
         (("status", "extra"), "status takes no name"),
         (("plan.toml", "--engine", "embedded", "--node", "3"), "--node 3: 8xH100 has the nodes 0 to 0"),
     ],

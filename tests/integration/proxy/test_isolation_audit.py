@@ -172,7 +172,7 @@ def test_an_audit_in_which_nothing_hits_fails(tmp_path: Path, capsys: pytest.Cap
     [
         (("--trials", "3"), "--trials 3 is too few"),
         (("--model", "none"), "the server answers 404"),
-        (("--base-url", "ftp://x"), "'ftp://x' is no http address"),
+        (("--base-url", "ftp://x"), "'ftp://x' is not an http address"),
         (("--base-url", "http://127.0.0.1:1"), "127.0.0.1: "),
         (("--key-file", "/none"), "/none cannot be read"),
     ],

@@ -196,7 +196,7 @@ def test_an_unfit_secret_is_refused_without_showing_it(tmp_path: Path) -> None:
         load_secret(tmp_path / "none", {})
     with pytest.raises(SecretError, match="set WARMROUTE_SECRET"):
         load_secret(None, {})
-    with pytest.raises(SecretError, match=r"cannot read .*: it is no regular file"):
+    with pytest.raises(SecretError, match=r"cannot read .*: it is not a regular file"):
         load_secret(tmp_path, {})
 
 

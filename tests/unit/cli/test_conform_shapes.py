@@ -67,7 +67,7 @@ def test_what_is_announced_grows_with_what_is_asked_for() -> None:
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "//"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(NotReached, match="is no http address"):
+    with pytest.raises(NotReached, match="is not an http address"):
         Endpoint(url, ("", ""), 1.0)
 
 

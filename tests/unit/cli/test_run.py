@@ -104,8 +104,8 @@ def test_what_stands_behind_the_dashes_is_the_programs(words: list[str], own: li
     [
         (["claude", "--print"], "no fleet runs in"),
         (["claude", "--base-url", "http://127.0.0.1:1/v1", "--print"], "--base-url needs a key"),
-        (["claude", "--base-url", "ftp://x", "--key", "k", "--print"], "is no address such as"),
-        (["claude", "--base-url", "http://x/v2", "--key", "k", "--print"], "is no address such as"),
+        (["claude", "--base-url", "ftp://x", "--key", "k", "--print"], "is not an address such as"),
+        (["claude", "--base-url", "http://x/v2", "--key", "k", "--print"], "is not an address such as"),
         (["claude", "--base-url", "http://127.0.0.1:1/v1", "--key", "k", "--print"], "does not answer"),
     ],
 )

@@ -89,7 +89,7 @@ def test_what_is_not_offered_is_answered_with_a_text_that_says_so(members: dict[
     ("line", "why"),
     [
         ("", "a word is missing"),
-        ("dance", "'dance' is no order"),
+        ("dance", "'dance' is not an order"),
         ("call read", "must be a JSON object"),
         ("call read [1]", "must be a JSON object"),
         ("call read {} call read {}", "a ; is missing"),

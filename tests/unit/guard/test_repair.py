@@ -140,7 +140,7 @@ def test_rules_are_named() -> None:
     assert rules_of("safe") == SAFE
     assert rules_of(["safe", "keep-reasoning", "sort-tools"]) == (*SAFE, Rule.KEEP_REASONING)
     assert rules_of(None) == ()
-    with pytest.raises(ValueError, match="'sort' is no rule of repair; there are: safe, sort-tools"):
+    with pytest.raises(ValueError, match="'sort' is not a rule of repair; there are: safe, sort-tools"):
         rules_of("sort")
 
 

@@ -107,7 +107,7 @@ def test_what_lower_tiers_hold_is_kept(trace: Path, capsys: Capture, tiers: str)
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--what-if", "speed=3"], "is none of policy="),
+        (["--what-if", "speed=3"], "is not one of policy="),
         (["--what-if", "policy=best"], "no policy best"),
         (["--what-if", "price=1:2"], "is not INPUT:CACHED:OUTPUT"),
         (["--what-if", "workers=0"], "workers"),

@@ -93,7 +93,7 @@ def test_a_check_fails_with_1(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--fail-on", "dates"], "'dates' is no cause; causes: cache-marks"),
+        (["--fail-on", "dates"], "'dates' is not a cause; causes: cache-marks"),
         (["--fail-under", "85"], "'85' is not a number from 0 to 1"),
     ],
 )

@@ -43,7 +43,7 @@ def test_a_device_is_known_by_the_words_of_its_name(device: str, name: str) -> N
     ("given", "words"),
     [
         ({}, "no table"),
-        (document("NVIDIA T4"), "no known GPU"),
+        (document("NVIDIA T4"), "not a known GPU"),
         (document(note="tiny sizes on a CPU: no GPU was used"), "no GPU was used"),
         (document(bf16_tflops=1500.0), "the peak of H200 is 989"),
         (document(read_gb_s=True), "read_gb_s is True"),

@@ -9,7 +9,7 @@ from bench.placement.rows import ROWS
 
 from warmroute_cli.replay.arguments import MADE_UP, SCENARIOS
 from warmroute_lab.replay import made_up
-from warmroute_lab.replay.page import Series, svg
+from warmroute_lab.replay.plot import Series, svg
 
 
 def test_every_trace_and_scenario_of_the_command_is_on_the_page() -> None:

@@ -73,7 +73,10 @@ def test_every_loss_class_has_words(name: str) -> None:
         ({"attempts": 3}, "It took 3 attempts"),
         ({"predicted_cached": 0}, "none of its prompt was expected to be cached there"),
         ({"estimated": ["prompt_tokens"]}, "estimates: prompt_tokens."),
-        ({"continued": {"after_tokens": 5, "by": "text"}}, "Its engine died after 5 tokens, and another one went on."),
+        (
+            {"continued": {"after_tokens": 5, "by": "text"}},
+            "Its engine died after 5 tokens, and another one continued it.",
+        ),
         ({"voided_by": "wr-1-void"}, "It was voided by wr-1-void"),
         ({"outcome": "interrupted"}, "The proxy ended before it was complete; nothing is charged."),
         ({"voids": "wr-0"}, "wr-1 takes wr-0 back."),

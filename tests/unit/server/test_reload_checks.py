@@ -82,7 +82,7 @@ def test_a_folder_that_kubernetes_swaps_changes_the_files_in_it(tmp_path: Path) 
 def test_an_address_is_read_of_regular_files_of_some_size_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_text("postgresql://" + "a" * 70_000)
-    for name, problem in (("pipe", "is no regular file"), ("large", "is larger than"), ("none", "No such file")):
+    for name, problem in (("pipe", "is not a regular file"), ("large", "is larger than"), ("none", "No such file")):
         with pytest.raises(SecretError, match=problem):
             load_dsn(tmp_path / name)
 

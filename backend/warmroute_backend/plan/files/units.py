@@ -2,7 +2,7 @@
 
 Source of the limits: RDMA registers host memory (`LimitMEMLOCK`); weights of a trillion parameters load for up to an
 hour (`TimeoutStartSec`); SGLang's drain after SIGTERM has no limit of its own (`tokenizer_manager.py:3508`), so
-`TimeoutStopSec` is one. `/health` is no restart trigger: it waits behind real work.
+`TimeoutStopSec` is one. `/health` is not a restart trigger: it waits behind real work.
 """
 
 import shlex

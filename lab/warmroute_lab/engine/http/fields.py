@@ -72,7 +72,7 @@ def mapping(body: Body, name: str) -> Body:
 
 
 def strings(body: Body, name: str, most: int) -> tuple[str, ...]:
-    """A string or a list of at most `most`; absent is none."""
+    """A string or a list of at most `most`; empty if it is absent."""
     value = body.get(name)
     items = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(items, list) or len(items) > most or not all(isinstance(item, str) for item in items):

@@ -127,7 +127,7 @@ class FileStore:
         return True
 
     def _tried(self, access: Callable[[], bool]) -> bool:
-        """The result of an access to the directory; False where it fails. Only the first failure is logged."""
+        """The result of an access to the directory; False if it fails. Only the first failure is logged."""
         try:
             return access()
         except OSError as error:

@@ -16,7 +16,7 @@ from warmroute_lab.engine.model.work import Work
 
 
 class KvPool:
-    """Pages of `page_size` tokens on the device; `tiers` where there is a host tier."""
+    """Pages of `page_size` tokens on the device; `tiers` if there is a host tier."""
 
     def __init__(
         self, capacity_pages: int, page_size: int, tiers: LowerTiers | None, listener: TierListener | None

@@ -84,7 +84,7 @@ def _read(line: str) -> Script:
             count, at = _word(line, at)
             script = replace(script, output_tokens=_tokens(order, count))
         else:
-            raise BadDirective(f"{order[:40]!r} is no order; there are call, think, run and answer")
+            raise BadDirective(f"{order[:40]!r} is not an order; there are call, think, run and answer")
         rest = line[at:].lstrip()
         if not rest:
             return script

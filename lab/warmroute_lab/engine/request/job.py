@@ -73,7 +73,7 @@ class Job:
 
     @property
     def rid(self) -> str:
-        """By what name it is live: that of the request, or of its first choice where there are several."""
+        """By what name it is live: that of the request, or of its first choice if there are several."""
         return self.ids[0]
 
     @property

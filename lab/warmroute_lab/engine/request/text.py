@@ -216,7 +216,7 @@ def _pieces(kind: int, text: str) -> list[Piece]:
 
 
 def _rest(pieces: list[Piece], begun: str) -> list[Piece] | None:
-    """The pieces behind the content `begun`; None where the content begins otherwise."""
+    """The pieces behind the content `begun`; None if the content begins otherwise."""
     content = ""
     for i, piece in enumerate(pieces):
         if piece.kind == CONTENT:

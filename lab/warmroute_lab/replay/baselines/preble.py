@@ -16,7 +16,7 @@ source) times the median time for each token of the last 200 (0.15 s before ther
 What differs: Preble keeps a tree of what it has routed where; here it is what a worker has cached or has been given to
 compute, so never out of date. Prefill times are those of the model replayed, where the source has fits for one model on
 one GPU. The cost of evicting (the paper's M) is 0, as in the code with its defaults. The worker-side scheduler
-(priorities by hit ratio) is no router's affair and left out.
+(priorities by hit ratio) is not a router's affair and left out.
 """
 
 from collections import deque

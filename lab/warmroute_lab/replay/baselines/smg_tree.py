@@ -68,7 +68,7 @@ class RoutedTree:
             self._sizes.move_to_end((block, tenant))
 
     def cut(self, max_tokens: int) -> None:
-        """Forget until at most so many tokens are left."""
+        """Forget until at most `max_tokens` are left."""
         while self.tokens > max_tokens:
             (block, tenant), size = self._sizes.popitem(last=False)
             self.tokens -= size

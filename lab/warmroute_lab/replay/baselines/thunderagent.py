@@ -30,7 +30,7 @@ LONGEST_WAIT_S: Final = 1800.0
 
 
 class _Program:
-    """`worker` is None while it is paused; `home` is where it was before."""
+    """`worker` is None while it is paused; `home` is its worker before."""
 
     __slots__ = ("home", "is_marked", "running", "steps", "tokens", "waiting", "worker")
 
@@ -92,7 +92,7 @@ class ThunderAgent(Policy):
         self._programs[turn.request.session].running -= 1
 
     def _where_it_fits(self, program: _Program) -> Worker | None:
-        """The worker for a new program, None where it has to wait."""
+        """The worker for a new program, None if it has to wait."""
         if any(each.worker is None for each in self._programs.values() if each is not program):
             return None
         free = {worker: tokens for worker, tokens in self._free().items() if tokens >= program.need_tokens}

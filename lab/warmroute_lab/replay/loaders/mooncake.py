@@ -69,7 +69,7 @@ def load(name: str, lines: list[bytes], salt: int, seed: int) -> Trace:
 def _rows(name: str, lines: list[bytes]) -> list[_Row]:
     rows: list[_Row] = []
     try:
-        rows.extend(map(msgspec.json.Decoder(_Row).decode, lines))  # up to the first that is none
+        rows.extend(map(msgspec.json.Decoder(_Row).decode, lines))  # up to the first line that is not a row
     except (msgspec.DecodeError, RecursionError) as error:
         raise TraceError(f"{name}: line {len(rows) + 1}: {error}") from None
     for number, row in enumerate(rows, 1):

@@ -41,7 +41,7 @@ class _Turn(NamedTuple):
 
 
 def load(paths: Sequence[Path], salt: int = 0) -> Trace:
-    """The trace in the records of a proxy; `TraceError` where one cannot be read, or nothing was served."""
+    """The trace in the records of a proxy; `TraceError` if one cannot be read, or nothing was served."""
     turns: list[_Turn] = []
     for path in paths:
         try:

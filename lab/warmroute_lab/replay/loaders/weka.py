@@ -12,7 +12,7 @@ An id stands for its block and all before it, within the file alone: sessions sh
 have the time of the session, or, where one of a file's is earlier than its sub-agent, of the sub-agent.
 
 What a request waited for is not recorded. It comes after the request that had ended last when it came, of its session
-or, for a sub-agent, of its own or the one that started it; so many seconds later, at most half an hour. A turn after
+or, for a sub-agent, of its own or the one that started it, with the recorded pause, at most half an hour. A turn after
 sub-agents therefore waits for the last of them. Each sub-agent is a session of its own. AIPerf also takes apart agents
 that are recorded as one stream; here those are one session that forks.
 

@@ -1,4 +1,4 @@
-"""Ready-made comparisons: a trace of its own and a list of runs for each.
+"""Ready-made comparisons: each has a trace and a list of runs.
 
 A scenario says what to run. It runs nothing, and holds no figures.
 """

@@ -19,7 +19,7 @@ def scenario(
 ) -> Scenario:
     """The scenario of that name, its trace made from `seed`; only the runs of `policies`, each at all of `speed_ups`.
 
-    Raises: TraceError, where the scenario has no run of a policy.
+    Raises: TraceError, if the scenario has no run of a policy.
     """
     made = _MAKERS[name](seed)
     runs = list(made.runs)

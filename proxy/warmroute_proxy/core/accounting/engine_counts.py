@@ -65,7 +65,7 @@ def increase(before: EngineCounts, now: EngineCounts) -> tuple[EngineCounts, boo
 def advance(open_span: Span | None, before: CounterReading | None, now: CounterReading) -> tuple[Span | None, Span]:
     """Take in a reading: the span that is open with what was counted, and the one that is open from now on.
 
-    The first is None where the reading begins the first span, or cannot be compared with the one before.
+    The first is None if the reading begins the first span, or cannot be compared with the one before.
     """
     fresh = Span(now.engine, now.role, now.at_s, now.at_s)
     if open_span is None or before is None or now.role != open_span.role or now.at_s < before.at_s:

@@ -74,13 +74,13 @@ class Entry(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def key_and_loss(self) -> tuple[str, dict[str, int]]:
-        """The id of its API key, empty where the receipt in `usage` names none, and `loss`."""
+        """The id of its API key, empty if the receipt in `usage` names none, and `loss`."""
         found = _decode_usage(self.usage)
         return ("", {}) if found is None else (found.warmroute.key, found.warmroute.loss)
 
     @property
     def kind(self) -> str:
-        """The kind of the turn that the receipt in `usage` names, empty where it names none."""
+        """The kind of the turn that the receipt in `usage` names, empty if it names none."""
         found = _decode_usage(self.usage)
         return "" if found is None else found.warmroute.kind
 

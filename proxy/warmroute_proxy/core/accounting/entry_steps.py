@@ -58,7 +58,7 @@ def move(entry: Entry, workers: tuple[ServedBy, ...], predicted_cached: int) -> 
 
 
 class Ending(Frozen, frozen=True):
-    """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None where no byte
+    """How a request ended. `status` is the HTTP status that the client got, 0 if none; `ttft_ms` is None if no byte
     of an answer came; `changes` are what was changed in the request; `receipt_fields` are members of the receipt that
     its caller has given, as JSON.
     """
@@ -81,13 +81,13 @@ def settle(
 ) -> None:
     """dispatched -> settled, priced by the last attempt; then `usage` is the object for the client.
 
-    `reported` is the engine's own usage object, whose unknown fields are kept: JSON where it has exactly the counts of
+    `reported` is the engine's own usage object, whose unknown fields are kept: JSON if it has exactly the counts of
     `usage`.
     """
     if entry.state != "dispatched":
         raise _not_allowed(entry, "settle")
     if ending.outcome not in SETTLE_OUTCOMES:
-        raise TransitionError(f"entry {entry.id}: {ending.outcome} is no outcome of a settled entry")
+        raise TransitionError(f"entry {entry.id}: {ending.outcome} is not an outcome of a settled entry")
     _close(entry, "settled", ending.outcome, usage, loss, reported, ending)
     entry.status, entry.settled_at = ending.status, ending.settled_at
     entry.proxy_ms, entry.ttft_ms = ending.proxy_ms, ending.ttft_ms

@@ -18,7 +18,7 @@ have as many as are free, so one alone has half of all, and none makes room by w
 Bounds, and what is dropped first:
 - an answer that grows beyond `answer_bytes` is no longer recorded;
 - beyond a tenant's share of `total_bytes`, its answers that ended are dropped, the oldest first, but none that is being
-  read; where none is left, the one that grows is no longer recorded;
+  read; if none is left, the one that grows is no longer recorded;
 - an answer that finds no memory in the budget of its tenant is no longer recorded;
 - beyond a tenant's share of `keys`, its keys without an answer are forgotten, the oldest first, then its oldest answers
   with their keys; calls under way stay, and where all are under way no call is begun.
@@ -118,7 +118,7 @@ class IdempotencyKeys:
         return self._calls.get(key)
 
     def begin(self, call: IdempotentCall, now: float) -> bool:
-        """A call that is not known yet is under way from now on; False where its tenant has as many as it may."""
+        """A call that is not known yet is under way from now on; False if its tenant has as many as it may."""
         assert call.key not in self._calls
         own = self._tenants.setdefault(call.tenant, _OfTenant())
         self._expire(own, now)

@@ -19,7 +19,7 @@ _ALWAYS: Final = float("-inf")
 
 
 class PriceBook(Frozen, frozen=True):
-    """The rates of one model, with the name of the book. `from_s`: unix seconds, None where there is no date;
+    """The rates of one model, with the name of the book. `from_s`: unix seconds, None if there is no date;
     `source`: where the prices come from, a text or an address.
     """
 
@@ -56,7 +56,7 @@ class PriceBooks:
         return self._newest_first.get(model, ())
 
     def in_effect(self, model: str, now_s: float) -> PriceBook | None:
-        """The book of a model at a time, unix seconds; None where none has begun."""
+        """The book of a model at a time, unix seconds; None if none has begun."""
         for book in self.of(model):
             if book.starts_s <= now_s:
                 return book

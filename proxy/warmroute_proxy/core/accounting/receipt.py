@@ -18,7 +18,7 @@ from warmroute_proxy.core.accounting.usage_fields import Usage
 from warmroute_proxy.core.base.compiled import Frozen
 
 _MAX_COST_USD: Final = 1e6
-"""Of one turn; above it a cost is no cost. Nanodollars of it are inside 64 bits."""
+"""Of one turn; above it a cost is not a cost. Nanodollars of it are inside 64 bits."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -67,7 +67,7 @@ def usage_object(
     """The usage object for the client, as JSON: the engine's own fields, the settled counts, `cost` and `warmroute`.
     `changes`: what was changed in the request; `receipt_fields`: members from its caller, as JSON.
 
-    `reported` is JSON where it has exactly the settled counts (`plain_usage`). Returned with what the turn would have
+    `reported` is JSON if it has exactly the settled counts (`plain_usage`). Returned with what the turn would have
     cost with nothing cached, and what it costs, in nanodollars.
     """
     rates = entry.rates
@@ -103,7 +103,7 @@ def usage_object(
 
 def _provider_cost(reported: object) -> int | None:
     """What the server says that it charges for the turn, in nanodollars: its `cost` is in USD, as OpenRouter's and
-    another warmroute's. None where it says nothing that is an amount."""
+    another warmroute's. None if it says nothing that is an amount."""
     cost = reported.get("cost") if isinstance(reported, dict) else None
     if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MAX_COST_USD:
         return round(cost * 1e9)

@@ -1,6 +1,6 @@
 """Receipts against the engines' own counters: what differs, and how much of that is known to be no difference.
 
-A turn is compared where it was computed: its prompt and cached tokens at the engine that did the prefill, its answer's
+A turn is compared if it was computed: its prompt and cached tokens at the engine that did the prefill, its answer's
 tokens at the one that did the decode. It counts in the span of that engine in which it was settled.
 
     difference = what the engine counted - what the receipts say
@@ -12,7 +12,7 @@ answer in that engine's prompt. The tokens of such turns are taken off a differe
 is `unexplained`.
 
 An engine counts more than the receipts say where other clients use it, where an attempt was given up and repeated, and
-where a turn ended with an error. It counts less only where it was started again (what it had counted since the last
+where a turn ended with an error. It counts less only if it was started again (what it had counted since the last
 reading is lost), or where receipts say what was not computed.
 """
 
@@ -92,7 +92,7 @@ class Line:
         return kind in _COMPARED[self.span.role]
 
     def difference(self, kind: Kind) -> int:
-        """What the engine counted more than the receipts say; below 0: less. 0 where that is not compared."""
+        """What the engine counted more than the receipts say; below 0: less. 0 if that is not compared."""
         return _of(self.span.counts, kind) - _of(self.receipts, kind) if self.compares(kind) else 0
 
     def unexplained(self, kind: Kind) -> int:

@@ -27,7 +27,7 @@ Almost every report needs none of this: `plain_usage` reads those, by types, and
 Without it w1 executes 7.0 % more (`python -m bench instructions --workloads w1`): see
 docs/decisions/020-one-way.md.
 
-A count is an integer from 0 to `MAX_TOKENS`; anything else that JSON can hold is no count. The bound keeps every
+A count is an integer from 0 to `MAX_TOKENS`; anything else that JSON can hold is not a count. The bound keeps every
 amount of money derived from it inside 64 bits.
 """
 
@@ -93,7 +93,7 @@ def merge_usage(
     prefill: Mapping[str, Any] | None,
     completion_seen: int,
 ) -> Usage:
-    """One `Usage` from the reports of a turn, parsed JSON of any shape: what is no object (`dict`) says nothing.
+    """One `Usage` from the reports of a turn, parsed JSON of any shape: what is not an object (`dict`) says nothing.
 
     `reported` is the usage object of the decode or aggregated leg, `details` its `sglext.cached_tokens_details`,
     `prefill` the usage object of the prefill leg, `completion_seen` a lower bound counted in the stream.
@@ -154,7 +154,7 @@ def _in_openai_terms(counts: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_expected(usage: Usage, prompt_tokens: int, cached: tuple[int, int, int], completion_tokens: int) -> Usage:
-    """A usage whose prompt no engine has counted, with the tokens that placement expected, and at least so many of the
+    """A usage whose prompt no engine has counted, with the tokens that placement expected, and a lower bound for the
     answer. `cached` is by tier. Its names in `estimated` stay.
     """
     prompt = min(prompt_tokens, MAX_TOKENS)
@@ -220,7 +220,7 @@ def _stated_cached(usage: Mapping[str, Any]) -> int | None:
 def _cached(
     stated: int | None, helper: int | None, tiers: tuple[int, int, int] | None, prompt: int | None
 ) -> tuple[int | None, int]:
-    """(cached tokens or None where no engine counted them, tokens by which the count was out of range)."""
+    """(cached tokens or None if no engine counted them, tokens by which the count was out of range)."""
     if prompt is None:
         return None, 0
     count = stated
@@ -265,7 +265,7 @@ def _tiers(details: object) -> tuple[int, int, int] | None:
 
 
 def _split(cached: int, tiers: tuple[int, int, int] | None) -> tuple[int, int, int, bool]:
-    """(device, host, storage, whether the engine reported that); where it did not, device takes the rest."""
+    """(device, host, storage, whether the engine reported that); if it did not, device takes the rest."""
     if tiers is None:
         return cached, 0, 0, cached == 0
     if sum(tiers) == cached:

@@ -5,7 +5,7 @@ Three bounded maps:
 Lineage -> its last settled turns. The loss classes compare with one of them, and its bytes per token are the best guess
 for the next turn. There are several, because a lineage forks: a named session with several conversations, or with two
 requests at once. A prompt continues the longest turn whose last cut is at the same position of the
-prompt's chain; where there is none, a conversation under way was rewritten, and it continues the newest.
+prompt's chain; if there is none, a conversation under way was rewritten, and it continues the newest.
 
 Thread (a lineage without its system prompt) -> the same: a running conversation whose system prompt changed is a new
 lineage, and what it lost is its old prompt.
@@ -108,8 +108,8 @@ class Affinity:
         thread: int | None = None,
         tenant: str = "",
     ) -> None:
-        """Store a turn of a lineage that was served; `session` is None where it has no home of its own. `tenant`:
-        whose it is, where there are several.
+        """Store a turn of a lineage that was served; `session` is None if it has no home of its own. `tenant`:
+        whose it is, if there are several.
         """
         hashes = chain.hashes
         own = len(hashes) - 1
@@ -180,7 +180,7 @@ class Affinity:
             self._sessions.owners[session] = tenant
 
     def _divide(self, table: OrderedDict[int, Any], division: Division[int, Any], key: int | None) -> None:
-        """An entry was stored in a map: where that is full, one goes."""
+        """An entry was stored in a map: if that is full, one goes."""
         if key is None or len(table) <= self._half:
             return
         division.stored(key, table)

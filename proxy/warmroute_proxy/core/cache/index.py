@@ -6,7 +6,7 @@ fresh slot and the bits of the old one mean nothing any more. Because hashes are
 start: the set of slots that still match is the AND of the masks so far, and a slot's matched prefix ends at the cut
 where it drops out. Slots that never matched cost nothing.
 
-The lowest bits of an entry are no slots: they count the conversations that began with this cut when it was known
+The lowest bits of an entry are not slots: they count the conversations that began with this cut when it was known
 already, up to `MAX_SHARERS`. They distinguish a prefix that many share from the history of one conversation.
 
 An entry without any slot is text that was computed once and is gone everywhere. It distinguishes an eviction from new
@@ -154,7 +154,7 @@ class PrefixIndex:
     def insert(self, keys: Sequence[int], slots: int, *, begins: bool = False, cached: int = 0) -> None:
         """The cuts are (or are about to be) in all caches of a mask of slots. Keys beyond `MAX_CUTS` are left out.
 
-        `begins`: a new conversation begins with them; where they are known already it is one more sharer. `cached`: so
+        `begins`: a new conversation begins with them; if they are known already it is one more sharer. `cached`: how
         many of the first cuts were in these caches at the last walk; if that was a walk of the same list of keys, and
         nothing was removed or moved since, those are skipped.
         """

@@ -1,7 +1,7 @@
 """What one cache still holds of the conversations that were computed there, by its size and the order of their use.
 
-An engine does not report evictions, unless it publishes KV events. A home that has evicted a conversation is no home:
-the conversation's next turn has no reason to wait there, and its prompt is work that delays others unforeseen.
+An engine does not report evictions, unless it publishes KV events. A home that has evicted a conversation is a home no
+longer: the conversation's next turn has no reason to wait there, and its prompt is unforeseen work that delays others.
 
 Engines drop what was used least lately (SGLang: the leaves of its tree, so a conversation from its end on). So the
 histories of a worker are kept here in the order of their last use, each with the tokens that it alone uses. As long as
@@ -39,7 +39,7 @@ FIRST: Final = 1.5
 
 class History:
     """What a worker holds of one conversation. `use` numbers its last use; `turns` are those under way. `tenant`: whose
-    it is, where there are several.
+    it is, if there are several.
     """
 
     __slots__ = ("lineage", "tenant", "tokens", "turns", "use")
@@ -98,7 +98,7 @@ class Occupancy:
             self.kept_tokens = min(self._pool_tokens, self.kept_tokens) if known else tokens * share
 
     def use(self, lineage: int, tokens: int, tenant: str = "") -> History:
-        """A conversation uses so many tokens of its own here now; its history."""
+        """A conversation uses `tokens` of its own here now; its history."""
         history = self._by_lineage.get(lineage)
         if history is not None:
             self._by_lineage.move_to_end(lineage)
@@ -122,14 +122,14 @@ class Occupancy:
             self._tokens -= self._forget(self._division.next_to_go()).tokens
 
     def resize(self, lineage: int, tokens: int) -> None:
-        """A conversation that is here has so many tokens of its own; nothing uses it now."""
+        """A conversation that is here has `tokens` of its own; nothing uses it now."""
         history = self._by_lineage.get(lineage)
         if history is not None:
             self._tokens += tokens - history.tokens
             history.tokens = tokens
 
     def share(self, prefix: int, tokens: int) -> None:
-        """A prefix (its last hash) with so many tokens that several conversations use is here, once."""
+        """A prefix (its last hash) of `tokens` that several conversations use is here, once."""
         known = self._shared.get(prefix)
         if known is None:
             self._shared[prefix] = tokens
@@ -138,11 +138,11 @@ class Occupancy:
                 self._tokens -= self._shared.pop(next(iter(self._shared)))
 
     def history(self, lineage: int) -> History | None:
-        """What is here of a conversation, None where nothing is."""
+        """What is here of a conversation, None if nothing is."""
         return self._by_lineage.get(lineage)
 
     def last_use(self, lineage: int) -> int:
-        """The number of the last use of a history, 0 where none is known."""
+        """The number of the last use of a history, 0 if none is known."""
         history = self._by_lineage.get(lineage)
         return 0 if history is None else history.use
 

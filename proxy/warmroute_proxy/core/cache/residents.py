@@ -70,7 +70,7 @@ class Residents:
 
     def __init__(self, max_seats: int = MAX_SEATS) -> None:
         self._max = max_seats
-        self._alone = max_seats // 2  # so many are not divided; -1 once they are
+        self._alone = max_seats // 2  # seats that are not divided; -1 once they are
         self._shares: Division[int, Seat] = Division(lambda _, seat: seat.tenant)
         self._in_use: dict[int, Seat] = {}
         self._idle: dict[int, Seat] = {}  # all that are fresh or stale

@@ -37,7 +37,7 @@ MAX_RETURNS: Final = 8192
 MIN_RETURNS: Final = 64
 """Fewer say nothing."""
 MIN_IN_BUCKET: Final = 4
-"""Returns of a bucket below which it is no reason to keep anything."""
+"""Returns of a bucket below which it is not a reason to keep anything."""
 
 
 class ReturnTimes:

@@ -21,8 +21,8 @@ class RegionalTurn(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="
     """Where a lineage is served: sent when its turn is dispatched, and again with the counts when it has settled.
 
     `cuts` are those of the prompt's chain; `follows` is the tip of the turn that this one continues, 0 for none. `turn`
-    names its region, and no workers: those mean nothing elsewhere. `session` is None where it has no home of its own.
-    `tenant`: whose it is, where there are several. Once its client has rewritten it, a conversation without a session
+    names its region, and no workers: those mean nothing elsewhere. `session` is None if it has no home of its own.
+    `tenant`: whose it is, if there are several. Once its client has rewritten it, a conversation without a session
     is found by its prefix alone: of such a turn, `new` are the cuts that the one before did not have.
     """
 

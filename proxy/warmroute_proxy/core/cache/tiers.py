@@ -36,7 +36,7 @@ class Held(NamedTuple):
     storage: int
 
     def within(self, most: int) -> "Held":
-        """The same, cut to so many tokens from the slowest tier on."""
+        """These tokens, cut to `most`, from the slowest tier on."""
         device = min(self.device, most)
         host = min(self.host, most - device)
         return Held(device, host, min(self.storage, most - device - host))
@@ -65,11 +65,11 @@ class MoveRates:
         return held.host * self.load_s_per_token + held.storage * self.fetch_s_per_token
 
     def observe_load(self, tokens: int, seconds: float) -> None:
-        """Tokens were copied from the host in so many seconds."""
+        """Tokens were copied from the host in `seconds`."""
         self.load_s_per_token = _learned(self.load_s_per_token, tokens, seconds)
 
     def observe_fetch(self, tokens: int, seconds: float) -> None:
-        """Tokens were fetched from storage in so many seconds."""
+        """Tokens were fetched from storage in `seconds`."""
         self.fetch_s_per_token = _learned(self.fetch_s_per_token, tokens, seconds)
 
 

@@ -36,6 +36,6 @@ def waits_s(ahead: Ahead, now_s: float) -> tuple[float, float]:
     done_s = now_s - ahead.since_s
     if done_s > ahead.at_work_s:  # noqa: PLR1730 - min() takes three times as long
         done_s = ahead.at_work_s
-    if done_s > 0:  # false where nothing is ahead: then nothing is at work
+    if done_s > 0:  # false if nothing is ahead: then nothing is at work
         queue_s -= done_s
     return queue_s, slowdown_s

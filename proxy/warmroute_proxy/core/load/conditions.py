@@ -1,6 +1,6 @@
 """Named conditions of a fleet, as state machines: what is wrong with a worker or a region for longer than a moment.
 
-A condition has a sign in each observation: bad, good, or none where the observation says nothing of it. It is raised
+A condition has a sign in each observation: bad, good, or none if the observation says nothing of it. It is raised
 after `RAISE_AFTER` bad signs in a row and cleared after `CLEAR_AFTER` good ones, so that what happens once raises
 nothing, and what pauses clears nothing. Signs are made in `signs`.
 """
@@ -49,7 +49,7 @@ TABLE: Final[Mapping[tuple[Phase, bool], tuple[Phase, Phase]]] = {
     (Phase.EASING, True): (Phase.RAISED, Phase.RAISED),
     (Phase.EASING, False): (Phase.EASING, Phase.CLEAR),
 }
-"""Phase and sign (bad?) -> the next phase, and the next one where there were enough signs of this kind in a row."""
+"""Phase and sign (bad?) -> the next phase, and the next one if there were enough signs of this kind in a row."""
 
 ENOUGH: Final[Mapping[bool, int]] = {True: RAISE_AFTER, False: CLEAR_AFTER}
 
@@ -82,7 +82,7 @@ class Watched:
         return self.phase in {Phase.RAISED, Phase.EASING}
 
     def observe(self, bad: bool | None, detail: str, now_s: float) -> ConditionChange | None:
-        """Take in the sign of one observation; None says nothing. The change where it is raised or cleared by it."""
+        """Take in the sign of one observation; None says nothing. The change if it is raised or cleared by it."""
         if bad is None:
             return None
         self._in_a_row = self._in_a_row + 1 if bad is self._was_bad else 1

@@ -4,7 +4,7 @@ from warmroute_proxy.core.base.compiled import Frozen
 
 
 class EngineLoads(Frozen, frozen=True):
-    """What an engine reports of one rank at `/v1/loads`; None where it does not. Totals only grow."""
+    """What an engine reports of one rank at `/v1/loads`; None if it does not. Totals only grow."""
 
     running: int | None = None
     waiting_uncached_tokens: int | None = None

@@ -327,8 +327,9 @@ class WorkerLoad:
     def prefill_begins(
         self, request: object, tokens: int, now_s: float, resident: int = 0, sequences: int = 1, moving: int = 0
     ) -> None:
-        """A request of so many sequences was sent: so many tokens to be computed and cached, and so many resident for
-        its decoding here. `moving`: as many as could be computed while its cached ones are brought to the device.
+        """A request was sent: `tokens` are computed and cached, and `resident` tokens stay for its decoding here.
+
+        `moving`: tokens that could be computed while its cached ones are brought to the device.
         """
         if not self.running:
             self.departures.busy_from(now_s)
@@ -351,7 +352,7 @@ class WorkerLoad:
             self.ahead = None
 
     def add_running(self, sequences: int, tokens: int) -> None:
-        """So many more sequences run here, or fewer, and so many more tokens are resident for them."""
+        """`sequences` more run here, with `tokens` resident for them; below 0: fewer."""
         self.running += sequences
         self.resident_tokens += tokens
         self.ahead = None

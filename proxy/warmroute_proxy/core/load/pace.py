@@ -77,5 +77,5 @@ class Pace:
         return self.streams >= MIN_STREAMS and now_s < self._at_s + FORGET_S
 
     def s_per_token(self, now_s: float) -> float:
-        """Seconds of an output token, at best; 0 where too little is known."""
+        """Seconds of an output token, at best; 0 if too little is known."""
         return 1.0 / self.at_most if self.is_known(now_s) else 0.0

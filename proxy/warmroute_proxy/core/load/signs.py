@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class EngineReport(NamedTuple):
-    """What one rank reports. Totals only grow; 0 where it does not report."""
+    """What one rank reports. Totals only grow; 0 if it does not report."""
 
     accept_length: float = 0.0
     token_usage: float = 0.0
@@ -148,8 +148,8 @@ def unexplained(unknown_tokens: int, prompt_tokens: int) -> Sign:
 def missing_hits(evicted_tokens: int, reported_tokens: int, lost_events: int) -> Sign:
     """Whether most tokens that a worker has computed are gone when they are asked for again, or KV events are lost.
 
-    Sums of an interval: `evicted_tokens` are the losses `evicted` and `unknown`. Predictions are no measure: the index
-    learns within seconds that an engine keeps less than it says, and then predicts nothing.
+    Sums of an interval: `evicted_tokens` are the losses `evicted` and `unknown`. Predictions do not measure it: the
+    index learns within seconds that an engine keeps less than it says, and then predicts nothing.
     """
     if lost_events > 0:
         return Sign(True, f"KV events were lost {lost_events} times")

@@ -60,7 +60,7 @@ class Traffic:
         return weight
 
     def of_each(self, workers: int, now_s: float) -> tuple[float, float]:
-        """For one of so many workers: its utilisation by prefill, and requests a second that return to its cache."""
+        """For one of `workers`: its utilisation by prefill, and requests a second that return to its cache."""
         decay = math.exp((self._since_s - now_s) / MEMORY_S) / workers
         observed = 1.0 - math.exp((self._began_s - now_s) / MEMORY_S)
         return self._busy * decay / observed, self._returning_per_s * decay

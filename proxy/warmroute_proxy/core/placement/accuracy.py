@@ -13,7 +13,7 @@ class Accuracy:
         self._underpredicted_tokens = 0
 
     def observe(self, predicted: int, cached: int | None) -> int | None:
-        """Count one attempt. Returns predicted minus cached tokens, None where the engine reported none."""
+        """Count one attempt. Returns predicted minus cached tokens, None if the engine reported none."""
         self._attempts += 1
         if cached is None:
             return None

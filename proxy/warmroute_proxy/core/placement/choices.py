@@ -77,7 +77,7 @@ class Choices:
 
     `mask` are the slots of cache workers and peers, of all tiers. `split`: a cache worker needs a decode worker beside
     it. `plain`: none does, none has a second tier, and all are equally fast, as in most fleets. `s_per_token` is the
-    rate of the first cache worker, `mean_s_per_token` the mean of all (of the peers where there are none).
+    rate of the first cache worker, `mean_s_per_token` the mean of all (of the peers if there are none).
     `known_peers` are also those that one request may not use, `peer_slots` the slots of them.
     """
 

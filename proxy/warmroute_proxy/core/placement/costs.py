@@ -83,7 +83,7 @@ def costs_s(
 
 
 def groups_of(choices: Choices, prompt: MatchedPrompt, prices: PromptPrices) -> list[Group]:
-    """All cache workers, in groups; those that have most of the prompt come first where that is known."""
+    """All cache workers, in groups; those that have most of the prompt come first if that is known."""
     if choices.plain:
         return _groups_by_match(choices, prompt, prices)
     return _groups_of_one(choices.cache_workers, prompt, prices)

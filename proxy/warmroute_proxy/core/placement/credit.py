@@ -49,7 +49,7 @@ class Credits:
         self._division: Division[tuple[int, int], str] = Division(lambda _, tenant: tenant)
 
     def grant(self, turn: MovedTurn, before: SettledTurn) -> int:
-        """Return the tokens of the credit of a turn, 0 where it gets none. A second one is not granted."""
+        """Return the tokens of the credit of a turn, 0 if it gets none. A second one is not granted."""
         key = turn.routing.lineage, before.tip
         if key in self._granted or not (_is_due(turn, before) and _could_stay(turn.decision, before)):
             return 0
@@ -66,7 +66,7 @@ class Credits:
 
 
 def credit_nanousd(tokens: int, rates: Rates) -> int:
-    """What so many tokens cost more than cached ones."""
+    """The extra cost of computed tokens over cached ones."""
     return nano_from_pico(tokens * (rates.input - rates.cached))
 
 

@@ -18,7 +18,7 @@ class Worker:
 
     `host_cache`: it keeps in host memory what it drops from the device. `store`: the name of the store that it writes
     through to and reads from, if any; workers with the same name share it. `max_running`: how many requests may be
-    sent at once, whatever the engine reports. `page_tokens`: its cache holds whole pages of so many tokens.
+    sent at once, whatever the engine reports. `page_tokens`: the size of the whole pages that its cache holds.
     """
 
     id: str

@@ -179,7 +179,7 @@ class Fleet:
             level_rates([worker.load for worker in self.workers.values() if worker.caches_prompts])
 
     def compare_paces(self, now_s: float) -> None:
-        """Compare the paces of streams, where that is due; called when a stream has ended."""
+        """Compare the paces of streams, if that is due; called when a stream has ended."""
         if now_s < self._compare_at_s:
             return
         self._compare_at_s = now_s + COMPARE_EVERY_S
@@ -220,7 +220,7 @@ class Fleet:
         level_rates([other.load for other in self.workers.values() if other.caches_prompts])
 
     def _slots_of(self, worker_id: str, tier: Tier) -> int:
-        """The mask of the slot of a worker's tier, 0 where there is none."""
+        """The mask of the slot of a worker's tier, 0 if there is none."""
         worker = self.workers.get(worker_id)
         if worker is None:
             return 0

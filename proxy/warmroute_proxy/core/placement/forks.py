@@ -15,7 +15,7 @@ others, fetch the head from a store, or compute it again elsewhere. So in a fork
 A fork is known by the cut at which its prompts leave what is cached. A head that is under way has no such entry until
 the first prompt has left it: then the prompts in the queues are looked at (`branches_under_way`).
 
-Prompts that are all the same (several answers to one question) are no fork, nor those of a short head.
+Prompts that are all the same (several answers to one question) do not fork, nor do those of a short head.
 
 Limit: the last `MAX_FORKS` to twice as many cuts, each of use for seconds. A process counts the branches that it sends
 itself.

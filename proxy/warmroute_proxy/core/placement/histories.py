@@ -88,7 +88,7 @@ class Histories:
         ticket.history = history
 
     def end(self, lineage: int, ticket: Ticket, own_tokens: int) -> None:
-        """A turn has ended, and left so many tokens of its own there."""
+        """A turn has ended, and left its own tokens there."""
         self.release(ticket)
         worker = ticket.cache_worker
         worker.load.residents.resize(lineage, own_tokens)

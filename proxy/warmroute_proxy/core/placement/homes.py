@@ -40,7 +40,7 @@ def home_key(routing: RoutingRequest) -> int | None:
 def home_of(
     routing: RoutingRequest, last_turn: SettledTurn | None, affinity: Affinity, here: str, peers: Collection[str]
 ) -> Home | None:
-    """The home of a request, None where it is `here` or unknown. `peers`: the other regions that can be used."""
+    """The home of a request, None if it is `here` or unknown. `peers`: the other regions that can be used."""
     is_repeated = last_turn is not None and repeats(routing.chain, last_turn)
     if last_turn is not None and is_repeated and routing.turn <= last_turn.turn + 1:
         if last_turn.region in peers:

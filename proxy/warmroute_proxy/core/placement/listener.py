@@ -24,7 +24,7 @@ class Listener:
     def placed(
         self, routing: RoutingRequest, exclude: frozenset[str], decision: Decision | None, served: bool, now_s: float
     ) -> None:
-        """A decision; None where there was no worker, and then whether one is `served` by the model."""
+        """A decision; None if there was no worker, and then whether one is `served` by the model."""
 
     def dispatched(self, ticket: Ticket, routing: RoutingRequest, begins: bool, now_s: float) -> None:
         """A request was sent. `begins`: a conversation begins with it."""

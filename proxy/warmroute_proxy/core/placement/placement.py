@@ -271,7 +271,7 @@ def _best_decode(
 
 
 def _decoding_there(cache_workers: Sequence[WorkerState], ahead: list[Ahead], slowdown_s: float) -> list[Ahead]:
-    """What is ahead where prompts of prefill workers are decoded by a worker that is slowed so much."""
+    """The delay ahead if a slowed worker decodes the prompts of prefill workers."""
     found: list[Ahead] = []
     for worker, each in zip(cache_workers, ahead, strict=True):
         if worker.role != "prefill":

@@ -23,7 +23,7 @@ all join the worker that has it. The last -1: the request's own time is in `comp
 
 **churn**: a new conversation that settles at a worker displaces what was used there least lately. Workers that write
 more to their caches keep everything for a shorter time, so churn is the dearer the more this worker has written lately
-for the size of its cache, as a multiple of the mean. It is 0 where some worker has more of the prompt than what other
+for the size of its cache, as a multiple of the mean. It is 0 if some worker has more of the prompt than what other
 conversations share: where such a turn goes is not a matter of balance.
 
 In a fork (`forks`) the head counts as private or as shared, its own time never as spread, and there is no churn.
@@ -82,12 +82,12 @@ class PromptPrices:
         self._fork: float | None = None  # of a token of a fork's head
 
     def in_fork(self, sharers: int) -> None:
-        """The prompt is one of a fork, whose head counts as shared by so many; with 0 as private."""
+        """The prompt is one of a fork, whose head counts as shared by `sharers`; with 0 as private."""
         shared = self._again / (1 + sharers / self._workers) - 1
         self._fork = max(0.0, shared) if sharers else self._private - 1
 
     def reuse_s(self, matched: int) -> float:
-        """`reuse` at a worker that has so many bytes cached: for the tokens from there to the longest cached prefix."""
+        """`reuse` at a worker with `matched` bytes cached: for the tokens from there to the longest cached prefix."""
         best, private = self.best_bytes, self._private
         if self._fork is not None:
             return (best - matched) * self._fork / self._bytes_per_token * self.s_per_token

@@ -17,8 +17,8 @@ class Ticket:
     more, all that was added then is still there. `first_s`, `prefilling_s` and `slowdown_s` are of the first token:
     when it came, and the load of the decode worker then. `lineage` and `shared_bytes` (of the prompt, which other
     conversations use too) are for `histories`; `history` is what it uses in its cache, `used_before` the number of the
-    use before its own, 0 where there was none, and below 0 until its worker begins to compute its prompt.
-    `tenant`: whose it is, where there are several. `behind`: prompts that were under way when this one was sent.
+    use before its own, 0 if there was none, and below 0 until its worker begins to compute its prompt.
+    `tenant`: whose it is, if there are several. `behind`: prompts that were under way when this one was sent.
     `handed_over`: a prefill worker has computed the prompt and uses its history no more. `prompt_tokens`: as it was
     placed. `moving_tokens`: as many as could be computed while cached ones are brought to the device.
     """

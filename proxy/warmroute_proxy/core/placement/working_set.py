@@ -13,7 +13,7 @@ evicted prompt comes back without being computed. Where everything fits, every t
 
 A conversation has one home: the worker that its last turn was sent to. Limit: `MAX_HOMES`, divided by
 tenant (`warmroute.contract.shares`): of the tenant that has most, the one used longest ago is forgotten first, and its
-next turn counts as new. A session has several conversations where it has sub-agents, titles or
+next turn counts as new. A session has several conversations if it has sub-agents, titles or
 several models. Limits: as many sessions, divided likewise, and of each the `MAX_OF_SESSION` conversations that were
 sent last.
 """
@@ -70,7 +70,7 @@ class WorkingSet:
 
     def sent(self, ticket: Ticket, expects: int = UNKNOWN, session: int | None = None) -> None:
         """A turn was sent to a worker, by this router or by a peer process. `expects`: how it will end. `session`: its
-        session, where that is known.
+        session, if that is known.
         """
         lineage, worker = ticket.lineage, ticket.cache_worker
         if lineage in self.turns_of_open:
@@ -193,7 +193,7 @@ class WorkingSet:
             worker.load.residents.touch(lineage, now_s)
 
     def emptiest(self, model: str, excluded: frozenset[str], now_s: float) -> str:
-        """The id of the usable worker with the most free memory; empty where there is none."""
+        """The id of the usable worker with the most free memory; empty if there is none."""
         most, found = -NO_LIMIT, ""
         for worker in self._workers.values():
             if not worker.caches_prompts or worker.id in excluded or not worker.target.serves(model):
@@ -204,7 +204,7 @@ class WorkingSet:
         return found
 
     def resident_at(self, lineage: int, need: int) -> str:
-        """The worker that has at least half of what a turn needs; empty where none has."""
+        """The worker that has at least half of what a turn needs; empty if none has."""
         home_id = self._homes.get(lineage, "")
         worker = self._workers.get(home_id)
         if worker is None or 2 * worker.load.residents.tokens_of(lineage) < need:

@@ -38,7 +38,7 @@ class Addresses(NamedTuple):
     networks: tuple[Network, ...] = ()
 
     def problem(self, address: str) -> str | None:
-        """What is wrong with an address; None where it may stand there."""
+        """What is wrong with an address; None if it may stand there."""
         if address[: len(_DATA)].lower() == _DATA:
             return None
         found = _ADDRESS.fullmatch(address) if len(address) <= MAX_ADDRESS_CHARS else None
@@ -56,7 +56,7 @@ class Addresses(NamedTuple):
 
     def _problem_of(self, ip: IPv4Address | IPv6Address | None) -> str | None:
         if ip is None:
-            return "has a host that is no address"
+            return "has a host that is not an address"
         if ip.is_global and not ip.is_multicast and (ip.version == 4 or ip in _GLOBAL_V6):
             return None
         if any(ip.version == network.version and ip in network for network in self.networks):

@@ -62,7 +62,7 @@ class Texts(NamedTuple):
 
     system_lines: Callable[[], list[str]]
     messages: Callable[[int, int], list[str]]
-    """The texts of so many messages from one on."""
+    """The texts of a run of messages."""
 
 
 class Break(NamedTuple):

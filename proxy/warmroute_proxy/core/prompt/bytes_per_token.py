@@ -22,7 +22,7 @@ class BytesPerToken:
         self._by_model: dict[str, float] = {}
 
     def of(self, model: str) -> float:
-        """The ratio for a model; the prior where none was learned."""
+        """The ratio for a model; the prior if none was learned."""
         return self._by_model.get(model, BYTES_PER_TOKEN_PRIOR)
 
     def observe(self, model: str, prompt_bytes: int, prompt_tokens: int) -> None:

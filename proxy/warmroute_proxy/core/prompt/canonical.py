@@ -107,8 +107,8 @@ def _call_pieces(call: ToolCall, index: int | None) -> tuple[bytes | Raw, ...]:
 
 def _arguments(raw: Raw, index: int | None) -> bytes | Raw:
     """The arguments of a call: the JSON that is written in a string, without space between its tokens. As they are
-    where they are longer than `MAX_COMPACTED_BYTES`, or no JSON. `index`: of a message that is to be served. Engines
-    parse the arguments there, so those that are no object are refused.
+    if they are longer than `MAX_COMPACTED_BYTES`, or no JSON. `index`: of a message that is to be served. Engines
+    parse the arguments there, so those that are not objects are refused.
     """
     view = memoryview(raw)
     size = len(view)
@@ -129,7 +129,7 @@ def _arguments(raw: Raw, index: int | None) -> bytes | Raw:
 
 
 def _compact(value: Raw) -> bytes | Raw:
-    """JSON without space between its tokens, or as it is where it is nested too deeply."""
+    """JSON without space between its tokens, or as it is if it is nested too deeply."""
     try:
         return msgspec.json.format(bytes(value), indent=-1)
     except (msgspec.MsgspecError, RecursionError):
@@ -169,7 +169,7 @@ def _content_part(part: dict[str, Raw], path: str, addresses: Addresses | None) 
             raise MalformedPrompt(f"{path}.text", "is not a string")
         return bytes(text)
     if addresses is not None and kind is not ABSENT and bytes(kind) not in _PARTS:
-        raise MalformedPrompt(f"{path}.type", "is none that engines read")
+        raise MalformedPrompt(f"{path}.type", "is not a type that engines read")
     image = part.get("image_url")
     if image is not None:
         if memoryview(image)[0] == _BRACE:
@@ -179,7 +179,7 @@ def _content_part(part: dict[str, Raw], path: str, addresses: Addresses | None) 
 
 
 def _check_addresses(part: dict[str, Raw], path: str, addresses: Addresses) -> None:
-    """Raises: MalformedPrompt, where an engine would fetch what it may not. Any `..._url` is such an address."""
+    """Raises: MalformedPrompt, if an engine would fetch what it may not. Any `..._url` is such an address."""
     for name, value in part.items():
         if not name.endswith("_url") or value == NULL:
             continue
@@ -202,7 +202,7 @@ def _media(content: bytes) -> bytes:
 
 
 def tool_parts(tools: Raw) -> list[bytes]:
-    """The canonical bytes of each tool: its function, or all of it where it has none."""
+    """The canonical bytes of each tool: its function, or all of it if it has none."""
     decoded = decode_part(_OBJECTS, tools, "tools")
     if len(decoded) > MAX_PARTS:
         raise MalformedPrompt("tools", f"holds more than {MAX_PARTS} items")

@@ -66,7 +66,7 @@ _VALUES: Final = msgspec.json.Decoder(list[Raw])
 def fingerprint_chat(
     tools: Raw | None, messages: Raw | Sequence[Raw], seed: int, addresses: Addresses | None = None
 ) -> Fingerprint:
-    """The fingerprint of a chat prompt; `MalformedPrompt` where it is none. `addresses`: those that may stand in it.
+    """The fingerprint of a chat prompt; `MalformedPrompt` if it is malformed. `addresses`: those that may stand in it.
 
     `messages` as one raw JSON array is twice as fast as a list of raw items: it is read once.
     """

@@ -52,7 +52,7 @@ FOR_MEMORY: Final = "\nmemory"
 character.
 """
 TOKENS_PER_S: Final = 500.0
-"""A request that has waited a second longer for memory may need so many tokens more, and still goes first."""
+"""A request that has waited a second longer for memory may need this many more tokens, and still goes first."""
 
 
 class Waiter(Generic[T]):
@@ -324,7 +324,7 @@ class Queue(Generic[T]):
     def join(self, waiter: Waiter[T], worker_id: str, compute_s: float) -> list[Waiter[T]] | None:
         """Wait for a worker, where the prompt takes so long to compute.
 
-        Returns the requests that were pushed out for it, or None where the queue is full.
+        Returns the requests that were pushed out for it, or None if the queue is full.
         """
         pushed_out = self._pushed_out_by(waiter)
         if pushed_out is None:
@@ -376,7 +376,6 @@ class Queue(Generic[T]):
         return [each[1] for each in found if each is not None]
 
     def head(self, key: LineKey, tenant: str, key_id: str, now_s: float) -> Waiter[T] | None:
-        """The first of a tenant's key in a line."""
         line = self._lines.get(key)
         flow = line.flows.get(tenant) if line is not None else None
         found = None if flow is None else flow.queue.next(key_id, now_s - self.late_after_s)
@@ -413,7 +412,7 @@ class Queue(Generic[T]):
             heapq.heappush(order, (of_tenant.served, found[0], tenant, key_id))
 
     def served(self, waiter: Waiter[T], tokens: int) -> None:
-        """A request that waits is dispatched, and costs so many tokens."""
+        """A request that waits is dispatched, at a cost of `tokens`."""
         line = self._lines[waiter.line_key]
         flow = line.flows[waiter.tenant]
         line.passed = max(line.passed, flow.served)

@@ -258,8 +258,8 @@ class Lease:
         self.denied_until_s = now_s + DENIED_S
 
     def stands_open(self, amount: int) -> bool:
-        """Whether so much passes without being in hand: it is of a removed budget; or it is no money, and the store is
-        away, has not answered, or had it left.
+        """Whether an amount passes without being in hand: it is of a removed budget; or it is not money, and the store
+        is away, has not answered, or had it left.
         """
         if self._leaving:
             return True
@@ -270,12 +270,12 @@ class Lease:
         return self.denied_until_s - DENIED_S <= now_s < self.denied_until_s
 
     def reserve(self, amount: int, now_s: float) -> None:
-        """So much is reserved, in the period of this time."""
+        """Reserve `amount` in the period of this time."""
         self.reserved += amount
         self._used_s = now_s
 
     def spend(self, amount: int, now_s: float) -> None:
-        """So much is spent, in the period of this time."""
+        """Spend `amount` in the period of this time."""
         self.begin(now_s)
         self.in_hand -= amount
         self._used_s = now_s

@@ -1,7 +1,7 @@
 """Whether a request is dispatched now, and where; or for which worker it waits.
 
 The worker that placement prefers may have no capacity: its engine would queue one more request (`load.load`). Then
-the request can go to the cheapest worker with capacity, or wait. A full home is no reason to leave it at once: in a
+the request can go to the cheapest worker with capacity, or wait. A full home is not a reason to leave it at once: in a
 busy fleet every worker is full, one of them has just had an end, and the next request would go there, wherever its
 prefix is. So sessions would be scattered just when that costs most. On the other hand no request waits beside an idle
 engine for a home that will not be free for long. What decides is the cost of both (`placement.costs`), with the time to
@@ -32,7 +32,7 @@ from warmroute_proxy.core.queue.door import Door
 from warmroute_proxy.core.queue.memory_wait import MAX_LOOKED_AT, in_memory, lacking_elsewhere
 
 MAX_BEGIN: Final = 4
-"""Of one tenant's turns that begin a session: so many are looked at, so that few small ones pass a large one."""
+"""How many of a tenant's turns that begin a session are considered: few, so few small ones pass a large one."""
 MAX_RECHECKED: Final = 32
 """Requests at once whose worker has no capacity: each takes a decision or two, of 0.1 ms or more."""
 

@@ -43,7 +43,7 @@ class DispatchRate:
         return self._count * left / (self._memory_s * (1 - math.exp(-max(age_s, self._memory_s / 10) / self._memory_s)))
 
     def retry_after_s(self, waiting: int, now_s: float) -> int:
-        """Whole seconds until a retry is useful, with so many waiting: from 1 to `RETRY_AFTER_MAX_S`."""
+        """Whole seconds until a retry is useful with `waiting` requests: from 1 to `RETRY_AFTER_MAX_S`."""
         rate = self.per_s(now_s)
         retry_s = max(now_s + waiting / rate, self._promised_s + 1 / rate)
         self._promised_s = min(retry_s, now_s + RETRY_AFTER_MAX_S)

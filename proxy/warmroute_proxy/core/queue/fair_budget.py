@@ -36,7 +36,7 @@ class FairBudget:
         return True
 
     def would_fit(self, tenant: str, amount: int, weight: int, own: int, others: int) -> bool:
-        """Whether `reserve` would find room, if so much of the tenant's and of others' were given back."""
+        """Whether `reserve` would find room, if these amounts of the tenant's and of others' were given back."""
         free = self.total - self.used + own + others
         held = self._held.get(tenant, 0) - own
         return amount <= free and (not held or held + amount <= weight * (free - amount))

@@ -1,6 +1,6 @@
 """Which requests wait for KV memory, and in which order they go (`placement.working_set` says where there is room).
 
-A request that takes new memory goes where there is room for it. If there is none, it waits in a line of its own, at no
+A request that takes new memory goes if there is room for it. If there is none, it waits in a line of its own, at no
 worker. A request that takes none goes as ever: its conversation is resident at a worker, or few tokens are uncached. If
 it was placed away from where it is resident, and would evict others there, it goes home.
 
@@ -129,7 +129,7 @@ def lacking_elsewhere(
 
 
 def _at(router: Router, routing: RoutingRequest, home: str, excluded: frozenset[str], now_s: float) -> Decision | None:
-    """The decision for one worker; None where it is not usable."""
+    """The decision for one worker; None if it is not usable."""
     try:
         found = router.place(routing, now_s, excluded | router.working_set.others_than(home))
     except NoWorker:

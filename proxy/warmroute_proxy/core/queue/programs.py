@@ -99,7 +99,7 @@ class ProgramQueue(Generic[R]):
         return best
 
     def charge(self, program: int, tokens: int) -> None:
-        """A program's request is dispatched, and costs so many tokens."""
+        """A program's request is dispatched, at a cost of `tokens`."""
         began = max(self._served.get(program, 0), self._passed)
         self._passed = began
         self._served[program] = began + tokens

@@ -88,7 +88,7 @@ class Bucket:
         return max(0, int(self._filled(now_s)))
 
     def wait_s(self, amount: int, now_s: float) -> float:
-        """Seconds until so much may be taken; 0 if now."""
+        """Seconds until `amount` may be taken; 0 if now."""
         most = amount if amount < self.limit else self.limit  # noqa: FURB136 - min() takes ten times as long
         short = most - self._filled(now_s)
         return short * MINUTE_S / self.limit if short > 0 else 0.0
@@ -143,7 +143,7 @@ class Quota:
         self.tokens = _changed(self.tokens, limits.tokens_per_minute, now_s)
 
     def shortage(self, tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
-        """What is short for a request of so many tokens; None where there is enough."""
+        """What is short for a request of `tokens`; None if there is enough."""
         if self.requests is not None and (wait_s := self.requests.wait_s(sequences, now_s)) > 0:
             return self._short("requests", self.requests, wait_s, now_s)
         if self.tokens is not None and (wait_s := self.tokens.wait_s(tokens, now_s)) > 0:
@@ -151,14 +151,14 @@ class Quota:
         return None
 
     def take(self, requests: int, tokens: int, now_s: float) -> None:
-        """Take so much; negative amounts are given back."""
+        """Take `requests` and `tokens`; negative amounts are given back."""
         if self.requests is not None:
             self.requests.take(requests, now_s)
         if self.tokens is not None:
             self.tokens.take(tokens, now_s)
 
     def bucket(self, kind: Kind) -> Bucket | None:
-        """The bucket of a limit by the minute; None where there is no such limit."""
+        """The bucket of a limit by the minute; None if there is no such limit."""
         return self.requests if kind == "requests" else self.tokens
 
     def used_shares(self, now_s: float) -> list[tuple[str, float]]:
@@ -200,7 +200,7 @@ def _changed(bucket: Bucket | None, limit: int | None, now_s: float) -> Bucket |
 
 
 def reserve(quotas: Sequence[Quota], tokens: int, now_s: float, sequences: int = 1) -> Shortage | None:
-    """Reserve a request of so many tokens of all quotas, or return what is short and reserve nothing."""
+    """Reserve a request's tokens in all quotas, or return what is short and reserve nothing."""
     for quota in quotas:
         shortage = quota.shortage(tokens, now_s, sequences)
         if shortage is not None:

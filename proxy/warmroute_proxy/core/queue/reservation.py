@@ -13,22 +13,22 @@ class Reservation:
     __slots__ = ("began", "quotas", "sequences", "slots", "spend", "tokens", "window")
 
     def __init__(self, quotas: tuple[Quota, ...], tokens: int, sequences: int) -> None:
-        """`quotas`: none where another region has counted it."""
+        """`quotas`: none if another region has counted it."""
         self.quotas = quotas
         self.tokens = tokens
         self.sequences = sequences
         self.began = False
         self.spend: SpendReservation | None = None
-        """Of budgets; None where there are none, or another region pays."""
+        """Of budgets; None if there are none, or another region pays."""
 
         self.window: SpendReservation | None = None
-        """Of limits by the minute over all proxies; None where there are none, or another region has counted it."""
+        """Of limits by the minute over all proxies; None if there are none, or another region has counted it."""
 
         self.slots: tuple[SlotLease, ...] = ()
         """The limits at once over all proxies under which it runs."""
 
     def at_once_reached(self) -> tuple[Scope, str] | None:
-        """The limit at once that it has to wait for, in words, and whose it is; None where it may begin."""
+        """The limit at once that it has to wait for, in words, and whose it is; None if it may begin."""
         if self.began:
             return None
         for quota in self.quotas:
@@ -48,7 +48,7 @@ class Reservation:
                 lease.begin(self.sequences)
 
     def end(self, used: UsedTokens | None, now_s: float) -> None:
-        """Release it; so many tokens were used, None where the request did not run."""
+        """Release it. `used`: the tokens used, None if the request did not run."""
         if self.window is not None:
             if used is not None:
                 self.window.keep(Amounts(requests=self.sequences, tokens=used))
@@ -72,6 +72,6 @@ class Reservation:
         return UsedTokens(usage.prompt_tokens + usage.completion_tokens, usage.cached_tokens, at_least)
 
     def spent(self, price_nanousd: int, now_s: float) -> None:
-        """The row of the request is made: it has cost so much. `now_s`: unix seconds."""
+        """The row of the request is made, and states its cost. `now_s`: unix seconds."""
         if self.spend is not None:
             self.spend.spend(Amounts(price_nanousd), now_s)

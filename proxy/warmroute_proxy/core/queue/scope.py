@@ -23,7 +23,7 @@ class Scope(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As a part of a message: whose limit it is, where it is not the tenant's own."""
+        """As a part of a message: whose limit it is, if it is not the tenant's own."""
         return f" of the budget {self.name}" if self.kind == "budget" else ""
 
 

@@ -12,7 +12,7 @@ A process that runs more than its share begins no other request until some have 
 keep all places. What a process holds ends `LEASE_S` after its last question: a killed one gives its places back.
 
 No request waits for the store. One begins where the process holds a place, where the store had one left when it
-answered last, or where it has not answered yet; several processes can exceed the limit together by what they begin in
+answered last, or if it has not answered yet; several processes can exceed the limit together by what they begin in
 one round trip, and each by one request after a minute without any. Without a place a request waits in the queue, as
 under the limit of one process. While the store is away, only that limit holds.
 """

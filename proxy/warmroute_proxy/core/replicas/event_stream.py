@@ -75,7 +75,7 @@ class Outbox:
             self.lost += 1
 
     def take(self, now_s: float, most: int = MAX_IN_MESSAGE) -> Events | None:
-        """The message to send now: of at most `most` events; None where there is nothing to say."""
+        """The message to send now: of at most `most` events; None if there is nothing to say."""
         if not self._waiting and now_s - self.sent_s < ALIVE_EVERY_S:
             return None
         count = size = 0

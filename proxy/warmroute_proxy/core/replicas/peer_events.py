@@ -31,7 +31,7 @@ class Computed(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="c"):
 
 
 class Served(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
-    """It ended well. `session` is None where it has no home of its own."""
+    """It ended well. `session` is None if it has no home of its own."""
 
     number: int
     lineage: int

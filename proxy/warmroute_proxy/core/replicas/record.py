@@ -5,8 +5,8 @@
     payload = msgpack of one of the calls below, with named fields: first `Opened`, last `Closed`
 
 A record holds what placement knows of requests (`RoutingRequest`): keyed hashes, sizes and the names of models, regions
-and workers; never a prompt, a key or a session id. A client may send any text as its home region: one that is no region
-of the fleet is written as `UNKNOWN_REGION`, which is none either.
+and workers; never a prompt, a key or a session id. A client may send any text as its home region: one that
+is not a region of the fleet is written as `UNKNOWN_REGION`, which names no region either.
 
 The writer bounds the size of a file; a frame has at most `MAX_FRAME_BYTES`.
 """
@@ -43,7 +43,7 @@ class Opened(msgspec.Struct, tag="opened", frozen=True):
 
 
 class Placed(msgspec.Struct, tag="placed", frozen=True):
-    """A call of `place` and its decision; None where there was no worker."""
+    """A call of `place` and its decision; None if there was no worker."""
 
     now_s: float
     routing: RoutingRequest = msgspec.field(name="facts")
@@ -72,7 +72,7 @@ class RecordedProgress(msgspec.Struct, tag="progress", frozen=True):
 
 
 class Ended(msgspec.Struct, tag="settled", frozen=True, omit_defaults=True):
-    """A call of `settled`. `routing` is None where it is that of the dispatch."""
+    """A call of `settled`. `routing` is None if it is that of the dispatch."""
 
     ticket: int
     now_s: float
@@ -169,7 +169,7 @@ class Frame(NamedTuple):
 class Frames:
     """The calls of a record, read piece by piece. Iterate once. If the bytes ended early, `cut_off` says where.
 
-    A record without its end is no error: a process that was killed leaves one. Everything before is intact.
+    A record without its end is not an error: a process that was killed leaves one. Everything before is intact.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -180,7 +180,7 @@ class Frames:
     def __iter__(self) -> Iterator[Frame]:
         found = self._read(len(MAGIC))
         if found != MAGIC:
-            raise RecordError("is no record of a router: it does not begin with the words 'warmroute record 2'")
+            raise RecordError("is not a record of a router: it does not begin with the words 'warmroute record 2'")
         offset, number = len(MAGIC), 1
         while True:
             head = self._read(_HEAD.size)

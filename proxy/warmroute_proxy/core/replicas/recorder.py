@@ -138,7 +138,7 @@ class Recorder(Listener):
         self._write(Forgotten(peer, now_s))
 
     def _without_names(self, routing: RoutingRequest) -> RoutingRequest:
-        """The same without its tenant, which no decision depends on, and without a home that is no region."""
+        """The same without its tenant, which no decision depends on, and without a home that is not a region."""
         if routing.tenant:
             routing = msgspec.structs.replace(routing, tenant="")
         if routing.home_hint is None or routing.home_hint in self._regions:
@@ -208,6 +208,6 @@ class Playback:
 
     def _update_fleet(self, call: FleetUpdate) -> None:
         if call.name not in FLEET_UPDATES:
-            raise RecordError(f"{call.name!r} is no fleet update that this version of warmroute knows")
+            raise RecordError(f"{call.name!r} is not a fleet update that this version of warmroute knows")
         method, types = getattr(self._router, call.name), FLEET_UPDATES[call.name]
         method(**{name: msgspec.convert(value, types.get(name, Any)) for name, value in call.arguments.items()})

@@ -65,7 +65,7 @@ def _call(call: Piece) -> Json:
 
 
 def whole(raw: bytes, asked: AnswerTerms) -> bytes:
-    """A whole answer. Raises: ValueError, where it is none that can be read."""
+    """A whole answer. Raises: ValueError, if it cannot be read."""
     choice, usage = read_answer(raw)
     output = choice.message
     thoughts = output.reasoning_content or ""

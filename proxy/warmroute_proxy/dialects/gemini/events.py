@@ -57,7 +57,7 @@ class EventTranslator(ChatStream):
             out.append(b"]")
 
     def check(self) -> None:
-        """Raises: ValueError, where what has come so far is no answer that can be completed."""
+        """Raises: ValueError, if what has come so far is not an answer that can be completed."""
         super().check()
         whole_text(self._thoughts)
 

@@ -1,7 +1,7 @@
 """Tools: function declarations as functions of chat. What Google runs itself is dropped by its name.
 
 A declaration has its parameters as a JSON schema, which is copied, or as a schema of OpenAPI 3.0, whose types are
-written in capitals and which says `nullable` where JSON schema has a type `null`.
+written in capitals and which says `nullable` if JSON schema has a type `null`.
 """
 
 from typing import Any, Final, NamedTuple
@@ -36,7 +36,7 @@ def snake(name: str) -> str:
 
 
 class Functions(NamedTuple):
-    """The tools of a request as a list of chat's, as JSON, empty where there are none; `dropped`: kinds of others."""
+    """The tools of a request as a list of chat's, as JSON, empty if there are none; `dropped`: kinds of others."""
 
     chat: bytes
     dropped: frozenset[str]
@@ -89,7 +89,7 @@ def _function(raw: Raw, path: str, work: TranslationWork) -> ChatPart:
 
 
 def choice(raw: Raw, tools: Functions, dropped: set[str]) -> Any:
-    """`toolConfig` in chat's terms; None where it says nothing. Raises: BadRequest."""
+    """`toolConfig` in chat's terms; None if it says nothing. Raises: BadRequest."""
     config = either(object_at(raw, "toolConfig"), "functionCallingConfig")
     if config is None or not tools.chat:
         return None

@@ -42,7 +42,7 @@ def message_start(message_id: str, model: str) -> dict[str, Any]:
 
 
 def message(raw: bytes, message_id: str, model: str, stop_sequences: tuple[str, ...], key: bytes) -> bytes:
-    """A whole answer; `key` signs its reasoning. Raises: ValueError, where it is none that can be read."""
+    """A whole answer; `key` signs its reasoning. Raises: ValueError, if it cannot be read."""
     choice, usage = read_answer(raw)
     output = choice.message
     calls = whole_calls(output.tool_calls or (), ids_of(message_id))

@@ -252,7 +252,7 @@ def _image(block: Members, path: str) -> ChatPart | None:
 
 
 def tool_call(block: Members, call_id: str, name: str, path: str) -> tuple[ChatPart, bool]:
-    """A `tool_use` as a call, its input as it came; whether that is an object. One that is none becomes one."""
+    """A `tool_use` as a call, its input as it came, and whether that is an object; any other input becomes one."""
     given = block.get("input")
     is_object = True
     if given is None:

@@ -19,7 +19,7 @@ STATE: Final = ("thread", *_REFUSED, _MANAGEMENT, "mcp_servers")
 
 
 def refuse_state(members: Members, dropped: set[str]) -> None:
-    """Raises: BadRequest, where an answer would lack what the server was to keep, to do or to sum up."""
+    """Raises: BadRequest, if an answer would lack what the server was to keep, to do or to sum up."""
     if "thread" in members:
         problem = "no thread is kept here: send the whole conversation without it"
         raise BadRequest("thread", problem, code="thread_unsupported_request")

@@ -46,7 +46,7 @@ class ChatTools(NamedTuple):
 
 
 class _ListedTools(NamedTuple):
-    """The tools of a request as a list of chat's, empty where there are none; `dropped`: types of others."""
+    """The tools of a request as a list of chat's, empty if there are none; `dropped`: types of others."""
 
     chat: bytes
     dropped: frozenset[str]
@@ -79,7 +79,7 @@ def read_tools(members: Members, added: list[bytes], key: bytes, work: Translati
 
 
 def _with(given: Raw, added: list[bytes], unread: set[str], work: TranslationWork) -> Raw:
-    """A list of tools, and those added that have other names. `unread` gets what is no tool."""
+    """A list of tools, and those added that have other names. `unread` gets what is not a tool."""
     listed = list_at(given, "tools")
     work.take(len(listed))
     names = {text_in(object_at(each, f"tools.{at}"), "name") for at, each in enumerate(listed)}

@@ -91,7 +91,7 @@ def call_item(response: Response, number: int, call_id: str, name: str, argument
 
 
 def custom_input(arguments: str) -> str:
-    """The text for a custom tool. A model may write arguments that are none: they are the text as they are."""
+    """The text for a custom tool. Arguments that are not an object are the text as they are."""
     try:
         return _decode_custom(arguments).input
     except (msgspec.DecodeError, RecursionError):
@@ -122,7 +122,7 @@ def ended(response: Response, output: list[Json], reason: str | None, usage: Usa
 
 
 def whole(raw: bytes, response: Response) -> bytes:
-    """A whole answer. Raises: ValueError, where it is none that can be read."""
+    """A whole answer. Raises: ValueError, if it cannot be read."""
     choice, usage = read_answer(raw)
     calls = whole_calls(choice.message.tool_calls or (), response.named("call"))
     reason = reason_of(choice.finish_reason, calls=bool(calls), cut=bool(calls) and is_cut(calls[-1].arguments))

@@ -38,7 +38,7 @@ class ClientEvent(msgspec.Struct):
 
 
 class InvalidStream(ValueError):
-    """`stream_id` is no name of a stream."""
+    """`stream_id` is not a name of a stream."""
 
 
 _KnownEvent: Any = msgspec.defstruct(

@@ -51,7 +51,7 @@ class CompactionTranslator(EventTranslator):
         return None
 
     def check(self) -> None:
-        """Raises: ValueError, where there is no summary."""
+        """Raises: ValueError, if there is no summary."""
         super().check()
         self._whole_item()
 

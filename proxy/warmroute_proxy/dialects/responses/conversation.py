@@ -31,7 +31,7 @@ class ResponsesConversation:
     __slots__ = ("_counted_bytes", "_messages", "_objects", "read")
 
     def __init__(self, messages: bytes | bytearray = b"", read: ReadItems | None = None) -> None:
-        """`messages`: with commas between them; `read`: what they mean for what follows, None where there are none."""
+        """`messages`: with commas between them; `read`: what they mean for what follows, None if there are none."""
         self._messages = bytearray(messages)
         self._counted_bytes = self._objects = 0  # of the messages, and at least as many objects as are there
         self.read = read
@@ -104,7 +104,7 @@ def continued(
 ) -> tuple[ChatRequest, Continued]:
     """Translate a request that continues a conversation, or begins one; what it adds to the conversation.
 
-    `asks`: whether the model is to answer; else no body is made. Raises: BadRequest; OtherScope, where the conversation
+    `asks`: whether the model is to answer; else no body is made. Raises: BadRequest; OtherScope, if the conversation
     was read by others' rules.
     """
     reading = RequestReading(members, seal, texts_of, work, None if before is None else before.read)

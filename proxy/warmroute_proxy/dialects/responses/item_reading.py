@@ -261,7 +261,7 @@ class ItemReading:
         return self._made(Kind.CALL, encode(call), call["id"])
 
     def _arguments(self, given: Raw) -> str:
-        """Arguments as a text; those that are no object, as one that holds them."""
+        """Arguments as a text; those that are not objects, as one that holds them."""
         text = _decode_text(given) if is_given(given) and is_text(given) else bytes(given).decode("utf-8", "replace")
         found = object_text(text)
         if found is not text and text.strip():
@@ -366,7 +366,7 @@ class ItemReading:
         return None
 
     def _image(self, raw: Raw, path: str) -> ChatPart | None:
-        """An image; None where nothing here could show it, as of a file that only OpenAI has."""
+        """An image; None if nothing here could show it, as of a file that only OpenAI has."""
         if not is_given(raw):
             return None
         if memoryview(raw)[0] == ord("{"):

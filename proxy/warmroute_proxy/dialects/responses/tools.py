@@ -62,7 +62,7 @@ def called(tools: Mapping[str, Tool], name: str) -> Tool:
 
 
 class ListedTools(NamedTuple):
-    """The tools of a request. `chat`: a list of chat's as JSON, empty where there are none; `by_name`: by their names
+    """The tools of a request. `chat`: a list of chat's as JSON, empty if there are none; `by_name`: by their names
     in chat; `dropped`: kinds that cannot be run, and what is not kept.
     """
 
@@ -166,7 +166,7 @@ class _Tools:
 
 
 def tool_choice(raw: Raw, tools: ListedTools, dropped: set[str]) -> Any:
-    """`tool_choice` in chat's terms; None where it says nothing, as of a tool that was dropped. Raises: BadRequest."""
+    """`tool_choice` in chat's terms; None if it says nothing, as of a tool that was dropped. Raises: BadRequest."""
     path = "tool_choice"
     if is_text(raw):
         word = _decode_text(raw)

@@ -14,7 +14,7 @@ from warmroute_proxy.ladder.of_reports import Report
 MAX_LINE_BYTES: Final = 16 << 20
 MAX_OPEN: Final = 10_000
 PIECE_CHARS: Final = 64
-"""Of a text whose tokens a log does not have: so many characters are a unit."""
+"""The characters of a unit, for a text whose tokens a log does not have."""
 
 MAX_TOKENS: Final = 2**40
 
@@ -30,7 +30,7 @@ class Reader(Protocol):
 
 
 def json_object(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in a line; None where it is none."""
+    """The JSON object in a line; None if there is none."""
     if len(line) > MAX_LINE_BYTES:
         return None
     try:
@@ -41,21 +41,21 @@ def json_object(line: bytes) -> dict[str, Any] | None:
 
 
 def count_of(value: object) -> int | None:
-    """A count of tokens; None where it is none."""
+    """A count of tokens; None if it is not a count."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 14:
         value = int(value)
     return value if type(value) is int and 0 <= value < MAX_TOKENS else None
 
 
 def nanousd_of(value: object) -> int | None:
-    """An amount in USD as nanodollars; None where it is none."""
+    """An amount in USD as nanodollars; None if it is not an amount."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6:
         return round(value * 1e9)
     return None
 
 
 def text_of(value: object) -> str:
-    """A short text; empty where it is none."""
+    """A short text; empty if it is not a text."""
     return value[:256] if isinstance(value, str) else ""
 
 
@@ -64,7 +64,7 @@ def pieces_of(text: str) -> list[int | str]:
 
 
 def day_of(unix_s: float) -> str:
-    """The day of a time, UTC; empty where it is none."""
+    """The day of a time, UTC; empty if it is not a time."""
     try:
         return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")
     except (OverflowError, ValueError, OSError):

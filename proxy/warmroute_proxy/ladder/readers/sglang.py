@@ -73,7 +73,7 @@ class SGLang:
         return self._report(_object(out.get("meta_info")), _units(obj), _ids(out.get("output_ids")), session, at)
 
     def _of_text(self, line: bytes) -> Report | None:
-        """Raises: ValueError, where lists of tokens are none."""
+        """Raises: ValueError, if lists of tokens are malformed."""
         if len(line) > MAX_LINE_BYTES:
             return None
         plain = _Plain(line.decode(errors="replace"))
@@ -106,7 +106,7 @@ class SGLang:
 
 class _Plain:
     """A line in Python's notation, read without what its texts say. `rest`: the line with its texts taken out, but for
-    names; `text`: the prompt, empty where it is cut; `session`: that of the headers.
+    names; `text`: the prompt, empty if it is cut; `session`: that of the headers.
     """
 
     def __init__(self, line: str) -> None:
@@ -136,13 +136,13 @@ def _event(line: bytes) -> object:
 
 
 def _units(obj: Mapping[str, Any]) -> list[int | str] | None:
-    """The prompt; None where the level of the log leaves it out or cuts it."""
+    """The prompt; None if the level of the log leaves it out or cuts it."""
     text = obj.get("text")
     return _ids(obj.get("input_ids")) or (pieces_of(text) if isinstance(text, str) and text else None)
 
 
 def _ids(found: object) -> list[int | str]:
-    """Token ids; empty where there are none, or the log has cut them."""
+    """Token ids; empty if there are none, or the log has cut them."""
     return list(found) if isinstance(found, list) and all(type(each) is int for each in found) else []
 
 

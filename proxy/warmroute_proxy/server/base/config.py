@@ -81,7 +81,7 @@ class ProxyConfig:
         """`other_proxies` without this proxy's address, so that all pods of a StatefulSet can share a config.
 
         The address of this proxy begins with `host`, the machine's name, and has the port `port`, or `admin_port`
-        where it is a picker's.
+        if it is a picker's.
         """
         own, ports = host.partition(".")[0], {self.port, self.admin_port}
         return tuple(url for url in self.other_proxies if not _leads_to(url, own, ports))
@@ -215,7 +215,7 @@ class DiscoveryConfig:
 
     @property
     def keys_within(self) -> tuple[Path, ...]:
-        """The folders that key files of its engines must be in; none where the config itself names the files."""
+        """The folders that key files of its engines must be in; none if the config itself names the files."""
         return tuple(folder for folder in (self.path, self.key_folder) if folder is not None)
 
 
@@ -293,7 +293,7 @@ class LedgerFileConfig:
     """How much the ledger file of a proxy keeps. Without a database it is the only ledger, and keeps all by default."""
 
     ledger_file_days: Annotated[int, within(1, 36_500)] | None = None
-    """Rows go after so many days, once the database has them; None without a database: never."""
+    """Days after which rows go, once the database has them; None without a database: never."""
 
     ledger_file_bytes: Annotated[int, within(1_048_576, 2**50)] | None = None
     """The oldest of these rows go beyond this size; None: no limit."""
@@ -326,7 +326,7 @@ class TracingConfig:
 
     service_name: str = "warmroute"
     queue_requests: Annotated[int, within(64, 1_000_000)] = 1_024
-    """So many finished requests wait for the exporter."""
+    """Finished requests that may wait for the exporter."""
 
     timeout_s: Annotated[float, within(0.05, 60.0)] = 10.0
     """Time limit of one export with its retries, seconds."""

@@ -50,7 +50,7 @@ def live_fields(kind: type) -> frozenset[str]:
 
 
 def fields_of(kind: Any) -> list[tuple[str, Any, Any]]:
-    """Name, annotation and default (None where there is none) of the fields of a dataclass or named tuple."""
+    """Name, annotation and default (None if there is none) of the fields of a dataclass or named tuple."""
     hints = get_type_hints(kind, include_extras=True)
     if is_dataclass(kind):
         return [(one.name, hints[one.name], None if one.default is MISSING else one.default) for one in fields(kind)]

@@ -80,7 +80,7 @@ def _check_cluster(made: DiscoveryConfig, table: Table) -> None:
         return
     for key, value in (("name", made.name), ("namespace", made.namespace or "default")):
         if _NAME.fullmatch(value) is None:
-            table.problem(key, f"{shown(value)} is no name of Kubernetes")
+            table.problem(key, f"{shown(value)} is not a name of Kubernetes")
     if made.api and not made.api.startswith("https://"):
         table.problem("api", "must start with https: the token is sent there")
 

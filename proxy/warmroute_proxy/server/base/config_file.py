@@ -224,7 +224,7 @@ def _media(table: Table) -> Addresses:
         try:
             networks.append(ip_network(written))
         except ValueError:
-            table.problem("media_networks", f'{shown(written)} is no network, written like "10.0.0.0/8"')
+            table.problem("media_networks", f'{shown(written)} is not a network, written like "10.0.0.0/8"')
     return Addresses(tuple(sorted(schemes, reverse=True)), tuple(networks))
 
 
@@ -232,7 +232,7 @@ def _origins(table: Table) -> tuple[str, ...]:
     found = table.names("cors_origins", ())
     for origin in found:
         if origin != "*" and _ORIGIN.fullmatch(origin) is None:
-            table.problem("cors_origins", f'{shown(origin)} is no origin, written like "https://app.example.com"')
+            table.problem("cors_origins", f'{shown(origin)} is not an origin, written like "https://app.example.com"')
     return found
 
 
@@ -345,7 +345,7 @@ def _check_regions(proxy: ProxyConfig, regions: tuple[RegionConfig, ...], proble
     _check_unique("region", "name", [region.name for region in regions], problems)
     names = [region.name for region in regions]
     if proxy.region and regions and proxy.region not in names:
-        problems.append(f"proxy.region: {shown(proxy.region)} is no [[region]]{nearest(proxy.region, names)}")
+        problems.append(f"proxy.region: {shown(proxy.region)} is not a [[region]]{nearest(proxy.region, names)}")
     for at, region in enumerate(regions):
         if proxy.region and not region.url and region.name != proxy.region:
             problems.append(f"region[{at}].url: is missing; only the own region ({proxy.region}) has none")
@@ -360,7 +360,7 @@ def _check_engines(engines: tuple[EngineConfig, ...], regions: tuple[RegionConfi
         roles.setdefault(engine.region, set()).add(engine.role)
         if engine.region and regions and engine.region not in names:
             problems.append(
-                f"engine[{at}].region: {shown(engine.region)} is no [[region]]{nearest(engine.region, names)}"
+                f"engine[{at}].region: {shown(engine.region)} is not a [[region]]{nearest(engine.region, names)}"
             )
     for region, present in roles.items():
         for role, partner in (("prefill", "decode"), ("decode", "prefill")):
@@ -421,11 +421,11 @@ def check_tenants(
                 problems.append(f"tenant[{at}].key_sha256[{number}]: is also a key of tenant {shown(owner[digest])}")
             owner.setdefault(digest, tenant.name)
         problems += [
-            f"tenant[{at}].regions: {shown(region)} is no [[region]]{nearest(region, names)}"
+            f"tenant[{at}].regions: {shown(region)} is not a [[region]]{nearest(region, names)}"
             for region in sorted(tenant.regions - {ANY, *names})
         ]
         problems += [
-            f"tenant[{at}].models: {shown(model)} is no [[model]]{nearest(model, list(models))}"
+            f"tenant[{at}].models: {shown(model)} is not a [[model]]{nearest(model, list(models))}"
             for model in sorted(tenant.models - {ANY, *models})
         ]
 

@@ -82,7 +82,7 @@ class FileChanges:
     """
 
     def __init__(self, *paths: Path | None) -> None:
-        """`paths`: None is no file."""
+        """`paths`: None: no file."""
         self._seen: dict[Path, tuple[int, int, int] | None] = {}
         self.follow(*paths)
 

@@ -33,7 +33,7 @@ PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("mont
 
 
 def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
-    """The database of a table [ledger]; None where it names none."""
+    """The database of a table [ledger]; None if it names none."""
     dsn_file, keep_days = ledger.of(DatabaseConfig).text("dsn_file", ""), ledger.integer("keep_days")
     key_max_age_s = ledger.number("key_max_age_s")
     if not dsn_file:
@@ -54,7 +54,7 @@ def read_ledger_file(ledger: Table, *, has_database: bool) -> LedgerFileConfig:
 
 
 def read_tenant_limits(table: Table) -> TenantLimits | None:
-    """The limits of a [[tenant]]; None where it has none."""
+    """The limits of a [[tenant]]; None if it has none."""
     rpm, tpm, requests, tokens = [table.integer(key) for key in TenantLimits._fields[:-1]]
     weight = _cached_weight(table)
     if not any((rpm, tpm, requests, tokens)):
@@ -63,7 +63,7 @@ def read_tenant_limits(table: Table) -> TenantLimits | None:
 
 
 def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig | None:
-    """The Redis of a table [redis]; None where there is none."""
+    """The Redis of a table [redis]; None if there is none."""
     if values is None:
         return None
     table = Table(values, "redis", problems).of(RedisConfig)
@@ -73,7 +73,7 @@ def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig
 
 
 def read_tracing(values: object, folder: Path, problems: list[str]) -> TracingConfig | None:
-    """The table; None where there is none, so that no request has a trace."""
+    """The table; None if there is none, so that no request has a trace."""
     if values is None:
         return None
     table = Table(values, "tracing", problems).of(TracingConfig)
@@ -98,7 +98,7 @@ class BudgetKeys(NamedTuple):
     scope: Scope
     limits: TenantLimits
     warn_share: Annotated[float, within(0.0, 1.0)] = 0.8
-    """From which share of a limit on clients are warned by a header."""
+    """Fraction of a limit above which responses carry a warning header."""
 
 
 class ReadBudgets(NamedTuple):
@@ -166,13 +166,13 @@ def _scope(table: Table, name: str, of_config: Sequence[TenantConfig] | None) ->
     known_keys = None if of_config is None else [config_key_id(each) for of in of_config for each in of.key_sha256]
     for tenant in tenants:
         if known is not None and tenant not in known:
-            table.problem("tenants", f"{shown(tenant)} is no [[tenant]]{nearest(tenant, known)}")
+            table.problem("tenants", f"{shown(tenant)} is not a [[tenant]]{nearest(tenant, known)}")
     for key_id in keys:
         if not _KEY_ID.fullmatch(key_id):
             problem = 'is not the id of a key, such as "k-0123456789" (`warmroute keys list` shows them)'
             table.problem("keys", problem if key_id.startswith("wr-") else f"{shown(key_id)} {problem}")
         elif known_keys is not None and key_id not in known_keys:
-            problem = 'is no key of a [[tenant]]: the id is "c-" and the first ten digits of its key_sha256'
+            problem = 'is not a key of a [[tenant]]: the id is "c-" and the first ten digits of its key_sha256'
             table.problem("keys", f"{shown(key_id)} {problem}{nearest(key_id, known_keys)}")
     return Scope(name, tenants, keys)
 
@@ -199,7 +199,7 @@ def _cached_weight(table: Table) -> float:
 
 
 def _nanousd(table: Table, key: str) -> int | None:
-    """An amount of USD in billionths, or None where there is none, or it cannot be read."""
+    """An amount of USD in billionths, or None if there is none, or it cannot be read."""
     text = table.text(key, "")
     if not text:
         return None

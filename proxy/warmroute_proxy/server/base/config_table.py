@@ -1,7 +1,7 @@
 """Reads the keys of one TOML table, each by its type, and collects problems instead of stopping.
 
 The caller reads every key that it knows; `close` reports the others as unknown. A key with a wrong value gives its
-default, so that everything else can still be checked. Problems show values only where they cannot be secret.
+default, so that everything else can still be checked. Problems show values only if they cannot be secret.
 """
 
 import difflib
@@ -89,7 +89,7 @@ class Table:
         return value if self._in_range(key, value, wanted) else default
 
     def integer_or(self, key: str, word: str) -> int | None:
-        """An integer within its field's bounds, or None where `word` is given instead."""
+        """An integer within its field's bounds, or None if `word` is given instead."""
         value = self._values.get(key)
         if value is None or type(value) is int:
             return self.integer(key)
@@ -119,7 +119,7 @@ class Table:
         return value
 
     def urls(self, key: str) -> tuple[str, ...]:
-        """A list of http or https addresses without their trailing slashes; empty where there is none."""
+        """A list of http or https addresses without their trailing slashes; empty if there is none."""
         found = tuple(url.rstrip("/") for url in self.names(key, ()))
         wrong = [(at, problem) for at, url in enumerate(found) if (problem := _url_problem(url))]
         for at, problem in wrong:
@@ -127,7 +127,7 @@ class Table:
         return () if wrong else found
 
     def file(self, key: str, folder: Path) -> Path | None:
-        """The path of a file, relative to a folder; None where none is named."""
+        """The path of a file, relative to a folder; None if none is named."""
         name = self.text(key, "")
         return folder / name if name else None
 
@@ -157,7 +157,7 @@ class Table:
         return frozenset(found)
 
     def texts(self, key: str) -> dict[str, str]:
-        """A table of strings by name, `{ name = "text" }`; empty where there is none."""
+        """A table of strings by name, `{ name = "text" }`; empty if there is none."""
         value = self._take(key)
         if value is None:
             return {}
@@ -167,7 +167,7 @@ class Table:
         return dict(value)
 
     def table(self, key: str) -> dict[str, Any]:
-        """A table within the table, whose keys the caller checks; empty where there is none."""
+        """A table within the table, whose keys the caller checks; empty if there is none."""
         value = self._take(key)
         if not isinstance(value, dict | None):
             self.problem(key, f"must be a table, not {shown(value)}")
@@ -175,7 +175,7 @@ class Table:
         return dict(value or {})
 
     def instant(self, key: str) -> datetime | None:
-        """A time with its offset and in whole seconds, as TOML writes it; None where there is none."""
+        """A time with its offset and in whole seconds, as TOML writes it; None if there is none."""
         value = self._take(key)
         if value is None:
             return None
@@ -186,7 +186,7 @@ class Table:
         return value
 
     def tables(self, key: str) -> "list[Table]":
-        """A list of tables in this one; empty where there is none."""
+        """A list of tables in this one; empty if there is none."""
         value = self._take(key)
         if not isinstance(value, list | None):
             self.problem(key, f"must be a list of tables, written [[{self._path.partition('[')[0]}.{key}]]")
@@ -201,7 +201,7 @@ class Table:
         return self._digest(key, value)
 
     def digests(self, key: str, *, required: bool = True) -> tuple[str, ...]:
-        """A list of SHA-256 in hex, at least one; empty where there is none and none is required."""
+        """A list of SHA-256 in hex, at least one; empty if there is none and none is required."""
         value = self._take(key, required=required)
         if value is None:
             return ()

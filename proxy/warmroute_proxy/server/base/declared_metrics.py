@@ -128,9 +128,7 @@ DISCOVERY_ENGINES: Final = Metric("warmroute_discovery_engines", "Engines that a
 DISCOVERY_PROBLEMS: Final = Metric(
     "warmroute_discovery_problems", "Engines of a source that are not used: a duplicate id, or a fault of the engine."
 )
-STORE_UP: Final = Metric(
-    "warmroute_store_up", "Whether a store that proxies share answers; only where one is configured."
-)
+STORE_UP: Final = Metric("warmroute_store_up", "Whether a store that proxies share answers; only if one is configured.")
 LEDGER_UNSENT_ROWS: Final = Metric(
     "warmroute_ledger_unsent_rows", "Rows that wait in the ledger file until the database has them."
 )
@@ -172,7 +170,7 @@ BUDGET_LEFT_NANOUSD: Final = Metric(
 BUILD_INFO: Final = Metric(
     "warmroute_build_info", "Always 1. version: of this proxy; build: `compiled`, or `pure` Python."
 )
-PROCESSES: Final = Metric("warmroute_processes", "Running processes of this proxy; only where it has several.")
+PROCESSES: Final = Metric("warmroute_processes", "Running processes of this proxy; only if it has several.")
 REGION_UP: Final = Metric("warmroute_region_up", "Whether the last probe of another region's proxies succeeded.")
 REGION_RTT_SECONDS: Final = Metric(
     "warmroute_region_rtt_seconds", "How long the last probe of another region took that succeeded, in seconds."
@@ -206,7 +204,7 @@ WORKER_FAILED_TRANSFERS: Final = Metric(
 WORKER_TRANSFER_S: Final = Metric(
     "warmroute_worker_transfer_s", "Mean time of a transfer of KV between the last two reports, seconds."
 )
-TROUBLE: Final = Metric("warmroute_trouble", "Whether a process of this proxy says a trouble at /ready, by its name.")
+TROUBLE: Final = Metric("warmroute_trouble", "1 while a process of this proxy reports this problem at /ready.")
 CONDITION: Final = Metric("warmroute_condition", "Whether a condition is raised: docs/reference/conditions.md.")
 KV_EVENT_LAG_SECONDS: Final = Metric(
     "warmroute_kv_event_lag_seconds", "Age of a worker's KV events on arrival, seconds."
@@ -241,17 +239,17 @@ OF_WORKERS: Final[Mapping[str, Metric]] = {
     for name, description in {
         "dp_rank": "The data-parallel rank of a worker.",
         "running": "Open requests of a worker.",
-        "running_limit": "Requests that a worker runs at once, where that is known.",
+        "running_limit": "Requests that a worker runs at once, if that is known.",
         "prefill_tokens": "Prompt tokens that a worker has yet to compute.",
         "prefill_limit": "Limit of these prompt tokens; above it, new requests wait in the proxy.",
         "resident_tokens": "Tokens of open requests of all proxies in the worker's KV pool.",
-        "token_limit": "Size of the worker's KV pool in tokens, where that is known.",
+        "token_limit": "Size of the worker's KV pool in tokens, if that is known.",
         "kv_sessions": "Conversations that hold KV on a worker, by the proxy's books.",
-        "kv_protected_tokens": "Tokens of those in use, or likely to be used within the window.",
+        "kv_protected_tokens": "Tokens held by conversations that are active or likely to return within the window.",
         "kv_window_s": "How long an idle conversation is worth its KV memory, seconds.",
         "queue_s": "Prefill time ahead of a new request, seconds.",
         "prefill_s_per_token": "Measured prefill time of a worker, seconds a token.",
-        "decode_s_per_token": "Measured decode time, seconds a token; 0 where that is not known.",
+        "decode_s_per_token": "Measured decode time, seconds a token; 0 if that is not known.",
         "decode_slower_s_per_token": "Excess over the decode time of similar workers, seconds a token.",
         "load_s_per_token": "Measured time to load from host memory, seconds a token.",
         "fetch_s_per_token": "Measured time to fetch from storage, seconds a token.",

@@ -32,7 +32,7 @@ class Division(NamedTuple):
 def divide(soft: int, hard: int, connections: int, engines: int) -> Division:
     """Return how `connections` clients fit with `engines` engines under the limits of the process.
 
-    Raises `ValueError` where the hard limit leaves no connection at all.
+    Raises `ValueError` if the hard limit leaves no connection at all.
     """
     reserve = RESERVED + PER_ENGINE * engines
     wanted = reserve + PER_REQUEST * connections

@@ -27,7 +27,7 @@ MAX_DEPTH: Final = 4
 MAX_PROBLEMS: Final = 8  # of a list of them that are messages
 
 _SOURCE_LINES: Final = re.compile(r"\n\n  File |Traceback \(most recent call last\)")
-"""Behind it, SGLang's errors name files of the engine's machine, and quote the body again."""
+"""After this marker, SGLang's messages contain server file paths and echo the request body."""
 
 _TITLE: Final = re.compile(r"<(title|h1)[^>]{0,200}>(?P<text>.{1,200}?)</\1", re.IGNORECASE | re.DOTALL)
 _MARKUP: Final = re.compile(r"\s{0,8}<(?:!doctype|html|head|body|\?xml)\b", re.IGNORECASE)

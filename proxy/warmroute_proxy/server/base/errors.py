@@ -75,7 +75,7 @@ def is_websocket(headers: Mapping[str, str]) -> bool:
 
 
 def check_plain(headers: Mapping[str, str]) -> None:
-    """Raises: Refusal, where a body is compressed: none is read, since a short one may become a long one."""
+    """Raises: Refusal, if a body is compressed: none is read, since a short one may become a long one."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
         problem = f"compressed bodies ({quoted(encoding)}) are not read: send plain JSON, without content-encoding"
@@ -91,7 +91,7 @@ def wrong_method(path: str, method: str, headers: Mapping[str, str]) -> Refusal:
 
 
 def quoted(value: str) -> str:
-    """A value of a client's, in a message for it: only its beginning where it is long."""
+    """A value of a client's, in a message for it: only its beginning if it is long."""
     return repr(value) if len(value) <= MAX_QUOTED_CHARS else f"{value[:MAX_QUOTED_CHARS]!r}..."
 
 

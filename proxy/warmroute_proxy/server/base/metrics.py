@@ -36,7 +36,7 @@ _FROM_THE_START: Final = (
     declared.FORWARD_FAILURES_TOTAL,
     declared.VOIDS_ORDERED_TOTAL,
 )
-"""Counters without labels. They are shown from 0 on, so that their first event is an increase, not a new series."""
+"""Counters without labels, exported as 0 from the start: the first event is an increase, not a new series."""
 
 _ERRORS: Final = (
     declared.PREDICTION_ERROR_RATIO,

@@ -29,7 +29,7 @@ class Seal:
         return base64.urlsafe_b64encode(_VERSION + sealed).decode()
 
     def open(self, sealed: str) -> str | None:
-        """The text; None where this key did not seal it. Either alphabet of base64 will do, with padding or without."""
+        """The text; None if this key did not seal it. Either alphabet of base64 will do, with padding or without."""
         from cryptography.exceptions import InvalidTag
 
         bare = sealed.translate(_URLSAFE).rstrip("=")

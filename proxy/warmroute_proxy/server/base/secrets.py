@@ -76,7 +76,7 @@ def is_exposed(file: Path) -> bool:
 
 def bearer(file: Path | None, within: Sequence[Path] = ()) -> str:
     """The header line with the key in `file`; empty without a file. `within`: the folders that the file must be in;
-    empty: anywhere. Raises: SecretError where there is no key in it.
+    empty: anywhere. Raises: SecretError, if there is no key in it.
     """
     if file is None:
         return ""
@@ -257,7 +257,7 @@ class Secrets:
 
 
 class KeyOwner(NamedTuple):
-    """Whose API key it is, and the key's id, which is no secret."""
+    """Whose API key it is, and the key's id, which is not a secret."""
 
     tenant: str
     key_id: str

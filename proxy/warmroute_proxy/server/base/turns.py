@@ -35,7 +35,7 @@ class Turns:
         """`ran` is told how long a step has held the loop."""
         self._clock = clock
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The one that runs, where it is known before."""
+        """The one that runs, if it is known before."""
 
         self._ran = ran
         self.lines: dict[str, deque[Step]] = {}
@@ -82,7 +82,7 @@ class Turns:
             self._call_soon()
 
     def charge(self, tenant: str, seconds: float) -> None:
-        """A step of this line has cost so much more than it has taken: this iteration has less time, too."""
+        """A step of this line has cost `seconds` above its estimate: this iteration has less time, too."""
         self.end_s -= seconds
         self._charged_s[tenant] = min(self._charged_s.get(tenant, 0.0) + seconds, MOST_CHARGED_S)
 

@@ -71,7 +71,7 @@ class Description(NamedTuple):
 
 
 def described(answers: Any, **more: Any) -> Callable[[Handler], Handler]:
-    """Describe a route by what `Description` has. `answers`: None where there is no body."""
+    """Describe a route by what `Description` has. `answers`: None if there is no body."""
 
     def mark(handler: Handler) -> Handler:
         handler.__dict__["description"] = Description(answers, **more)

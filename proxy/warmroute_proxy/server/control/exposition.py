@@ -96,7 +96,7 @@ class Page:
 
 
 def rendered(labels: Labels) -> str:
-    """A label set in braces; nothing where it is empty."""
+    """A label set in braces; nothing if it is empty."""
     if not labels:
         return ""
     inner = ",".join(f'{name}="{_escape(value)}"' for name, value in labels)

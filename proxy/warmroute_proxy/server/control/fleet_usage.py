@@ -144,7 +144,7 @@ def listed_body(regions: dict[str, str], answers: list[Listed], limit: int) -> d
 
 
 def _order(by: By) -> Callable[[dict[str, Any]], Any]:
-    """Days and hours in their order, everything else by its price, the dearest first."""
+    """Days and hours in their order, everything else by its price, the most expensive first."""
     if by in {"day", "hour"}:
         return lambda group: group["key"]
     return lambda group: (-group["price_nanousd"], group["key"])

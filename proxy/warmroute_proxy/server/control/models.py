@@ -103,7 +103,7 @@ class Model(Struct, kw_only=True):
 
 
 class Tenant(Struct, kw_only=True):
-    """A tenant. `is_used`: False where the config has one of this name, which counts."""
+    """A tenant. `is_used`: False if the config has one of this name, which counts."""
 
     name: Name
     settings: dict[str, Any] | UnsetType = UNSET
@@ -199,7 +199,7 @@ class Sums(Struct):
 
 
 class Ladder(Struct):
-    """Steps from what was possible to what was billed. `complete`: false where older turns were not read."""
+    """Steps from what was possible to what was billed. `complete`: false if older turns were not read."""
 
     turns: int
     steps: list[Json]

@@ -30,7 +30,7 @@ class OwnGauges:
 
 
 def resident_bytes() -> int:
-    """The resident memory of this process; 0 where the system does not tell."""
+    """The resident memory of this process; 0 if the system does not tell."""
     try:
         return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):

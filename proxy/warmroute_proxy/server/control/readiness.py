@@ -42,7 +42,7 @@ class Readiness:
         return bool(self._of_engines()) and self._other_regions_up()
 
     def problems(self) -> list[Problem]:
-        """The reasons; none where the proxy is ready."""
+        """The reasons; none if the proxy is ready."""
         reasons = []
         if self._open_requests.closed:
             reasons.append(Problem(Trouble.SHUTTING_DOWN, "shutting down"))

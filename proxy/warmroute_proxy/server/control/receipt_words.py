@@ -173,7 +173,7 @@ def _cost(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]
         credit = receipt["credit"]
         yield f"Credit: {usd(credit['nanousd'])} USD for {credit['tokens']:,} tokens that were cached at its home."
     if "price_book" in receipt:
-        yield f"It was priced by the book {receipt['price_book']}."
+        yield f"Price book: {receipt['price_book']}."
 
 
 def _remarks(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[str]:
@@ -182,7 +182,7 @@ def _remarks(answer: Mapping[str, Any], receipt: Mapping[str, Any]) -> Iterator[
     if receipt["estimated"]:
         yield f"No engine reported these numbers, so they are estimates: {', '.join(receipt['estimated'])}."
     if "continued" in receipt:
-        yield f"Its engine died after {receipt['continued']['after_tokens']:,} tokens, and another one went on."
+        yield f"Its engine died after {receipt['continued']['after_tokens']:,} tokens, and another one continued it."
     if receipt.get("dropped_fields"):
         yield f"No engine got these fields of the request: {', '.join(receipt['dropped_fields'])}."
     if receipt.get("dropped_blocks"):

@@ -61,7 +61,7 @@ class SharedUsage(FleetUsage):
         return regions | {self._region: "counted"}, [answer]
 
     async def receipt(self, tenant: str, receipt_id: str) -> dict[str, Any] | None:
-        """A receipt of any proxy that is in the database; None where it is not, or the database is away."""
+        """A receipt of any proxy that is in the database; None if it is not, or the database is away."""
         try:
             found = await self.sent_entry(tenant, receipt_id)
         except (StoreError, StoreBusy):

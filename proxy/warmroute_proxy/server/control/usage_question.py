@@ -31,7 +31,7 @@ class Question(NamedTuple):
 
 
 def read_question(parameters: Iterable[tuple[str, str]], allowed: Collection[str], now_s: float) -> Question:
-    """The question of some query parameters. Raises: Refusal, where one is unknown, given twice or wrong."""
+    """The question of some query parameters. Raises: Refusal, if one is unknown, given twice or wrong."""
     given: dict[str, str] = {}
     for name, value in parameters:
         if name not in allowed:
@@ -54,7 +54,7 @@ def read_question(parameters: Iterable[tuple[str, str]], allowed: Collection[str
 
 
 def session_key(header: str | None) -> str | None:
-    """The session that a question names in its header. Raises: Refusal, where it is no valid key."""
+    """The session that a question names in its header. Raises: Refusal, if it is not a valid key."""
     if not header:
         return None
     try:

@@ -273,7 +273,8 @@ def tenant_of(question: Question, config: Config) -> TenantConfig | None:
         return None
     found = config.tenant_by_name.get(question.tenant)
     if found is None:
-        raise Refusal(400, f"tenant: {quoted(question.tenant)} is no tenant here", code="invalid_value", param="tenant")
+        problem = f"tenant: {quoted(question.tenant)} is not a tenant here"
+        raise Refusal(400, problem, code="invalid_value", param="tenant")
     return found
 
 

@@ -79,7 +79,7 @@ class Views:
         directory: DirectoryAdmin | None,
         clock: Callable[[], float],
     ) -> None:
-        """`directory`: None where there is no database."""
+        """`directory`: None if there is no database."""
         self.asking = asking
         self.receipts = receipts
         self._open_requests = open_requests

@@ -25,10 +25,10 @@ class Events(Protocol):
     ended: bool
 
     def feed(self, data: bytes) -> bytes:
-        """Translate some bytes of a chat stream. Raises: ValueError, where they are none."""
+        """Translate some bytes of a chat stream. Raises: ValueError, if they are not a chat stream."""
 
     def check(self) -> None:
-        """Raises: ValueError, where what has come so far is no answer that can be completed."""
+        """Raises: ValueError, where what has come so far is not an answer that can be completed."""
 
     def error(self, status: int, message: str, code: object) -> bytes:
         """End the stream with an error, given in chat's terms."""
@@ -108,7 +108,7 @@ class Sockets(Protocol):
     """What opens the WebSockets of an API."""
 
     def open(self, request: Request, exchange: Exchange) -> None:
-        """Take the offer of a client whose key was checked. Raises: Refusal, where it is none."""
+        """Take the offer of a client whose key was checked. Raises: Refusal, if it is malformed."""
 
 
 class DialectRefusal(Refusal):

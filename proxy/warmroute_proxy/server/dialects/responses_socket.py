@@ -7,7 +7,7 @@ the connection, and nothing is kept of a response that failed. The key is checke
 A turn is read when its request begins, in the lines of all requests (`RequestStarts`), whether it asks or prepares.
 
 Limits: `MAX_RUNNING` turns at the same time, `MAX_STREAMS` named streams, `MAX_WAITING` turns that wait, `MAX_REFUSED`
-events that are no turn and cannot be taken.
+events that are not turns and cannot be taken.
 """
 
 import logging
@@ -191,7 +191,7 @@ class ResponsesSockets:
         self._kept_conversations: KeptConversations | None = None
 
     def open(self, request: Request, exchange: Exchange) -> None:
-        """Take the offer of a client whose key was checked. Raises: Refusal, where it is none."""
+        """Take the offer of a client whose key was checked. Raises: Refusal, if the offer is malformed."""
         if names.IDEMPOTENCY in request.headers:
             problem = "Idempotency-Key would name all turns: send `idempotency_key` in each response.create"
             raise Refusal(400, problem, code="invalid_idempotency_key")
@@ -466,7 +466,7 @@ class ResponsesSocket:
 
 
 def _nothing(exchange: TurnExchange) -> None:
-    """A refusal is no turn that ends."""
+    """A refusal is not a turn that ends."""
 
 
 def _expired() -> Refusal:

@@ -256,7 +256,7 @@ class TurnExchange(Exchange):
             on_gone()
 
     def cancel(self) -> None:
-        """The same of a client that stays, which is told so in an event that it knows as a last one."""
+        """As `leave`, for a client that stays connected: end its stream with a terminal event."""
         if self.ended:
             return
         self.leave()

@@ -60,7 +60,7 @@ class _OfTenant:
         self.large = 0
 
     def take(self, tokens: int, per_minute: int, now_s: float) -> bool:
-        """Take so many tokens, if some are left; what `SAVED_S` bring at most is saved up.
+        """Spend tokens from the bucket, which holds at most `SAVED_S` seconds of refill.
 
         A prompt may have more than that, up to a minute's: the next ones are estimated for longer then.
         """

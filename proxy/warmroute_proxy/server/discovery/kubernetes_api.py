@@ -76,7 +76,7 @@ class Api:
     def _token(self) -> str:
         token = self._file("token").decode(errors="replace").strip()
         if not token.isascii() or not token.isprintable():
-            raise SourceError(f"{self._credentials}/token is no token")
+            raise SourceError(f"{self._credentials}/token is not a token")
         return token
 
     def _file(self, name: str) -> bytes:
@@ -171,5 +171,5 @@ class ApiAnswer:
 def _of_cluster() -> str:
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise SourceError("KUBERNETES_SERVICE_HOST is not set: this is no pod; name the API server by `api`")
+        raise SourceError("KUBERNETES_SERVICE_HOST is not set: this is not a pod; name the API server by `api`")
     return f"https://{authority(host, port)}"

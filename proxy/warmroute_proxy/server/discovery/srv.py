@@ -46,7 +46,7 @@ class Records:
             }
         )
         odd = [host for host, _ in targets if _HOST.fullmatch(host) is None]
-        problems = [f"{config.name} has a target that is no host name: {shown(host)}" for host in odd[:1]]
+        problems = [f"{config.name} has a target that is not a host name: {shown(host)}" for host in odd[:1]]
         targets = [(host, port) for host, port in targets if host not in odd]
         if len(targets) > MAX_ENGINES:
             problems.append(f"{config.name} has {len(targets)} targets, and only {MAX_ENGINES} are used")

@@ -47,7 +47,7 @@ class Engine:
         self.upstream = Upstream(config.url, connect_timeout_s, clock)
         self._bootstrap: Upstream | None = None
         self.bearer = self.admin_bearer = ""
-        """The header lines with the engine's keys, of all requests and of control routes; empty where it needs none."""
+        """The header lines with the engine's keys, of all requests and of control routes; empty if it needs none."""
 
         self._connect_timeout_s = connect_timeout_s
         self.is_sglang = config.kind == "sglang"
@@ -60,7 +60,7 @@ class Engine:
         self.read_keys()
         self.refusals = RefusalLog()
         self.thoughts = ""
-        """The member in which a server that is no SGLang writes and reads thoughts of the model; empty: not known."""
+        """The member in which a server other than SGLang writes and reads thoughts of the model; empty: not known."""
 
         self.info = ServerInfo(bootstrap_port=config.bootstrap_port)
         self.informed = False
@@ -114,13 +114,13 @@ class Engine:
 
     @property
     def unavailable(self) -> str:
-        """Why it serves nothing, in words for those who may not know its name; empty where that is not known."""
+        """Why it serves nothing, in words for those who may not know its name; empty if that is not known."""
         if not self.up and not self.registered:
             return "prefill engines whose bootstrap server does not answer"
         if not self.up:
             return "engines that do not answer" if self.was_ready else "engines that do not answer yet, or start"
         if self.is_sglang and not self.recognised:
-            return "engines that refuse the key of the proxy" if self._key_refused else "servers that are no engine"
+            return "engines that refuse the key of the proxy" if self._key_refused else "servers that are not engines"
         return ""
 
     @property
@@ -129,7 +129,7 @@ class Engine:
         return self.info.role or self.config.role
 
     def bootstrap(self) -> Upstream | None:
-        """Where decode engines fetch a prefill engine's KV; None of any other, or where that is not known."""
+        """Where decode engines fetch a prefill engine's KV; None of any other, or if that is not known."""
         port, host = self.info.bootstrap_port, self.config.bootstrap_host or self.upstream.host
         if self.role != "prefill" or port is None:
             return None

@@ -5,7 +5,7 @@ the same requests and report the same, so the largest value of them counts. Prom
 process that answers HTTP, without a rank: they are given to every rank of the engine.
 
 That process counts a request when it has ended, and none of `/health`. It divides `cached_tokens_total` by
-`cache_source` (`device`, `host`, `storage`, or `total` where the division is not known). The embedded engine has
+`cache_source` (`device`, `host`, `storage`, or `total` if the division is not known). The embedded engine has
 the same names by rank. So the samples of a name are added up, and an engine is the finest whose counts are known.
 """
 
@@ -107,7 +107,7 @@ def samples(line: re.Pattern[str], text: str) -> Iterator[tuple[str, dict[str, s
 
 
 def counts_in(text: str) -> EngineCounts | None:
-    """What an engine has counted since its start; None where it does not count prompt tokens."""
+    """What an engine has counted since its start; None if it does not count prompt tokens."""
     sums: dict[str, float] = {}
     add_counts(sums, text)
     return counts_of(sums)
@@ -120,5 +120,5 @@ def add_counts(sums: dict[str, float], text: str) -> None:
 
 
 def counts_of(sums: dict[str, float]) -> EngineCounts | None:
-    """The counts of what was added; None where prompt tokens are not among them."""
+    """The counts of what was added; None if prompt tokens are not among them."""
     return EngineCounts(*[int(sums.get(name, 0.0)) for name in _COUNTED]) if _COUNTED[1] in sums else None

@@ -179,7 +179,7 @@ class KvBlocks:
     def _begin_run(
         self, prompt: _Prompt, hashes: Sequence[int], parent: int | None, block_size: int, *, pairs: bool
     ) -> _Run | None:
-        """Give the blocks of a run their depths, and keep the run until its prompt's tokens are known. None where the
+        """Give the blocks of a run their depths, and keep the run until its prompt's tokens are known. None if the
         block before it is not known.
         """
         before = self._find(parent) if parent is not None else -_DEPTH

@@ -117,7 +117,7 @@ class KvFeed:
         self._steps: Iterator[int] | None = None  # of the oldest of them
 
     def settled(self, tag: str, prompt_tokens: int) -> None:
-        """The request with this tag has ended, and its prompt has so many tokens."""
+        """The request with this tag has ended; its prompt has `prompt_tokens`."""
         gone = self.blocks.settled(tag, prompt_tokens)
         if gone:
             self._router.cache_removed(self._worker.id, gone, "device")

@@ -33,11 +33,11 @@ class MoveTotals(NamedTuple):
     backup_bytes: float = 0.0
 
     def load_since(self, before: "MoveTotals") -> tuple[int, float]:
-        """Tokens loaded from the host, and the seconds that took; 0 where that is not known."""
+        """Tokens loaded from the host, and the seconds that took; 0 if that is not known."""
         return int(self.load_tokens - before.load_tokens), self.load_s - before.load_s
 
     def fetch_since(self, before: "MoveTotals") -> tuple[int, float]:
-        """Tokens fetched from storage, and the seconds that took at the mean bandwidth; 0 where that is not known."""
+        """Tokens fetched from storage, and the seconds that took at the mean bandwidth; 0 if that is not known."""
         tokens = int(self.fetch_tokens - before.fetch_tokens)
         fetches = self.bandwidth_count - before.bandwidth_count
         if tokens <= 0 or fetches <= 0 or self.backup_tokens <= 0:

@@ -127,7 +127,7 @@ class Leg:
                 self._crash(receiver, error)
 
     def tenant(self) -> str:
-        """Whose answer it is; empty where there are not several, and of what is nobody's."""
+        """Whose answer it is; empty if there are not several, and of what is nobody's."""
         return str(getattr(self._receiver, "tenant", ""))
 
     def streams(self) -> Stream | None:

@@ -16,7 +16,7 @@ class PeerUpdates(Protocol):
         """The request that the router dispatched last was sent under a tag."""
 
     def send_prompt_tokens(self, cache_worker: str, tag: str, prompt_tokens: int) -> None:
-        """The prompt of a tag has so many tokens."""
+        """Send the number of tokens in the prompt of a tag."""
 
     def send_health(self, engine: str, status: int | None) -> None:
-        """This process requests `/health` (None), or has the answer: its status, or 0 where none came."""
+        """This process requests `/health` (None), or has the answer: its status, or 0 if none came."""

@@ -77,7 +77,7 @@ LOADS_BYTES: Final = 262_144
 
 INFO_BYTES: Final = 1_048_576
 METRICS_BYTES: Final = 4_194_304
-"""What is read of an answer at most; a longer one is none."""
+"""The most that is read of an answer; a longer one does not count."""
 
 METRICS_PORTION_BYTES: Final = 8_192
 

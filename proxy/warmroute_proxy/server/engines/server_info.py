@@ -39,7 +39,7 @@ class ServerInfo(NamedTuple):
 
 
 def read_server_info(body: bytes, config: EngineConfig, host: str) -> ServerInfo | None:
-    """The report in a body, or None where it is none of an engine. `host`: where the engine is reached."""
+    """The report in a body, or None if no engine would write it. `host`: where the engine is reached."""
     info = json_object(body)
     if info is None or not any(name in info for name in _ALWAYS):
         return None

@@ -16,7 +16,7 @@ OWN_FAULT: Final = -1
 
 
 class Collector:
-    """Gathers a small answer whole: `done(status, body)`, status 0 where there was none."""
+    """Gathers a small answer whole: `done(status, body)`, status 0 if there was none."""
 
     def __init__(self, done: Callable[[int, bytes], None], limit_bytes: int = LIMIT_BYTES) -> None:
         self.leg = Leg(self)

@@ -146,7 +146,7 @@ class UsageTracker:
         return is_under_way and not self._reader.held and not self._renumbers
 
     def feed(self, data: bytes) -> bytes:
-        """Read some bytes. Returns what the client gets. Raises: ValueError, where an event is too long."""
+        """Read some bytes. Returns what the client gets. Raises: ValueError, if an event is too long."""
         if self.done:
             return b""
         return self._passed(self._reader.feed(data))
@@ -252,7 +252,7 @@ class UsageTracker:
         return calls is not None and calls.passes(output["tool_calls"])
 
     def _calls_of(self, choice: ChoiceView) -> CallNumbers | None:
-        """The calls of a choice; None where there are more choices than any client may ask for."""
+        """The calls of a choice; None if there are more choices than any client may ask for."""
         index = bytes(choice.index)
         calls = self._calls.get(index)
         if calls is None and len(self._calls) < MAX_CHOICES:
@@ -281,7 +281,7 @@ class UsageTracker:
         return extension is None or self._keep_sglext
 
     def _count_elsewhere(self, payload: bytes) -> None:
-        """Count the text of an event that goes to the client, and has none where it should be."""
+        """Count the text of an event that goes to the client, and has none if it should be."""
         tokens = tokens_elsewhere(payload) if self.error is None else 0
         if tokens:
             self.started = True
@@ -319,7 +319,7 @@ class UsageTracker:
 
 
 def shape_of(event: bytes, output: dict[str, Raw], *, counts: bool) -> EventShape | None:
-    """The shape of an event with one choice that goes on; None where it has not one text alone."""
+    """The shape of an event with one choice that goes on; None if it has not one text alone."""
     if len(output) != 1:
         return None
     name, raw = next(iter(output.items()))

@@ -74,7 +74,7 @@ class Arrival:
             accepted.close()
 
     def on_deadline(self) -> None:
-        """There is none."""
+        """Do nothing: the exchange has no deadline."""
 
     def close_when_idle(self) -> None:
         """Close: nothing was asked yet."""

@@ -37,7 +37,7 @@ class Authorities:
 
     def _read(self) -> None:
         try:
-            if self._path is not None:  # the default context leaves a file that is none out, without a word
+            if self._path is not None:  # the default context silently ignores a file without certificates
                 ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=self._path)
         except (OSError, ssl.SSLError) as error:
             log.error("%s: %s cannot be used: %s", VARIABLE, self._path, error)

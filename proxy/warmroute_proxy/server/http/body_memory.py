@@ -38,7 +38,7 @@ class BodyMemory:
         self.spare: Spare | None = None
 
     def reserve(self, tenant: str, size_bytes: int) -> "BodyReservation":
-        """Reserve memory for a body of `size_bytes`; 0 where it is reserved as it comes. Raises: Refusal."""
+        """Reserve memory for a body of `size_bytes`; 0 if it is reserved as it comes. Raises: Refusal."""
         reservation = BodyReservation(self, tenant)
         if size_bytes:
             reservation.add_body(size_bytes)
@@ -85,7 +85,7 @@ class BodyReservation:
         return more <= 0 or self._grow(more, ANSWER_WEIGHT)
 
     def add_body(self, size_bytes: int) -> None:
-        """Reserve memory for so many bytes of a body, with the copies that are made of them. Raises: Refusal."""
+        """Reserve memory for `size_bytes` of a body, with the copies that are made of them. Raises: Refusal."""
         if not self.grow(size_bytes * self._memory.copies):
             raise self._memory.refusal()
         self.body_bytes += size_bytes

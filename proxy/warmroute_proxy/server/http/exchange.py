@@ -35,7 +35,7 @@ class Request:
     answer that is gathered; None where it has no body.
     """
 
-    # Defaults that hold for most requests and are seldom read: a default is cheap to begin with, and dear to read.
+    # Most requests keep these, and they are seldom read: class-level defaults make construction cheap but reads slower.
     query = b""
     version = "1.1"
     body: bytes | memoryview = b""
@@ -118,7 +118,7 @@ class Exchange:
     too slowly, and with False when it has caught up.
     """
 
-    # Defaults that hold for most answers and are seldom read: a default is cheap to begin with, and dear to read.
+    # Most answers keep these, and they are seldom read: class-level defaults make construction cheap but reads slower.
     on_gone: Callable[[], None] | None = None
     on_pause: Callable[[bool], None] | None = None
     on_unreadable: Callable[[str], None] | None = None

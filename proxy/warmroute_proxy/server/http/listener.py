@@ -33,7 +33,7 @@ class Listener:
         lag: LoopLag,
         crowding: Crowding | None = None,
     ) -> None:
-        """`crowding`: None where nobody counts."""
+        """`crowding`: None if nobody counts."""
         self.connections = OpenConnections(endpoint, limits, clock, memory, crowding)
         self._endpoint = endpoint
         self._lag = lag

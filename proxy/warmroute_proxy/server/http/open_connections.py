@@ -16,8 +16,8 @@ from warmroute_proxy.server.http.tls_buffers import TlsBuffers
 READ_BYTES: Final = 262_144  # at most in one read
 LOOK_AGAIN_S: Final = 0.05  # where no connection was idle: a look at all of them is not for each one that comes
 BUSY: Final = float("inf")
-NEWCOMERS: Final = 8  # a part of so many is kept for connections that no tenant has used yet
-TENANT_WEIGHT: Final = 7  # a tenant's connections that are in use, at most so many times what is free: alone, 7 of 8
+NEWCOMERS: Final = 8  # one place in eight is kept for connections that no tenant has used yet
+TENANT_WEIGHT: Final = 7  # a tenant may use at most this many times the free connections: alone, 7 of 8
 
 
 class OpenConnection(Protocol):
@@ -26,7 +26,7 @@ class OpenConnection(Protocol):
     deadline_s: float
 
     owner: str
-    """The tenant that used it last; no name where none has."""
+    """The tenant that used it last; no name if none has."""
 
     @property
     def idle_since_s(self) -> float:
@@ -63,7 +63,7 @@ class OpenConnections:
         memory: BodyMemory,
         crowding: Crowding | None = None,
     ) -> None:
-        """`crowding`: None where nobody counts."""
+        """`crowding`: None if nobody counts."""
         self.endpoint = endpoint
         self.handle: Callable[[Request, Exchange], None] = endpoint.handle
         """Begins to answer a request: the endpoint does, or what lets requests begin one after the other."""
@@ -105,7 +105,7 @@ class OpenConnections:
 
     @property
     def accepted_at_once(self) -> int:
-        """So many connections may come in one iteration of the loop: the next ones can send their keys meanwhile."""
+        """Connections that may come in one iteration of the loop: the next ones can send their keys meanwhile."""
         return max(self.limits.connections // NEWCOMERS, 1)
 
     def _replace_one(self) -> bool:
@@ -158,7 +158,7 @@ class OpenConnections:
             self._crowding.count(reason)
 
     def use(self, tenant: str) -> None:
-        """A tenant's request has begun on a connection. Raises: Refusal, where the tenant uses too many."""
+        """A tenant's request has begun on a connection. Raises: Refusal, if the tenant uses too many."""
         if not self.in_use.reserve(tenant, 1, TENANT_WEIGHT):
             raise too_many()
 

@@ -46,7 +46,7 @@ class ReadSlices:
         """By tenant, none of them empty, in the order of their turns; at most all connections."""
 
     def read(self, connection: SlicedConnection, size_bytes: int, tenant: str) -> None:
-        """Count a read of a tenant's bytes; the connection is paused where it was too much."""
+        """Count a read of a tenant's bytes; the connection is paused if it was too much."""
         self._go_on_later()
         self._bytes += size_bytes
         if self._bytes > SLICE_BYTES:

@@ -1,7 +1,7 @@
 """Requests from the bytes of one client connection: httptools does the framing, this module applies the limits.
 
 The reader knows no routes and writes no answers. It reports each head and each whole request to its connection, and
-stops with a `Refusal` at the first bytes that are no valid request.
+stops with a `Refusal` at the first bytes that are not a valid request.
 
 Framing is strict: the parser refuses what could be read in two ways, and `Host` must be given exactly once.
 """
@@ -23,8 +23,8 @@ from warmroute_proxy.server.http.shared_bytes import SharedBytes
 MAX_TARGET_BYTES: Final = 8192
 MAX_CHUNKS: Final = 2048
 BYTES_PER_CHUNK: Final = 256
-"""A chunked body may have so many chunks, and one more for so many bytes: each takes 2 us of the loop, and one read may
-bring all of them.
+"""A chunked body may have MAX_CHUNKS chunks, and one more per BYTES_PER_CHUNK bytes: each takes 2 us of the loop, and
+one read may bring all of them.
 """
 
 HELD_HEAD_BYTES: Final = 8_192
@@ -45,7 +45,7 @@ class RequestSink(Protocol):
         """The head of a request is complete; its body may follow."""
 
     def head_held(self, size_bytes: int) -> None:
-        """So many bytes of a head are held, whose end has not come."""
+        """`size_bytes` are held of a head whose end has not come."""
 
     def head_kept(self, request: Request, size_bytes: int) -> None:
         """The head of a request is large, and there until its end."""

@@ -45,7 +45,7 @@ class SharedBytes:
 
     @classmethod
     def of(cls, pieces: Iterable[bytes | bytearray], tenant: str) -> "SharedBytes | None":
-        """The pieces so far of a tenant's body; None where it has many already, or the system gives no descriptor or
+        """The pieces so far of a tenant's body; None if it has many already, or the system gives no descriptor or
         no memory.
         """
         if cls._unread[tenant] >= MAX_UNREAD - cls._unread.total():

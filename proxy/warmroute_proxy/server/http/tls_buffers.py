@@ -31,7 +31,7 @@ class TlsBuffers:
         self._shares = FairBudget(memory.budget.total // SHARE)
 
     def reserve(self, tenant: str) -> "Buffers | None":
-        """Count the buffers of one more connection; None where there is no place for them."""
+        """Count the buffers of one more connection; None if there is no place for them."""
         if not self._shares.reserve(tenant, BUFFERS_BYTES):
             return None
         buffers = Buffers(self._memory.reserve(COUNTED_AS, 0), self._shares, tenant)

@@ -35,7 +35,7 @@ class ReadPlan:
         self.session_fields = tuple(name for name in SESSION_FIELDS if name in names)
 
     def refuse_steering(self) -> None:
-        """Raises: Refusal, where a field would steer an engine."""
+        """Raises: Refusal, if a field would steer an engine."""
         if self.forbidden is not None:
             problem = f"field {self.forbidden!r} is set by the proxy, not by clients; remove it"
             raise Refusal(400, problem, code="forbidden_field", param=self.forbidden)
@@ -56,7 +56,7 @@ def plan_of(route: str, names: tuple[str, ...]) -> ReadPlan:
 
 
 def read_members(body: Body, plan: ReadPlan, allowed: Permissions) -> Members:
-    """Check and decode a body's members. Raises: Refusal, where one may not reach an engine."""
+    """Check and decode a body's members. Raises: Refusal, if one may not reach an engine."""
     try:
         read = plan.reader.read(body.members, allowed)
         tools = body.members.get("tools")
@@ -70,7 +70,7 @@ def read_members(body: Body, plan: ReadPlan, allowed: Permissions) -> Members:
 
 
 def _check_tools(body: Body) -> None:
-    """Raises: FieldError, where an engine would compile schemas of tools for long."""
+    """Raises: FieldError, if an engine would compile schemas of tools for long."""
     members = body.members
     problem = tools_problem(bytes(members["tools"]), bytes(members.get("tool_choice", b"")))
     if problem is not None:

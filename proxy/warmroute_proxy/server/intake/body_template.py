@@ -37,7 +37,7 @@ class BodyTemplate:
         size = len(raw)
         self._close = size - close
         self._names = frozenset([each.name for each in members])
-        # Counted from the end of the body where they are behind the messages.
+        # Counted from the end of the body if they are behind the messages.
         self._members = [
             MemberSpan(
                 each.name,

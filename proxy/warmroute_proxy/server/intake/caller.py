@@ -90,10 +90,10 @@ class Caller:
         *,
         served_here: bool = True,
     ) -> None:
-        """`key_id`: of its API key, empty where that is not known; `region`: of the proxy that forwards its requests;
+        """`key_id`: of its API key, empty if that is not known; `region`: of the proxy that forwards its requests;
         `served_here`: whether its tenant may be served in this region. If not, nothing is kept of its texts.
 
-        Raises: Refusal, where a session key is not valid.
+        Raises: Refusal, if a session key is not valid.
         """
         identity = identity_headers(headers)
         self.path = path
@@ -178,7 +178,7 @@ def as_warm(receipt_fields: bytes) -> bytes:
 def identity_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers that name sessions, agents and parents, usually none or one.
 
-    Values are read as UTF-8 where they are that, so that a key is the same in header and body.
+    Values are read as UTF-8 if they are that, so that a key is the same in header and body.
     """
     found: dict[str, str] = {}
     for name in headers.keys() & IDENTITY_HEADERS:
@@ -225,7 +225,7 @@ class Callers:
     def of(
         self, path: str, tenant: TenantConfig, headers: Mapping[str, str], key_id: str = "", region: str | None = None
     ) -> Caller:
-        """The caller whose head this is. Raises: Refusal, where a header is no valid session key."""
+        """The caller whose head this is. Raises: Refusal, if a header is not a valid session key."""
         parts = [path, tenant.name, key_id, region or "", "k" if names.IDEMPOTENCY in headers else ""]
         for name in sorted(IDENTITY_HEADERS.intersection(headers)):
             parts += name, headers[name] if name != USER_AGENT else headers[name][:MAX_PRODUCT_CHARS]
@@ -243,7 +243,7 @@ class Callers:
         return caller
 
     def _divide(self, key: tuple[str, ...]) -> None:
-        """A caller is new: another one goes where there are too many."""
+        """A caller is new: another one goes if there are too many."""
         self._division.stored(key, self._callers)
         if len(self._callers) > MAX_CALLERS:
             gone = self._division.next_to_go()

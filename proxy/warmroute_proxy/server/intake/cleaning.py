@@ -47,7 +47,7 @@ def may_need_cleaning(raw: bytes, caller: Caller, *, is_strict: bool) -> bool:
 
 
 def cleaned(raw: bytes, config: Config, work: TranslationWork) -> tuple[bytes, Changes]:
-    """A chat body without what its model's rules take out. Raises: Refusal, where it is not one JSON object, or holds
+    """A chat body without what its model's rules take out. Raises: Refusal, if it is not one JSON object, or holds
     more messages than there is `work` for; TooMuch, as `TranslationWork` says.
     """
     body = Body(raw)

@@ -188,33 +188,16 @@ def read_body(raw: bytes, caller: Caller, secrets: Secrets, config: Config) -> R
     most_tokens, demanded_tokens = _bounds_of_answers(value, prompt.prompts, model.context_tokens)
     include_usage = stream and stream_options.get("include_usage") is True
     parsed = ParsedRequest(
-        tenant=tenant,
-        route=caller.path,
-        model=model,
-        alias=asked if asked != model.name else None,
-        stream=stream,
-        include_usage=include_usage,
-        stream_options=stream_options,
-        keep_sglext=value("return_cached_tokens_details") or False,
-        choices=value("n") or 1,
-        prompts=prompt.prompts,
-        metadata=_without_session(value("metadata")),
-        salt=salt,
-        session=session_hex,
-        routing=routing,
-        forwarded_from=caller.region,
-        dropped=read.dropped,
-        bounded=read.bounded,
-        receipt_fields=caller.receipt_fields,
-        key_id=caller.key_id,
-        messages=prompt.messages,
+        tenant=tenant, route=caller.path, model=model, alias=asked if asked != model.name else None,
+        stream=stream, include_usage=include_usage, stream_options=stream_options,
+        keep_sglext=value("return_cached_tokens_details") or False, choices=value("n") or 1, prompts=prompt.prompts,
+        metadata=_without_session(value("metadata")), salt=salt, session=session_hex, routing=routing,
+        forwarded_from=caller.region, dropped=read.dropped, bounded=read.bounded, key_id=caller.key_id,
+        receipt_fields=caller.receipt_fields, messages=prompt.messages, may_wait=caller.may_wait, opaque=prompt.opaque,
         agent=xxh3_64_intdigest(caller.agent.encode("utf-8", "surrogatepass")) if caller.agent else 0,
-        may_wait=caller.may_wait,
-        opaque=prompt.opaque,
-        most_tokens=most_tokens,
-        demanded_tokens=demanded_tokens,
+        most_tokens=most_tokens, demanded_tokens=demanded_tokens,
         standing=caller.standing.with_tier(value("service_tier")),
-    )
+    )  # fmt: skip
     return ReadBody(parsed, body, prompt, identity, seed, session is None and caller.path == CHAT)
 
 

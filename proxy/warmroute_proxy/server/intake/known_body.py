@@ -192,7 +192,7 @@ class KnownBodies:
     def read(self, body: KnownBody, raw: bytes, end: int, addresses: Addresses, check: Check = no_check) -> Fingerprint:
         """The fingerprint of messages that end at `end`. `check` is given what is not known of them.
 
-        Raises: MalformedPrompt, where they are not one array of messages, and what `check` does.
+        Raises: MalformedPrompt, if they are not one array of messages, and what `check` does.
         """
         known = body.conversation
         start = body.template.start

@@ -117,7 +117,7 @@ log = logging.getLogger(__name__)
 
 ALLOWED_S: Final = 2.0
 BYTES_PER_S: Final = 4_194_304
-"""CPU time that a body may take: so much, and a second for so many bytes. One of 30 MB takes 0.1 to 0.3 s."""
+"""CPU time that a body may take: ALLOWED_S, and a second per BYTES_PER_S bytes. One of 30 MB takes 0.1 to 0.3 s."""
 
 LEFT_S: Final = 1.0
 SILENT_S: Final = 120.0

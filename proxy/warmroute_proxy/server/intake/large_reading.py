@@ -67,7 +67,7 @@ class LargeRequest(NamedTuple):
 class LargeAnswer(NamedTuple):
     """What it found: `read` without its body, and with copies of what the config says of tenant and model.
 
-    `size`: of the body that now stands in the place of the client's; None where that is as it came. `translated`: what
+    `size`: of the body that now stands in the place of the client's; None if that is as it came. `translated`: what
     was translated, without its body.
     """
 
@@ -167,7 +167,7 @@ def _put(where: str, pieces: list[Piece]) -> int:
 
 
 def _check_values(raw: bytes) -> None:
-    """Raises: Refusal, where a body holds more values than are taken, before one is made."""
+    """Raises: Refusal, if a body holds more values than are taken, before one is made."""
     try:
         check_values(raw)
     except BadRequest as error:

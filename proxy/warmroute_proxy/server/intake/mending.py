@@ -19,7 +19,7 @@ _CODES: Final = ("invalid_json", "invalid_value")
 def mended(refusal: Refusal, raw: bytes, work: TranslationWork) -> tuple[bytes, Mapping[str, int]]:
     """A refused body as it may be served, and what was dropped or changed of its messages, by type.
 
-    Raises: the refusal, where nothing can be done; TooMuch, as `TranslationWork` says.
+    Raises: the refusal, if nothing can be done; TooMuch, as `TranslationWork` says.
     """
     if refusal.code not in _CODES:
         raise refusal

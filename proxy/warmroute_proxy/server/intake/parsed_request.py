@@ -31,7 +31,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     choices: int
     prompts: int
     metadata: dict[str, Any] | None
-    """Sent to the engine instead of the client's `metadata`, where that names a session."""
+    """Sent to the engine instead of the client's `metadata`, if that names a session."""
     salt: str
     session: str | None
     routing: RoutingRequest
@@ -49,7 +49,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     """Key, agent, parent and kind of its caller, as members of a JSON object; those that are known."""
 
     key_id: str = ""
-    """The id of its API key; empty where that is not known."""
+    """The id of its API key; empty if that is not known."""
 
     messages: list[int] = []
     """Where its messages end, and their roles, as in `Fingerprint`."""
@@ -58,7 +58,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     """Compares its prompt with those before it."""
 
     agent: int = 0
-    """A hash of the agent of its session that sends it, 0 where its head names none."""
+    """A hash of the agent of its session that sends it, 0 if its head names none."""
 
     rtt_ms: float = 0.0
     """Of a forwarded request: the way between the two regions, there and back, as it was last measured."""

@@ -1,6 +1,6 @@
 """Names what broke the prefix of a turn: the part, the cause, and what that cost, as a member of its receipt.
 
-A prompt is compared only where it does not continue one that is known, and before it is sent, while its text is there.
+A prompt is compared only if it does not continue one that is known, and before it is sent, while its text is there.
 What is found is said only where tokens are lost as `prefix_changed`. Prompts are known to one process, since its start.
 
 Limits: prompts below `MIN_BYTES` are too short to be worth it, and those that another process reads are too long.
@@ -46,9 +46,9 @@ class PrefixBreaks:
     def look(
         self, routing: RoutingRequest, messages: list[int], body: AnyBody, salt: str, agent: int = 0
     ) -> Looked | KnownPrompt | None:
-        """Compare a prompt. Returns the one that it continues, if any, and None where it is not to be remembered.
+        """Compare a prompt. Returns the one that it continues, if any, and None if it is not to be remembered.
 
-        `messages` as in its fingerprint; `agent`: which of its session's agents sends it, 0 where that is not known.
+        `messages` as in its fingerprint; `agent`: which of its session's agents sends it, 0 if that is not known.
         Prompts of two agents are not compared: a sub-agent begins anew, with its own tools.
         """
         session, chain = routing.session, routing.chain
@@ -117,7 +117,7 @@ def turn_before(looked: Looked | KnownPrompt | None, decision: Decision, region:
 
 
 def member(looked: Looked | KnownPrompt | None, lost_tokens: int, usage: Usage, rates: Rates) -> list[bytes]:
-    """The member of the receipt that says what broke the prefix; none where that is not known."""
+    """The member of the receipt that says what broke the prefix; none if that is not known."""
     if not isinstance(looked, Looked) or looked.found is None or looked.before is None or lost_tokens <= 0:
         return []
     where, cause = looked.found

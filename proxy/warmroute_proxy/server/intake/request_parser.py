@@ -60,7 +60,7 @@ class RequestParser:
         return Terms(tenant, self.callers.secrets, self._config)
 
     def read(self, request: Request, caller: Caller) -> ReadRequest:
-        """Read a request in the event loop. Raises: Refusal, or TooMuch where that would take too long."""
+        """Read a request in the event loop. Raises: Refusal, or TooMuch, if that would take too long."""
         raw = request.body
         assert isinstance(raw, bytes)
         try:
@@ -90,7 +90,7 @@ class RequestParser:
         return ReadRequest(found.parsed, found.body)
 
     def check_model(self, name: str, caller: Caller) -> None:
-        """Raises: Refusal, where a caller may not use a model, or there is none of this name."""
+        """Raises: Refusal, if a caller may not use a model, or there is none of this name."""
         model_for(name, caller.tenant, self._config)
 
     def _read_cleaned(self, request: Request, raw: bytes, caller: Caller) -> ReadRequest:

@@ -20,7 +20,7 @@ MAX_ROWS: Final = 2_000_000
 MAX_S: Final = 5.0
 ROWS_AT_ONCE: Final = 4_096  # some 40 ms
 DISORDER_S: Final = 60.0
-"""A row may stand behind others that ended so much earlier."""
+"""A row may follow rows that ended up to this much earlier."""
 
 NOT_FOLDED: Final = "SELECT value AS record FROM json_each(:not_folded)"
 FOLDED: Final = "SELECT record FROM turn_record WHERE rowid > :low AND rowid <= :high ORDER BY rowid DESC"

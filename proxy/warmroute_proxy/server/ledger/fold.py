@@ -5,10 +5,10 @@ view `turn`), so that folding a turn costs one JSON check and the insertion of o
 up to is in a table of its own (`totals`).
 
 A step reads some whole lines, and commits their rows together with the position behind them. So each record is folded
-once: if the process is killed before the commit, the step is done again; after it, the position is past. Lines that are
-no record (torn by a full disk) are counted and skipped. A file is deleted once a later one exists, all of it is folded,
-and the rows are checkpointed, because SQLite's WAL with `synchronous = NORMAL` may lose its last commits in a power
-failure.
+once: if the process is killed before the commit, the step is done again; after it, the position is past. Lines that
+are not records (torn by a full disk) are counted and skipped. A file is deleted once a later one exists, all of it is
+folded, and the rows are checkpointed, because SQLite's WAL with `synchronous = NORMAL` may lose its last commits
+in a power failure.
 
 Most turns end in the step that opens them. So ended entries are read first: their records end in an object, `usage`,
 where those of open turns end in `null`. Of the others only those that are still open are read, and kept in `open_turn`.
@@ -224,7 +224,7 @@ def _yielding_lock(texts: list[str]) -> Iterator[str]:
 
 def ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, TenantTotals]) -> tuple[list[str], int]:
     """Collect the rows of ended entries, and add them up. Each decoded line is dropped at once, while it is in the
-    processor's cache. Returns the lines of open entries, not decoded, and how many lines are no records.
+    processor's cache. Returns the lines of open entries, not decoded, and how many lines are not records.
     """
     under_way: list[str] = []
     skipped = 0
@@ -252,7 +252,7 @@ def ended_of(texts: list[str], rows: dict[str, str], sums: dict[str, TenantTotal
 
 
 def _still_open(under_way: list[str], rows: dict[str, str]) -> tuple[dict[str, tuple[str, str, str]], int]:
-    """Of what began: id -> id, tenant and record of what has not ended; and how many are no records."""
+    """Of what began: id -> id, tenant and record of what has not ended; and how many are not records."""
     opened: dict[str, tuple[str, str, str]] = {}
     skipped = 0
     for text in _yielding_lock(under_way):

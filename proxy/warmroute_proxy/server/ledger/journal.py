@@ -34,7 +34,7 @@ MAX_WAITING_BYTES = 16 * 2**20  # of records; later ones are dropped, and the ne
 RETRY_EVERY_S = 1.0  # after a failed fdatasync
 _LOG: Final = logging.getLogger(__name__)
 
-_TORN_END: Final = b"#torn\n"  # makes sure that a line whose write failed is no record, even if only its end is missing
+_TORN_END: Final = b"#torn\n"  # so a line whose write failed is not a record, even if only its end is missing
 
 _NEWLINE: Final = 0x0A
 

@@ -22,7 +22,7 @@ MAX_LADDER_GROUPS: Final = 100
 
 
 class Climbed(msgspec.Struct):
-    """A ladder; `complete`: false where there are more turns than were read, which ended since `counted_since`."""
+    """A ladder; `complete`: false if there are more turns than were read, which ended since `counted_since`."""
 
     ladder: Ladder
     complete: bool

@@ -78,7 +78,7 @@ class Ledger:
         process: int | None = None,
         retention: Retention | None = None,
     ) -> None:
-        """`process`: the number of this process; None where it is the only one. The first one prunes the file."""
+        """`process`: the number of this process; None if it is the only one. The first one prunes the file."""
         folder = folder_of(state_dir, process or 0)
         folder.mkdir(parents=True, exist_ok=True)
         self._closed = contextlib.ExitStack()  # closes what is open, the last one first

@@ -100,7 +100,7 @@ class LedgerQueries:
                 del self._counts[asker]
 
     def _answer_next(self) -> None:
-        """Have the thread answer the next question, where it is idle and there is one."""
+        """Have the thread answer the next question, if it is idle and there is one."""
         while self._waiting and not self._answers and not self._closing.is_set():
             asker = _OPERATORS if _OPERATORS in self._waiting else next(iter(self._waiting))
             questions = self._waiting.pop(asker)

@@ -106,12 +106,12 @@ class Recording:
 
 
 def _set_aside(path: Path) -> None:
-    """Rename an earlier record. Raises: OSError where something else has its name."""
+    """Rename an earlier record. Raises: OSError, if something else has its name."""
     if not path.exists():
         return
     if not path.is_file():
-        raise FileExistsError(EEXIST, "there is something that is no file", str(path))
+        raise FileExistsError(EEXIST, "there is something that is not a file", str(path))
     with path.open("rb") as file:
         if file.read(len(MAGIC)) not in {MAGIC, b""}:
-            raise FileExistsError(EEXIST, "there is a file that is no record", str(path))
+            raise FileExistsError(EEXIST, "there is a file that is not a record", str(path))
     path.replace(path.with_name(f"{path.name}.old"))

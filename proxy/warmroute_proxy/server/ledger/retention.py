@@ -100,12 +100,12 @@ class Upkeep:
     """Prunes the file of a ledger. `step` and `close` are called in the thread that folds."""
 
     def __init__(self, database: Path, retention: Retention | None) -> None:
-        """`retention`: None where nothing goes."""
+        """`retention`: None if nothing goes."""
         self._database = database
         self._retention = retention if retention is not None and any(retention) else None
         self._pruner: Pruner | None = None
         self.confirmed: Callable[[], int | None] = lambda: 0
-        """Up to which row the store of rows has them; None where there is no store. Rows above it stay."""
+        """Up to which row the store of rows has them; None if there is no store. Rows above it stay."""
 
     def step(self) -> None:
         if self._retention is None:

@@ -3,7 +3,7 @@
 SQLite does the sums in C, without Python's lock, so that the event loop goes on meanwhile. They are in a temporary
 table, which SQLite moves to a file when it is large.
 
-Limits: those of `all_rows`, and `MAX_GROUPS` groups of a sum, the dearest.
+Limits: those of `all_rows`, and `MAX_GROUPS` groups of a sum, the most expensive.
 """
 
 from collections.abc import Callable
@@ -96,9 +96,9 @@ class Group(msgspec.Struct):
 
 class Sums(msgspec.Struct):
     """What some turns add up to: `all` has the fields of `SUMMED`, or of `TOTALS` alone where losses were not read.
-    `groups` are the dearest `MAX_GROUPS`, without a `by` none.
+    `groups` are the `MAX_GROUPS` most expensive; empty without a `by`.
 
-    `complete`: false where there are more turns than are read at once; then those that ended after `counted_since`.
+    `complete`: false if there are more turns than are read at once; then those that ended after `counted_since`.
     """
 
     all: dict[str, int]

@@ -141,4 +141,4 @@ def _read(path: Path) -> Iterator[VoidOrder]:
             try:
                 yield _decode(line)
             except msgspec.DecodeError:
-                _LOG.error("a line of %s is no order", path)
+                _LOG.error("a line of %s is not an order", path)

@@ -84,7 +84,7 @@ class Addresses:
             return
         self._failed.discard(name)
         by_family = {family: str(address[0]) for family, _, _, _, address in reversed(found)}
-        address = by_family.get(socket.AF_INET) or next(iter(by_family.values()))  # IPv4 where there is one
+        address = by_family.get(socket.AF_INET) or next(iter(by_family.values()))  # IPv4 if there is one
         self._resolved[name] = _literal(address) or address
 
     def log_unknown(self, address: str) -> None:

@@ -36,7 +36,7 @@ class Outbox:
             self.wake()
 
     def send_body(self, message: Callable[..., bytes], data: bytes, *, ends: bool) -> None:
-        """Send it in pieces; nothing where there is nothing, unless that is the end."""
+        """Send it in pieces; nothing if there is nothing, unless that is the end."""
         if len(data) <= wire.CHUNK_BYTES:
             if data or ends:
                 self.send(message(data, ends=ends))
@@ -69,7 +69,7 @@ class GatewayAnswer:
         self._end: bytes | None = None  # the last of the answer, which waits for the end of the engine's
 
     def whole(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        """Send a whole answer, in the place of the engine's where that has begun."""
+        """Send a whole answer, in the place of the engine's if that has begun."""
         if self.begins(status, headers):
             self.ends(body, broken=False)
         else:

@@ -279,7 +279,7 @@ class _Conversation:
         await self._context.abort(grpc.StatusCode.INTERNAL, "the answer, or the request, has ended early")
 
     async def _flush(self) -> None:
-        """Send all that there is. Who reads waits for it, so that it reads no faster than is written."""
+        """Flush the outbox. The reader awaits this, which gives us backpressure."""
         out, write = self._stream.outbox.out, self._context.write
         async with self._writing:
             while out:

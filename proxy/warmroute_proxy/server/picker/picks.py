@@ -7,7 +7,7 @@ from warmroute_proxy.server.picker.addresses import Addresses
 
 
 def named(decision: Decision, engines: Engines, addresses: Addresses, count: int) -> list[str]:
-    """The `count` addresses that the gateway is to try, the cheapest first; one, where there is one engine.
+    """The `count` addresses that the gateway is to try, the cheapest first; one, if there is one engine.
 
     Where others cannot take what was made for the picked one, that is named again: a gateway that has tried all may go
     on with any.
@@ -56,7 +56,7 @@ def _takes_the_same(first: Engine, other: Engine) -> bool:
 
 
 def all_but(address: str, decision: Decision, engines: Engines, addresses: Addresses) -> frozenset[str] | None:
-    """All workers but the one at an address that has answered; None where that is the one which was picked."""
+    """All workers but the one at an address that has answered; None if that is the one which was picked."""
     picked = decision.worker or decision.decode
     engine = addresses.engine_at(address)
     if engine is None or picked is None or engine.config.id == picked.engine:

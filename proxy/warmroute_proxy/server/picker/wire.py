@@ -36,7 +36,7 @@ def pairs(headers: Any) -> list[tuple[str, str]]:
 
 
 def subset(message: Any) -> frozenset[str] | None:
-    """The addresses that may be picked; None where the gateway names none."""
+    """The addresses that may be picked; None if the gateway names none."""
     found = _metadata(message, _SUBSET_HINT, SUBSET)
     if found is None:
         return None
@@ -48,13 +48,13 @@ def subset(message: Any) -> frozenset[str] | None:
 
 
 def served(message: Any) -> str:
-    """The address that has answered; empty where the gateway does not say."""
+    """The address that has answered; empty if the gateway does not say."""
     found = _metadata(message, _LB, SERVED)
     return found.string_value if found is not None else _attribute(message, "upstream.address")
 
 
 def broke_off(message: Any) -> str:
-    """Why the gateway has answered in the place of an engine; empty where an engine has, or that is not said."""
+    """Why the gateway has answered in the place of an engine; empty if an engine has, or that is not said."""
     details = _attribute(message, "response.code_details")
     return "" if details in {"", "via_upstream"} else details
 
@@ -168,7 +168,7 @@ REQUEST_TRAILERS: Final = _empty("request_trailers")
 """Nothing is changed of the trailers of a request."""
 
 ANSWER_TRAILERS: Final = _empty("response_trailers")
-"""The same of an answer."""
+"""Nothing is changed of the trailers of an answer."""
 
 UNREAD_HEADERS: Final = _empty("response_headers")
 """The answer passes unread."""

@@ -44,7 +44,7 @@ class TagSent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="t"):
 
 
 class PromptTokens(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="m"):
-    """The prompt of a tag has so many tokens."""
+    """The number of tokens in the prompt of a tag."""
 
     cache_worker: str
     tag: str
@@ -247,7 +247,7 @@ class PeerProcesses:
         return any(lane.generation == report.generation for lane in self._lanes)
 
     def other_configs(self) -> list[str]:
-        """The digest of the config in force in each other process that runs; empty where it has reported none yet."""
+        """The digest of the config in force in each other process that runs; empty if it has reported none yet."""
         found = []
         for number, reader in self._readers.items():
             generation = reader.lane.generation

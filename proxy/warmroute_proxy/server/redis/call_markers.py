@@ -17,7 +17,7 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.base.metrics import Metrics
 
 LONGER_S: Final = 60.0
-"""A marker of a running request is kept for so much longer than the request may take."""
+"""How much longer a marker of a running request is kept than the request may take."""
 
 
 class Marker(NamedTuple):

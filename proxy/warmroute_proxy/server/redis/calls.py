@@ -26,7 +26,7 @@ class RedisCalls:
     """The connections of one process. Used in the event loop of requests."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
-        """`timeout_s`: the deadline of a call, its connection included. Raises: ValueError, where `url` is no address
+        """`timeout_s`: the deadline of a call, its connection included. Raises: ValueError, if `url` is not an address
         of a Redis.
         """
         self._timeout_s = timeout_s

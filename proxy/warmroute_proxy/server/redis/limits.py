@@ -1,7 +1,7 @@
 """Limits over several proxies: of requests and tokens by the minute, and of requests at once.
 
 The script does the sums of `core/queue/slots.py`. What is left over by the division goes to the processes in turn, a
-second each, so that none is kept out where there are fewer places than processes. Fields of processes that do not ask
+second each, so that none is kept out if there are fewer places than processes. Fields of processes that do not ask
 any more end with their time, by the clock of the server. Commands: EVAL, EVALSHA, TIME, HGETALL, HSET, HDEL, PEXPIRE.
 
 A script takes or gives back, so that two proxies never take the same. Its keys hold nothing but numbers, and end by
@@ -70,7 +70,7 @@ class RedisWindows:
         self._calls = calls
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Take so much of a minute, or what is left; below 0: give it back. Raises: RedisAway."""
+        """Take `amount` of a minute, or what is left; below 0: give it back. Raises: RedisAway."""
         del least  # what is in debt has to be taken, whatever is left
         key = f"warmroute:{budget.unit}:{budget.scope.kind}:{span.starts_s}:{budget.name}"
         taken, left = await self._calls.run(_TAKE, (key,), math.trunc(amount), budget.limit, KEPT_S)
@@ -87,7 +87,7 @@ class RedisSlots:
         self._process = process
 
     async def hold(self, slots: SlotLimit, running: int, wanted: int) -> Held:
-        """Hold so many places, or as many as there are. Raises: RedisAway."""
+        """Hold `wanted` places, or as many as there are. Raises: RedisAway."""
         key = f"warmroute:slots:{slots.scope.kind}:{slots.scope.name}"
         values = self._process, running, wanted, slots.limit, self._lease_ms
         held, left = await self._calls.run(_HOLD, (key,), *values)

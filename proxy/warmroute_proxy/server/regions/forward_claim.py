@@ -218,7 +218,7 @@ class Nonces:
         self._spent: dict[str, float] = {}
 
     def spend(self, nonce: str, now: float) -> bool | None:
-        """Use a nonce: True the first time, False again, None where too many are kept."""
+        """Use a nonce: True the first time, False again, None if too many are kept."""
         spent = self._spent
         for old in list(spent)[:16]:
             if now - spent[old] <= 2 * VALID_S:

@@ -76,7 +76,7 @@ class _Link:
         self.failed = False  # whether the last message was not confirmed
 
         self.version: int | None = None
-        """That is written to it; None while it is not known."""
+        """Wire version to send to this peer; None until it has been probed."""
 
         self.reported = False  # whether the log has said that there is none
 
@@ -193,7 +193,7 @@ class OtherProxies:
         self._send_soon()
 
     def send_beside(self, announcement: msgspec.Struct) -> None:
-        """Send what is no event of a router to all other proxies, in the same posts; once."""
+        """Send what is not an event of a router to all other proxies, in the same posts; once."""
         encoded = _encode(announcement)
         for link in self._links:
             self._lost[0] += link.add_beside(encoded)

@@ -25,7 +25,7 @@ STARTS_S: Final = 10.0
 """So long a region that has not answered yet is asked more often: the regions of a fleet start together."""
 
 MISSES: Final = 2
-"""After so many missed probes, what is under way in a region is given up."""
+"""Missed probes after which running requests in a region are given up."""
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -14,9 +14,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.regions.forward_claim import CLOCKS_APART_S, VALID_S, Forward
 
 KEPT_S: Final = 2 * VALID_S + CLOCKS_APART_S
-"""From where a clock is behind that of the sender, a token is valid for twice as long; and longer at another proxy,
-whose clock is further behind.
-"""
+"""A receiver whose clock lags accepts a token for up to twice its lifetime, and one that lags further for longer."""
 
 
 class NonceStore(Protocol):

@@ -1,7 +1,7 @@
 """The versions of what proxies send each other: forward tokens and announcements.
 
 A token names the version of its sender (`Forward.v`), and each post of announcements has a token. A proxy reads all
-versions from `OLDEST` to `NEWEST`, and `/ready` says so, with none where its version is 0. So a proxy knows by its
+versions from `OLDEST` to `NEWEST`, and `/ready` says so, with none if its version is 0. So a proxy knows by its
 first probe of a region whether the two can understand each other, and sends no request there before.
 
 Who adds a field that older proxies may ignore makes a new version too, so that a golden file of each is kept
@@ -31,7 +31,7 @@ class Spoken(NamedTuple):
     newest: int
 
     def common(self) -> int | None:
-        """The newest version that both read; None where there is none."""
+        """The newest version that both read; None if there is none."""
         newest = min(self.newest, NEWEST)
         return newest if newest >= max(self.oldest, OLDEST) else None
 
@@ -65,7 +65,7 @@ class Versions:
             del named[old]
 
     def of(self, region: str) -> int:
-        """The version to write to a region; the oldest where nothing is known of it."""
+        """The version to write to a region; the oldest if nothing is known of it."""
         return min(self._found.get(region, {}), default=OLDEST)
 
 

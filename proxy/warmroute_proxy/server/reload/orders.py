@@ -35,7 +35,7 @@ class InForce(NamedTuple):
 
 
 class ReloadOrders:
-    """Follows orders in this process. `peer_processes`: the others of this proxy; None where it is the only one."""
+    """Follows orders in this process. `peer_processes`: the others of this proxy; None if it is the only one."""
 
     def __init__(
         self,

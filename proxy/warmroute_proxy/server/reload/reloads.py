@@ -98,7 +98,7 @@ class Reloads:
         metrics: Metrics,
         access: Access | None,
     ) -> None:
-        """`access`: the tenants of the database; None where there is none."""
+        """`access`: the tenants of the database; None if there is none."""
         self._running = running
         self._live_lists = live_lists(running.config)
         self._live = live
@@ -109,7 +109,7 @@ class Reloads:
         self._metrics = metrics
         self._access = access
         self.problems: list[str] = []
-        """Of the last file that was refused; none where the last one is in force."""
+        """Of the last file that was refused; none if the last one is in force."""
 
         if access is not None:
             access.on_tenants.append(lambda _config: self.engines_found())

@@ -160,7 +160,7 @@ class Admission:
         self.freed()
 
     def ended(self, request: ReservingRequest, used: UsedTokens) -> None:
-        """A request that was dispatched has ended, and used so many tokens."""
+        """A request that was dispatched has ended. `used`: its tokens."""
         self.limits.end(request, used)
         self.freed()
 

@@ -54,7 +54,7 @@ class AnswerBound(NamedTuple):
 
 def _sound(raw: bytes) -> tuple[dict[str, Any], bytes]:
     """The members of an answer without half of a surrogate pair or NaN, which some servers write; and that answer.
-    Raises: Refusal, if it is no JSON object.
+    Raises: Refusal, if it is not a JSON object.
     """
     try:
         sound = whole_pairs(raw) if has_surrogate(raw) else with_null(raw)
@@ -64,7 +64,7 @@ def _sound(raw: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 class Answer:
-    """One answer. `usage` and `sglext` are JSON, empty where the engine wrote none."""
+    """One answer. `usage` and `sglext` are JSON, empty if the engine wrote none."""
 
     __slots__ = ("_choices", "_members", "aborted", "empty", "is_one", "sglext", "usage")
 
@@ -117,7 +117,7 @@ class Answer:
     def _number_calls(self, rid: str) -> None:
         raw = bytes(self._members["choices"])
         if raw.count(b'"function"') > 2 * MAX_CALLS * len(self._choices):
-            self.is_one = False  # no model calls so many tools
+            self.is_one = False  # no model calls more tools than this
             return
         found = with_ids(raw, rid)
         if found is not None:
@@ -129,7 +129,7 @@ class Answer:
 
     @property
     def thoughts(self) -> str:
-        """The member in which the server writes what the model thinks; empty where it has written nothing of that."""
+        """The member in which the server writes what the model thinks; empty if it has written nothing of that."""
         return thoughts_in(self._choices[0].outputs()) if self._choices else ""
 
     def text_bytes(self) -> int:
@@ -157,7 +157,7 @@ class Answer:
 def usage_of(
     answer: Answer | None, scanner: UsageTracker, prefill: PrefillLeg | None
 ) -> tuple[Usage, dict[str, Any] | bytes | None]:
-    """The usage, and the answering engine's own object: as JSON where that is the same."""
+    """The usage, and the answering engine's own object: as JSON if that is the same."""
     if answer is not None:
         plain = plain_usage(answer.usage, answer.sglext, paired=prefill is not None)
         if plain is not None:

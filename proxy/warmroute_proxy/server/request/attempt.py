@@ -60,7 +60,7 @@ _EVENTS: Final = "text/event-stream"
 # Read once: each look at a member of an enum costs 900 instructions in Python 3.11.
 _NEW, _SENT, _STOPPING = AttemptState.NEW, AttemptState.SENT, AttemptState.STOPPING
 _SEND, _CONTENT, _FINISH = AttemptEvent.SEND, AttemptEvent.CONTENT, AttemptEvent.FINISH
-_NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # of all attempts that are answered whole: it is fed nothing
+_NOT_STREAMED: Final = UsageTracker(keep_sglext=False)  # shared by all non-streaming attempts; never fed
 
 
 class AttemptOwner(Protocol):
@@ -77,7 +77,7 @@ class AttemptOwner(Protocol):
 class Attempt:
     """The legs of one dispatch; it receives the answering one. Create, then `start`."""
 
-    # What most attempts neither change nor read: a default is cheap to begin with, and dear to read.
+    # Most attempts neither change nor read these: class-level defaults make construction cheap but reads slower.
     answer: Answer | None = None
     _status = 0
     _waits = NO_WAITS
@@ -204,7 +204,7 @@ class Attempt:
         return found.usage, found.reported
 
     def follows(self, size: int) -> None:
-        """Its prompt holds what another engine has answered, too: so many bytes at most."""
+        """The prompt also holds another engine's partial answer, `size` bytes at most."""
         self._more_bytes = size
 
     def prefill_usage(self) -> dict[str, Any] | None:
@@ -226,7 +226,7 @@ class Attempt:
         self._close_legs()
 
     def pass_by(self, prefill_s: float) -> None:
-        """Give up the answering leg alone: its engine goes on, and needs the prefill, which has so much time."""
+        """Give up the answering leg alone: its engine goes on, and needs the prefill, which has `prefill_s`."""
         self._advance(AttemptEvent.CLOSE)
         self.leg.close()
         if self._prefill is not None and not self._prefill.leg.done:
@@ -251,7 +251,7 @@ class Attempt:
         self._status = status
         if status != 200:
             self._waits = Waits.of(headers)
-        elif self.leg.streamed:  # what is no stream is read whole: it may say what is wrong
+        elif self.leg.streamed:  # what is not a stream is read whole: it may say what is wrong
             self._is_stream = headers.get("content-type", _EVENTS).lower().startswith(_EVENTS)
 
     def on_body(self, data: bytes) -> None:
@@ -398,7 +398,7 @@ class Attempt:
         self._fail_by(self._refused(self._answering, status_of_engine_error(error), error))
 
     def _fail_by_answer(self, data: bytes, problem: str) -> None:
-        """A 200 that is no answer: it may be an error, which says more."""
+        """A 200 that is not an answer: it may be an error, which says more."""
         view = read_view(data)
         fault = None if view is None else view.fault()
         if fault is None:
@@ -424,7 +424,7 @@ class Attempt:
         self._conclude(self._refused(worker, status, body))
 
     def prefill_failed(self, cause: Cause, reason: str) -> None:
-        """There is none."""
+        """The prefill leg failed."""
         worker = self.decision.prefill
         if cause is Cause.OURS:
             self._conclude(not_connected(reason))
@@ -463,7 +463,7 @@ class Attempt:
         return failure._replace(pair=(prefill, decode)) if names_hand_over(found.refusal.internals or "") else failure
 
     def _ranks_of(self, worker: Worker) -> tuple[str, ...]:
-        """All workers of an engine: a connection that breaks is no fault of one rank alone."""
+        """All workers of an engine: a connection that breaks is not a fault of one rank alone."""
         return tuple(other.id for other in self._engines.of(worker).workers())
 
     def _conclude_pending(self) -> None:

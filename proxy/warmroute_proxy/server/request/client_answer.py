@@ -75,7 +75,7 @@ class ClientAnswer:
         return self.exchange.passthrough_target()
 
     def unreadable(self, answer: Answer | None) -> str | None:
-        """Why the client cannot be given a whole answer, or the stream that has come, in its API; None where it can."""
+        """Why the client cannot be given a whole answer, or the stream that has come, in its API; None if it can."""
         exchange = self.exchange
         if not exchange.translates:
             return None

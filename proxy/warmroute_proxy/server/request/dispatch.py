@@ -1,6 +1,6 @@
 """What an engine is sent: the client's bytes, without what may not pass, with what the proxy adds.
 
-A server that is no SGLang gets a session's hash where it looks for a session key, and none of SGLang's fields.
+A server other than SGLang gets a session's hash where it looks for a session key, and none of SGLang's fields.
 
 SGLang's PD protocol: prefill and decode get the same body with the same bootstrap host, port and room and the same
 rid, both at once; neither can finish without the other. Decode's answer is the client's, prefill's is only watched.
@@ -80,7 +80,7 @@ def answering_body(
 
 
 def provider_body(asked: DispatchFields, body: AnyBody, engine: EngineConfig) -> Parts:
-    """The body for a server that is no SGLang: with its signal of a session, and its name of the model."""
+    """The body for a server other than SGLang: with its signal of a session, and its name of the model."""
     add: dict[str, Any] = {}
     drop, provider, model_name = _REMOVED, engine.provider, engine.model_names.get(asked.model_name)
     if provider.field and asked.session is not None:

@@ -19,10 +19,10 @@ CUT_OFF: Final = frozenset(
 
 
 class Failure(NamedTuple):
-    """How an attempt failed. `at_fault` are the workers that failed it, empty where none did; `cause` says how.
+    """How an attempt failed. `at_fault` are the workers that failed it, empty if none did; `cause` says how.
 
-    `shed` are workers that took no more work, which is no fault; another may. `pair`: the prefill and the decode worker
-    between which KV was not handed over; then `at_fault` says only which of them has told so.
+    `shed` are workers that took no more work, which is not a fault; another may. `pair`: the prefill and the decode
+    worker between which KV was not handed over; then `at_fault` says only which of them has told so.
     """
 
     refusal: Refusal
@@ -42,8 +42,8 @@ def refused_by(worker: Worker, found: EngineRefusal, kind: str) -> Failure:
     """An engine's own error as a failure.
 
     What is broken there is its fault, also a key or an account that it refuses: they may be right elsewhere. To have no
-    room is no fault. SGLang says that with a 503: it has no other use for it on these routes (a full queue, a wait that
-    was too long, a retraction). Other servers show only by their errors that they are down.
+    room is not a fault. SGLang says that with a 503: it has no other use for it on these routes (a full queue, a wait
+    that was too long, a retraction). Other servers show only by their errors that they are down.
     """
     refusal, meaning = found
     shed = meaning is Meaning.BUSY or (refusal.status == 503 and kind == "sglang")
@@ -62,7 +62,7 @@ def timed_out(worker: Worker, message: str) -> Failure:
 
 
 def unreadable(server: str, request_id: str, problem: str) -> Failure:
-    """An answer that is none in the client's API: it is charged nothing. Clients of another API may be served well."""
+    """The engine's answer cannot be translated. Nothing is charged; clients of other APIs may be unaffected."""
     log.error("the answer of %s to request %s cannot be translated: %s", server, request_id, problem)
     return Failure(Refusal(502, UNREADABLE, code="engine_error"), (), False)
 

@@ -244,7 +244,7 @@ class ForwardedRequest:
         return [*self._headers, *self._path.admission.limits.sent_headers(self.parsed)]
 
     def _unreadable(self, problem: str) -> None:
-        """The home's answer is none in the client's API: its row is voided."""
+        """The home's answer cannot be expressed in the client's API, so its row is voided."""
         self._leg.close()
         if self._finish():
             self._void()
@@ -265,7 +265,7 @@ class ForwardedRequest:
             self._failed(reason, ours=cause is Cause.OURS)
 
     def _failed(self, reason: str, *, ours: bool = False) -> None:
-        """`ours`: it is no fault of the region's."""
+        """`ours`: it is not a fault of the region's."""
         peer = peer_id(self._decision.region)
         elsewhere = not self._exchange.started
         if not self._finish(elsewhere=elsewhere):

@@ -221,7 +221,7 @@ class SharedExchange(Exchange):
             on_gone()
 
     def lost(self) -> None:
-        """End, where the client has left by whose stream the answer came: others get no more of it, and try again."""
+        """The client whose connection carried the answer left; abort the other readers so that they retry."""
         if self.ended:
             return
         on_gone, refusal = self.on_gone, left_gateway()
@@ -316,8 +316,9 @@ class IdempotentCalls:
         self._secret = os.urandom(32) if markers is None else markers.secret
 
     def join(self, tenant: str, key: str, exchange: Exchange, count: Callable[[], None]) -> IdempotentCall | None:
-        """Answer a request whose key is known. A key that is not gives a call to be shared; `Refusal`: it is no key, or
-        `count`, which counts one that reads the answer of another, has raised it.
+        """Answer a request whose key is known, or return a new call for an unknown key.
+
+        `count` counts a request that reads another one's answer. Raises: Refusal for an invalid key, or from `count`.
         """
         if not 0 < len(key) <= MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
             problem = f"Idempotency-Key must be 1 to {MAX_KEY_CHARS} printable ASCII characters"

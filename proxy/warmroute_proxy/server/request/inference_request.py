@@ -6,7 +6,7 @@ It is a state machine (`states.REQUEST`) driven by callbacks from the event loop
 - a stream that broke ends with an error event and without the terminating chunk;
 - where a client leaves, both legs are aborted at once, and the final usage is awaited for `LEFT_WAIT_S`; without it the
   row has a lower bound. Where nothing can be aborted, the connection is just closed: of several answers (n > 1), whose
-  ids only the engine knows, and of servers that are no SGLang;
+  ids only the engine knows, and of servers that are not SGLang;
 - a forwarded request whose proxy or connection goes, without a message that the client has left, is `cut_off`;
 - what failed by a fault of the proxy or of an engine is charged nothing.
 """
@@ -84,7 +84,7 @@ class InferenceRequest:
         try:
             now_s = self._path.engines.clock()
             if self.parsed.choices > 1:
-                # SGLang has one bootstrap room for all choices of a prompt, so that all but one would wait for ever.
+                # SGLang has one bootstrap room for all choices of a prompt, so all but one would wait forever.
                 self.excluded |= self._path.engines.split()
             decision = self._path.placing.place(self, now_s)
             if decision is not None:
@@ -154,8 +154,10 @@ class InferenceRequest:
         attempt.start(parsed, self.body, headers, request.path, tagged=tagged, carrier=request.carrier)
 
     def moved(self, decision: Decision | None) -> None:
-        """The carrier has taken it to another engine, since the one that was picked did not answer. None: to one that
-        nobody here knows, so that its row names none. That may be the picked one by another address: none is at fault.
+        """The gateway retried elsewhere, since the picked engine did not answer.
+
+        `decision` is None if we do not know that endpoint; the row then has no worker. The endpoint may be the picked
+        engine by another address, so no engine is at fault.
         """
         path, account, attempt, now_s = self._path, self._account, self._attempt, self._path.engines.clock()
         if attempt is None or self.state is not _DISPATCHED:
@@ -173,8 +175,9 @@ class InferenceRequest:
             attempt.moved(decision)
 
     def unread(self, prefill_s: float) -> None:
-        """Its answer passes by without being read: the row has no tokens, and nothing is charged. A prefill engine has
-        so much time left.
+        """The gateway does not show us the answer: the row has no tokens, and nothing is charged.
+
+        `prefill_s`: the time that a prefill engine still needs.
         """
         if self._attempt is None or self.state not in UNDER_WAY:
             return
@@ -259,7 +262,7 @@ class InferenceRequest:
         path.open_requests.live.discard(self)
         account.since_s = now_s = path.engines.clock()
         if state is _LEFT:
-            # What an engine does after an abort is no fault of its own.
+            # What an engine does after an abort is not a fault of its own.
             path.settlement.release(account, attempt.rid, (), now_s)
             self._settle_left(now_s, charged=attempt.usage is not None)
             return
@@ -367,11 +370,11 @@ class InferenceRequest:
 
     @property
     def _lost_between(self) -> bool:
-        """Of one whose client has left: whether only the proxy that forwarded it, or the network to it, is gone."""
+        """True if only the forwarding proxy, or the link to it, was lost, not the client."""
         return self.parsed.forwarded_from is not None and not self._exchange.client_left
 
     def _settle_left(self, now_s: float, *, charged: bool) -> None:
-        """A client that left is charged for what was computed; not where only the forwarding proxy is gone."""
+        """A client that left is charged for computed tokens, unless only the forwarding proxy is gone."""
         lost = self._lost_between
         self._settle("cut_off" if lost else "client_left", 0, now_s, charged=charged and not lost)
 

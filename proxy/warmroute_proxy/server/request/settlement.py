@@ -124,7 +124,7 @@ class RequestAccount(msgspec.Struct):
     looked: Looked | KnownPrompt | None = None
     has_credit: bool = False
     since_s: float = 0.0
-    """From when on the time until a dispatch is the proxy's own, if not since the request came."""
+    """Start of the proxy's own latency; defaults to the arrival of the request."""
 
     @property
     def attempts(self) -> int:

@@ -32,7 +32,7 @@ class BudgetStore(Protocol):
     """Where budgets are kept."""
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease so much, or what is left, but not less than `least`; below 0: give it back. Raises: an error, where
+        """Lease `amount`, or what is left, but not less than `least`; below 0: give it back. Raises: an error, if
         that is not known.
         """
         ...

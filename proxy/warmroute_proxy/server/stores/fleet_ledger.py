@@ -35,7 +35,7 @@ SEEN_S: Final = 15.0
 
 FORGOTTEN_DAYS: Final = 7
 LONGEST_DAYS: Final = 8
-"""A turn has ended so many days after its id was drawn, at the latest."""
+"""The most days from the drawing of a turn's id to the turn's end."""
 
 _NAMED: Final = ", ".join(f'coalesce(sum("{name}"), 0)::bigint' for name in SUMMED)
 _PRICE: Final = 2 + SUMMED.index("price_nanousd")
@@ -166,7 +166,7 @@ def _by_name(values: list[int]) -> dict[str, int]:
 
 
 def merged(one: Sums, other: Sums) -> Sums:
-    """The sums of both; where they have groups, those of one key become one."""
+    """The sums of both; if they have groups, those of one key become one."""
     groups = {group.key: group.sums for group in one.groups}
     for group in other.groups:
         groups[group.key] = _added(groups[group.key], group.sums) if group.key in groups else group.sums

@@ -75,7 +75,7 @@ def _upgrade(connection: Connection, expand_only: bool) -> str:
 
 
 def _schema(connection: Connection) -> str | None:
-    """The revision of the database; None where it has no tables."""
+    """The revision of the database; None if it has no tables."""
     if connection.execute(text("SELECT to_regclass('alembic_version')")).scalar() is None:
         return None
     found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -83,7 +83,7 @@ def _schema(connection: Connection) -> str | None:
 
 
 def _unknown(connection: Connection, found: str) -> str:
-    """A schema of a newer version, which this one may read all the same. Raises: StoreError, where it does not."""
+    """A schema of a newer version, which this one may read all the same. Raises: StoreError, if it does not."""
     if connection.execute(text("SELECT to_regclass('schema_readers')")).scalar() is not None:
         oldest = connection.execute(text("SELECT oldest FROM schema_readers")).scalar()
         if oldest in REVISIONS:

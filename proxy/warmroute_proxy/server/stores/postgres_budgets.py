@@ -61,7 +61,7 @@ class PostgresBudgets:
         self._boot = boot
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease so much, or what is left, but not less than `least`; below 0: give it back."""
+        """Lease `amount`, or what is left, but not less than `least`; below 0: give it back."""
         key = budget.name, budget.period, span.starts_s
 
         async def lease(connection: Connection) -> Taken:
@@ -100,7 +100,7 @@ class PostgresBudgets:
         await connection.execute(_GIVE_BACK, self._proxy, "" if all_starts else self._boot)
 
     async def _less(self, connection: Connection, key: tuple[str, str, int], amount: int) -> int:
-        """Take so much out of this start's lease, as far as it has it. Returns how much that was."""
+        """Take `amount` out of this start's lease, as far as it has it. Returns the amount taken."""
         held = await connection.fetchval(_HELD, self._proxy, self._boot, *key)
         amount = min(held or 0, amount)
         if amount:

@@ -77,7 +77,7 @@ SELECT tenant, key, day, sum(greatest(price_nanousd, 0))::bigint FROM known GROU
 
 
 class Sender(NamedTuple):
-    """Who sends: a proxy, by its name, and which start of it. `closes`: whether it is the only process of the proxy."""
+    """The sending proxy: its name and its incarnation. `closes`: whether it is the only process of the proxy."""
 
     proxy: str
     region: str
@@ -121,7 +121,7 @@ class PostgresStore:
         return await self.database.call(know, ADD_S)
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add a batch; False where the position is not `batch.after`. `unsent`: how many rows wait behind it;
+        """Add a batch; False if the position is not `batch.after`. `unsent`: how many rows wait behind it;
         `of_this_start`: whether leases of this start paid for it.
         """
 

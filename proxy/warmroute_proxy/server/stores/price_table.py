@@ -49,7 +49,7 @@ class StoredBook(msgspec.Struct, array_like=True, frozen=True):
     source: str
     from_s: int
     rates: list[int]
-    """`input`, `cached`, `output`, and those of `CacheRates` where the book has any."""
+    """`input`, `cached`, `output`, and those of `CacheRates` if the book has any."""
 
     def book(self) -> PriceBook:
         input_, cached, output, *more = self.rates
@@ -65,7 +65,7 @@ class NewBook(NamedTuple):
 
 
 async def read_books(connection: Connection, known_version: int) -> tuple[int, list[StoredBook]] | None:
-    """The version and all books; None where it is the known one still."""
+    """The version and all books; None if it is the known one still."""
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         version = await connection.fetchval(_VERSION)
         if version == known_version:

@@ -26,7 +26,7 @@ class RowStore(Protocol):
         ...
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Add a batch whole; False where its position is another one. `of_this_start`: whether leases paid for it."""
+        """Add a batch whole; False if its position is another one. `of_this_start`: whether leases paid for it."""
         ...
 
     async def caught_up(self) -> None:
@@ -57,7 +57,7 @@ class Shipping:
         self._caught_up = False
         self._reported_s = 0.0
         self.problem = ""
-        """Why rows cannot be sent, in words; empty where they can."""
+        """Why rows cannot be sent, in words; empty if they can."""
         self.closing = asyncio.Event()
         self.sent = 0
         """Rows that this process has sent."""
@@ -88,7 +88,7 @@ class Shipping:
             _LOG.warning("%d rows of the ledger are not in the database yet; the next start sends them", self.unsent)
 
     async def _try(self) -> bool:
-        """Send a batch. True where there may be more."""
+        """Send a batch. True if there may be more."""
         try:
             more = await self._send()
         except Exception as error:  # an error of ours must not end the sending
@@ -127,7 +127,7 @@ class Shipping:
         self.sent += len(batch.rows)
         if batch.unreadable:
             self.unreadable += batch.unreadable
-            _LOG.error("%d rows of the ledger file are no entries, and were not sent", batch.unreadable)
+            _LOG.error("%d rows of the ledger file are not entries, and were not sent", batch.unreadable)
         for name in await self._store.drop_old():
             _LOG.info("dropped %s: its day is older than the retention", name)
         return left > 0

@@ -32,7 +32,7 @@ _NEWEST: Final = "SELECT coalesce(max(rowid), 0) FROM turn_record"
 
 class SpooledRow(NamedTuple):
     """An ended entry. `hour`: unix seconds of the start of the hour in which it ended; `key_id`: of its API key, empty
-    where it was not noted; `sums`: as `SUMMED`.
+    if it was not noted; `sums`: as `SUMMED`.
     """
 
     number: int
@@ -63,7 +63,7 @@ class Position(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows to be added after row `after`, up to row `up_to`; `unreadable` of those between are no entries."""
+    """Rows to be added after row `after`, up to row `up_to`; `unreadable` of those between are not entries."""
 
     after: Position
     up_to: Position
@@ -91,7 +91,7 @@ class Spool:
         return position.number == 0 or (row is not None and row[0] == position.id)
 
     def read(self, after: Position, limit: int) -> Batch:
-        """At most so many rows behind a number. The event loop can take the interpreter lock meanwhile."""
+        """At most `limit` rows after a number. The event loop can take the interpreter lock meanwhile."""
         rows: list[SpooledRow] = []
         up_to, unreadable = after, 0
         found = self._db.execute(_BEHIND, (after.number, limit)).fetchall()

@@ -63,7 +63,7 @@ class SqliteStore:
         return Position(*self._db.execute("SELECT position, last_id FROM spool").fetchone())
 
     async def add(self, batch: Batch, unsent: int, *, of_this_start: bool) -> bool:
-        """Settle a batch, against leases if they are `of_this_start`; False where the position is not `batch.after`."""
+        """Settle a batch, against leases if they are `of_this_start`; False if the position is not `batch.after`."""
         del unsent
         budgets = tuple(self._budgets)  # the event loop may replace them meanwhile
         with self._db:
@@ -86,7 +86,7 @@ class SqliteStore:
         return True
 
     async def take(self, budget: Budget, span: Span, amount: int, least: int = 0) -> Taken:
-        """Lease so much, or what is left, but not less than `least`; below 0: give it back."""
+        """Lease `amount`, or what is left, but not less than `least`; below 0: give it back."""
         key = budget.name, budget.period, span.starts_s
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")

@@ -32,7 +32,7 @@ class StoreThread:
     """A thread with an event loop of its own. `state` and `problem` are those of the last call."""
 
     def __init__(self, connections: "Connections | None", make_shipping: Callable[[], Shipping] | None) -> None:
-        """`connections`: None without a database; `make_shipping`: None where another process sends the rows."""
+        """`connections`: None without a database; `make_shipping`: None if another process sends the rows."""
         self._loop = asyncio.new_event_loop()
         self._connections = connections
         self._make_shipping = make_shipping
@@ -76,7 +76,7 @@ class StoreThread:
         return self._shipping.sent if self._shipping is not None else 0
 
     async def check(self) -> bool:
-        """Look whether the database can be used. Raises: WrongSchema. False where it is away: it may come later."""
+        """Look whether the database can be used. Raises: WrongSchema. False, if it is away: it may come later."""
         try:
             await self.ask(_nothing, START_S)
         except StoreAway as error:

@@ -93,16 +93,16 @@ class Stores:
         self.budgets = budgets
         self.prices = prices
         self.limits = SharedLimits.none() if limits is None else limits
-        """Limits by the minute and at once over all proxies, and markers of keyed requests; without Redis none."""
+        """Per-minute and concurrency limits shared by all proxies, and idempotency markers; empty without Redis."""
 
         self._settled = [] if settled is None else settled
         self.fleet_ledger, self.access, self._stored_prices, self._dsn_file = database
 
     @classmethod
     async def opened(cls, config: Config, process: int | None, metrics: Metrics) -> "Stores":
-        """Open what the config names. `process`: the number of this process; None where it is the only one.
+        """Open what the config names. `process`: the number of this process; None if it is the only one.
 
-        Raises: LedgerError, where a database that answers cannot be used; SecretError; ConfigError, where a model has
+        Raises: LedgerError, if a database that answers cannot be used; SecretError; ConfigError, where a model has
         no price.
         """
         prices = Prices(config.models, time.time, credit_moved=config.credit_moved)
@@ -148,7 +148,7 @@ class Stores:
         return [*rows, *self.limits.gauges()]
 
     def confirmed(self) -> int | None:
-        """Up to which row of the ledger file a store has them; None where rows are sent to none."""
+        """Up to which row of the ledger file a store has them; None if rows are sent to none."""
         return None if self._thread is None else self._thread.confirmed
 
     async def ask(self, work: Callable[[Connection], Awaitable[T]]) -> T:

@@ -26,7 +26,7 @@ class Context(NamedTuple):
 
 
 def read_context(value: str) -> Context | None:
-    """The context in a `traceparent` header; None where it is not well formed."""
+    """The context in a `traceparent` header; None if it is not well formed."""
     found = _TRACEPARENT.fullmatch(value)
     if found is None:
         return None
@@ -48,7 +48,7 @@ class Sampler:
     def __init__(self, ratio: float, *, follow_clients: bool, random_bits: Callable[[int], int], key: bytes) -> None:
         """`ratio`: the share of requests, 0 to 1. `follow_clients`: the flag of a client's context decides.
 
-        `random_bits`: a source of so many random bits. `key`: the same in all proxies of a fleet, 64 bytes at most.
+        `random_bits`: the number of bits -> random bits. `key`: the same in all proxies of a fleet, 64 bytes at most.
         """
         self._below = round(ratio * (1 << 8 * _HASH_BYTES))
         self._follow_clients = follow_clients
@@ -56,7 +56,7 @@ class Sampler:
         self._key = key
 
     def new_trace(self) -> int | None:
-        """The id of a new trace; None where the request has none."""
+        """The id of a new trace; None if the request has none."""
         trace_id = self.random_bits(128) or 1
         return trace_id if self._takes_id(trace_id) else None
 

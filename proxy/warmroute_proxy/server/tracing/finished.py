@@ -8,7 +8,7 @@ from warmroute_proxy.core.accounting.entry import Entry
 class Child(NamedTuple):
     """A child span. Times: seconds of the engines' clock. `parent_id`: 0 for the request's own span.
 
-    `span_id`: 0 where no other process knows it. `failed_by`: the event that ended it, where it was no success.
+    `span_id`: 0 if no other process knows it. `failed_by`: the event that ended it, if it was not a success.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Child(NamedTuple):
 class Finished(NamedTuple):
     """A request that has ended. `offset_s`: unix seconds less those of the engines' clock.
 
-    `entry`: None where none was opened. `status`: 0 where the client got none.
+    `entry`: None if none was opened. `status`: 0 if the client got none.
     """
 
     trace_id: int

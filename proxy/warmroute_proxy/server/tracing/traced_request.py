@@ -38,7 +38,7 @@ class TracedRequest(InferenceRequest):
         tracing: Tracing,
         trace: Context,
     ) -> None:
-        """`trace`: where the request's span belongs; its `span_id` is 0 where it has no parent."""
+        """`trace`: where the request's span belongs; its `span_id` is 0 if it has no parent."""
         super().__init__(path, exchange, read, receipt_id)
         self._tracing = tracing
         self._trace = trace
@@ -109,7 +109,7 @@ class TracedRequest(InferenceRequest):
 
 
 def request_maker(tracing: Tracing | None) -> NewRequest:
-    """What makes a request: one with a trace, where it is sampled."""
+    """What makes a request: one with a trace, if it is sampled."""
     if tracing is None:
         return InferenceRequest
     traced: Tracing = tracing
@@ -124,7 +124,7 @@ def request_maker(tracing: Tracing | None) -> NewRequest:
 
 
 def _trace_of(tracing: Tracing, headers: dict[str, str], parsed: ParsedRequest) -> Context | None:
-    """Where the span of a request belongs; None where it has no trace."""
+    """Where the span of a request belongs; None if it has no trace."""
     sampler, parent = tracing.sampler, headers.get(TRACEPARENT)
     if parent is not None and (context := read_context(parent)) is not None:
         return context if sampler.takes(context) else None

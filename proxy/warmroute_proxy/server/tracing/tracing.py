@@ -58,7 +58,7 @@ class Tracing:
         HTTP. It is called in the thread. Raises: SecretError.
         """
         follow = config.follow_clients
-        bits = random.Random().getrandbits  # noqa: S311 - ids of spans are no secrets, and a system call is dear
+        bits = random.Random().getrandbits  # noqa: S311 - ids of spans are not secrets, and a system call is dear
         self.sampler = Sampler(config.ratio, follow_clients=follow, random_bits=bits, key=key)
         self.clock = clock
         self._metrics = metrics

@@ -23,7 +23,7 @@ export async function show(state, place) {
   const turns = hash ? await ask("/admin/view/receipts", { tenant: state.tenant, session_hash: hash, limit: LISTED }, state.signal) : null;
   place.replaceChildren(
     el("h2", {}, hash ? `Session ${names.get(hash) ?? hash}` : "Sessions"), ...(turns ? timeline(turns.data.reverse(), sums.groups.find((group) => group.key === hash), state) : []),
-    el("h2", {}, "Sessions, the dearest first"), sessions(sums.groups.slice(0, SHOWN), names, hash),
+    el("h2", {}, "Most expensive sessions"), sessions(sums.groups.slice(0, SHOWN), names, hash),
     el("p", { class: "quiet" }, sums.groups.length > SHOWN ? `${count(sums.groups.length - SHOWN + sums.groups_left_out)} more are not shown.` : ""));
 }
 

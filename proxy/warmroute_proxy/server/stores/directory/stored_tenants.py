@@ -15,7 +15,7 @@ from warmroute_proxy.server.base.config_table import Table
 
 MAX_SETTINGS_BYTES: Final = 65_536
 NOT_STORED: Final = ("name", "key_sha256")
-"""Keys of a [[tenant]] that are no settings: a tenant is stored by its name, and its keys are records of their own."""
+"""Keys of a [[tenant]] that are not settings: a tenant is stored by its name, and its keys are records of their own."""
 
 
 class WrongSettings(ValueError):
@@ -28,7 +28,7 @@ class WrongSettings(ValueError):
 
 def decode_tenant(name: str, settings: Mapping[str, Any]) -> TenantConfig:
     """The tenant of a record. Raises: WrongSettings."""
-    problems = [f"{key}: is no setting of a tenant in the database" for key in NOT_STORED if key in settings]
+    problems = [f"{key}: is not a setting of a tenant in the database" for key in NOT_STORED if key in settings]
     tenant = read_tenant(Table({**settings, "name": name}, "tenant", problems), needs_key=False)
     if problems:
         raise WrongSettings([problem.removeprefix("tenant.") for problem in problems])

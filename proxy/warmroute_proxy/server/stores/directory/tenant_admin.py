@@ -60,7 +60,7 @@ class StoredTenant(Struct, frozen=True):
 
 
 class ImportedTenant(NamedTuple):
-    """What became of a tenant of a config. `added`: False where the database has one of this name already."""
+    """What became of a tenant of a config. `added`: False if the database has one of this name already."""
 
     name: str
     added: bool

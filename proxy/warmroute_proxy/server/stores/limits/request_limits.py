@@ -104,7 +104,7 @@ class RequestLimits:
         return self.quotas.has_key(key_id) or self._budgets.has_key(key_id)
 
     def reserve(self, request: LimitedRequest, decision: Decision) -> Shortage | None:
-        """Reserve what a request may use, where it is counted here; or return what is short."""
+        """Reserve what a request may use, if it is counted here; or return what is short."""
         parsed, routing = request.parsed, request.routing
         tenant, key_id = parsed.tenant.name, parsed.key_id
         if parsed.forwarded_from is None and request.quota is None and (quotas := self.quotas.of(tenant, key_id)):
@@ -155,7 +155,7 @@ class RequestLimits:
                 self._slots.began(reservation.slots)
 
     def end(self, request: ReservingRequest, used: UsedTokens | None) -> None:
-        """A request has ended: release what it has reserved. `used`: None where it did not run."""
+        """A request has ended: release what it has reserved. `used`: None if it did not run."""
         reservation, request.quota = request.quota, None
         if reservation is not None:
             reservation.end(used, self._clock())
@@ -179,7 +179,7 @@ class RequestLimits:
         return Refusal(429, text, code=CODE, retry_after_s=after_s, headers=self.sent_headers(parsed))
 
     def held_up_by(self, request: ReservingRequest) -> str:
-        """The limit at once that a request waits for, in words; empty where it waits for none."""
+        """The limit at once that a request waits for, in words; empty if it waits for none."""
         reached = None if request.quota is None else request.quota.at_once_reached()
         return (
             "" if reached is None else f"the limit of {reached[1]}{reached[0].words} is reached, and no request ended"

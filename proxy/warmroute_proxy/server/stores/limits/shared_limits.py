@@ -40,7 +40,7 @@ class SlotStore(Protocol):
     """Where places are kept."""
 
     async def hold(self, slots: SlotLimit, running: int, wanted: int) -> Held:
-        """Hold so many places, or as many as there are. Raises: an error, where that is not known."""
+        """Hold `wanted` places, or as many as there are. Raises: an error, if that is not known."""
         ...
 
 
