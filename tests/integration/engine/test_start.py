@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,3 +84,12 @@ def test_a_storage_directory_that_cannot_be_made(tmp_path: Path) -> None:
     extra = json.dumps({"file_storage_path": str(tmp_path / "file" / "below")})
     assert "Not a directory" in refusal(*STORAGE, extra)
     assert "prefetch_threshold" in refusal(*STORAGE, '{"prefetch_threshold":-1}')
+
+
+def test_the_name_that_charts_and_compose_files_use_starts_the_same_engine() -> None:
+    helps = [
+        subprocess.run([sys.executable, "-m", name, "--help"], capture_output=True, text=True, check=True).stdout
+        for name in ("warmroute_backend.engine", "warmroute_lab.engine")
+    ]
+    assert helps[0] == helps[1]
+    assert "--kv-tokens" in helps[0]
