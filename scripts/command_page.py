@@ -88,7 +88,9 @@ def _row(command: argparse.ArgumentParser, action: argparse.Action) -> str:
     value = formatter._format_args(action, _metavar(action)) if action.nargs != 0 else ""
     names = ", ".join(f"{each} {value}".strip() for each in action.option_strings) or value
     words = formatter._expand_help(action) if action.help else ""
-    default = "" if action.default in (None, False, argparse.SUPPRESS, [], ()) else f"{action.default}".removesuffix(".0")
+    default = (
+        "" if action.default in (None, False, argparse.SUPPRESS, [], ()) else f"{action.default}".removesuffix(".0")
+    )
     if default and default not in words:
         words = f"{words} ({default})".strip()
     return f"| `{_cell(names)}` | {_cell(words)} |"

@@ -471,17 +471,17 @@ class Router:
         tokens = math.ceil(chain.ends[-1] / ratio) if chain.ends else 1
         match = self.fleet.index.walk(chain, choices.mask)
         restarted_bytes = self.fleet.index.lost_to_restarts(chain, match)
-        head_bytes, fork = 0, None
-        if match.drops and tokens > MIN_HEAD_TOKENS:
+        if tokens > MIN_HEAD_TOKENS and match.drops:
             mask, longest = match.drops[-1]
             head_tokens = int(longest / ratio)
             if head_tokens >= MIN_HEAD_TOKENS and tokens - head_tokens >= MIN_OWN_TOKENS:
-                head_bytes, at = longest, bisect_right(chain.ends, longest) - 1
+                at = bisect_right(chain.ends, longest) - 1
                 cut = chain.hashes[at]
                 fork = self._forks.of(cut, head_tokens * choices.mean_s_per_token, now_s)
                 if fork is None and turn is None:
                     fork = branches_under_way(choices.cache_workers, mask, at, cut, now_s)
-        return MatchedPrompt(tokens, ratio, match, turn, restarted_bytes, head_bytes, fork)
+                return MatchedPrompt(tokens, ratio, match, turn, restarted_bytes, longest, fork)
+        return MatchedPrompt(tokens, ratio, match, turn, restarted_bytes)
 
     def _branched(self, chain: Chain, decision: Decision, s_per_token: float, now_s: float) -> None:
         """A prompt was sent: others may leave the same head after it."""

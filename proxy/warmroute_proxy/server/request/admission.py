@@ -119,8 +119,8 @@ class Admission:
 
     def enter(self, request: RequestToAdmit, decision: Decision, now_s: float) -> Decision | None:
         """Where a request goes now; None where it is queued or refused. The one way in for all requests."""
-        parent, session = request.parsed.standing.parent, request.routing.session
-        if parent is not None and session is not None:
+        parent = request.parsed.standing.parent
+        if parent is not None and (session := request.routing.session) is not None:
             self._roots.started(session, parent, request.parsed.tenant.name)
         if request.parsed.tenant.limits is not None and not self._let_in(request, decision):
             return None

@@ -148,7 +148,8 @@ class Attempt:
         """
         self._advance(_SEND)
         engine, prefill = self.engine, self.decision.prefill
-        priority = asked.engine_priority * engine.info.priority_sign
+        sign = engine.info.priority_sign
+        priority = asked.engine_priority * sign if sign else 0
         own = own_fields(self.rid, asked.salt, tagged=tagged, priority=priority) if engine.is_sglang else ""
         rank = self._answering.dp_rank if engine.info.dp_size > 1 else None
         if prefill is None:

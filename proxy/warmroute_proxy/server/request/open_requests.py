@@ -40,7 +40,7 @@ class OpenRequests:
         return any(request.parsed.tenant.name != tenant for request in self.live)
 
     def record(self, receipt_id: str, decision: Decision, standing: Standing = NO_STANDING) -> None:
-        if standing.is_recorded:
+        if standing is not NO_STANDING and standing.is_recorded:
             decision = msgspec.structs.replace(
                 decision,
                 priority=PRIORITY_NAMES[standing.priority],
