@@ -94,13 +94,13 @@ def test_one_question_asked_many_times_is_no_fork() -> None:
 
 def test_a_fork_ends_some_time_after_its_last_prompt_and_old_ones_make_room() -> None:
     forks = Forks(max_forks=2)
-    forks.sent(1, 500, 0, None, 0.0)
-    forks.sent(1, 500, 1, forks.of(1, HEAD_S, 0.4), 0.4)
+    forks.sent(1, 500, False, None, 0.0)
+    forks.sent(1, 500, True, forks.of(1, HEAD_S, 0.4), 0.4)
     fork = forks.of(1, HEAD_S, 0.4 + LASTS_HEADS * HEAD_S)
     assert fork is not None
     assert (fork.branches, fork.own_tokens, fork.copies) == (2, 1000, 1)
     assert forks.of(1, HEAD_S, 0.5 + LASTS_HEADS * HEAD_S) is None
     for cut in range(2, 7):
-        forks.sent(cut, 500, 0, None, 0.4)
+        forks.sent(cut, 500, False, None, 0.4)
     assert forks.of(1, HEAD_S, 0.4) is None
     assert forks.of(6, HEAD_S, 0.4) is not None

@@ -71,16 +71,15 @@ class Forks:
             return None
         return fork
 
-    def sent(self, cut: int, own_tokens: int, copies: int, before: Fork | None, now_s: float) -> None:
-        """A prompt has left the cache at a cut, after those of `before`. `copies`: 1 if it computes the head again."""
-        branches = 1
-        if before is not None:
-            branches += before.branches
-            own_tokens += before.own_tokens
-            copies += before.copies
+    def sent(self, cut: int, own_tokens: int, copies: bool, before: Fork | None, now_s: float) -> None:
+        """A prompt has left the cache at a cut, after those of `before`. `copies`: it computes the head again."""
+        if before is None:
+            fork = Fork(1, own_tokens, int(copies), now_s)
+        else:
+            fork = Fork(before.branches + 1, before.own_tokens + own_tokens, before.copies + copies, now_s)
         if len(self._recent) >= self._max_forks:
             self._older, self._recent = self._recent, {}
-        self._recent[cut] = Fork(branches, own_tokens, copies, now_s)
+        self._recent[cut] = fork
 
 
 def branches_under_way(workers: tuple[WorkerState, ...], mask: int, at: int, cut: int, now_s: float) -> Fork | None:

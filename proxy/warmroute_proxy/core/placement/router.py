@@ -209,8 +209,14 @@ class Router:
         load = cache_worker.load
         if cache_worker.tiered:
             ticket.moving_tokens = int(load.moves.seconds(decision.predicted) / load.prefill_s_per_token)
-        if decision.head_bytes:
-            self._branched(chain, decision, load.prefill_s_per_token, now_s)
+        if (head_bytes := decision.head_bytes) > 0:  # others may leave the same head after it
+            ends, at = chain.ends, from_cut
+            if head_bytes != decision.matched_bytes:
+                at = bisect_right(ends, head_bytes)
+            cut, head_tokens, before = chain.hashes[at - 1], tokens * head_bytes // ends[-1], None
+            if decision.branches:
+                before = self._forks.of(cut, head_tokens * load.prefill_s_per_token, now_s)
+            self._forks.sent(cut, tokens - head_tokens, cached < head_tokens // 2, before, now_s)
         begins = self._begins(routing)
         self.in_flight.begin(ticket, begins, cached / tokens, now_s)
         self.histories.dispatched(routing.lineage, ticket)
@@ -482,15 +488,6 @@ class Router:
                     fork = branches_under_way(choices.cache_workers, mask, at, cut, now_s)
                 return MatchedPrompt(tokens, ratio, match, turn, restarted_bytes, longest, fork)
         return MatchedPrompt(tokens, ratio, match, turn, restarted_bytes)
-
-    def _branched(self, chain: Chain, decision: Decision, s_per_token: float, now_s: float) -> None:
-        """A prompt was sent: others may leave the same head after it."""
-        tokens, head_bytes, ends = decision.prompt_tokens_est, decision.head_bytes, chain.ends
-        head_tokens = tokens * head_bytes // ends[-1]
-        copies = 1 if decision.predicted_cached_tokens < head_tokens // 2 else 0
-        cut = chain.hashes[bisect_right(ends, head_bytes) - 1]
-        before = self._forks.of(cut, head_tokens * s_per_token, now_s) if decision.branches else None
-        self._forks.sent(cut, tokens - head_tokens, copies, before, now_s)
 
     def _begins(self, routing: RoutingRequest) -> bool:
         return routing.turn == 1 and self._affinity.last_settled(routing.lineage, routing.chain, 1) is None
