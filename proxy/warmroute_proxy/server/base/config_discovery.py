@@ -3,9 +3,9 @@
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
-from warmroute_proxy.server.base.config import SERVICE_ACCOUNT, DiscoveryConfig
+from warmroute_proxy.server.base.config import DiscoveryConfig
 from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_table import Table, shown
 
@@ -48,20 +48,15 @@ def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
             table.problem(key, "is for kind = " + " or ".join(f'"{one}"' for one, keys in _KEYS.items() if key in keys))
     of_folder = kind == "folder"
     key_folder = table.text("key_folder", "")
-    made = DiscoveryConfig(
+    made = table.read(
+        DiscoveryConfig,
+        folder,
         id=table.name("id", f"{kind}-{number}"),
-        kind=cast("Literal['folder', 'srv', 'endpointslices', 'inferencepool']", kind),
+        kind=kind,
         interval_s=table.number("interval_s", default=1.0 if of_folder else 5.0),
         path=folder / table.text("path") if of_folder else None,
         key_folder=folder / key_folder if of_folder and key_folder else None,
         name="" if of_folder else table.text("name"),
-        scheme=cast("Literal['http', 'https']", table.choice("scheme", ("http", "https"), "http")),
-        servers=table.names("servers", ()),
-        engine=table.table("engine"),
-        namespace=table.text("namespace", ""),
-        port=table.text("port", ""),
-        api=table.url("api", required=False),
-        credentials=folder / table.text("credentials", SERVICE_ACCOUNT),
     )
     for server in made.servers:
         host, _, port = server.rpartition(":")

@@ -1,37 +1,30 @@
 """Reads one `[[engine]]` of a configuration."""
 
 from pathlib import Path
-from typing import cast
 
 from warmroute.contract.providers import PROVIDERS, UNKNOWN, Provider, provider_of
-from warmroute_proxy.core.base.role import ROLES, Role
-from warmroute_proxy.server.base.config import ANY, EngineConfig
+from warmroute_proxy.core.base.role import ROLES
+from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.config_table import Table
 
 
 def read_engine(table: Table, counters: dict[str, int], folder: Path) -> EngineConfig:
     """`counters` numbers the engines of a region and role, for those without an id."""
-    url, region = table.of(EngineConfig).url("url"), table.name("region")
-    role = table.choice("role", ROLES, "aggregated")
-    kind = table.choice("kind", ("sglang", "openai"), "sglang")
+    url, region = table.url("url"), table.name("region")
+    role, kind = table.choice("role", ROLES, "aggregated"), table.choice("kind", ("sglang", "openai"), "sglang")
     group = f"{region}-{role}"
     number = counters[group] = counters.get(group, -1) + 1
-    engine = EngineConfig(
+    engine = table.read(
+        EngineConfig,
+        folder,
         id=table.name("id", f"{group}-{number}"),
         url=url,
         region=region,
-        role=cast("Role", role),
-        kind="openai" if kind == "openai" else "sglang",
-        models=frozenset(table.names("models", (ANY,))),
-        bootstrap_host=table.text("bootstrap_host", "") or None,
-        bootstrap_port=table.integer("bootstrap_port"),
-        store=table.name("store", "") or None,
+        role=role,
+        kind=kind,
         kv_events=table.choice("kv_events", ("auto", "off"), "auto") == "auto",
-        key_file=table.file("key_file", folder),
-        admin_key_file=table.file("admin_key_file", folder),
-        max_running=table.integer("max_running"),
+        keys_within=(),
         provider=_provider(table, url, kind),
-        model_names=table.texts("model_names"),
     )
     if role == "prefill" and not table.has("bootstrap_port"):
         table.problem("bootstrap_port", "is missing: decode engines fetch the KV cache there")

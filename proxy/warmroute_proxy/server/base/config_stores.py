@@ -34,23 +34,21 @@ PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("mont
 
 def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
     """The database of a table [ledger]; None if it names none."""
-    dsn_file, keep_days = ledger.of(DatabaseConfig).text("dsn_file", ""), ledger.integer("keep_days")
-    key_max_age_s = ledger.number("key_max_age_s")
-    if not dsn_file:
-        for key in ("keep_days", "key_max_age_s"):
-            if ledger.has(key):
-                ledger.problem(key, "is for a database, and there is no dsn_file")
-        return None
-    return DatabaseConfig(folder / dsn_file, keep_days, key_max_age_s)
+    dsn_file = ledger.text("dsn_file", "")
+    database = ledger.read(DatabaseConfig, dsn_file=folder / dsn_file)
+    if dsn_file:
+        return database
+    for key in ("keep_days", "key_max_age_s"):
+        if ledger.has(key):
+            ledger.problem(key, "is for a database, and there is no dsn_file")
+    return None
 
 
 def read_ledger_file(ledger: Table, *, has_database: bool) -> LedgerFileConfig:
     """What the ledger file keeps, by a table [ledger]."""
-    ledger.of(LedgerFileConfig)
-    days = ledger.integer("ledger_file_days")
-    return LedgerFileConfig(
-        LEDGER_FILE_DAYS if days is None and has_database else days, ledger.integer("ledger_file_bytes")
-    )
+    read = ledger.read(LedgerFileConfig)
+    follows = read.ledger_file_days is None and has_database
+    return replace(read, ledger_file_days=LEDGER_FILE_DAYS) if follows else read
 
 
 def read_tenant_limits(table: Table) -> TenantLimits | None:
@@ -66,8 +64,8 @@ def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig
     """The Redis of a table [redis]; None if there is none."""
     if values is None:
         return None
-    table = Table(values, "redis", problems).of(RedisConfig)
-    made = RedisConfig(folder / table.text("url_file"), table.number("timeout_s"))
+    table = Table(values, "redis", problems)
+    made = table.read(RedisConfig, folder)
     table.close()
     return made
 
@@ -76,16 +74,8 @@ def read_tracing(values: object, folder: Path, problems: list[str]) -> TracingCo
     """The table; None if there is none, so that no request has a trace."""
     if values is None:
         return None
-    table = Table(values, "tracing", problems).of(TracingConfig)
-    made = TracingConfig(
-        table.url("endpoint"),
-        table.number("ratio"),
-        table.flag("follow_clients"),
-        table.file("headers_file", folder),
-        table.text("service_name", TracingConfig.service_name),
-        table.integer("queue_requests") or 0,
-        table.number("timeout_s"),
-    )
+    table = Table(values, "tracing", problems)
+    made = table.read(TracingConfig, folder)
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
         table.problem("endpoint", "needs OpenTelemetry's exporter: pip install 'warmroute[otel]'")
     table.close()
