@@ -14,10 +14,9 @@ from warmroute_cli.arguments import key_in
 from warmroute_cli.tables import GAP, LEAST_NOTES, Column, Row, fitted, width
 from warmroute_cli.usd_rates import rates_of
 from warmroute_lab.conform.checks import Check, Cost, checks_of, cost_of, results_of
-from warmroute_lab.conform.hiding import MAX_DEPTH, Hider
 from warmroute_lab.conform.trial import Allowed, Trial, TrialOptions
 from warmroute_lab.conform.verdicts import FAIL, NOT_TRIED, Cell
-from warmroute_lab.conform.wire import Endpoint, NotReached
+from warmroute_lab.conform.wire import MAX_DEPTH, Endpoint, Hider, NotReached
 
 VERSION = 1
 """Of the profile that is checked, and of this JSON."""

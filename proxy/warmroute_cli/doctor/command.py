@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from warmroute_backend.doctor import bandwidth, reading, trials
-from warmroute_backend.doctor.facts import Host
-from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.doctor.facts import Finding, Host, Level
 from warmroute_backend.doctor.host import read_host
 from warmroute_backend.doctor.judgement import judge
 from warmroute_backend.launch.topology import Setting, topology

@@ -8,13 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from warmroute_backend.launch import orders
-from warmroute_backend.launch.adoption import left_running
-from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch import state_file
 from warmroute_backend.launch.identity import boot_id, is_alive, signal_process
 from warmroute_backend.launch.launcher import Launcher, Limits
-from warmroute_backend.launch.logs import tail
-from warmroute_backend.launch.start_times import PHASES
+from warmroute_backend.launch.process import left_running
+from warmroute_backend.launch.program import LaunchError
+from warmroute_backend.launch.start_log import PHASES, tail
 from warmroute_backend.launch.state_file import Entry, Record, load, locked, save
 from warmroute_backend.launch.states import ALIVE, Backoff, State
 from warmroute_cli.launch.drains import NoDrains
@@ -79,7 +78,7 @@ def start(arguments: argparse.Namespace) -> int:
     waits = any(entry.state is State.WAITING for entry in record.entries.values())
     if not _is_watched(record) or not waits:
         raise LaunchError("no launcher waits here: start `warmroute launch PLAN --nodes-port N --wait-for-start`")
-    orders.give_start(arguments.state_dir)
+    state_file.give_start(arguments.state_dir)
     print("ordered: all nodes start once all their launchers answer")
     return 0
 
@@ -92,7 +91,7 @@ def restart(arguments: argparse.Namespace) -> int:
     before = entry.starts
     if not _is_watched(_record(arguments.state_dir)):
         raise LaunchError("no launcher runs here: start `warmroute launch PLAN`, which finds processes that still run")
-    orders.give_restart(arguments.state_dir, arguments.name)
+    state_file.give_restart(arguments.state_dir, arguments.name)
     deadline_s = time.monotonic() + arguments.wait
     while time.monotonic() < deadline_s:
         entry = _entry(arguments)

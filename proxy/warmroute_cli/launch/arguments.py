@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from warmroute_backend.launch.engine_kinds import ENGINES
+from warmroute_backend.launch.program import ENGINES
 from warmroute_cli.arguments import above_zero, count, port
 
 STATE_DIR = Path(".warmroute/launch")

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch.program import LaunchError
 from warmroute_backend.plan.errors import PlanError
 from warmroute_cli.launch import actions
 from warmroute_cli.launch.arguments import ACTIONS

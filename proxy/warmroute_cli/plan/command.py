@@ -15,10 +15,9 @@ from warmroute_backend.plan.deployment import Plan, Site, Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.files import deployment_files, processes
 from warmroute_backend.plan.hardware import parse_cluster
-from warmroute_backend.plan.measured import comparison
+from warmroute_backend.plan.measured import comparison, page, warm_sessions
 from warmroute_backend.plan.model import CacheKind, unplanned
 from warmroute_backend.plan.models import MODELS
-from warmroute_backend.plan.page import page, warm_sessions
 from warmroute_backend.plan.request import PlanRequest
 from warmroute_cli.plan.arguments import ANY_GPU
 from warmroute_cli.plan.inputs import find_model, load_gpus, load_plan
@@ -93,7 +92,7 @@ def _made(arguments: argparse.Namespace) -> "Made":
     if arguments.trace is not None:
         _need_numpy("--trace")
         from warmroute.files.given import UnreadableFile
-        from warmroute_cli.plan.traffic import average_of
+        from warmroute_cli.plan.inputs import average_of
         from warmroute_lab.replay.loaders import load
         from warmroute_lab.replay.trace import TraceError
 
@@ -121,9 +120,9 @@ def _made(arguments: argparse.Namespace) -> "Made":
         return Made(make_plan(request))
     from warmroute_cli.plan.costs import prices
     from warmroute_cli.plan.goodput import by_goodput
+    from warmroute_cli.plan.inputs import average_trace
     from warmroute_cli.plan.search import search
     from warmroute_cli.plan.targets import Targets
-    from warmroute_cli.plan.traffic import average_trace
 
     targets = Targets(**{f"{name}_s": getattr(arguments, name) for name in _OF_TRAFFIC if name != "gpu_hour"})
     played = trace or average_trace(traffic)

@@ -13,11 +13,11 @@ from msgspec.structs import replace as sooner
 
 from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.errors import PlanError
+from warmroute_cli.plan.inputs import AVERAGE, average_trace
 from warmroute_cli.plan.search import PlayedPlan, Search
 from warmroute_cli.plan.sized_page import front
 from warmroute_cli.plan.sizing import simulate
 from warmroute_cli.plan.targets import Targets
-from warmroute_cli.plan.traffic import AVERAGE, average_trace
 from warmroute_lab.replay.trace import Trace
 
 CLOSE: Final = 1.05

@@ -19,12 +19,11 @@ from typing import NamedTuple
 
 from warmroute.files.given import UnreadableFile
 from warmroute_cli.replay.arguments import fleet_options
-from warmroute_lab.replay.fleet_file import WorkerKind, read_fleet
 from warmroute_lab.replay.loaders import load_all
 from warmroute_lab.replay.record import ReplayVerdict, verify
 from warmroute_lab.replay.results import Result
 from warmroute_lab.replay.scenarios.scenario import Run, Scenario
-from warmroute_lab.replay.setup import POLICIES, WITH_WORKING_SET, Setup, run
+from warmroute_lab.replay.setup import POLICIES, WITH_WORKING_SET, Setup, WorkerKind, read_fleet, run
 from warmroute_lab.replay.simulation import Progress, WorkerChange
 from warmroute_lab.replay.trace import Trace, TraceError
 from warmroute_proxy.core.replicas.record import RecordError

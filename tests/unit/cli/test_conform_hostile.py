@@ -173,7 +173,7 @@ def test_a_check_that_breaks_off_is_one_cell(serve: Serve, capsys: Capture, monk
     def broken(_: object) -> None:
         raise OverflowError("too large")
 
-    monkeypatch.setattr("warmroute_lab.conform.fields.tools", broken)
+    monkeypatch.setattr("warmroute_lab.conform.codex.tools", broken)
     code, cells, _ = conform(capsys, serve(lambda to, _: to.chat()), "--turns", "1")
     assert code == 1
     assert cells["keeps tools"]["finding"] == "the check broke off: OverflowError: too large"

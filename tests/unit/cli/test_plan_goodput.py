@@ -13,10 +13,10 @@ from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.request import PlanRequest
 from warmroute_cli.main import main
 from warmroute_cli.plan.goodput import CLOSE, by_goodput, faster, section
+from warmroute_cli.plan.inputs import average_trace
 from warmroute_cli.plan.search import PlayedPlan, Search
 from warmroute_cli.plan.sizing import simulate
 from warmroute_cli.plan.targets import Targets
-from warmroute_cli.plan.traffic import average_trace
 
 pytestmark = pytest.mark.full
 

@@ -9,10 +9,8 @@ import pytest
 from tests.unit.doctor.node import CPUS, NODE_KIB, tree, write
 
 from warmroute_backend.doctor import nvidia
-from warmroute_backend.doctor.disk import measured
-from warmroute_backend.doctor.fabric import read_rdma
 from warmroute_backend.doctor.facts import Isolation
-from warmroute_backend.doctor.host import read_host
+from warmroute_backend.doctor.host import measured, read_host, read_rdma
 from warmroute_backend.doctor.nvidia import read_gpus
 from warmroute_backend.doctor.reading import read_isolation, read_versions
 
