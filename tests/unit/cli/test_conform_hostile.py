@@ -12,8 +12,8 @@ from tests.subjects.http_server import QuietServer
 
 from warmroute.contract.money import Rates
 from warmroute_cli.main import main
-from warmroute_lab.conform.arguments import APIS
 from warmroute_lab.conform.checks import checks_of, cost_of
+from warmroute_lab.conform.conform import APIS
 from warmroute_lab.conform.shapes import Asked, shape_of
 from warmroute_lab.conform.trial import TrialOptions
 from warmroute_lab.conform.wire import LEFT, MAX_ANSWER_BYTES, Endpoint

@@ -6,9 +6,8 @@ from typing import Any, cast
 import pytest
 
 from warmroute.contract.money import Rates
-from warmroute_lab.conform.arguments import APIS
 from warmroute_lab.conform.checks import checks_of, cost_of
-from warmroute_lab.conform.command import table
+from warmroute_lab.conform.conform import APIS, table
 from warmroute_lab.conform.shapes import SIGNALS, Asked, Counts, counts_of, key_headers, shape_of
 from warmroute_lab.conform.trial import Trial, TrialOptions
 from warmroute_lab.conform.verdicts import NOT_TRIED, Cell

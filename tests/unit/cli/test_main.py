@@ -17,7 +17,7 @@ from warmroute import __version__
 from warmroute_backend.sglang.installation import CHECKOUT_VARIABLE
 from warmroute_cli.installed import install_command
 from warmroute_cli.main import COMMANDS, NEEDED, main, parser
-from warmroute_cli.run.arguments import split
+from warmroute_cli.run.run_options import split
 from warmroute_proxy import BUILD
 
 pytestmark = pytest.mark.full

@@ -55,8 +55,8 @@ def bounds(kind: type) -> Mapping[str, Bounds]:
 
 def live_fields(kind: type) -> frozenset[str]:
     """The fields of a record that change while the proxy runs."""
-    said = ((name, annotated(hint)) for name, hint, _ in fields_of(kind))
-    return frozenset(name for name, (_, _, extra) in said if extra.get("live"))
+    metas = ((name, annotated(hint)) for name, hint, _ in fields_of(kind))
+    return frozenset(name for name, (_, _, extra) in metas if extra.get("live"))
 
 
 def fields_of(kind: Any) -> list[tuple[str, Any, Any]]:

@@ -1,24 +1,16 @@
 """`warmroute ladder`. Exits with 0: shown, 1: the steps do not add up to the ledger, 2: not read."""
 
-import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
-
-from warmroute.contract.money import usd
-from warmroute_cli.tables import Column, Row, fitted
-from warmroute_proxy.ladder.steps import PROMPT, STEPS, wins
-from warmroute_proxy.ladder.sums import Ladder, LadderSums
-
-if TYPE_CHECKING:
-    from warmroute_cli.ladder.what_if import Difference
 import json
 import sqlite3
 import sys
+import textwrap
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from warmroute.contract.money import usd
 from warmroute.files.printable import printable
 from warmroute_cli.api import ApiError
 from warmroute_cli.asking import since_parameter
@@ -26,12 +18,18 @@ from warmroute_cli.installed import missing
 from warmroute_cli.ladder.logs import TRACE, LogTurns, format_of_all, log_source, rates_by_model
 from warmroute_cli.own_rows import folders_in, rows_of
 from warmroute_cli.past import UP
-from warmroute_cli.tables import width
+from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_proxy.ladder.of_entries import turn_of
+from warmroute_proxy.ladder.steps import PROMPT, STEPS, wins
+from warmroute_proxy.ladder.sums import Ladder, LadderSums
 from warmroute_proxy.ladder.turn import LadderTurn
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.control.usage_question import read_question
+
+if TYPE_CHECKING:
+    from warmroute_cli.ladder.what_if import Difference
+
 
 UNKNOWN: Final = "-"
 NO_REMEDY: Final = "nothing to recover"

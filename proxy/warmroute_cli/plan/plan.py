@@ -19,8 +19,8 @@ from warmroute_backend.plan.measured import comparison, page, warm_sessions
 from warmroute_backend.plan.model import CacheKind, unplanned
 from warmroute_backend.plan.models import MODELS
 from warmroute_backend.plan.request import PlanRequest
-from warmroute_cli.plan.arguments import ANY_GPU
 from warmroute_cli.plan.inputs import find_model, load_gpus, load_plan
+from warmroute_cli.plan.plan_options import ANY_GPU
 
 if TYPE_CHECKING:
     from warmroute_backend.plan.hardware import Cluster

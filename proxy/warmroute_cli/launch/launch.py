@@ -6,7 +6,7 @@ import sys
 from warmroute_backend.launch.program import LaunchError
 from warmroute_backend.plan.errors import PlanError
 from warmroute_cli.launch import actions
-from warmroute_cli.launch.arguments import ACTIONS
+from warmroute_cli.launch.launch_options import ACTIONS
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError
 

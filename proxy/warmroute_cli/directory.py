@@ -2,26 +2,97 @@
 
 import asyncio
 import getpass
+import json
+import os
 import socket
 import sys
 import time
 import tomllib
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from warmroute_cli.directory.tables import print_changes, print_keys, print_tenants
+from rich import box
+from rich.table import Table
+
 from warmroute_cli.installed import missing
 from warmroute_cli.ledger import NEEDED
+from warmroute_cli.usage import console
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
 from warmroute_proxy.server.base.errors import Refusal
-from warmroute_proxy.server.base.secrets import SecretError, load_dsn
+from warmroute_proxy.server.base.secrets import SecretError, Secrets, load_dsn, load_secret, new_api_key
 from warmroute_proxy.server.control.usage_question import read_question
-from warmroute_proxy.server.stores.directory.changing import Operator
-from warmroute_proxy.server.stores.directory.key_admin import KeyAdmin
-from warmroute_proxy.server.stores.directory.tenant_admin import TenantAdmin
+from warmroute_proxy.server.stores.directory.changing import DirectoryChange, Operator
+from warmroute_proxy.server.stores.directory.key_admin import KeyAdmin, ListedKey
+from warmroute_proxy.server.stores.directory.tenant_admin import StoredTenant, TenantAdmin
 from warmroute_proxy.server.stores.store_state import Connection, NotDone, StoreError
+
+
+def print_keys(keys: Iterable[ListedKey]) -> None:
+    rows = [(key.id, key.tenant, key.state, _when(key.made_at), _when(key.expires_at), key.note) for key in keys]
+    _print(("id", "tenant", "state", "made", "expires", "note"), rows)
+
+
+def print_tenants(of_config: Iterable[str], stored: Iterable[StoredTenant]) -> None:
+    """A row for each tenant, by name. `of_config`: those of the file, which count where both have one."""
+    names = set(of_config)
+    rows = [(name, "file", "", "as the file says") for name in names]
+    rows += [
+        (each.name, "database, not used" if each.name in names else "database", _when(each.changed_at), _settings(each))
+        for each in stored
+    ]
+    _print(("name", "where", "changed", "settings"), sorted(rows))
+
+
+def print_changes(changes: Iterable[DirectoryChange]) -> None:
+    rows = [
+        (f"{each.at:%Y-%m-%d %H:%M:%S}", each.who, each.kind, each.action, each.subject, each.tenant, _changed(each))
+        for each in changes
+    ]
+    _print(("at (UTC)", "who", "what", "done", "which", "tenant", "from, to"), rows)
+
+
+def _changed(change: DirectoryChange) -> str:
+    return " -> ".join("" if value is None else _words(value) for value in (change.old, change.new))
+
+
+def _settings(tenant: StoredTenant) -> str:
+    return _words({key: value for key, value in tenant.settings.items() if key != "salt_epoch"})
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items())
+
+
+def _when(time: datetime | None) -> str:
+    return "never" if time is None else f"{time:%Y-%m-%d %H:%M}"
+
+
+def _print(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def run(arguments: Namespace) -> int:
+    """Print it. 0: done, 2: not done."""
+    if arguments.admin_of is not None:
+        try:
+            secret = load_secret(load_config(arguments.admin_of).secret_file, os.environ)
+        except (ConfigError, SecretError) as error:
+            print(f"warmroute: {error}", file=sys.stderr)
+            return 2
+        print(Secrets(secret).admin_key())
+        return 0
+    key, digest = new_api_key()
+    print(f"API key, shown once:\n  {key}")
+    print(f'for the [[tenant]] in the configuration:\n  key_sha256 = ["{digest}"]')
+    return 0
 
 
 class WrongSetting(ValueError):
@@ -70,9 +141,8 @@ def run_key(arguments: Namespace) -> int:
     """`warmroute key`: an action of `keys`, or a key for a config."""
     if arguments.action is not None:
         return run_keys(arguments)
-    from warmroute_cli.directory import config_key
 
-    return config_key.run(arguments)
+    return run(arguments)
 
 
 def run_tenants(arguments: Namespace) -> int:

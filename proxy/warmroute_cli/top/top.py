@@ -1,11 +1,17 @@
 """`warmroute top`: asks the proxies of a fleet, draws, and follows keys until `q`."""
 
+import contextlib
+import os
 import queue
+import select
+import shutil
 import sys
+import termios
 import threading
 import time
+import tty
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -14,10 +20,67 @@ from warmroute_cli.asking import admin_apis
 from warmroute_cli.tables import width
 from warmroute_cli.top.rates import Counters, Rates, Window
 from warmroute_cli.top.reading import FleetReading, read
-from warmroute_cli.top.screen import Choice, lines, pressed
-from warmroute_cli.top.terminal import Terminal, opened
+from warmroute_cli.top.screen import Choice, Line, lines, pressed
 from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError
+
+ESCAPE_S: Final = 0.05
+"""A key like an arrow sends its bytes within this time."""
+
+_KEYS: Final = {"[A": "up", "[B": "down", "[C": "right", "[D": "left"} | {
+    "OA": "up", "OB": "down", "OC": "right", "OD": "left"
+}  # fmt: skip
+_STYLES: Final = {"": "", "bold": "\x1b[1m", "dim": "\x1b[2m", "head": "\x1b[7m", "bad": "\x1b[31m"}
+_BEGIN: Final = "\x1b[?1049h\x1b[?25l"
+_END: Final = "\x1b[?25h\x1b[?1049l"
+
+
+class Terminal:
+    """The controlling terminal while `opened` lasts."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def size(self) -> tuple[int, int]:
+        found = shutil.get_terminal_size()
+        return found.columns, found.lines
+
+    def key(self, timeout_s: float) -> str | None:
+        """The next key: a character, or `up`, `down`, `left`, `right`; None if none came in time."""
+        if not select.select([self._fd], [], [], max(0.0, timeout_s))[0]:
+            return None
+        read = os.read(self._fd, 1)
+        if read != b"\x1b":
+            return read.decode("latin-1")
+        rest, until = b"", time.monotonic() + ESCAPE_S
+        while len(rest) < 2 and select.select([self._fd], [], [], max(0.0, until - time.monotonic()))[0]:
+            rest += os.read(self._fd, 1)
+        return _KEYS.get(rest.decode("latin-1"), "escape")
+
+    def draw(self, lines: Sequence[Line]) -> None:
+        """Draw lines from the first one on, and clear what is below."""
+        colours = "NO_COLOR" not in os.environ
+        shown = [
+            f"{_STYLES[style]}{text}\x1b[0m\x1b[K" if colours and style else f"{text}\x1b[K" for text, style in lines
+        ]
+        sys.stdout.write("\x1b[H" + "\r\n".join(shown) + "\x1b[J")
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def opened() -> Iterator[Terminal]:
+    """The alternate screen, and keys without a return."""
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+    try:
+        tty.setcbreak(fd)
+        sys.stdout.write(_BEGIN)
+        yield Terminal(fd)
+    finally:
+        sys.stdout.write(_END)
+        sys.stdout.flush()
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
 
 LOOK_S: Final = 0.25
 """So often it is looked whether a reading has come, or the terminal has another size."""

@@ -1,15 +1,16 @@
-"""The options of `warmroute demo`."""
+"""Runs the demo that the options choose."""
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from warmroute_cli.arguments import above_zero, count
+from warmroute_cli.processes import FleetError
 
 DEMO_SPEED = 25.0
 HARNESSES = ("aider", "claude-code", "codex", "gemini", "mini-swe-agent", "opencode")
 
 
-def add(demo: argparse.ArgumentParser) -> None:
+def add(demo: ArgumentParser) -> None:
     names = ", ".join(HARNESSES)
     demo.add_argument(
         "--engine",
@@ -27,3 +28,31 @@ def add(demo: argparse.ArgumentParser) -> None:
     demo.add_argument(
         "--harness", nargs="+", choices=HARNESSES, default=(), metavar="NAME", help=f"only sessions of these: {names}"
     )
+
+
+def run(arguments: Namespace) -> int:
+    """0: every check holds, 1: one does not. Raises: FleetError."""
+    if arguments.json:
+        _check_writable(arguments.json)
+    if arguments.tight:
+        from warmroute_lab.demo import tight
+
+        return tight.run(arguments)
+    if arguments.engine == "sglang":
+        from warmroute_lab.demo import sglang
+
+        return sglang.run(arguments)
+    from warmroute_lab.demo import embedded
+
+    return embedded.run(arguments)
+
+
+def _check_writable(path: Path) -> None:
+    """Minutes before the figures are written. Raises: FleetError."""
+    is_new = not path.exists()
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise FleetError(f"{path} cannot be written: {error.strerror}") from None
+    if is_new:
+        path.unlink()

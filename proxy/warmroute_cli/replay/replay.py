@@ -18,7 +18,7 @@ from threading import Thread
 from typing import NamedTuple
 
 from warmroute.files.given import UnreadableFile
-from warmroute_cli.replay.arguments import fleet_options
+from warmroute_cli.replay.replay_options import fleet_options
 from warmroute_lab.replay.loaders import load_all
 from warmroute_lab.replay.record import ReplayVerdict, verify
 from warmroute_lab.replay.results import Result
@@ -39,8 +39,6 @@ def replay(arguments: argparse.Namespace) -> int:
         print("\n".join(POLICIES))
         return 0
     if arguments.verify:
-        from warmroute_cli.replay.command import verify_records
-
         return verify_records(arguments.traces)
     try:
         for path in filter(None, (arguments.json, arguments.html)):

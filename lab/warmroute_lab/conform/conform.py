@@ -1,22 +1,46 @@
 """`warmroute conform URL`. Exits with 0: nothing failed, 1: a check failed, 2: not tried."""
 
+import argparse
 import json
 import sys
 import textwrap
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from warmroute.contract.money import Rates, usd
 from warmroute.files.printable import printable
-from warmroute_cli.arguments import key_in
+from warmroute_cli.arguments import above_zero, count, key_in
 from warmroute_cli.tables import GAP, LEAST_NOTES, Column, Row, fitted, width
 from warmroute_cli.usd_rates import rates_of
 from warmroute_lab.conform.checks import Check, Cost, checks_of, cost_of, results_of
 from warmroute_lab.conform.trial import Allowed, Trial, TrialOptions
 from warmroute_lab.conform.verdicts import FAIL, NOT_TRIED, Cell
 from warmroute_lab.conform.wire import MAX_DEPTH, Endpoint, Hider, NotReached
+
+APIS: Final = ("openai", "anthropic", "gemini", "responses")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option("url", metavar="URL", help="address of the endpoint, with or without /v1")
+    option("--api", choices=APIS, nargs="+", default=["openai"], help="the APIs to try (openai)")
+    option("--model", metavar="NAME", help="the model to ask (default: the first of /v1/models)")
+    option("--key-file", type=Path, metavar="FILE", help="file with the API key (default: none)")
+    option("--other-key-file", type=Path, metavar="FILE", help="key of another tenant, to try isolation")
+    option(
+        "--prompt-bytes", type=count, default=6_000, metavar="N",
+        help="size of the prompts; some servers cache from 1,024 tokens on (%(default)d)",
+    )  # fmt: skip
+    option("--turns", type=count, default=3, metavar="N", help="turns that must find their prompt again (%(default)d)")
+    option("--price", metavar="INPUT:CACHED:OUTPUT", help="USD per million tokens, to state the cost of the requests")
+    option("--most-usd", type=above_zero, metavar="USD", help="send nothing if it may cost more; needs --price")
+    option("--timeout-s", type=above_zero, default=120.0, metavar="S", help="for one whole answer (%(default)g)")
+    option("--dry-run", action="store_true", help="print the requests and their cost, and send none")
+    option("--json", action="store_true", help="print JSON")
+
 
 VERSION = 1
 """Of the profile that is checked, and of this JSON."""
