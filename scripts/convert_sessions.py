@@ -32,13 +32,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-HARNESSES = {
-    "aider": "aider",
-    "claude": "claude-code",
-    "codex": "codex",
-    "gemini": "gemini",
-    "mswe": "mini-swe-agent",
-}
+HARNESSES = {"aider": "aider", "claude": "claude-code", "codex": "codex", "gemini": "gemini", "mswe": "mini-swe-agent"}
 """Harness of a recording by its name; every `oc_*` is OpenCode's."""
 
 DROPPED_HEADERS = frozenset(

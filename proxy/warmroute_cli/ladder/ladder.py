@@ -101,8 +101,7 @@ def _reasons(sums: LadderSums, step: str) -> list[str]:
 def _remedies(sums: LadderSums, most: int) -> list[str]:
     rows = [
         Row(
-            [win.remedy.name, f"{win.tokens:,}", usd(win.nanousd) if sums.is_rated else UNKNOWN],
-            win.remedy.how.split(),
+            [win.remedy.name, f"{win.tokens:,}", usd(win.nanousd) if sums.is_rated else UNKNOWN], win.remedy.how.split()
         )
         for win in wins(sums.by_cause())
     ]

@@ -66,10 +66,7 @@ def write_config(plan: Plan, state_dir: Path, port: int, admin_port: int) -> Pat
 
 
 def exports(state_dir: Path, port: int) -> list[str]:
-    return [
-        f"export OPENAI_BASE_URL=http://{LOCAL}:{port}/v1",
-        f"export OPENAI_API_KEY={state.api_key(state_dir)}",
-    ]
+    return [f"export OPENAI_BASE_URL=http://{LOCAL}:{port}/v1", f"export OPENAI_API_KEY={state.api_key(state_dir)}"]
 
 
 def start(arguments: argparse.Namespace) -> int:

@@ -58,11 +58,7 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
 
 def _add_fleet(fleet: argparse._ArgumentGroup) -> None:
     fleet.add_argument(
-        "--workers",
-        type=workers,
-        default=(8, 0),
-        metavar="N|P:D",
-        help="workers per region, or prefill:decode (8)",
+        "--workers", type=workers, default=(8, 0), metavar="N|P:D", help="workers per region, or prefill:decode (8)"
     )
     fleet.add_argument(
         "--kv-tokens", type=kv_tokens, default=(3_000_000, 0, 0), metavar="N[:HOST[:STORE]]",
@@ -72,10 +68,7 @@ def _add_fleet(fleet: argparse._ArgumentGroup) -> None:
         "--max-running", type=count, default=512, metavar="N", help="requests that a worker runs at once (512)"
     )
     fleet.add_argument(
-        "--fleet",
-        type=Path,
-        metavar="FILE",
-        help="TOML file of different workers, instead of --workers",
+        "--fleet", type=Path, metavar="FILE", help="TOML file of different workers, instead of --workers"
     )
     fleet.add_argument("--regions", type=_count, default=1, metavar="N", help="number of regions (1)")
     fleet.add_argument(
@@ -126,11 +119,7 @@ def _add_proxies(proxies: argparse._ArgumentGroup) -> None:
         help="share of sessions that announce their end, for working sets (0)",
     )  # fmt: skip
     proxies.add_argument(
-        "--naming-share",
-        type=_share,
-        default=1.0,
-        metavar="X",
-        help="share of sessions with a session key (1)",
+        "--naming-share", type=_share, default=1.0, metavar="X", help="share of sessions with a session key (1)"
     )
 
 

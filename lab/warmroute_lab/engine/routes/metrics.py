@@ -294,9 +294,7 @@ def prometheus(engine: EmbeddedEngine, shown: Shown) -> str:
     for name, kind, pages in _TIER_FAMILIES if tiers else ():
         family(name, kind, [(label, pages(tier) * tier.page_size) for label, tier in tiers])
     family(
-        "evicted_tokens_total",
-        "counter",
-        [(label, s.cache.evicted_pages * s.page_size) for label, _, s in per_rank],
+        "evicted_tokens_total", "counter", [(label, s.cache.evicted_pages * s.page_size) for label, _, s in per_rank]
     )
     for name in ("prefill_bootstrap_queue", "prefill_inflight_queue", "decode_prealloc_queue", "decode_transfer_queue"):
         samples = [(label, load["disaggregation"][f"{name}_reqs"]) for label, load, _ in per_rank]

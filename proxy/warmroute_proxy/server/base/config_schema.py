@@ -41,16 +41,10 @@ def _some_of(*words: str) -> Schema:
 
 _PROCESSES: Final = bounds(ProxyConfig)["processes"]
 _WRITTEN: Final[Mapping[str, Schema]] = {
-    "media": {
-        "media_schemes": _some_of("https", "http"),
-        "media_networks": _TEXTS,
-    },
+    "media": {"media_schemes": _some_of("https", "http"), "media_networks": _TEXTS},
     "processes": {
         "processes": {
-            "anyOf": [
-                {"const": "auto"},
-                {"type": "integer", "minimum": _PROCESSES.low, "maximum": _PROCESSES.high},
-            ],
+            "anyOf": [{"const": "auto"}, {"type": "integer", "minimum": _PROCESSES.low, "maximum": _PROCESSES.high}],
             "default": _PROCESSES.default,
         }
     },
