@@ -48,7 +48,10 @@ def fork_trace(fork: Fork, name: str, seed: int = 1) -> Trace:
     head = mixed(np.arange(fork.head_tokens // BLOCK_TOKENS, dtype=np.uint64) + np.uint64(1 << 63), 0)
     requests: list[Request] = []
     if not fork.cold:
-        requests.append(Request(0, 0.0, None, 0, 1, len(head) * BLOCK_TOKENS, OUTPUT_TOKENS, head, None))
+        requests.append(Request(
+            number=0, at_s=0.0, after=None, session=0, turn=1, input_tokens=len(head) * BLOCK_TOKENS,
+            output_tokens=OUTPUT_TOKENS, blocks=head, tail=None,
+        ))  # fmt: skip
     for branch in range(fork.branches):
         session = branch + (not fork.cold)
         count = OWN_BLOCKS + (TURNS - 1) * NEW_BLOCKS
@@ -60,7 +63,10 @@ def fork_trace(fork: Fork, name: str, seed: int = 1) -> Trace:
             blocks = head + own[: OWN_BLOCKS + turn * NEW_BLOCKS]
             tokens, number = len(blocks) * BLOCK_TOKENS, len(requests)
             at_s = start_s if before is None else think_s[turn]
-            requests.append(Request(number, at_s, before, session, turn + 1, tokens, OUTPUT_TOKENS, blocks, None, seen))
+            requests.append(Request(
+                number=number, at_s=at_s, after=before, session=session, turn=turn + 1, input_tokens=tokens,
+                output_tokens=OUTPUT_TOKENS, blocks=blocks, tail=None, continued_tokens=seen,
+            ))  # fmt: skip
             before, seen = number, tokens
     return Trace(name, BLOCK_TOKENS, requests, fork.branches + (not fork.cold), named_sessions=True)
 

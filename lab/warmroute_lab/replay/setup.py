@@ -193,9 +193,11 @@ class _Built:
             queue = name in {WITH_QUEUE, WITH_WORKING_SET}
             wait_s = setup.working_set_wait_s if name == WITH_WORKING_SET else 0.0
             proxies = Proxies(
-                setup.routers, setup.share_lag_s, setup.share_loss, setup.event_lag_s, setup.naming_share, setup.rtt_s,
-                setup.host_tokens > 0, setup.store_tokens > 0, queue, setup.hinting_share,
-                setup.ending_share, wait_s, setup.tenant_shares,
+                routers=setup.routers, share_lag_s=setup.share_lag_s, share_loss=setup.share_loss,
+                event_lag_s=setup.event_lag_s, naming_share=setup.naming_share, rtt_s=setup.rtt_s,
+                host_cache=setup.host_tokens > 0, store=setup.store_tokens > 0, queue=queue,
+                hinting_share=setup.hinting_share, ending_share=setup.ending_share, memory_wait_s=wait_s,
+                tenant_shares=setup.tenant_shares,
             )  # fmt: skip
             return Production(self.fleet, self._trace, proxies, self._feeds)
         make = BASELINES[name]

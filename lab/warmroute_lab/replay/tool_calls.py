@@ -89,9 +89,10 @@ def _add_session(
         warped_s = at_s
         if calls.wave_s:
             warped_s += calls.swing_s * (1 + float(np.sin(2 * np.pi * at_s / calls.wave_s)))
-        requests.append(
-            Request(0, warped_s, None, session, turn + 1, tokens, min(outputs[turn], 2000), chain, tail, seen)
-        )
+        requests.append(Request(
+            number=0, at_s=warped_s, after=None, session=session, turn=turn + 1, input_tokens=tokens,
+            output_tokens=min(outputs[turn], 2000), blocks=chain, tail=tail, continued_tokens=seen,
+        ))  # fmt: skip
         seen = full * BLOCK_TOKENS
         at_s += pauses_s[turn]
         tokens += new[turn]

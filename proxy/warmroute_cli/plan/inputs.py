@@ -60,11 +60,10 @@ def average_trace(traffic: Traffic) -> Trace:
         turns[session] += 1
         turn = turns[session]
         continued = shared * block if turn > 1 else 0
-        requests.append(
-            Request(
-                number, at_s, None, session, turn, traffic.input_tokens, traffic.output_tokens, blocks, tail, continued
-            )
-        )
+        requests.append(Request(
+            number=number, at_s=at_s, after=None, session=session, turn=turn, input_tokens=traffic.input_tokens,
+            output_tokens=traffic.output_tokens, blocks=blocks, tail=tail, continued_tokens=continued,
+        ))  # fmt: skip
     return Trace(AVERAGE, block, requests, sessions, named_sessions=True)
 
 
