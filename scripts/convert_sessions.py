@@ -77,7 +77,6 @@ def tool_choice(choice: object) -> str:
 
 
 def from_anthropic(body: Json) -> Json:
-    """Chat body of an Anthropic messages body."""
     messages: list[Json] = []
     if body.get("system"):
         messages.append({"role": "system", "content": body["system"]})
@@ -144,7 +143,6 @@ def _cache_control(block: Json) -> Json:
 
 
 def from_responses(body: Json) -> Json:
-    """Chat body of an OpenAI Responses body."""
     messages: list[Json] = []
     if body.get("instructions"):
         messages.append({"role": "system", "content": body["instructions"]})
@@ -302,7 +300,6 @@ class Parts:
 
 
 def to_sample(name: str, lines: Iterable[str]) -> Json:
-    """The sample of a recording."""
     parts, headers = Parts(), Parts()
     requests = []
     for line in lines:

@@ -56,7 +56,6 @@ def _name_parsers(parser: argparse.ArgumentParser) -> None:
 
 @wants("a number above 0")
 def above_zero(text: str) -> float:
-    """A finite number above 0."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ValueError(text)
@@ -65,7 +64,6 @@ def above_zero(text: str) -> float:
 
 @wants("a whole number above 0")
 def count(text: str) -> int:
-    """A whole number above 0."""
     value = int(text)
     if value < 1:
         raise ValueError(text)
@@ -117,7 +115,6 @@ def duration(text: str) -> float:
 
 @wants("a share from 0% to 100%")
 def share(text: str) -> float:
-    """A share, 0 to 1."""
     value = float(text.removesuffix("%")) / 100
     if not text.endswith("%") or not 0 <= value <= 1:
         raise ValueError(text)
@@ -145,7 +142,6 @@ def add_turns(command: argparse.ArgumentParser) -> None:
 
 
 def add_engines(engines: argparse.ArgumentParser) -> None:
-    """Add the options of `engines`."""
     engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
     engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
     engines.add_argument(
@@ -160,13 +156,11 @@ def add_engines(engines: argparse.ArgumentParser) -> None:
 
 
 def add_ask(ask: argparse.ArgumentParser) -> None:
-    """Add the options of `ask`."""
     ask.add_argument("path", metavar="PATH", help="such as /admin/conditions, /admin/admission or /metrics")
     ask.add_argument("--only", default="", metavar="TEXT", help="print only the lines that have TEXT")
 
 
 def add_ledger(ledger: argparse.ArgumentParser) -> None:
-    """Add the actions of `ledger`."""
     actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
     migrate = actions.add_parser("migrate", help="create the tables of the database, or migrate them")
     reconcile = actions.add_parser("reconcile", help="compare receipts with the engines' own counters, by hour")
@@ -197,13 +191,11 @@ def add_fleet(command: argparse.ArgumentParser) -> None:
 
 
 def add_up(up: argparse.ArgumentParser) -> None:
-    """Add the options of `up`."""
     up.add_argument("--env", action="store_true", help="start nothing: print the shell exports of the running fleet")
     up.add_argument("--wait", action="store_true", help="the same, once a fleet runs; gives up after 2 minutes")
 
 
 def add_usage(usage: argparse.ArgumentParser) -> None:
-    """Add the options of `usage`."""
     add_turns(usage)
     by = ("session", "model", "harness", "agent", "tenant", "day", "hour")
     usage.add_argument("--by", choices=by, default="model", help="group of a row (%(default)s); tenant: for operators")
@@ -214,7 +206,6 @@ def add_usage(usage: argparse.ArgumentParser) -> None:
 
 
 def add_receipts(receipts: argparse.ArgumentParser) -> None:
-    """Add the actions of `receipts`."""
     actions = receipts.add_subparsers(required=True, metavar="ACTION", dest="action")
     newest = actions.add_parser("list", help="list the newest turns")
     add_turns(newest)
@@ -231,7 +222,6 @@ def add_receipts(receipts: argparse.ArgumentParser) -> None:
 
 
 def add_proxy(proxy: argparse.ArgumentParser) -> None:
-    """Add the options of `proxy`."""
     source = proxy.add_mutually_exclusive_group()
     source.add_argument("--config", metavar="FILE", help="the proxy's TOML file")
     source.add_argument("--schema", action="store_true", help="print the JSON Schema of the file, for editors")
@@ -243,7 +233,6 @@ def add_proxy(proxy: argparse.ArgumentParser) -> None:
 
 
 def add_epp(epp: argparse.ArgumentParser) -> None:
-    """Add the options of `epp`."""
     epp.add_argument("--config", metavar="FILE", required=True, help="the TOML file, the same as that of a proxy")
     epp.add_argument(
         "--processes", type=_processes, metavar="N", help="number of processes, or auto; overrides the file"
@@ -256,7 +245,6 @@ def _processes(text: str) -> int | str:
 
 
 def add_reload(reload: argparse.ArgumentParser) -> None:
-    """Add the option of `reload`."""
     reload.add_argument("--dry-run", action="store_true", help="print the changes without making them")
 
 
@@ -350,7 +338,6 @@ def _tokens(text: str) -> int:
 
 
 def add_prices(prices: argparse.ArgumentParser) -> None:
-    """The options of `warmroute prices`."""
     actions = prices.add_subparsers(required=True, metavar="ACTION", dest="action")
     found = actions.add_parser("list", help="list all price books, with the one in effect")
     found.add_argument("--model", metavar="NAME", help="only price books of this model")

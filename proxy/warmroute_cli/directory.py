@@ -80,7 +80,6 @@ def _print(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print it. 0: done, 2: not done."""
     if arguments.admin_of is not None:
         try:
             secret = load_secret(load_config(arguments.admin_of).secret_file, os.environ)

@@ -11,7 +11,6 @@ _SETTING = "KEY=VALUE"
 
 
 def add_tenants(tenants: argparse.ArgumentParser) -> None:
-    """`warmroute tenants`."""
     actions = tenants.add_subparsers(required=True, metavar="ACTION", dest="action")
     added = actions.add_parser("add", help="add a tenant, with settings of a [[tenant]]: tokens_per_minute=100000")
     changed = actions.add_parser("change", help="change settings; KEY= without a value removes one")
@@ -30,7 +29,6 @@ def add_tenants(tenants: argparse.ArgumentParser) -> None:
 
 
 def add_key(key: argparse.ArgumentParser) -> None:
-    """`warmroute key`."""
     key.add_argument("--admin-of", type=Path, metavar="FILE", help="print the admin key of the proxy with this config")
     add_keys(key, required=False)
 

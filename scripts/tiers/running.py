@@ -87,7 +87,6 @@ class Run:
 
     @property
     def failed(self) -> list[Running]:
-        """The steps that failed."""
         return [each for each in self.steps.values() if each.result not in (Result.OK, Result.WAITS, Result.RUNS)]
 
     def _made(self, step: Step, folder: Path) -> Running:

@@ -130,7 +130,6 @@ class Process:
             signal_process(self.entry.identity, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End all of it at once."""
         self.note_members()
         if self.entry.identity is not None:
             signal_process(self.entry.identity, signal.SIGKILL)

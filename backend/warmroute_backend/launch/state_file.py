@@ -25,7 +25,6 @@ MAX_ORDERS: Final = 64
 
 
 def give_restart(state_dir: Path, name: str) -> None:
-    """Order a restart. Raises: OSError."""
     folder = state_dir / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / f"{name}{_RESTART}").touch()

@@ -38,7 +38,6 @@ class Hider:
         """How much more of a text must be read than is shown, so that a key at its end is seen whole."""
 
     def text(self, text: str) -> str:
-        """A text without keys."""
         return self._any.sub(HIDDEN, text)
 
     def value(self, value: Any, depth: int = MAX_DEPTH) -> Any:

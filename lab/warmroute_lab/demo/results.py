@@ -59,7 +59,6 @@ def summarize(
 
 
 def hit_ratio(turns: Iterable[ClientTurn]) -> float:
-    """Cached share of all prompt tokens."""
     prompt, cached = token_sums(turns)
     return cached / prompt if prompt else 0.0
 

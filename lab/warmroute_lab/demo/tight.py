@@ -197,7 +197,6 @@ def run(arguments: Namespace) -> int:
 
 
 def show(out: Console, load: Load, found: dict[str, Figures]) -> None:
-    """The table, in 80 columns."""
     need = load.sessions * (load.first_tokens + load.more_tokens * load.turns // 2)
     out.print(
         f"{load.sessions} sessions need about {need:,} tokens of KV, and have {load.engines * load.kv_tokens:,} in"

@@ -81,7 +81,6 @@ def prices(plan: Plan, request: PlanRequest, sizing: Sizing, gpu_hour_usd: float
 
 
 def _rates(traffic: Traffic, sizing: Sizing) -> tuple[float, float, float]:
-    """Tokens a second: computed, cached, generated."""
     tokens = traffic.requests_per_s * traffic.input_tokens
     return tokens * (1 - sizing.hit), tokens * sizing.hit, traffic.requests_per_s * traffic.output_tokens
 

@@ -174,7 +174,6 @@ def _gen_throughput(scheduler: Scheduler) -> float:
 
 
 def server_info(engine: EmbeddedEngine, bootstrap_port: int | None) -> dict[str, Any]:
-    """`/server_info`."""
     settings = engine.settings
     return {
         "engine": ENGINE_NAME,
@@ -228,7 +227,6 @@ def _hicache(engine: EmbeddedEngine) -> dict[str, Any]:
 
 
 def model_info(engine: EmbeddedEngine) -> dict[str, Any]:
-    """`/model_info`."""
     name = engine.settings.models[0]
     return {
         "model_path": name,
@@ -249,7 +247,6 @@ def model_info(engine: EmbeddedEngine) -> dict[str, Any]:
 
 
 def models(engine: EmbeddedEngine) -> dict[str, Any]:
-    """`/v1/models`."""
     return {
         "object": "list",
         "data": [

@@ -315,7 +315,6 @@ class Routes:
         exchange.respond(200, encode(metrics.loads(self._engine, fields.integer(query, "dp_rank"), sections)))
 
     def _model(self, exchange: EngineExchange) -> None:
-        """`/v1/models/<id>`."""
         name = exchange.path.removeprefix("/v1/models/")
         cards = [card for card in metrics.models(self._engine)["data"] if card["id"] == name]
         if cards:
