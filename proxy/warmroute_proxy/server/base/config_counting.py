@@ -47,7 +47,7 @@ def check_counted(
 
 def _in_several(scope: Scope, tenants: Iterable[TenantConfig], regions: Collection[str]) -> bool:
     """Whether the turns that a budget is for may be served in several regions."""
-    mine = [tenant for tenant in tenants if any(scope.holds(tenant.name, config_key_id(key)) for key in tenant.key_sha256)]
+    mine = [of for of in tenants if any(scope.holds(of.name, config_key_id(key)) for key in of.key_sha256)]
     return len({region for tenant in mine for region in regions if tenant.may_be_served(region)}) > 1
 
 
