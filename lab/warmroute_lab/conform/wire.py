@@ -15,8 +15,9 @@ from socket import socket
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from warmroute.contract.usage import Counts, counts_of, usage_in
 from warmroute.files.printable import printable
-from warmroute_lab.conform.shapes import Counts, Shape, answers_in, begins, counts_of, ends, key_headers, usage_in
+from warmroute_lab.conform.shapes import Shape, answers_in, begins, ends, key_headers
 
 HIDDEN: Final = "$KEY"
 MAX_DEPTH: Final = 64
@@ -129,7 +130,7 @@ class Exchange(NamedTuple):
 
     @property
     def counts(self) -> Counts:
-        return counts_of(self.api, self.usage)
+        return counts_of(self.usage, signed=True)
 
     @property
     def answers(self) -> int:
@@ -207,7 +208,7 @@ class Endpoint:
                     usage, answer, broken = _streamed(api, response, cancel, hide)
                 else:
                     answer, broken = _whole(response)
-                    usage = usage_in(api, answer)
+                    usage = dict(usage_in(answer))
                 return found._replace(usage=hide.value(usage), answer=hide.value(answer), broken=broken)
             except (OSError, HTTPException, ValueError) as error:
                 text = self._problem(error)
@@ -271,7 +272,7 @@ def _streamed(
         if event.get("error"):
             sent = json.dumps(hide.value(event["error"]))[:MAX_ERROR_BYTES]
             return usage, event, f"the stream ends with an error: {sent}"
-        usage |= usage_in(api, event)
+        usage |= usage_in(event)
         if event.get("type") == "response.output_item.done":
             items.append(event.get("item"))
         newest, is_ended = event, is_ended or ends(api, event)

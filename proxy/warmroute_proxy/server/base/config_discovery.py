@@ -10,7 +10,7 @@ from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_table import Table, shown
 
 _OF_CLUSTER: Final = ("endpointslices", "inferencepool")
-_IN_CLUSTER: Final = frozenset({"name", "scheme", "engine", "namespace", "api", "credentials"})
+_IN_CLUSTER: Final = frozenset({"name", "scheme", "engine", "namespace", "api", "credentials", "deletion_cost"})
 _KEYS: Final[dict[str, frozenset[str]]] = {
     "folder": frozenset({"path", "key_folder"}),
     "srv": frozenset({"name", "scheme", "servers", "engine"}),
