@@ -38,13 +38,9 @@ def run(arguments: Namespace) -> int:
         from warmroute_lab.demo import tight
 
         return tight.run(arguments)
-    if arguments.engine == "sglang":
-        from warmroute_lab.demo import sglang
+    from warmroute_lab.demo import played
 
-        return sglang.run(arguments)
-    from warmroute_lab.demo import embedded
-
-    return embedded.run(arguments)
+    return played.run(arguments)
 
 
 def _check_writable(path: Path) -> None:
