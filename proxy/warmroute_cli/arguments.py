@@ -7,6 +7,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Final, TypeVar
 
+from warmroute.contract.money import Rates
 from warmroute.contract.receipt import RATES
 from warmroute.files.given import UnreadableFile, given_bytes
 
@@ -371,3 +372,12 @@ def _instant(text: str) -> datetime:
     if found.tzinfo is None or found.microsecond:
         raise ValueError(text)
     return found
+
+
+def rates_of(text: str) -> Rates:
+    """The rates of such a text. Raises: ValueError."""
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise ValueError(f"{text!r} is not INPUT:CACHED:OUTPUT in USD per million tokens, like 0.60:0.10:3")
+    input_, cached, output = parts
+    return Rates.from_usd_per_mtok(input_, cached, output)

@@ -8,8 +8,18 @@ from warmroute.contract.money import Rates, nano_from_pico
 from warmroute_lab.conform import answers, codex
 from warmroute_lab.conform.answers import LONG_ANSWER
 from warmroute_lab.conform.shapes import ANSWER_TOKENS, SIGNALS, Asked
-from warmroute_lab.conform.trial import Spent, Trial, TrialOptions, found_again, new_session, problem
-from warmroute_lab.conform.verdicts import Cell, failed, not_tried, passed
+from warmroute_lab.conform.trial import (
+    Cell,
+    Spent,
+    Trial,
+    TrialOptions,
+    failed,
+    found_again,
+    new_session,
+    not_tried,
+    passed,
+    problem,
+)
 
 # The checks of cached tokens, of sessions, and of what one tenant sees of another's cache.
 

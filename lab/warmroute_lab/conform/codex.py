@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from warmroute_lab.conform.answers import LONG_ANSWER
 from warmroute_lab.conform.shapes import ABOUT, LINES, SCHEMA, TOOL, Asked
-from warmroute_lab.conform.trial import Trial, problem
-from warmroute_lab.conform.verdicts import Cell, failed, not_tried, passed
+from warmroute_lab.conform.trial import Cell, Trial, failed, not_tried, passed, problem
 from warmroute_lab.conform.wire import Exchange
 
 SYSTEM: Final = "You work on a project. Use the tools that you have."

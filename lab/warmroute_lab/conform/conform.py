@@ -12,12 +12,10 @@ from typing import Any, Final
 
 from warmroute.contract.money import Rates, usd
 from warmroute.files.printable import printable
-from warmroute_cli.arguments import above_zero, count, key_in
+from warmroute_cli.arguments import above_zero, count, key_in, rates_of
 from warmroute_cli.tables import GAP, LEAST_NOTES, Column, Row, fitted, width
-from warmroute_cli.usd_rates import rates_of
 from warmroute_lab.conform.checks import Check, Cost, checks_of, cost_of, results_of
-from warmroute_lab.conform.trial import Allowed, Trial, TrialOptions
-from warmroute_lab.conform.verdicts import FAIL, NOT_TRIED, Cell
+from warmroute_lab.conform.trial import FAIL, NOT_TRIED, Allowed, Cell, Trial, TrialOptions
 from warmroute_lab.conform.wire import MAX_DEPTH, Endpoint, Hider, NotReached
 
 APIS: Final = ("openai", "anthropic", "gemini", "responses")

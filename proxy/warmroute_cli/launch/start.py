@@ -31,7 +31,7 @@ from warmroute_backend.plan.weights import weights
 from warmroute_backend.sglang.installation import NotInstalledError, installation
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
-from warmroute_cli.launch.drains import NoDrains, ProxyDrains
+from warmroute_cli.launch.actions import NoDrains, ProxyDrains
 from warmroute_cli.plan.inputs import load_plan
 from warmroute_proxy.server.base.config import Config, authority
 from warmroute_proxy.server.base.config_file import ConfigError, load_config

@@ -24,8 +24,7 @@ from warmroute_cli.plan.plan_options import ANY_GPU
 
 if TYPE_CHECKING:
     from warmroute_backend.plan.hardware import Cluster
-    from warmroute_cli.plan.costs import TokenPrices
-    from warmroute_cli.plan.goodput import Goodput
+    from warmroute_cli.plan.costs import Goodput, TokenPrices
     from warmroute_cli.plan.kinds import Kind
     from warmroute_cli.plan.search import Search
     from warmroute_cli.plan.targets import Targets
@@ -118,8 +117,7 @@ def _made(arguments: argparse.Namespace) -> "Made":
         if wanted:
             _need_numpy(f"--{wanted[0]}")
         return Made(make_plan(request))
-    from warmroute_cli.plan.costs import prices
-    from warmroute_cli.plan.goodput import by_goodput
+    from warmroute_cli.plan.costs import by_goodput, prices
     from warmroute_cli.plan.inputs import average_trace
     from warmroute_cli.plan.search import search
     from warmroute_cli.plan.targets import Targets
@@ -195,15 +193,15 @@ class Made:
         """Of the page, after the plan's own."""
         if self.search is None or self.targets is None:
             return []
-        from warmroute_cli.plan import costs, goodput, sized_page
+        from warmroute_cli.plan import costs, sized_page
 
         found = [sized_page.section(self.search, self.targets)]
         if self.kinds:
             from warmroute_cli.plan import kinds
 
             found.append(kinds.section(self.kinds))
-        found += [goodput.section(self.goodput, self.targets)] if self.goodput else []
-        return found if self.prices is None else [*found, costs.section(self.prices)]
+        found += [costs.section_of_goodput(self.goodput, self.targets)] if self.goodput else []
+        return found if self.prices is None else [*found, costs.section_of_prices(self.prices)]
 
     def document(self) -> dict[str, Any]:
         """The plan as plain values, with what is computed of it."""

@@ -19,7 +19,7 @@ from warmroute_backend.launch.launcher import Launcher, Limits
 from warmroute_backend.launch.process import Process, adopt, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.states import Backoff
-from warmroute_cli.launch.drains import NoDrains
+from warmroute_cli.launch.actions import NoDrains
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]
 ENGINE = """

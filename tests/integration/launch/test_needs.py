@@ -20,7 +20,7 @@ from warmroute_backend.launch.process import Adopted, Process, adopt, found_iden
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.state_file import save
 from warmroute_backend.launch.states import Backoff, State
-from warmroute_cli.launch.drains import NoDrains
+from warmroute_cli.launch.actions import NoDrains
 
 pytestmark = pytest.mark.timeout(180)
 DAEMON = """

@@ -23,7 +23,7 @@ from warmroute_backend.launch.nodes import Report
 from warmroute_backend.launch.process import adopt, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.states import Backoff, State
-from warmroute_cli.launch.drains import NoDrains
+from warmroute_cli.launch.actions import NoDrains
 
 pytestmark = pytest.mark.timeout(180)
 LOCAL = "127.0.0.1"
