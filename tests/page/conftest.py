@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
 
@@ -94,18 +95,25 @@ def work(fleet: Regions) -> None:
             if number == 5:
                 messages[0] = {"role": "system", "content": "It is Tuesday. " + messages[0]["content"]}
             body = {"model": "kimi-k2.5", "messages": messages, "max_tokens": 40}
-            answer = client.post("/v1/chat/completions", json=body, headers=head).raise_for_status().json()
-            messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
-            fleet.usages.append(answer["usage"] | {"tenant": 0, "key": WORK, "model": "kimi-k2.5"})
+            text, usage = streamed(client, body, head)
+            messages.append({"role": "assistant", "content": text})
+            fleet.usages.append(usage | {"tenant": 0, "key": WORK, "model": "kimi-k2.5"})
+
+
+def streamed(client: httpx.Client, body: dict[str, Any], head: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    """The text of a stream, and its usage."""
+    body = body | {"stream": True, "stream_options": {"include_usage": True}}
+    answer = client.post("/v1/chat/completions", json=body, headers=head).raise_for_status()
+    found = events(answer.text)
+    text = "".join(event["choices"][0]["delta"].get("content") or "" for event in found if event["choices"])
+    return text, next(event["usage"] for event in found if event.get("usage"))
 
 
 def refused_and_streamed(fleet: Regions) -> None:
     """The second tenant gets a stream, and is refused once."""
     body = chat("streamed") | {"model": "kimi-k2.5"}
     with fleet.east.client(1) as client:
-        streamed = body | {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": 16}
-        answer = client.post("/v1/chat/completions", json=streamed).raise_for_status()
-        usage = next(event["usage"] for event in events(answer.text) if event.get("usage"))
+        _, usage = streamed(client, body, {})
         fleet.usages.append(usage | {"tenant": 1, "key": "streamed", "model": "kimi-k2.5"})
         assert client.post("/v1/chat/completions", json=body).status_code == 429
 
