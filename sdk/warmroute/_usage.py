@@ -1,23 +1,12 @@
-"""Numbers read from the `usage` of an answer, of warmroute or of any other server, in any dialect.
-
-    OpenAI chat     prompt_tokens, prompt_tokens_details.cached_tokens, completion_tokens
-    Responses       input_tokens, input_tokens_details.cached_tokens, output_tokens
-    Anthropic       input_tokens + cache_read_input_tokens + cache_creation_input_tokens: cached ones stand outside
-    DeepSeek        prompt_tokens, prompt_cache_hit_tokens
-    Moonshot        prompt_tokens, cached_tokens
-    Gemini          promptTokenCount, cachedContentTokenCount (absent for none), candidatesTokenCount
-
-Servers may send anything, so every number is checked before it is added to a sum: a count that is not a whole number
-from 0 to `MAX_COUNT` counts as absent.
-"""
+"""What a turn cost, from the `usage` of its answer: by its receipt, or by our own table of prices."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from warmroute._prices import Price, price_of
 from warmroute.contract import receipt as contract
+from warmroute.contract.usage import Tokens, tokens_of, whole
 
-MAX_COUNT: Final = 2**53  # of tokens or nanodollars; above it a float is no longer exact
 MAX_FAULT_CHARS: Final = 300
 MAX_CLASSES: Final = 32  # of losses in a receipt; a newer proxy may name some that are not in the contract
 MAX_CLASS_CHARS: Final = 64
@@ -30,17 +19,6 @@ class Amounts(NamedTuple):
     listed: int
     cost: int
     saved: int
-
-
-class Tokens(NamedTuple):
-    """The tokens of a turn; `prompt` includes cached and written ones."""
-
-    prompt: int
-    cached: int | None
-    completion: int
-    written: int = 0
-    written_for_an_hour: int = 0
-    """Of those; Anthropic's price of them is higher."""
 
 
 class Measured(NamedTuple):
@@ -84,45 +62,6 @@ def measure(usage: Mapping[str, Any], announced: str | None, model: str = "") ->
     )
 
 
-def tokens_of(usage: Mapping[str, Any]) -> Tokens:
-    """The tokens of a `usage` object of any dialect."""
-    if "promptTokenCount" in usage or "prompt_token_count" in usage:
-        return _gemini(usage)
-    completion = usage.get("completion_tokens", usage.get("output_tokens"))
-    prompt = _count(usage.get("prompt_tokens"))
-    if prompt is not None:
-        ways = (_detail(usage, "prompt_tokens_details"), _count(usage.get("prompt_cache_hit_tokens")))
-        cached = next((count for count in (*ways, _count(usage.get("cached_tokens"))) if count is not None), None)
-        return _bounded(prompt, cached, completion, _detail(usage, "prompt_tokens_details", "cache_write_tokens") or 0)
-    outside = _count(usage.get("input_tokens")) or 0
-    read, written = _count(usage.get("cache_read_input_tokens")), _count(usage.get("cache_creation_input_tokens"))
-    if read is None and written is None:
-        return _bounded(outside, _detail(usage, "input_tokens_details"), completion, 0)
-    hour = _detail(usage, "cache_creation", "ephemeral_1h_input_tokens") or 0
-    return _bounded(outside + (read or 0) + (written or 0), read or 0, completion, written or 0, hour)
-
-
-def _gemini(usage: Mapping[str, Any]) -> Tokens:
-    def count(camel: str, snake: str) -> int:
-        return _count(usage.get(camel)) or _count(usage.get(snake)) or 0
-
-    completion = count("candidatesTokenCount", "candidates_token_count")
-    completion += count("thoughtsTokenCount", "thoughts_token_count")
-    prompt = count("promptTokenCount", "prompt_token_count")
-    return _bounded(prompt, count("cachedContentTokenCount", "cached_content_token_count"), completion, 0)
-
-
-def _bounded(prompt: int, cached: int | None, completion: object, written: int, hour: int = 0) -> Tokens:
-    most = None if cached is None else min(cached, prompt)
-    written = min(written, prompt - (most or 0))
-    return Tokens(prompt, most, _count(completion) or 0, written, min(hour, written))
-
-
-def _detail(usage: Mapping[str, Any], field: str, name: str = "cached_tokens") -> int | None:
-    details = usage.get(field)
-    return _count(details.get(name)) if isinstance(details, Mapping) else None
-
-
 def _estimated(tokens: Tokens, price: Price) -> Amounts:
     cached = tokens.cached or 0
     output = tokens.completion * price.output
@@ -152,7 +91,7 @@ def _losses(loss: Mapping[Any, Any]) -> dict[str, int]:
     """Loss class -> tokens, of those that this version knows first; `MAX_CLASSES` of them at most."""
     names = [name for name in contract.LOSS_CLASSES if name in loss]
     names += [name for name in loss if isinstance(name, str) and name not in names and len(name) <= MAX_CLASS_CHARS]
-    return {name: tokens for name in names[:MAX_CLASSES] if (tokens := _count(loss[name]))}
+    return {name: tokens for name in names[:MAX_CLASSES] if (tokens := whole(loss[name]))}
 
 
 def _faults(usage: Mapping[str, Any], receipt: Mapping[str, Any], announced: str | None) -> tuple[str, ...]:
@@ -160,7 +99,7 @@ def _faults(usage: Mapping[str, Any], receipt: Mapping[str, Any], announced: str
         return (f"{announced}: the response head announced this receipt, and the usage has none",)
     identifier = receipt.get("id")
     try:
-        found = contract.check(_as_chat(usage))
+        found = contract.check(usage)
     except Exception as error:  # a receipt can be wrong in ways that the checks do not foresee
         found = [f"the receipt cannot be checked: {type(error).__name__}: {error}"]
     if announced is not None and identifier != announced:
@@ -168,27 +107,9 @@ def _faults(usage: Mapping[str, Any], receipt: Mapping[str, Any], announced: str
     return tuple(f"{identifier}: {fault}"[:MAX_FAULT_CHARS] for fault in found)
 
 
-def _as_chat(usage: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The usage with the names of chat completions, in which receipts are checked."""
-    if "prompt_tokens" in usage:
-        return usage
-    tokens = tokens_of(usage)
-    return {
-        "prompt_tokens": tokens.prompt,
-        "completion_tokens": tokens.completion,
-        "prompt_tokens_details": {"cached_tokens": tokens.cached or 0},
-        "cost": usage.get("cost"),
-        "warmroute": usage.get("warmroute"),
-    }
-
-
 def _amounts(receipt: Mapping[str, Any]) -> Amounts | None:
-    listed, cost = _count(receipt.get("list_nanousd")), _count(receipt.get("price_nanousd"))
+    listed, cost = whole(receipt.get("list_nanousd")), whole(receipt.get("price_nanousd"))
     saved = receipt.get("saved_nanousd")
     if listed is None or cost is None or type(saved) is not int:
         return None
     return Amounts(listed, cost, saved)
-
-
-def _count(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value <= MAX_COUNT else None

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from warmroute._books import Books
 from warmroute._turns import Turn
+from warmroute.contract.usage import usage_in
 
 _EXTENSION: Final = "warmroute.watch"
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
@@ -37,10 +38,7 @@ class Watch:
         with self._books.shelter():
             if not isinstance(data, Mapping):
                 return
-            inner = data.get("response") or data.get("message")
-            outer = inner if isinstance(inner, Mapping) and "usage" not in data else data
-            usage = outer.get("usage") or outer.get("usageMetadata")
-            if isinstance(usage, Mapping):
+            if usage := usage_in(data):
                 known = {name: value for name, value in usage.items() if value is not None}
                 self.usage = {**(self.usage or {}), **known}
             if (not self._turn.streamed and self.usage is not None) or data.get("type") in _LAST_EVENTS:

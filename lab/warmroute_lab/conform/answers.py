@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from warmroute.contract import headers, receipt
 from warmroute.contract.money import Rates, price_nanousd
@@ -148,7 +148,7 @@ def _price_problems(exchange: Exchange, rates: Rates | None) -> list[str] | None
     """What is wrong with the price of an answer; None if nothing can be said."""
     usage = exchange.usage
     if isinstance(usage.get("warmroute"), Mapping):
-        return receipt.check(chat_usage(exchange))
+        return receipt.check(usage)
     stated, counts = _stated_usd(exchange), exchange.counts
     if stated is None or rates is None or counts.prompt is None or counts.completion is None:
         return None
@@ -168,14 +168,3 @@ def _stated_usd(exchange: Exchange) -> float | None:
         except (KeyError, ValueError):
             continue
     return None
-
-
-def chat_usage(exchange: Exchange) -> dict[str, Any]:
-    """The usage of an answer in chat's terms, with its receipt."""
-    counts = exchange.counts
-    return {
-        **exchange.usage,
-        "prompt_tokens": counts.prompt,
-        "completion_tokens": counts.completion,
-        "prompt_tokens_details": {"cached_tokens": counts.cached or 0},
-    }

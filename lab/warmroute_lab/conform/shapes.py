@@ -6,9 +6,6 @@ from typing import Any, Final, NamedTuple
 from warmroute.contract import headers
 
 ANSWER_TOKENS: Final = 4
-MAX_TOKENS: Final = 2**40
-"""A greater count is not credible."""
-
 TOOL: Final = "read_file"
 ABOUT: Final = "Reads a file of the project and returns its lines, with their numbers in front of them."
 SCHEMA: Final = {
@@ -37,15 +34,6 @@ class Asked(NamedTuple):
     extra: Mapping[str, Any] = {}
     extra_headers: Mapping[str, str] = {}
     answer_tokens: int = ANSWER_TOKENS
-
-
-class Counts(NamedTuple):
-    """What an answer says of tokens; None if it does not say."""
-
-    prompt: int | None
-    cached: int | None
-    completion: int | None
-    total: int | None
 
 
 class Shape(NamedTuple):
@@ -175,42 +163,6 @@ def _responses(model: str, asked: Asked, given: dict[str, str]) -> Shape:
     return Shape("/v1/responses", given, body | dict(asked.extra))
 
 
-def usage_in(api: str, event: Mapping[str, Any]) -> dict[str, Any]:
-    """The usage object of an answer or of an event of a stream; empty if it has none."""
-    if api == "gemini":
-        found = event.get("usageMetadata")
-    elif api == "anthropic" and event.get("type") == "message_start":
-        message = event.get("message")
-        found = message.get("usage") if isinstance(message, dict) else None
-    elif api == "responses" and isinstance(event.get("response"), dict):
-        found = event["response"].get("usage")
-    else:
-        found = event.get("usage")
-    return dict(found) if isinstance(found, dict) else {}
-
-
-def counts_of(api: str, usage: Mapping[str, Any]) -> Counts:
-    if api == "gemini":
-        answer, thoughts = _number(usage.get("candidatesTokenCount")), _number(usage.get("thoughtsTokenCount"))
-        cached, total = _number(usage.get("cachedContentTokenCount")), _number(usage.get("totalTokenCount"))
-        completion = None if answer is None and thoughts is None else (answer or 0) + (thoughts or 0)
-        return Counts(_number(usage.get("promptTokenCount")), cached, completion, total)
-    if api == "anthropic":
-        read, written = _number(usage.get("cache_read_input_tokens")), _number(usage.get("cache_creation_input_tokens"))
-        fresh = _number(usage.get("input_tokens"))
-        prompt = None if fresh is None else fresh + (read or 0) + (written or 0)
-        return Counts(prompt, read, _number(usage.get("output_tokens")), None)
-    given, made = ("input", "output") if api == "responses" else ("prompt", "completion")
-    details = usage.get(f"{given}_tokens_details")
-    stated = details.get("cached_tokens") if isinstance(details, dict) else None
-    return Counts(
-        _number(usage.get(f"{given}_tokens")),
-        _number(stated),
-        _number(usage.get(f"{made}_tokens")),
-        _number(usage.get("total_tokens")),
-    )
-
-
 def answers_in(api: str, answer: Mapping[str, Any]) -> int:
     if api == "anthropic":
         return int("content" in answer)
@@ -237,7 +189,3 @@ def ends(api: str, event: Mapping[str, Any]) -> bool:
     array, name = ("candidates", "finishReason") if api == "gemini" else ("choices", "finish_reason")
     found = event.get(array)
     return any(isinstance(each, dict) and each.get(name) for each in found) if isinstance(found, list) else False
-
-
-def _number(value: object) -> int | None:
-    return value if type(value) is int and abs(value) < MAX_TOKENS else None

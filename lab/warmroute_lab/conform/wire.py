@@ -14,9 +14,10 @@ from socket import socket
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from warmroute.contract.usage import Counts, counts_of, usage_in
 from warmroute.files.printable import printable
 from warmroute_lab.conform.hiding import HIDDEN, Hider
-from warmroute_lab.conform.shapes import Counts, Shape, answers_in, begins, counts_of, ends, key_headers, usage_in
+from warmroute_lab.conform.shapes import Shape, answers_in, begins, ends, key_headers
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_ERROR_BYTES: Final = 400
@@ -78,7 +79,7 @@ class Exchange(NamedTuple):
 
     @property
     def counts(self) -> Counts:
-        return counts_of(self.api, self.usage)
+        return counts_of(self.usage, signed=True)
 
     @property
     def answers(self) -> int:
@@ -156,7 +157,7 @@ class Endpoint:
                     usage, answer, broken = _streamed(api, response, cancel, hide)
                 else:
                     answer, broken = _whole(response)
-                    usage = usage_in(api, answer)
+                    usage = dict(usage_in(answer))
                 return found._replace(usage=hide.value(usage), answer=hide.value(answer), broken=broken)
             except (OSError, HTTPException, ValueError) as error:
                 text = self._problem(error)
@@ -220,7 +221,7 @@ def _streamed(
         if event.get("error"):
             sent = json.dumps(hide.value(event["error"]))[:MAX_ERROR_BYTES]
             return usage, event, f"the stream ends with an error: {sent}"
-        usage |= usage_in(api, event)
+        usage |= usage_in(event)
         if event.get("type") == "response.output_item.done":
             items.append(event.get("item"))
         newest, is_ended = event, is_ended or ends(api, event)

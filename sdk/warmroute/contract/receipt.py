@@ -49,6 +49,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from warmroute.contract.money import CacheRates, Rates, list_and_price, nano_from_pico
+from warmroute.contract.usage import counts_of
 
 VERSION: Final = 1
 
@@ -83,14 +84,14 @@ _DOUBLE_ERROR: Final = 2.0**-50
 
 
 def cached_tokens(usage: Mapping[str, Any]) -> int:
-    """`prompt_tokens_details.cached_tokens` of an OpenAI usage object, 0 if it is absent."""
-    details = usage.get("prompt_tokens_details")
-    value = details.get("cached_tokens") if isinstance(details, Mapping) else None
-    return value if isinstance(value, int) else 0
+    """The cached tokens of a `usage` object of any API, 0 if they are absent."""
+    return counts_of(usage).cached or 0
 
 
 def check(usage: Mapping[str, Any]) -> list[str]:
-    """Return the faults of the receipt in a `usage` object, a sentence each; an empty list for a sound one."""
+    """Return the faults of the receipt in a `usage` object of any API, a sentence each; an empty list for a sound
+    one.
+    """
     receipt = usage.get("warmroute")
     if not isinstance(receipt, Mapping):
         return ["usage.warmroute is missing"]
@@ -103,8 +104,15 @@ def check(usage: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+def _counts(usage: Mapping[str, Any]) -> tuple[int, int, int]:
+    counts = counts_of(usage, signed=True)
+    if counts.prompt is None or counts.completion is None:
+        raise ValueError("the usage lacks a count of tokens")
+    return counts.prompt, counts.cached or 0, counts.completion
+
+
 def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[str]:
-    prompt, cached = int(usage["prompt_tokens"]), cached_tokens(usage)
+    prompt, cached, completion = _counts(usage)
     tiers, loss = receipt["cached"], receipt["loss"]
     problems = []
     if receipt["v"] != VERSION:
@@ -123,7 +131,7 @@ def _check_tokens(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[
     if any(tokens < 0 for tokens in written.values()) or sum(written.values()) > prompt - cached:
         problems.append(f"cache writes {dict(written)} are not within {prompt - cached} uncached tokens")
     problems += _check_changes(receipt)
-    if "continued" in receipt and not 0 <= receipt["continued"]["after_tokens"] <= int(usage["completion_tokens"]):
+    if "continued" in receipt and not 0 <= receipt["continued"]["after_tokens"] <= completion:
         problems.append(f"continued after {receipt['continued']['after_tokens']} tokens, which is more than the answer")
     return problems
 
@@ -166,7 +174,7 @@ def _check_changes(receipt: Mapping[str, Any]) -> list[str]:
 
 def _check_money(usage: Mapping[str, Any], receipt: Mapping[str, Any]) -> list[str]:
     rates = Rates.from_texts({name: str(rate) for name, rate in receipt["rates_usd_per_mtok"].items() if name in RATES})
-    prompt, cached, completion = int(usage["prompt_tokens"]), cached_tokens(usage), int(usage["completion_tokens"])
+    prompt, cached, completion = _counts(usage)
     tiers, written = receipt["cached"], receipt.get("cache_write", {"5m": 0, "1h": 0})
     full, price = list_and_price(
         rates, prompt, cached, completion, tiers["host"], tiers["storage"], written["5m"], written["1h"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from warmroute._prices import price_of
-from warmroute._usage import tokens_of
+from warmroute.contract.usage import tokens_of
 from warmroute.files.printable import printable
 from warmroute.guard.causes import Cause
 from warmroute.guard.memory import BYTES_PER_TOKEN, Memory, Reading, repeated_bytes

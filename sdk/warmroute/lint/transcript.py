@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmroute.contract.identity import InvalidSessionKey, lineage_parts, session_of
+from warmroute.contract.usage import usage_in
 from warmroute.files.documents import DocumentError, json_of
 from warmroute.files.given import GivenFile
+from warmroute.files.otlp import spans_of
 from warmroute.files.printable import printable
-from warmroute.lint.spans import is_span, request_of_span, spans_of
+from warmroute.lint.spans import is_span, request_of_span
 
 MAX_FILE_BYTES: Final = 2 << 30
 """Of a file of JSON lines, once it is unpacked."""
@@ -133,13 +135,13 @@ def _objects_in(whole: Any, path: Path) -> Iterator[Mapping[str, Any]]:
         return
     for record in whole if isinstance(whole, list) else [whole]:
         if isinstance(record, Mapping):
-            yield from spans_of(record) or [record]
+            yield from _spans_or(record)
 
 
 def _of_line(found: Any, path: Path, number: int) -> Iterator[Mapping[str, Any]]:
     if not isinstance(found, Mapping):
         raise TranscriptError(f"{path}, line {number}: an object was expected, not {type(found).__name__}")
-    yield from spans_of(found) or [found]
+    yield from _spans_or(found)
 
 
 def _sample(whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -171,6 +173,11 @@ def _request(record: Mapping[str, Any], number: int, path: Path) -> Recorded | N
     return Recorded(_shown(name), given if isinstance(given, int) else number, body, _usage(record), time_s)
 
 
+def _spans_or(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The spans of an export, or the record itself."""
+    return [span for _, span in spans_of(record)] or [record]
+
+
 def _shown(session: str) -> str:
     return printable(session[:MAX_SESSION_CHARS])
 
@@ -196,8 +203,6 @@ def _headers(value: object) -> dict[str, str]:
 def _usage(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
     for outer in (record, *(record.get(name) for name in _ANSWERS)):
         for inner in (outer, outer.get("body") if isinstance(outer, Mapping) else None):
-            if isinstance(inner, Mapping):
-                found = inner.get("usage", inner.get("usageMetadata"))
-                if isinstance(found, Mapping):
-                    return found
+            if isinstance(inner, Mapping) and (found := usage_in(inner)):
+                return found
     return None

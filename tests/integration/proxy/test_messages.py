@@ -43,26 +43,12 @@ def script(*steps: dict[str, Any]) -> dict[str, Any]:
     return {"script": json.dumps(steps)}
 
 
-def chat_usage(usage: Any) -> dict[str, Any]:
-    """Usage in chat's terms, with the receipt."""
-    found = usage.model_dump()
-    prompt = found["input_tokens"] + found["cache_read_input_tokens"]
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": found["output_tokens"],
-        "total_tokens": prompt + found["output_tokens"],
-        "prompt_tokens_details": {"cached_tokens": found["cache_read_input_tokens"]},
-        "cost": found["cost"],
-        "warmroute": found["warmroute"],
-    }
-
-
 def test_a_whole_answer_has_usage_and_a_sound_receipt(client: anthropic.Anthropic, proxy: ProxyProcess) -> None:
     answer = client.messages.create(**body("whole", system="Be short.", metadata=script({"text": "Hello."})))
     assert (answer.role, answer.model, answer.stop_reason) == ("assistant", MODEL, "end_turn")
     assert [block.to_dict() for block in answer.content] == [{"type": "text", "text": "Hello."}]
     assert answer.usage.cache_creation_input_tokens == 0
-    usage = chat_usage(answer.usage)
+    usage = answer.usage.model_dump()
     assert contract_receipt.check(usage) == []
     assert answer._request_id == usage["warmroute"]["id"]
     row = proxy.row(str(answer._request_id))
@@ -78,7 +64,7 @@ def test_a_stream_is_the_same_message(client: anthropic.Anthropic) -> None:
     assert [block.to_dict() for block in streamed.content] == [block.to_dict() for block in whole.content]
     assert (streamed.stop_reason, streamed.model) == (whole.stop_reason, whole.model)
     usage = next(event.usage for event in events if event.type == "message_delta")
-    assert contract_receipt.check(chat_usage(usage)) == []
+    assert contract_receipt.check(usage.model_dump()) == []
     assert streamed.usage.output_tokens == whole.usage.output_tokens
     assert (events[0].type, events[-1].type) == ("message_start", "message_stop")
 

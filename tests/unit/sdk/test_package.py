@@ -71,7 +71,7 @@ def test_what_needs_no_client_loads_no_client(statement: str) -> None:
 
 def test_the_contract_loads_nothing_else_of_the_sdk() -> None:
     ours = {name for name in loaded_by("import warmroute.contract.receipt") if name.startswith("warmroute")}
-    contract = {f"warmroute.contract.{name}" for name in ("money", "receipt", "version")}
+    contract = {f"warmroute.contract.{name}" for name in ("money", "receipt", "usage", "version")}
     assert ours == {"warmroute", "warmroute.contract"} | contract
 
 

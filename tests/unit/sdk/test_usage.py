@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from warmroute._usage import Tokens, measure, tokens_of
+from warmroute._usage import measure
+from warmroute.contract.usage import Counts, Tokens, counts_of, tokens_of, usage_in
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,31 @@ from warmroute._usage import Tokens, measure, tokens_of
 )  # fmt: skip
 def test_each_dialect_has_the_same_tokens(usage: dict[str, Any], tokens: Tokens) -> None:
     assert tokens_of(usage) == tokens
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [
+        ({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}, Counts(9, None, 2, 11)),
+        ({"prompt_tokens": 9, "prompt_tokens_details": None}, Counts(9, None, None)),
+        ({"prompt_tokens": "9", "completion_tokens": True, "cached_tokens": -1}, Counts(None, None, None)),
+        ({"output_tokens": 3}, Counts(None, None, 3)),
+        ({"promptTokenCount": 8, "candidatesTokenCount": 2, "totalTokenCount": 10}, Counts(8, None, 2, 10)),
+        ({"prompt_tokens": 9, "cache_read_input_tokens": 4}, Counts(9, 4, None)),
+        ({"gen_ai.usage.input_tokens": 9, "gen_ai.usage.cache_read.input_tokens": 4}, Counts(9, 4, None)),
+    ],
+)
+def test_a_count_that_is_not_stated_is_absent(usage: dict[str, Any], counts: Counts) -> None:
+    assert counts_of(usage) == counts
+
+
+@pytest.mark.parametrize("data", [
+    {"usage": {"n": 1}}, {"usageMetadata": {"n": 1}}, {"response": {"usage": {"n": 1}}},
+    {"type": "message_start", "message": {"usage": {"n": 1}}}, {"usage": None, "response": {"usage": {"n": 1}}},
+])  # fmt: skip
+def test_an_event_of_any_api_has_its_usage(data: dict[str, Any]) -> None:
+    assert usage_in(data) == {"n": 1}
+    assert usage_in({**data, "usage": None, "usageMetadata": 1, "response": 1, "message": 1}) == {}
 
 
 CLAUDE = {"input_tokens": 6, "cache_read_input_tokens": 64, "cache_creation_input_tokens": 30, "output_tokens": 5}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
+from warmroute.contract.usage import whole
 from warmroute.files.documents import DocumentError, json_of
 from warmroute_proxy.ladder.of_reports import Report
 
@@ -15,8 +16,6 @@ MAX_LINE_BYTES: Final = 16 << 20
 MAX_OPEN: Final = 10_000
 PIECE_CHARS: Final = 64
 """The characters of a unit, for a text whose tokens a log does not have."""
-
-MAX_TOKENS: Final = 2**40
 
 
 class Reader(Protocol):
@@ -44,7 +43,7 @@ def count_of(value: object) -> int | None:
     """A count of tokens; None if it is not a count."""
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 14:
         value = int(value)
-    return value if type(value) is int and 0 <= value < MAX_TOKENS else None
+    return whole(value)
 
 
 def nanousd_of(value: object) -> int | None:

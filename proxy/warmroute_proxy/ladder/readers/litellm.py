@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from warmroute.contract.usage import counts_of
 from warmroute_proxy.ladder.of_reports import Report
 from warmroute_proxy.ladder.readers.lines import count_of, json_object, nanousd_of, pieces_of, text_of
 
@@ -43,13 +44,10 @@ class LiteLLM:
 def _report(row: dict[str, Any], prompt: int) -> Report:
     metadata = _object(row.get("metadata"))
     usage = _object(metadata.get("usage_object"))
-    cached = count_of(_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
-    if cached is None:
-        cached = count_of(usage.get("cache_read_input_tokens"))
     return Report(
         prompt_tokens=prompt,
         completion_tokens=count_of(row.get("completion_tokens")) or 0,
-        reported=cached,
+        reported=counts_of(usage).cached,
         cost_nanousd=nanousd_of(row.get("spend")),
         units=_units(row.get("messages")) or _units(_object(row.get("proxy_server_request")).get("messages")),
         worker=text_of(row.get("model_id")),

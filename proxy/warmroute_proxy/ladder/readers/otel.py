@@ -16,16 +16,11 @@ together. A span that comes later is a turn of its own.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from warmroute.contract.usage import counts_of
+from warmroute.files.otlp import attributes_of, spans_of
 from warmroute_proxy.ladder.of_reports import Report
 from warmroute_proxy.ladder.readers.lines import MAX_OPEN, count_of, day_of, json_object, nanousd_of, text_of
 
-INPUT: Final = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-OUTPUT: Final = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
-CACHED: Final = (
-    "gen_ai.usage.cache_read.input_tokens",
-    "gen_ai.usage.cache_read_input_tokens",
-    "gen_ai.usage.prompt_tokens_details.cached_tokens",
-)
 MODEL: Final = ("gen_ai.request.model", "gen_ai.response.model")
 SESSION: Final = ("gen_ai.conversation.id", "session.id")
 COST: Final = ("warmroute.cost_usd", "gen_ai.cost.total_cost", "gen_ai.usage.cost")
@@ -93,14 +88,14 @@ class Otel:
             if export is None:
                 self.skipped += bool(line.strip())
                 continue
-            for resource, span in _spans(export):
+            for resource, span in spans_of(export):
                 yield from self._read(resource, span)
         while self._open:
             yield from self._closed()
 
-    def _read(self, resource: Mapping[str, Any], span: dict[str, Any]) -> Iterator[Report]:
-        attributes = _attributes(span.get("attributes"))
-        prompt, trace_id = _first(attributes, INPUT), text_of(span.get("traceId"))
+    def _read(self, resource: Mapping[str, Any], span: Mapping[str, Any]) -> Iterator[Report]:
+        attributes = attributes_of(span.get("attributes"))
+        prompt, trace_id = counts_of(attributes).prompt, text_of(span.get("traceId"))
         if not trace_id:
             if prompt is not None:
                 yield _report(resource, span, attributes, prompt)
@@ -133,27 +128,18 @@ def _program(resource: Mapping[str, Any], attributes: Mapping[str, Any]) -> str:
     return "" if is_own else text_of(resource.get("service.name")) or "(no name)"
 
 
-def _spans(export: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for of_resource in _dicts(export.get("resourceSpans")):
-        resource = of_resource.get("resource")
-        attributes = _attributes(resource.get("attributes") if isinstance(resource, dict) else None)
-        for scope in _dicts(of_resource.get("scopeSpans")):
-            for span in _dicts(scope.get("spans")):
-                yield attributes, span
-
-
-def _report(resource: Mapping[str, Any], span: dict[str, Any], attributes: Mapping[str, Any], prompt: int) -> Report:
+def _report(resource: Mapping[str, Any], span: Mapping[str, Any], attributes: Mapping[str, Any], prompt: int) -> Report:
     loss = {
         name.removeprefix(LOSS): tokens
         for name, value in attributes.items()
         if name.startswith(LOSS) and (tokens := count_of(value)) is not None
     }
-    predicted = count_of(attributes.get(PREDICTED))
+    counts, predicted = counts_of(attributes), count_of(attributes.get(PREDICTED))
     started_ns = count_of(str(span.get("startTimeUnixNano", ""))[:-9]) or 0
     return Report(
         prompt_tokens=prompt,
-        completion_tokens=_first(attributes, OUTPUT) or 0,
-        reported=_first(attributes, CACHED),
+        completion_tokens=counts.completion or 0,
+        reported=counts.cached,
         predicted=predicted,
         cost_nanousd=next((found for name in COST if (found := nanousd_of(attributes.get(name))) is not None), None),
         loss=loss if predicted is not None else None,
@@ -166,24 +152,6 @@ def _report(resource: Mapping[str, Any], span: dict[str, Any], attributes: Mappi
             "day": day_of(started_ns),
         },
     )
-
-
-def _attributes(found: object) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
-    for each in _dicts(found):
-        value = each.get("value")
-        if isinstance(value, dict) and value:
-            kind, inner = next(iter(value.items()))
-            plain[str(each.get("key"))] = count_of(inner) if kind == "intValue" else inner
-    return plain
-
-
-def _dicts(found: object) -> Iterator[dict[str, Any]]:
-    return (each for each in found if isinstance(each, dict)) if isinstance(found, list) else iter(())
-
-
-def _first(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    return next((found for name in names if (found := count_of(attributes.get(name))) is not None), None)
 
 
 def _text(attributes: Mapping[str, Any], names: tuple[str, ...]) -> str:
