@@ -217,7 +217,7 @@ class InferenceRequest:
         path, account = self._path, self._account
         ttft_s = now_s - self._exchange.request.received_s
         account.ttft_ms = ttft_s * 1000
-        path.metrics.first_token(ttft_s)
+        path.metrics.first_token(self.parsed.tenant.name, ttft_s)
         self.prefilled(now_s)
         if self.parsed.model.continue_broken:
             account.continuation = Continuation.of(self.parsed, self.body)
@@ -278,7 +278,10 @@ class InferenceRequest:
             if self._continue(account.continuation, failure, attempt):
                 return
             refusal = account.continuation.refusal(failure)
-        status = 200 if self._exchange.started else refusal.status
+        status = refusal.status
+        if self._exchange.started:
+            status = 200
+            path.metrics.answered(self.parsed.tenant.name, refusal.status)
         self._refusal = refusal
         self._settle(outcome_of(refusal, failure.at_fault), status, now_s, charged=False)
 
