@@ -17,7 +17,7 @@ from rich import box
 from rich.table import Table
 
 from warmroute_cli.installed import missing
-from warmroute_cli.ledger import _PROGRAMS
+from warmroute_cli.ledger import NEEDED
 from warmroute_cli.usage import console
 from warmroute_proxy.server.base.config import Config
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
@@ -150,7 +150,7 @@ def run_tenants(arguments: Namespace) -> int:
 
 
 def _run(arguments: Namespace, name: str, action: Action) -> int:
-    if hint := missing(_PROGRAMS, "postgres"):
+    if hint := missing(NEEDED, "postgres"):
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
     try:

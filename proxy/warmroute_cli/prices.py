@@ -17,7 +17,7 @@ from warmroute.files.documents import toml_in
 from warmroute.files.given import UnreadableFile
 from warmroute_backend.plan.tables import table
 from warmroute_cli.installed import missing
-from warmroute_cli.ledger import _PROGRAMS
+from warmroute_cli.ledger import NEEDED
 from warmroute_cli.usage import console
 from warmroute_proxy.core.accounting.price_books import PriceBook, PriceBooks
 from warmroute_proxy.server.base.config import Config
@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
 
     try:
         config = load_config(arguments.config)
-        if config.database is not None and (hint := missing(_PROGRAMS, "postgres")):
+        if config.database is not None and (hint := missing(NEEDED, "postgres")):
             raise NotDone(hint)
         if arguments.action == "list":
             _list(arguments, config)
