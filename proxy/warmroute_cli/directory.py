@@ -81,12 +81,7 @@ def _print(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 
 def run(arguments: Namespace) -> int:
     if arguments.admin_of is not None:
-        try:
-            secret = load_secret(load_config(arguments.admin_of).secret_file, os.environ)
-        except (ConfigError, SecretError) as error:
-            print(f"warmroute: {error}", file=sys.stderr)
-            return 2
-        print(Secrets(secret).admin_key())
+        print(Secrets(load_secret(load_config(arguments.admin_of).secret_file, os.environ)).admin_key())
         return 0
     key, digest = new_api_key()
     print(f"API key, shown once:\n  {key}")

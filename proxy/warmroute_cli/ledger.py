@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from warmroute_cli.installed import missing
-from warmroute_proxy.server.base.config_file import ConfigError, load_config
+from warmroute_proxy.server.base.config_file import load_config
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
 
 
@@ -37,12 +37,7 @@ def restore(arguments: Namespace) -> int:
     if missing:
         print(f"warmroute ledger: {missing[0]} is missing: install PostgreSQL's client programs", file=sys.stderr)
         return 2
-    try:
-        dsn = dsn_of(arguments)
-    except (ConfigError, SecretError) as error:
-        print(f"warmroute ledger: {error}", file=sys.stderr)
-        return 2
-    address, environment = _without_password(dsn)
+    address, environment = _without_password(dsn_of(arguments))
     taken = _restore(arguments.dump, address, environment)
     print(f"the database is as {arguments.dump} has it" if taken else "nothing was restored", file=sys.stderr)
     return 0 if taken else 2
@@ -105,12 +100,6 @@ def _migrate(arguments: Namespace) -> int:
         print(f"warmroute: {hint}", file=sys.stderr)
         return 2
     from warmroute_proxy.server.stores.migrate import migrate
-    from warmroute_proxy.server.stores.store_state import StoreError
 
-    try:
-        schema = migrate(dsn_of(arguments), expand_only=arguments.expand_only)
-    except (ConfigError, SecretError, StoreError) as error:
-        print(f"warmroute ledger: {error}", file=sys.stderr)
-        return 2
-    print(f"the database has schema {schema}")
+    print(f"the database has schema {migrate(dsn_of(arguments), expand_only=arguments.expand_only)}")
     return 0

@@ -174,6 +174,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # who read the output has had enough; what is left of it goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:
+        from warmroute_cli.told import TOLD
+
+        if not isinstance(error, TOLD):
+            raise
+        print(f"warmroute {command.name}: {error}", file=sys.stderr)
+        return 2
     return code
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -111,11 +110,7 @@ def _ledger(state_dir: Path) -> Finding:
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    try:
-        found = _machine(arguments) if arguments.proxy is None else check(arguments.proxy, read_host())
-    except PlanError as error:
-        print(f"warmroute doctor: {error}", file=sys.stderr)
-        return 2
+    found = _machine(arguments) if arguments.proxy is None else check(arguments.proxy, read_host())
     if arguments.json:
         print(json.dumps({"findings": [asdict(finding) for finding in found]}, indent=2))
     else:

@@ -1,28 +1,20 @@
 """`warmroute launch`: from options to an action. Exits with 0: done, 1: a process failed or is down, 2: not done."""
 
 import argparse
-import sys
 
 from warmroute_backend.launch.program import LaunchError
-from warmroute_backend.plan.errors import PlanError
 from warmroute_cli.launch import actions
 from warmroute_cli.launch.launch_options import ACTIONS
-from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.base.secrets import SecretError
 
 
 def launch(arguments: argparse.Namespace) -> int:
-    try:
-        if arguments.what in ACTIONS:
-            return _action(arguments)
-        if arguments.name is not None:
-            raise LaunchError(f"{arguments.what!r} is not an action; actions are {', '.join(ACTIONS)}")
-        from warmroute_cli.launch.start import start
+    if arguments.what in ACTIONS:
+        return _action(arguments)
+    if arguments.name is not None:
+        raise LaunchError(f"{arguments.what!r} is not an action; actions are {', '.join(ACTIONS)}")
+    from warmroute_cli.launch.start import start
 
-        return start(arguments)
-    except (LaunchError, PlanError, ConfigError, SecretError) as error:
-        print(f"warmroute launch: {error}", file=sys.stderr)
-        return 2
+    return start(arguments)
 
 
 def _action(arguments: argparse.Namespace) -> int:

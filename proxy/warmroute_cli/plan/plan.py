@@ -32,20 +32,16 @@ if TYPE_CHECKING:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    try:
-        if arguments.list:
-            print("models:", *sorted(MODELS), sep="\n  ")
-            gpus = load_gpus(arguments.hardware, arguments.measured)
-            print("GPUs:", *sorted(gpus), sep="\n  ")
-            for line in (line for gpu in gpus.values() for line in comparison(gpu)):
-                print(line)
-            return 0
-        if arguments.check is not None:
-            return _check(arguments)
-        return _make(arguments)
-    except PlanError as error:
-        print(f"warmroute plan: {error}", file=sys.stderr)
-        return 2
+    if arguments.list:
+        print("models:", *sorted(MODELS), sep="\n  ")
+        gpus = load_gpus(arguments.hardware, arguments.measured)
+        print("GPUs:", *sorted(gpus), sep="\n  ")
+        for line in (line for gpu in gpus.values() for line in comparison(gpu)):
+            print(line)
+        return 0
+    if arguments.check is not None:
+        return _check(arguments)
+    return _make(arguments)
 
 
 def _make(arguments: argparse.Namespace) -> int:

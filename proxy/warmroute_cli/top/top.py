@@ -15,14 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from warmroute_cli.api import Api, ApiError
+from warmroute_cli.api import Api
 from warmroute_cli.asking import admin_apis
 from warmroute_cli.tables import width
 from warmroute_cli.top.rates import Counters, Rates, Window
 from warmroute_cli.top.reading import FleetReading, read
 from warmroute_cli.top.screen import Choice, Line, lines, pressed
-from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.base.secrets import SecretError
 
 ESCAPE_S: Final = 0.05
 """A key like an arrow sends its bytes within this time."""
@@ -91,11 +89,7 @@ QUITS: Final = frozenset({"q", "Q", "\x03", "\x04"})
 
 def run(arguments: Namespace) -> int:
     """Show the fleet. 0: done, 1: `--once`, and a region did not answer, 2: not done."""
-    try:
-        admins = admin_apis(arguments)
-    except (ApiError, ConfigError, SecretError) as error:
-        print(f"warmroute top: {error}", file=sys.stderr)
-        return 2
+    admins = admin_apis(arguments)
     if arguments.once:
         return _once(admins, arguments.every)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
