@@ -240,5 +240,5 @@ def test_a_config_that_is_missing_is_told_in_a_sentence(
 ) -> None:
     assert main([*words.split(), "--config", str(tmp_path / "none.toml")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"warmroute {words.split()[0]}: ")
+    assert error.startswith(f"warmroute {words.split(maxsplit=1)[0]}: ")
     assert "none.toml: 1 problem\ncannot be read" in error

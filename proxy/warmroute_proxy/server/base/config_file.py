@@ -29,11 +29,10 @@ from warmroute_proxy.server.base.config import (
     TenantConfig,
     copies_of_bodies,
 )
-from warmroute_proxy.server.base.config_counting import check_counted
-from warmroute_proxy.server.base.config_discovery import read_discoveries
-from warmroute_proxy.server.base.config_engine import read_engine
+from warmroute_proxy.server.base.config_engines import read_discoveries, read_engine
 from warmroute_proxy.server.base.config_prices import read_credit_moved, read_model_books
 from warmroute_proxy.server.base.config_stores import (
+    check_counted,
     read_budgets,
     read_database,
     read_ledger_file,
