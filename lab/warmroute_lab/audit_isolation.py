@@ -5,19 +5,19 @@ import json
 import math
 import secrets
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
 
 from warmroute.contract.receipt import TIERS, cached_tokens
 from warmroute_cli.arguments import KeyFileError, count, key_in, whole
+from warmroute_cli.tables import Column, Row, fitted, width
+from warmroute_lab.conform.shapes import Shape
+from warmroute_lab.conform.wire import Endpoint, NotReached
 
 TRIALS = 20
 PROMPT_BYTES = 16_000
@@ -55,7 +55,6 @@ def add(audit: argparse.ArgumentParser) -> None:
 
 
 TIMEOUT_S: Final = 600.0
-MAX_ERROR_BYTES: Final = 2_000
 
 
 class AuditError(Exception):
@@ -82,13 +81,8 @@ class Sender:
     """A tenant who sends prompts."""
 
     def __init__(self, base_url: str, key: str, model: str) -> None:
-        parts = urlsplit(base_url if "//" in base_url else f"http://{base_url}")
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise AuditError(f"{base_url!r} is not an http address")
-        self._kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._host, self._port = parts.hostname, parts.port
-        self._path = f"{parts.path.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
-        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        """Raises: NotReached."""
+        self._endpoint = Endpoint(base_url, (key,), TIMEOUT_S)
         self._model = model
 
     def send(self, prompt: str) -> Probe:
@@ -101,41 +95,19 @@ class Sender:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        connection = self._kind(self._host, self._port, timeout=TIMEOUT_S)
-        try:
-            connection.connect()
-            began_s = time.perf_counter()
-            connection.request("POST", self._path, json.dumps(asked), self._headers)
-            return _read(connection.getresponse(), began_s)
-        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
-            raise AuditError(f"{self._host}: {error or type(error).__name__}") from None
-        finally:
-            connection.close()
+        shape = Shape("/v1/chat/completions", {"content-type": "application/json"}, asked)
+        found = self._endpoint.send("openai", shape)
+        if found.status not in {0, 200}:
+            raise AuditError(f"the server answers {found.status}: {_reason(found.error)}")
+        if not found.ok or not found.usage:
+            raise AuditError(found.error or found.broken or "the server reports no usage")
+        cached, receipt = cached_tokens(found.usage), found.usage.get("warmroute") or {}
+        tiers = receipt.get("cached") or {**dict.fromkeys(TIERS, 0), "device": cached}
+        caching = [worker["id"] for worker in receipt.get("workers", ()) if worker["role"] != "decode"]
+        return Probe(found.ttft_s, cached, tiers, caching[0] if caching else "")
 
 
-def _read(response: HTTPResponse, began_s: float) -> Probe:
-    if response.status != 200:
-        raise AuditError(f"the server answers {response.status}: {_reason(response.read(MAX_ERROR_BYTES))}")
-    ttft_s: float | None = None
-    usage: dict[str, Any] = {}
-    for line in response:
-        if not line.startswith(b"data: {"):
-            continue
-        if ttft_s is None and b'"delta"' in line:
-            ttft_s = time.perf_counter() - began_s
-        event = json.loads(line[6:])
-        usage = event.get("usage") or usage
-        if "error" in event:
-            raise AuditError(f"the stream ends with an error: {event['error'].get('message', event['error'])}")
-    if not usage:
-        raise AuditError("the server reports no usage")
-    cached, receipt = cached_tokens(usage), usage.get("warmroute") or {}
-    tiers = receipt.get("cached") or {**dict.fromkeys(TIERS, 0), "device": cached}
-    caching = [worker["id"] for worker in receipt.get("workers", ()) if worker["role"] != "decode"]
-    return Probe(ttft_s or 0.0, cached, tiers, caching[0] if caching else "")
-
-
-def _reason(body: bytes) -> str:
+def _reason(body: str) -> str:
     try:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):
@@ -325,7 +297,11 @@ def _median(values: list[int] | list[float]) -> float:
 
 
 LEAST_TRIALS: Final = 8
-_HEADS: Final = ("sender of a repeated prompt", "found", "cached", "TTFT ms", "of new ones", "lower in", "p", "")
+_COLUMNS: Final = (
+    Column("sender of a repeated prompt"),
+    *(Column(name, is_number=True) for name in ("found", "cached", "TTFT ms", "of new ones", "lower in", "p")),
+    Column(""),
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -335,7 +311,7 @@ def run(arguments: argparse.Namespace) -> int:
         senders = _senders(arguments)
         options = AuditOptions(arguments.trials, arguments.prompt_bytes, arguments.filler)
         seen = audit(senders, options, lambda counted: _progress(counted, arguments.trials))
-    except (AuditError, KeyFileError) as error:
+    except (AuditError, KeyFileError, NotReached) as error:
         print(f"\nwarmroute audit: {error}" if sys.stderr.isatty() else f"warmroute audit: {error}", file=sys.stderr)
         return 2
     found = verdicts(seen, arguments.trials, arguments.tier)
@@ -345,7 +321,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def shown(found: list[IsolationVerdict]) -> str:
     rows = [
-        (
+        Row((
             each.relation,
             f"{each.hits} of {each.samples}",
             f"{each.median_cached:,.0f}",
@@ -354,17 +330,11 @@ def shown(found: list[IsolationVerdict]) -> str:
             f"{each.effect:.0%}",
             f"{each.p_value:.2g}",
             each.finding,
-        )
+        ))
         for each in found
-    ]
-    widths = [max(len(line[at]) for line in (_HEADS, *rows)) for at in range(len(_HEADS))]
-    lines = [
-        "  ".join(cell.rjust(width) if 0 < at < len(line) - 1 else cell.ljust(width) for at, (cell, width) in cells)
-        for line in (_HEADS, *rows)
-        for cells in [list(enumerate(zip(line, widths, strict=True)))]
-    ]
+    ]  # fmt: skip
     verdict = "isolated" if all(each.ok for each in found) else "NOT shown to be isolated"
-    return "\n".join([*(line.rstrip() for line in lines), verdict])
+    return "\n".join([*fitted(_COLUMNS, rows, "", width()), verdict])
 
 
 def _senders(arguments: argparse.Namespace) -> dict[Relation, Sender]:

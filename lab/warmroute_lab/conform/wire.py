@@ -103,6 +103,17 @@ class _Timed(io.RawIOBase):
         super().close()
 
 
+class _Clock:
+    """Runs from now until `stop` is first called."""
+
+    def __init__(self) -> None:
+        self.read_s = 0.0
+        self._began_s = time.perf_counter()
+
+    def stop(self) -> None:
+        self.read_s = self.read_s or time.perf_counter() - self._began_s
+
+
 class NotReached(Exception):
     """The endpoint does not answer; the message says why."""
 
@@ -123,6 +134,9 @@ class Exchange(NamedTuple):
     broken: str = ""
     has_key: bool = False
     """Whether a key was sent."""
+
+    ttft_s: float = 0.0
+    """From the request, on a connection that is open, to the first part of the answer's stream."""
 
     @property
     def ok(self) -> bool:
@@ -198,6 +212,8 @@ class Endpoint:
         found = Exchange(api, shown, tenant, 0, {}, {}, {}, has_key=bool(self._keys[tenant]))
         with closing(self._connection()) as connection:
             try:
+                connection.connect()
+                clock = _Clock()
                 connection.request("POST", self._base + shape.path, json.dumps(shape.body), given)
                 response = connection.getresponse()
                 headers = {name.lower(): hide.text(value) for name, value in response.getheaders()}
@@ -205,11 +221,13 @@ class Endpoint:
                 if response.status != 200:
                     return found._replace(error=self._error_in(response))
                 if "event-stream" in headers.get("content-type", ""):
-                    usage, answer, broken = _streamed(api, response, cancel, hide)
+                    usage, answer, broken = _streamed(api, response, cancel, hide, clock)
                 else:
                     answer, broken = _whole(response)
                     usage = dict(usage_in(answer))
-                return found._replace(usage=hide.value(usage), answer=hide.value(answer), broken=broken)
+                return found._replace(
+                    usage=hide.value(usage), answer=hide.value(answer), broken=broken, ttft_s=clock.read_s
+                )
             except (OSError, HTTPException, ValueError) as error:
                 text = self._problem(error)
                 return found._replace(broken=text) if found.status else found._replace(error=text)
@@ -249,7 +267,7 @@ def _whole(response: HTTPResponse) -> tuple[dict[str, Any], str]:
 
 
 def _streamed(
-    api: str, response: HTTPResponse, cancel: bool, hide: Hider
+    api: str, response: HTTPResponse, cancel: bool, hide: Hider, clock: _Clock
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Usage, the last event, and why it is broken; of usages of several events, a later count replaces an earlier."""
     usage: dict[str, Any] = {}
@@ -269,6 +287,8 @@ def _streamed(
         event = _object(text[5:])
         if event is None:
             continue
+        if begins(event):
+            clock.stop()
         if event.get("error"):
             sent = json.dumps(hide.value(event["error"]))[:MAX_ERROR_BYTES]
             return usage, event, f"the stream ends with an error: {sent}"
