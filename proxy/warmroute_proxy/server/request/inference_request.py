@@ -68,6 +68,7 @@ class InferenceRequest:
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it is not to go to
         self._attempt: Attempt | None = None  # until its row is written
         self._refusal: Refusal | None = None
+        self._giving_up: asyncio.TimerHandle | None = None  # once the client has left
 
     def _advance(self, event: RequestEvent) -> None:
         self.state = next_state(REQUEST, self.state, event)
@@ -354,7 +355,7 @@ class InferenceRequest:
             else:
                 attempt.leg.pause(False)
                 attempt.abort()
-                asyncio.get_running_loop().call_later(LEFT_WAIT_S, self.give_up_usage)
+                self._giving_up = asyncio.get_running_loop().call_later(LEFT_WAIT_S, self.give_up_usage)
         except Exception as error:
             self._crash("leaving", error)
 
@@ -388,6 +389,8 @@ class InferenceRequest:
         self._advance(_SETTLE)
         path.open_requests.live.discard(self)
         self._release_body()
+        if self._giving_up is not None:
+            self._giving_up.cancel()  # the timer would keep all of the request in memory
         end = End(outcome, status, now_s, charged, self.state is _SETTLING_LEFT)
         path.settlement.settle(account, self, attempt, end, self._row_written)
 
