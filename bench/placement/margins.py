@@ -12,6 +12,7 @@ from warmroute_lab.replay.plot import framed
 
 COLOURS: Final = dict(zip(OURS, plot.COLOURS, strict=False))
 _LEFT, _PANEL, _GAP, _TOP, _LINE = 12, 190, 20, 96, 31
+_LEGEND: Final = "against the best baseline; shaded: fails; bold: held back"
 _FAILS: Final = 'fill="#e5484d" opacity="0.16"'
 _WIDTH: Final = 2 * _LEFT + 2 * _PANEL + _GAP
 
@@ -56,8 +57,9 @@ _PANELS: Final = (
 
 
 def margins(by_policy: dict[str, list[Verdict]]) -> str:
-    """Return the plot as SVG: a line a row, a dot for the median of each of our policies, a bar for its range. A row's name
-    stands above it, so that the picture is as narrow as a phone.
+    """Return the plot as SVG: a line a row, a dot for the median of each of our policies, a bar for its range.
+
+    A row's name stands above it, so that the picture is as narrow as a phone.
     """
     rows = by_policy[OURS[0]]
     height = _TOP + _LINE * len(rows) + 12
@@ -66,7 +68,7 @@ def margins(by_policy: dict[str, list[Verdict]]) -> str:
         x = _LEFT + 4 + 130 * at
         parts.append(f'<circle cx="{x}" cy="14" r="4" fill="{COLOURS[policy]}"/>')
         parts.append(f'<text x="{x + 8}" y="18">{policy}</text>')
-    parts.append(f'<text x="{_LEFT}" y="38" opacity="0.75">against the best baseline; shaded: fails; bold: held back</text>')
+    parts.append(f'<text x="{_LEFT}" y="38" opacity="0.75">{_LEGEND}</text>')
     for number in range(len(rows)):
         y = _TOP + _LINE * number + 22
         row = rows[number].row

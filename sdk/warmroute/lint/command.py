@@ -117,8 +117,8 @@ def _around(line: str, other: str, most: int) -> str:
     pairs = enumerate(zip(line, other, strict=False))
     same = next((at for at, (one, another) in pairs if one != another), min(len(line), len(other)))
     begin = max(0, same - most // 4) if same >= most // 2 else 0
-    part = f"{'...' if begin else ''}{line[begin:]}"
-    return part if len(part) <= most else f"{part[: most - 3]}..."
+    shown = f"{'...' if begin else ''}{line[begin:]}"
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
 
 def _changed_lines(analysis: Analysis, most: int) -> list[str]:
