@@ -24,7 +24,7 @@ APIS: Final = ("openai", "anthropic", "gemini", "responses")
 def add(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("url", metavar="URL", help="address of the endpoint, with or without /v1")
-    option("--api", choices=APIS, nargs="+", default=["openai"], help="the APIs to try (openai)")
+    option("--api", choices=APIS, nargs="+", default=["openai"], metavar="API", help=f"of {', '.join(APIS)} (openai)")
     option("--model", metavar="NAME", help="the model to ask (default: the first of /v1/models)")
     option("--key-file", type=Path, metavar="FILE", help="file with the API key (default: none)")
     option("--other-key-file", type=Path, metavar="FILE", help="key of another tenant, to try isolation")
@@ -101,7 +101,8 @@ def run(arguments: Namespace) -> int:
         options = TrialOptions(arguments.prompt_bytes, arguments.turns, arguments.other_key_file is not None, rates)
         plans = {api: checks_of(api, options) for api in dict.fromkeys(arguments.api)}
         costs = {api: cost_of(api, checks, options) for api, checks in plans.items()}
-        print(f"warmroute conform: {_announced(costs.values(), rates)}", file=sys.stderr)
+        announced = f"warmroute conform: {_announced(costs.values(), rates)}"
+        print(textwrap.fill(announced, width(), break_long_words=False, break_on_hyphens=False), file=sys.stderr)
         if arguments.most_usd is not None:
             _within(costs.values(), rates, arguments.most_usd)
         if arguments.dry_run:
