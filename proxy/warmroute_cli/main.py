@@ -179,9 +179,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        from warmroute_cli.told import TOLD
+        from warmroute_cli.expected import EXPECTED
 
-        if not isinstance(error, TOLD):
+        if not isinstance(error, EXPECTED):
             raise
         print(f"warmroute {command.name}: {error}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The errors that `warmroute` tells in a sentence: their message is for the person at the terminal."""
+"""The errors that `warmroute` shows in a sentence: their message is for the person at the terminal."""
 
 from typing import Final
 
@@ -9,4 +9,4 @@ from warmroute_proxy.server.base.config_file import ConfigError
 from warmroute_proxy.server.base.secrets import SecretError
 from warmroute_proxy.server.stores.store_state import StoreError
 
-TOLD: Final = (ApiError, ConfigError, LaunchError, PlanError, SecretError, StoreError)
+EXPECTED: Final = (ApiError, ConfigError, LaunchError, PlanError, SecretError, StoreError)
