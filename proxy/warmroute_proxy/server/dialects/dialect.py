@@ -8,6 +8,7 @@ import msgspec
 
 from warmroute.contract.changes import Changes
 from warmroute_proxy.dialects.chat_answers import has_surrogate, whole_pairs
+from warmroute_proxy.dialects.chat_draft import ChatRequest
 from warmroute_proxy.dialects.raw_json import BadRequest, Piece
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import Refusal
@@ -57,6 +58,17 @@ class Translated(Protocol):
 
     def events(self, receipt_id: str) -> Events:
         """The translator of a streamed answer."""
+
+
+class TranslatedChat:
+    """What all APIs keep of a request."""
+
+    stream_type = EVENTS
+
+    def __init__(self, found: ChatRequest) -> None:
+        self.pieces, found.pieces = found.pieces, []
+        self.unlisted = found.unlisted
+        self.changes = found.changes()
 
 
 class Dialect(Protocol):

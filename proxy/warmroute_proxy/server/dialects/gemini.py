@@ -5,8 +5,6 @@ from urllib.parse import unquote, unquote_plus
 
 import msgspec
 
-from warmroute.contract.changes import Changes
-from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.gemini.answer import AnswerTerms, whole
 from warmroute_proxy.dialects.gemini.errors import error
 from warmroute_proxy.dialects.gemini.events import EventTranslator
@@ -14,7 +12,7 @@ from warmroute_proxy.dialects.gemini.request import ChatRequest, chat_request, c
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import EVENTS, Dialect, Headers
+from warmroute_proxy.server.dialects.dialect import EVENTS, Dialect, Headers, TranslatedChat
 from warmroute_proxy.server.http.exchange import Request
 
 API_KEY: Final = "x-goog-api-key"
@@ -56,18 +54,15 @@ def cut_key(request: Request) -> None:
     request.query = b"&".join(pairs)
 
 
-class TranslatedGemini:
+class TranslatedGemini(TranslatedChat):
     """One request to a model."""
 
     def __init__(self, found: ChatRequest, seal: Seal, *, array: bool) -> None:
         """`array`: a stream is one JSON array."""
         self._seal = seal
         self._array = array
-        self.pieces = found.pieces
-        self._found = found._replace(pieces=[])
-        self.unlisted = found.unlisted
-        normalised, off = found.texts.names()
-        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)
+        super().__init__(found)
+        self._found = found
         self.stream_type = "application/json" if array else EVENTS
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:

@@ -4,33 +4,26 @@ from typing import Final
 
 import msgspec
 
-from warmroute.contract.changes import Changes
-from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.messages.answer import message
 from warmroute_proxy.dialects.messages.errors import error, status_of
 from warmroute_proxy.dialects.messages.events import EventTranslator
 from warmroute_proxy.dialects.messages.request import ChatRequest, chat_request
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import EVENTS, Dialect, Headers
+from warmroute_proxy.server.dialects.dialect import Dialect, Headers, TranslatedChat
 
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 
 
-class TranslatedMessages:
+class TranslatedMessages(TranslatedChat):
     """One request to `/v1/messages`."""
-
-    stream_type = EVENTS
 
     def __init__(self, found: ChatRequest, key: bytes) -> None:
         """`key`: signs the reasoning of the answer."""
         self._key = key
-        self.pieces = found.pieces
-        self._found = found._replace(pieces=[])
-        self.unlisted = found.dropped
-        normalised, off = found.texts.names()
-        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, found.cache_marks, normalised, off)
+        super().__init__(found)
+        self._found = found
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
         found = self._found

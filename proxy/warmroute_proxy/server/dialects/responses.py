@@ -5,8 +5,6 @@ from typing import Final
 
 import msgspec
 
-from warmroute.contract.changes import Changes
-from warmroute_proxy.dialects.fields import names_of
 from warmroute_proxy.dialects.responses.answer import Response, whole
 from warmroute_proxy.dialects.responses.compaction import CompactionTranslator, whole_compaction
 from warmroute_proxy.dialects.responses.events import EventTranslator
@@ -15,7 +13,7 @@ from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import error_body
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
-from warmroute_proxy.server.dialects.dialect import EVENTS, Dialect, Headers
+from warmroute_proxy.server.dialects.dialect import Dialect, Headers, TranslatedChat
 
 RESPONSES: Final = "/v1/responses"
 INPUT_TOKENS: Final = "/v1/responses/input_tokens"
@@ -24,19 +22,14 @@ _NAMES: Final = {"max_tokens": "max_output_tokens", "messages": "input", "respon
 """Parameters of chat by what they are here."""
 
 
-class TranslatedResponse:
+class TranslatedResponse(TranslatedChat):
     """One request to `/v1/responses`."""
-
-    stream_type = EVENTS
 
     def __init__(self, found: ChatRequest, seal: Seal) -> None:
         self._seal = seal
         self._created_s = int(time.time())
-        self.pieces = found.pieces
-        self._found = found._replace(pieces=[])
-        self.unlisted = found.unlisted
-        normalised, off = found.texts.names()
-        self.changes = Changes(names_of(found.dropped), found.dropped_blocks, 0, normalised, off)
+        super().__init__(found)
+        self._found = found
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
         response = self._response(receipt_id)
