@@ -130,7 +130,7 @@ class ChatDraft:
         /,
         **terms: Any,
     ) -> _Request:
-        """The request of an API's kind. `tools`: a list of chat's, empty without tools; `terms`: what else the kind has.
+        """The request of an API's kind. `tools`: a list of chat's, may be empty; `terms`: what else the kind has.
 
         The members of the body have one order, with the tools last: what is short is in front of the messages, so that
         the intake knows bodies of one client again.

@@ -14,12 +14,13 @@ from warmroute_proxy.server.authentication import KnownKey
 from warmroute_proxy.server.base.errors import Refusal, check_plain, is_websocket, wrong_method
 from warmroute_proxy.server.base.metrics import Counter
 from warmroute_proxy.server.dialects.dialect import DialectRefusal, Sockets
-from warmroute_proxy.server.dialects.other_apis import no_route, refuse_other_api
 from warmroute_proxy.server.dialects.routes import (
     DIALECT_OF_PATH,
     PREFIXES,
     dialect_for,
     dialect_of,
+    no_route,
+    refuse_other_api,
     shape_of,
     without_key,
 )

@@ -1,6 +1,7 @@
 """OpenAI's Responses: `/v1/responses`, stateless."""
 
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ from warmroute_proxy.dialects.responses.events import EventTranslator
 from warmroute_proxy.dialects.responses.request import ChatRequest, chat_request
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.server.base.errors import error_body
+from warmroute_proxy.server.base.schema import ANY, COMMON, COUNT, MANY, STRING, Operation, Schema, object_of, or_null
 from warmroute_proxy.server.base.sealing import Seal
 from warmroute_proxy.server.base.terms import Terms
 from warmroute_proxy.server.dialects.dialect import Dialect, Headers, TranslatedChat
@@ -18,6 +20,22 @@ from warmroute_proxy.server.dialects.dialect import Dialect, Headers, Translated
 RESPONSES: Final = "/v1/responses"
 INPUT_TOKENS: Final = "/v1/responses/input_tokens"
 COMPACT: Final = "/v1/responses/compact"
+_STRAY: Final = (
+    "set base_url to this server's address and /v1, and nothing behind it: responses are served at /v1/responses and "
+    "/v1/responses/input_tokens, and this request came to {}"
+)
+_COPIED: Final = ("model", "stream", "temperature", "top_p", "metadata", "prompt_cache_key")
+_BODY: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        **{name: COMMON[name] for name in _COPIED},
+        "input": {"anyOf": [{**STRING, "minLength": 1}, {**MANY, "minItems": 1}]},
+        "instructions": or_null(STRING),
+        "max_output_tokens": COMMON["max_tokens"],
+        "store": or_null({"type": "boolean"}),
+    },
+    "required": ["model", "input"],
+}
 _NAMES: Final = {"max_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format"}
 """Parameters of chat by what they are here."""
 
@@ -47,6 +65,13 @@ class Responses(Dialect):
     """The dialect."""
 
     route = RESPONSES
+    vendor = "OpenAI"
+    paths = (RESPONSES, INPUT_TOKENS, COMPACT)
+    strays = ((("/responses", "/responses/compact", "/responses/input_tokens"), _STRAY),)
+    operations: Mapping[str, Operation] = {
+        RESPONSES: Operation("The next items, in OpenAI's Responses", object_of(usage=ANY), _BODY),
+        INPUT_TOKENS: Operation("How many tokens a prompt has", object_of(input_tokens=COUNT), _BODY),
+    }
 
     def counts(self, path: str) -> bool:
         return path == INPUT_TOKENS
