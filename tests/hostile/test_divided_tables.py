@@ -330,12 +330,12 @@ NOT_DIVIDED: Final = {
         upstream.MAX_HEAD_BYTES upstream.MAX_IDLE wire.MAX_ADDRESSES
     """,
     "between processes, proxies and regions": """
-        announcements.MAX_BYTES announcements.MAX_IN_POST announcements.MAX_WAITING calls.MAX_CONNECTIONS
+        announcements.MAX_IN_POST announcements.MAX_WAITING calls.MAX_CONNECTIONS
         event_stream.MAX_IN_MESSAGE event_stream.MAX_MESSAGE_BYTES event_stream.MAX_SENDERS
         event_stream.MAX_WAITING event_stream.MAX_WAITING_BYTES forward_claim.MAX_NONCES
         other_proxies.MAX_BESIDE other_proxies.MAX_BESIDE_BYTES other_proxies.MAX_BESIDE_IN_POST
         receipt_voider.MAX_AGE_S receipt_voider.MAX_WAIT_S record.MAX_FRAME_BYTES shared_memory.MAX_BYTES
-        store_thread.MAX_WAITING supervisor.MAX_WAIT_S
+        store_thread.MAX_WAITING supervisor.MAX_WAIT_S versions.MAX_ANNOUNCED_BYTES
     """,
     "of the ledger, of traces and of records": """
         all_rows.MAX_ROWS all_rows.MAX_S counter_file.MAX_SPANS journal.MAX_WAITING_BYTES

@@ -5,7 +5,6 @@ returns False, and `go_on` takes the next one when the answer is there. Any step
 and only here, in the shape of its API.
 """
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -23,7 +22,7 @@ from warmroute_proxy.server.dialects.dialect import Dialect, DialectRefusal
 from warmroute_proxy.server.dialects.exchange import DialectExchange
 from warmroute_proxy.server.dialects.token_counts import TokenCounts
 from warmroute_proxy.server.dialects.translation import chat_request_of, noted, translate
-from warmroute_proxy.server.http.exchange import Exchange, Request
+from warmroute_proxy.server.http.exchange import Exchange, Request, answer_error
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.intake.caller import Caller
 from warmroute_proxy.server.intake.parsed_request import ReadRequest
@@ -33,8 +32,6 @@ from warmroute_proxy.server.regions.forward_claim import Forward
 from warmroute_proxy.server.request.idempotency import IdempotentCalls, SharedExchange
 from warmroute_proxy.server.request.inference_request import NewRequest
 from warmroute_proxy.server.request.request_path import RequestPath
-
-log = logging.getLogger(__name__)
 
 
 class Arrivals:
@@ -72,6 +69,10 @@ class Arrivals:
                 self.new_request(self.path, exchange, read, self.path.engines.ids.receipt()).begin()
                 return
         Arrival(self, request, exchange, None).go_on()
+
+    def begin_translated(self, request: Request, exchange: Exchange, dialect: Dialect) -> None:
+        """Begin a request of another API."""
+        Arrival(self, request, exchange, dialect).go_on()
 
     def check_open(self) -> None:
         """Raises: Refusal, where no request may begin."""
@@ -301,12 +302,3 @@ def _answer_count(exchange: Exchange, dialect: Dialect, tokens: int, estimated: 
     """Answer with a number of tokens, unless the client has left."""
     if not exchange.ended:
         exchange.respond(200, (("content-type", "application/json"),), dialect.count(tokens, estimated=estimated))
-
-
-def answer_error(request: Request, exchange: Exchange, error: Exception) -> None:
-    """Answer with a refusal, or as an error of ours: whatever goes wrong, the client gets an answer."""
-    if isinstance(error, Refusal):
-        exchange.refuse(error)
-    else:
-        log.error("answering %s failed: %s", request.path[:100], type(error).__name__)
-        exchange.fail()
