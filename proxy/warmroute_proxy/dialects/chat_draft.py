@@ -94,7 +94,7 @@ class MessageDraft:
         self.is_late = is_late
         self.dropped: list[str] = []
 
-    def said(self, role: str, parts: list[ChatPart]) -> list[ChatPart]:
+    def message_with(self, role: str, parts: list[ChatPart]) -> list[ChatPart]:
         """The message that has these parts, which are cleaned; none without parts."""
         if not parts:
             return []

@@ -272,7 +272,7 @@ class _ContentReading(MessageDraft):
         return self._message("system", [text for piece, where in pieces for text in self._texts_of(piece, where)])
 
     def _message(self, role: str, pieces: list[ChatPart]) -> list[ChatPart]:
-        return self.said(role, cleaned(pieces, role, self.texts))
+        return self.message_with(role, cleaned(pieces, role, self.texts))
 
     def _of_model(self, pieces: list[tuple[_Piece, str]]) -> list[ChatPart]:
         thoughts: list[str] = []

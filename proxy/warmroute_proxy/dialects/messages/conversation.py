@@ -307,7 +307,9 @@ class ConversationReader(HistoryDraft):
     def system(self, raw: Raw) -> None:
         """Begin with the system prompt, as one message or none."""
         blocks = Blocks(self.texts, self.work)
-        self.messages += [encode(message) for message in blocks.said("system", blocks.parts(raw, "system", "system"))]
+        self.messages += [
+            encode(message) for message in blocks.message_with("system", blocks.parts(raw, "system", "system"))
+        ]
         self.note(blocks.dropped)
         self.marks += blocks.marks
 
@@ -380,7 +382,7 @@ class _Message:
         raw = message.get("content")
         blocks = self._blocks
         if role in _SYSTEM:
-            found = [] if raw is None else blocks.said("system", blocks.parts(raw, path, "system"))
+            found = [] if raw is None else blocks.message_with("system", blocks.parts(raw, path, "system"))
         elif role == "assistant":
             found = [] if raw is None else self._of_assistant(raw, path)
         else:
@@ -392,7 +394,7 @@ class _Message:
 
     def _of_user(self, raw: Raw, path: str) -> list[ChatPart]:
         if is_text(raw):
-            return self._blocks.said("user", self._blocks.parts(raw, path, "user"))
+            return self._blocks.message_with("user", self._blocks.parts(raw, path, "user"))
         found: list[ChatPart] = []
         parts = []
         for block, where in self._blocks.listed(raw, path):
@@ -409,7 +411,7 @@ class _Message:
                 self.stands_alone = False
                 self._blocks.dropped.append("tool_result")
                 parts += self._blocks.result(block, where)
-        return found + self._blocks.said("user", parts)
+        return found + self._blocks.message_with("user", parts)
 
     def _of_assistant(self, raw: Raw, path: str) -> list[ChatPart]:
         blocks = self._blocks

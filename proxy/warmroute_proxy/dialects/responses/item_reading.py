@@ -195,7 +195,7 @@ class ItemReading(MessageDraft):
             return self._made(Kind.NOTHING)
         if role == "assistant":
             return self._made(Kind.TEXT, encode(content_of(left)))
-        return self._made(Kind.MESSAGE, in_list(self.said(role, left)))
+        return self._made(Kind.MESSAGE, in_list(self.message_with(role, left)))
 
     def _reason(self, item: _Item, path: str) -> InChat:
         """Reasoning that was sealed here; without a seal, the text that the client has."""
