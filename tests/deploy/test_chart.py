@@ -91,6 +91,14 @@ def test_a_proxy_that_finds_engines_may_read_what_it_needs(finding: Rendered) ->
     assert finding.pod()["automountServiceAccountToken"]
 
 
+def test_pods_get_their_deletion_cost_where_it_is_asked_for() -> None:
+    values = {"enabled": True, "service": "sglang", "engine": {"models": ["kimi-k2.5"]}, "deletionCost": True}
+    found = render({"discovery": values})
+    rules = {kind: rule["verbs"] for rule in found.one("Role")["rules"] for kind in rule["resources"]}
+    assert rules["pods"] == ["patch"]
+    assert "deletion_cost = true" in found.one("ConfigMap")["data"]["warmroute.toml"]
+
+
 @pytest.mark.parametrize("which", ["plain", "everything", "finding"])
 def test_the_proxy_takes_its_config(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     found: Rendered = request.getfixturevalue(which)

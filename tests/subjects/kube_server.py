@@ -135,6 +135,19 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._list(parts.path, parameters)
 
+    def do_PATCH(self) -> None:
+        owner, (path, _, name) = self.owner, self.path.rpartition("/")
+        merged = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        found = owner.objects.get(path, {}).get(name)
+        if self.headers.get("authorization") != f"Bearer {owner.token}":
+            self._answer(401, {"kind": "Status", "code": 401})
+        elif found is None or self.headers["content-type"] != "application/merge-patch+json":
+            self._answer(404 if found is None else 415, {"kind": "Status"})
+        else:
+            annotations = {**found["metadata"].get("annotations", {}), **merged["metadata"]["annotations"]}
+            owner.put(path, name, found | {"metadata": found["metadata"] | {"annotations": annotations}})
+            self._answer(200, found)
+
     def _list(self, path: str, parameters: dict[str, str]) -> None:
         owner = self.owner
         with owner.changed:

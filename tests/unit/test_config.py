@@ -283,6 +283,18 @@ def test_several_proxies_do_not_each_spend_a_limit_unless_the_config_says_so(
     assert not load(one_proxy, tmp_path).proxy.other_proxies
 
 
+def test_several_regions_do_not_each_spend_a_budget_unless_the_config_says_so(tmp_path: Path) -> None:
+    text = GOOD.replace('regions = ["east"]', "") + USD
+    (problem,) = problems(text, tmp_path)
+    assert problem.startswith("budget: each region would spend team: it needs dsn_file of [ledger]")
+    for served in (
+        text.replace("[proxy]", "[proxy]\ncounts_alone = true"),
+        text.replace("[ledger]", '[ledger]\ndsn_file = "dsn"'),
+        GOOD + USD,  # the tenant is served in one region alone
+    ):
+        assert load(served, tmp_path).budgets
+
+
 @pytest.mark.parametrize(
     "text", [OTHERS, DATABASE + USD, DATABASE + USD + PER_MINUTE + REDIS, OTHERS + "tokens_at_once = 9\n"]
 )

@@ -42,8 +42,8 @@ class CallNumbers:
         except _UNREADABLE:
             return False
         for call in found:
-            is_more = call.index is not None and 0 <= call.index < self._begun
-            is_named = bool(call.id or (call.function and call.function.name))
+            is_more = isinstance(call.index, int) and 0 <= call.index < self._begun
+            is_named = bool(call.id or call.called().name)
             if not is_more or is_named or self._pieces.gather_unread(call) != call.index:
                 return False
         return True

@@ -32,11 +32,25 @@ class Function(msgspec.Struct):
 class ToolCall(msgspec.Struct):
     """A tool call; in a stream some of it."""
 
-    index: int | None = None
+    index: int | str | None = None
     id: str | None = None
     function: Function | None = None
+    name: str | None = None
+    arguments: str | dict[str, Raw] | None = None
+    """In the place of a `function`."""
+
     extra_content: Raw = Raw()
     """What the engine wants back with the call: of Gemini, a thought signature."""
+
+    def number(self) -> int | None:
+        """Its index, also if that is a text."""
+        given = self.index
+        if isinstance(given, str):
+            return int(given) if given.isdecimal() and len(given) < 10 else None
+        return given
+
+    def called(self) -> Function:
+        return Function(self.name, self.arguments) if self.function is None else self.function
 
 
 class _Piece(msgspec.Struct):
@@ -139,9 +153,16 @@ class ChunkChoice(msgspec.Struct):
     """The choice of a chunk."""
 
     delta: Output | None = None
+    message: Output | None = None
+    """In the place of a `delta`."""
+
     finish_reason: str | None = None
     matched_stop: Any = None
     stop_reason: Any = None
+
+    def __post_init__(self) -> None:
+        if self.delta is None:
+            self.delta = self.message
 
     def stopped_at(self) -> object:
         """As of `Choice`."""

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from warmroute_proxy.dialects.call_extras import carrying
-from warmroute_proxy.dialects.chat_answers import Function, ToolCall
+from warmroute_proxy.dialects.chat_answers import ToolCall
 from warmroute_proxy.dialects.raw_json import encode, is_object
 from warmroute_proxy.dialects.work import MAX_CALLS
 
@@ -66,7 +66,7 @@ class CallIds:
 def whole_calls(calls: Iterable[ToolCall], made: str) -> list[Piece]:
     found, ids = [], CallIds(made)
     for number, call in enumerate(calls):
-        function = call.function or Function()
+        function = call.called()
         call_id = carrying(ids.of(number, call.id), call.extra_content)
         found.append(Piece(number, call_id, function.name or "", function.text()))
     return found
@@ -168,7 +168,7 @@ class CallPieces:
         self._begun = -1  # the last that was given out
 
     def gather(self, call: ToolCall) -> int:
-        function = call.function or Function()
+        function = call.called()
         name, arguments = function.name or "", function.text()
         number = self._number(call, name, arguments)
         begun = self._calls[number]
@@ -243,7 +243,7 @@ class CallPieces:
 
     def _number(self, call: ToolCall, name: str, arguments: str) -> int:
         """Which call a piece is of; it begins where it is new."""
-        call_id, index = call.id or "", call.index
+        call_id, index = call.id or "", call.number()
         newest = len(self._calls) - 1 if self._calls else None
         known = newest if index is None else self._by_index.get(index)
         other = self._by_id.get(call_id) if call_id else None

@@ -29,6 +29,7 @@ from warmroute_proxy.server.control.readiness import Readiness
 from warmroute_proxy.server.dialects.dialect import Sockets
 from warmroute_proxy.server.dialects.open_conversations import OpenConversations
 from warmroute_proxy.server.dialects.sockets import sockets_by_path
+from warmroute_proxy.server.discovery.deletion_costs import DeletionCosts
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.endpoint import PublicEndpoint
 from warmroute_proxy.server.engines.engines import Engines
@@ -160,6 +161,10 @@ class Proxy:
     def follow_templates(self) -> None:
         """Let what translates know which models refuse a system message behind others."""
         self.engines.follow_templates(lambda models: self.parser.refuse_late_system(models, self.config))
+
+    def deletion_costs(self, discovery: Discovery) -> DeletionCosts:
+        """What tells Kubernetes which pods of engines to end first."""
+        return DeletionCosts(self.live, discovery, lambda: self.engines.warm_tokens(self.router, self.clock()))
 
     def _replace_tenants(self, config: Config) -> None:
         self.live.replace(config)

@@ -200,6 +200,8 @@ async def _run(
     admin_port = await admin.listen(config.proxy.admin_host, config.proxy.admin_port, shared=shared)
     steps = [*proxy.sweep_steps([public, admin]), page.publish, orders.reloads.sweep]
     watching = [orders.watch(proxy.live), conversations.keep(), *proxy.stores.watching()]
+    if slot is None or slot.number == 0:
+        watching.append(proxy.deletion_costs(orders.reloads.discovery).watch())
     tasks = [loop.create_task(each) for each in [*_always(proxy, steps), *watching]]
     _collect_less_often()
     address = _address(config, port, admin_port, picker=picker)

@@ -12,6 +12,8 @@ from tests.subjects.kube_server import KubeServer
 
 from warmroute_proxy.server.base.config import DiscoveryConfig
 from warmroute_proxy.server.base.config_file import parse_config
+from warmroute_proxy.server.base.config_source import LiveConfig
+from warmroute_proxy.server.discovery.deletion_costs import ANNOTATION, DeletionCosts
 from warmroute_proxy.server.discovery.discovery import Discovery
 from warmroute_proxy.server.discovery.kubernetes import Pool, Slices
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, SourceError
@@ -415,3 +417,55 @@ async def test_outside_of_a_cluster_it_says_what_is_missing(tmp_path: Path, monk
     config = DiscoveryConfig("cluster", "endpointslices", 1.0, name="engines", namespace="a", credentials=tmp_path)
     with pytest.raises(SourceError, match="name the API server by `api`"):
         await Slices(config, "east").read()
+
+
+async def test_pods_that_hold_more_warm_tokens_cost_more_to_delete(server: KubeServer, tmp_path: Path) -> None:
+    for name in ("engine-0", "engine-1"):
+        server.put(PODS, name, a_pod("10.0.0.1"))
+    held = {"engine-0": 812_000, "engine-1": 30_400, "gone": 1_000, "of-the-config": 9_000}
+    config = parse_config(
+        {
+            "proxy": {"region": "east"},
+            "region": [{"name": "east"}],
+            "discovery": [
+                {
+                    "id": "cluster", "kind": "endpointslices", "name": "engines", "api": server.url,
+                    "credentials": str(server.credentials), "deletion_cost": True,
+                }
+            ],
+            "model": [{"name": "m", "free": True}],
+            "tenant": [{"name": "one", "key_sha256": ["0" * 64]}],
+        },
+        Path(),
+        "test",
+    )  # fmt: skip
+    three = [endpoint(name, f"10.0.0.{at}", ready=True) for at, name in enumerate(["engine-0", "engine-1", "gone"])]
+    server.put(SLICES, "a", piece(*three), OF_SERVICE)
+    (tmp_path / "state").mkdir()
+    discovery = Discovery(tmp_path / "state", lambda: None)
+    discovery.replace(config)
+    async with asyncio.timeout(seconds(20)):
+        while not discovery.engines(config):
+            await asyncio.sleep(0.01)
+    costs = DeletionCosts(LiveConfig(config), discovery, lambda: held)
+
+    def annotated() -> dict[str, tuple[str, str]]:
+        pods = server.objects[PODS]
+        return {name: (pods[name]["metadata"]["annotations"][ANNOTATION], pods[name]["metadata"]["resourceVersion"])
+                for name in pods}  # fmt: skip
+
+    await costs.annotate()
+    first = annotated()
+    assert {name: cost for name, (cost, _) in first.items()} == {"engine-0": "812", "engine-1": "30"}
+    held |= {"engine-0": 850_000, "engine-1": 60_000}
+    await costs.annotate()
+    assert annotated()["engine-0"] == first["engine-0"], "a small change is not worth an update"
+    assert annotated()["engine-1"][0] == "60"
+    server.set_token("second")
+    (server.credentials / "token").write_text("wrong")
+    held["engine-1"] = 0
+    await costs.annotate()  # refused: the log says so, and the proxy goes on
+    server.set_token("third")
+    await costs.annotate()
+    assert annotated()["engine-1"][0] == "0"
+    discovery.close()

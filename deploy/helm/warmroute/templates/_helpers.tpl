@@ -182,6 +182,9 @@ name = {{ .pool | toJson }}
 {{- else }}
 name = {{ .service | toJson }}
 {{- end }}
+{{- if .deletionCost }}
+deletion_cost = true
+{{- end }}
 {{- if .engine }}
 
 [discovery.engine]

@@ -213,6 +213,9 @@ class DiscoveryConfig:
     credentials: Path = Path(SERVICE_ACCOUNT)
     """The folder with `token`, `ca.crt` and `namespace`."""
 
+    deletion_cost: bool = False
+    """Whether the annotation `pod-deletion-cost` of the engines' pods follows what they hold warm."""
+
     @property
     def keys_within(self) -> tuple[Path, ...]:
         """The folders that key files of its engines must be in; none if the config itself names the files."""

@@ -10,7 +10,7 @@ from warmroute_proxy.server.base.config_engine import read_engine
 from warmroute_proxy.server.base.config_table import Table, shown
 
 _OF_CLUSTER: Final = ("endpointslices", "inferencepool")
-_IN_CLUSTER: Final = frozenset({"name", "scheme", "engine", "namespace", "api", "credentials"})
+_IN_CLUSTER: Final = frozenset({"name", "scheme", "engine", "namespace", "api", "credentials", "deletion_cost"})
 _KEYS: Final[dict[str, frozenset[str]]] = {
     "folder": frozenset({"path", "key_folder"}),
     "srv": frozenset({"name", "scheme", "servers", "engine"}),
@@ -62,6 +62,7 @@ def _read(table: Table, number: str, folder: Path) -> DiscoveryConfig:
         port=table.text("port", ""),
         api=table.url("api", required=False),
         credentials=folder / table.text("credentials", SERVICE_ACCOUNT),
+        deletion_cost=table.flag("deletion_cost"),
     )
     for server in made.servers:
         host, _, port = server.rpartition(":")

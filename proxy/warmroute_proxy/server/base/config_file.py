@@ -144,7 +144,8 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     check_tenants(read.tenants, regions, model_by_name, problems)
     credit_moved = read_credit_moved(document.get("prices"), problems)
     redis = read_redis(document.get("redis"), folder, problems)
-    check_counted(proxy, read, has_database=database is not None, has_redis=redis is not None, problems=problems)
+    names = [region.name for region in regions]
+    check_counted(proxy, names, read, has_database=database is not None, has_redis=redis is not None, problems=problems)
     tracing = read_tracing(document.get("tracing"), folder, problems)
     if problems:
         raise ConfigError(source, problems)

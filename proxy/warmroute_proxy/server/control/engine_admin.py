@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from fastapi import FastAPI, Response
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from warmroute_proxy.core.placement.fleet import Worker
 from warmroute_proxy.core.placement.router import Router
@@ -95,15 +95,9 @@ class EngineAdmin:
             running=running,
             re_prefills_waiting=waiting,
             drained=bool(drains) and running == 0 and moved,
-            warm_tokens=self._warm_tokens(engine.workers()),
+            warm_tokens=self._engines.warm_tokens(self._router, self._clock()).get(engine_id, UNSET),
             warning=f"nothing else here serves {', '.join(unserved)} as {engine.role}" if unserved else UNSET,
         )
-
-    def _warm_tokens(self, workers: list[Worker]) -> int | UnsetType:
-        """KV tokens of sessions that the workers hold; unset where no pool is known."""
-        books = self._router.working_set.as_dict(self._clock())
-        known = [books[worker.id]["tokens"] for worker in workers if worker.id in books]
-        return sum(known) if known else UNSET
 
     def _unserved(self, leaving: list[Worker]) -> list[str]:
         """Models that no engine of the same role serves any more, once these are gone."""

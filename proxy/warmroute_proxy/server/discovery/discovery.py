@@ -216,6 +216,11 @@ class Discovery:
             reading.refused = refused
         return found.used
 
+    def named_by(self, source: str) -> list[str]:
+        """The ids of the engines that a source named last."""
+        reading = self._readings.get(source)
+        return [] if reading is None else [each["id"] for each in reading.engines]
+
     def problems(self) -> list[Problem]:
         """What does not work as it should. Everybody may read it, so engines are named in the log alone."""
         found = []

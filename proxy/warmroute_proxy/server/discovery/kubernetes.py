@@ -172,7 +172,7 @@ class Watch:
 PORT_NAME: Final = "http"
 _SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 _POOLS: Final = "/apis/inference.networking.k8s.io/v1/namespaces/{}/inferencepools"
-_PODS: Final = "/api/v1/namespaces/{}/pods"
+PODS: Final = "/api/v1/namespaces/{}/pods"
 Engines = Sequence[dict[str, Any]]
 _MALFORMED: Final = (LookupError, TypeError, AttributeError, ValueError)
 
@@ -291,7 +291,7 @@ class Pool:
         self._labels, self._pods = labels, None
         if labels:
             wanted = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
-            self._pods = Watch(self._api, _PODS.format(namespace), {"labelSelector": wanted}, self._pause)
+            self._pods = Watch(self._api, PODS.format(namespace), {"labelSelector": wanted}, self._pause)
         return self._pods is not None
 
     def _pods_of(self, pod: dict[str, Any]) -> Iterator[_Pod]:

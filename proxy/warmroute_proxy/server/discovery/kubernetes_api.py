@@ -34,8 +34,14 @@ class Stale(SourceError):
     """The version that was asked for may be why the server does not answer: the collection has to be listed."""
 
 
+class NotThere(SourceError):
+    """The server knows no such object or collection (404)."""
+
+
 def refusal(status: int, text: str) -> SourceError:
     """What a server means by a status. 504 is also its word for a version that is newer than all that it knows."""
+    if status == 404:
+        return NotThere(text)
     return Stale(text) if status in {400, 504} else SourceError(text)
 
 
@@ -53,10 +59,22 @@ class Api:
 
     async def open(self, path: str, parameters: dict[str, str], silent_s: float) -> "ApiAnswer":
         """Ask; `silent_s`: how long the answer may say nothing. Raises: SourceError, Gone."""
+        return await self._ask("GET", f"{path}?{urlencode(parameters)}", [], b"", silent_s)
+
+    async def patch(self, path: str, merged: bytes, silent_s: float) -> None:
+        """Merge a JSON object into the one at `path`; nothing happens if there is none. Raises: SourceError, Gone."""
+        head = ["content-type: application/merge-patch+json", f"content-length: {len(merged)}"]
+        try:
+            answer = await self._ask("PATCH", path, head, merged, silent_s)
+        except NotThere:
+            return
+        answer.close()
+
+    async def _ask(self, method: str, target: str, more: list[str], body: bytes, silent_s: float) -> "ApiAnswer":
         parts = urlsplit(self._url or _of_cluster())
-        target = f"{parts.path.rstrip('/')}{path}?{urlencode(parameters)}"
-        head = [f"GET {target} HTTP/1.1", f"host: {parts.netloc}", f"authorization: Bearer {self._token()}"]
-        head += ["accept: application/json", f"user-agent: {_OF_OUR_OWN}", "connection: close", "", ""]
+        head = [f"{method} {parts.path.rstrip('/')}{target} HTTP/1.1", f"host: {parts.netloc}", *more]
+        head += [f"authorization: Bearer {self._token()}", "accept: application/json", f"user-agent: {_OF_OUR_OWN}"]
+        head += ["connection: close", "", ""]
         try:
             async with asyncio.timeout(CONNECT_S):
                 reader, writer = await asyncio.open_connection(
@@ -66,7 +84,7 @@ class Api:
             raise SourceError(f"{parts.netloc} cannot be reached: {error or type(error).__name__}") from None
         answer = ApiAnswer(reader, writer, silent_s)
         try:
-            writer.write("\r\n".join(head).encode())
+            writer.write("\r\n".join(head).encode() + body)
             await answer.begin()
         except BaseException:
             answer.close()

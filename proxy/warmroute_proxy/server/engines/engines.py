@@ -168,6 +168,16 @@ class Engines:
     def workers(self) -> list[Worker]:
         return [worker for engine in self.by_id.values() for worker in engine.workers()]
 
+    def warm_tokens(self, router: Router, now_s: float) -> dict[str, int]:
+        """By engine, the KV tokens of sessions that it holds; only of engines whose pool is known."""
+        books = router.working_set.as_dict(now_s)
+        found: dict[str, int] = {}
+        for engine_id, engine in self.by_id.items():
+            known = [books[worker.id]["tokens"] for worker in engine.workers() if worker.id in books]
+            if known:
+                found[engine_id] = sum(known)
+        return found
+
     def drain(
         self, engine_id: str, by: DrainedBy, draining: bool, router: Router, since_s: float | None = None
     ) -> None:
