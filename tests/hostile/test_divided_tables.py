@@ -312,7 +312,7 @@ NOT_DIVIDED: Final = {
         view_routes.MAX_TENANTS working_set.MAX_GROUPS
     """,
     "of engines and of discovery": """
-        addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES
+        addresses.MAX_UNKNOWN blame.MAX_EVIDENCE passthrough.MAX_SIZES
         drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS
         engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS
         engine_refusals.MAX_CODE_CHARS engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS
@@ -377,7 +377,8 @@ NOT_DIVIDED: Final = {
         request_reader.MAX_CHUNKS request_reader.MAX_TARGET_BYTES responses_socket.MAX_REFUSED
         responses_socket.MAX_RUNNING responses_socket.MAX_STREAMS responses_socket.MAX_WAITING
         return_times.MAX_RETURNS settings.MAX_INCLUDED shares.MAX_COMPARED tool_grammars.MAX_SCHEMA_VALUES
-        tools.MAX_SCHEMA_DEPTH websocket.MAX_OPEN_S call_extras.MAX_EXTRA_CHARS work.MAX_CALLS work.MAX_PARTS
+        tools.MAX_SCHEMA_DEPTH websocket.MAX_OPEN_S call_extras.MAX_EXTRA_CHARS usage.MAX_COUNT work.MAX_CALLS
+        work.MAX_PARTS
         work.MAX_BRACKETS work.MAX_COMMAS work.MAX_MEMBERS
         work.MAX_STEPS work.MAX_TOOLS_BYTES
     """,

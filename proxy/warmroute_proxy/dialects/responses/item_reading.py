@@ -35,11 +35,22 @@ from warmroute_proxy.dialects.raw_json import (
     object_at,
     text_in,
 )
-from warmroute_proxy.dialects.responses.summaries import SUMMED_UP, TRIGGER
 from warmroute_proxy.dialects.responses.tools import INPUT, SEARCH, chat_name
 from warmroute_proxy.dialects.tool_arguments import NO_OBJECT, object_text
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts
+
+# What is asked for a summary of a conversation, and how one is told to the model that goes on from it.
+
+TRIGGER: Final = "compaction_trigger"
+SUMMED_UP: Final = "The conversation before this message was summed up:\n"
+_ASKED: Final = (
+    "Sum up this conversation for somebody who goes on with it and has not seen it. Say what the user wants, what was "
+    "done, found and decided, with the names of files, commands and values that matter, and what is left to do. "
+    "Answer with the summary alone, and call no tools."
+)
+PROMPT: Final = encode({"role": "user", "content": _ASKED})
+
 
 _ROLES: Final = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
 _COMPACTED: Final = frozenset({"compaction", "compaction_summary", "context_compaction"})

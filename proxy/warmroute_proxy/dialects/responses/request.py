@@ -18,9 +18,9 @@ from warmroute_proxy.dialects.raw_json import (
     list_at,
     text_at,
 )
+from warmroute_proxy.dialects.responses.item_reading import PROMPT
 from warmroute_proxy.dialects.responses.items import ItemReader, ReadItems
 from warmroute_proxy.dialects.responses.settings import READ, asks_summary, settings, unlisted
-from warmroute_proxy.dialects.responses.summaries import PROMPT
 from warmroute_proxy.dialects.responses.tools import Tool, read_tools, tool_choice
 from warmroute_proxy.dialects.work import TranslationWork
 from warmroute_proxy.normalising.texts import Texts

@@ -4,13 +4,42 @@ Each question has a deadline; then the store counts as away.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from warmroute_proxy.core.queue.rotation import Rotation
 from warmroute_proxy.core.queue.scope import ByScope, Scope
 from warmroute_proxy.core.queue.slots import Held, SlotLease, SlotLimit
 from warmroute_proxy.server.base.background import BackgroundTasks
+
+# What is looked at in turn, some in each round, so that a round takes the same time however many there are.
+
+T = TypeVar("T")
+
+
+class Rotation(Generic[T]):
+    """Things in the order in which they are looked at next."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items: OrderedDict[T, None] = OrderedDict.fromkeys(items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: T) -> None:
+        """Have it looked at, after those that are there."""
+        self._items.setdefault(item)
+
+    def remove(self, item: T) -> None:
+        """Have it looked at no more."""
+        del self._items[item]
+
+    def round(self, most: int) -> Iterator[T]:
+        """The next ones. A caller that stops early goes on there in its next round."""
+        for _ in range(min(most, len(self._items))):
+            item = next(iter(self._items))
+            self._items.move_to_end(item)
+            yield item
 
 
 class AnyLease(Protocol):

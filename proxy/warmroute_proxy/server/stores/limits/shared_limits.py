@@ -25,8 +25,7 @@ from warmroute_proxy.server.stores.leases import SharedSlots
 
 if TYPE_CHECKING:
     from warmroute_proxy.server.redis.calls import RedisCalls
-    from warmroute_proxy.server.redis.markers import RedisMarkers
-    from warmroute_proxy.server.redis.nonces import RedisNonces
+    from warmroute_proxy.server.redis.markers import RedisMarkers, RedisNonces
 
 _SCHEMES: Final = ("redis", "rediss")
 AWAY: Final = (
@@ -67,8 +66,7 @@ class SharedLimits:
         try:
             from warmroute_proxy.server.redis.calls import RedisCalls
             from warmroute_proxy.server.redis.limits import RedisSlots, RedisWindows
-            from warmroute_proxy.server.redis.markers import RedisMarkers
-            from warmroute_proxy.server.redis.nonces import RedisNonces
+            from warmroute_proxy.server.redis.markers import RedisMarkers, RedisNonces
         except ModuleNotFoundError as error:
             raise LedgerError(
                 f"{error.name} is missing: install warmroute[redis] for limits over several proxies"
