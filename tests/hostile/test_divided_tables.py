@@ -305,6 +305,7 @@ NOT_DIVIDED: Final = {
         access.MAX_ENDED admin_endpoint.MAX_VIEWS bytes_per_token.MAX_MODELS changing.MAX_LISTED
         config.MAX_PROCESSES config_file.MAX_FILE_BYTES config_prices.MAX_BOOKS config_prices.MAX_SOURCE_CHARS
         config_stores.MAX_USD control_plane.MAX_LISTED_DECISIONS fleet_state.MAX_MODELS key_admin.MAX_KEYS
+        minutes.MAX_TENANTS
         key_admin.MAX_LIFETIME_S key_admin.MAX_NOTE_CHARS money.MAX_PRICE_CHARS money.MAX_USD_PER_MTOK
         open_requests.MAX_DECISIONS price_table.MAX_STORED rules.MAX_FOUND rules.MAX_INDENT_CHARS
         sealing.MAX_KEYS secrets.MAX_ACCEPTED secrets.MAX_ENGINE_KEY_CHARS secrets._MAX_FILE_BYTES
@@ -318,7 +319,7 @@ NOT_DIVIDED: Final = {
         engine_refusals.MAX_CODE_CHARS engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS
         engine_refusals.MAX_READ_CHARS
         event_reader.MAX_EVENT_BYTES listener.MAX_WAITING discovery.MAX_FILE_BYTES index.MAX_SLOTS
-        kubernetes_api.MAX_ANSWER_BYTES
+        kubernetes_api.MAX_ANSWER_BYTES minutes.MAX_WORKERS
         kubernetes_api.MAX_LINE_BYTES kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS
         kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK kv_blocks.MAX_EARLY_BLOCKS
         kv_events.MAX_BATCHES_AT_ONCE kv_events.MAX_BYTES_AT_ONCE kv_events.MAX_MESSAGE_BYTES
@@ -338,7 +339,7 @@ NOT_DIVIDED: Final = {
         store_thread.MAX_WAITING supervisor.MAX_WAIT_S versions.MAX_ANNOUNCED_BYTES
     """,
     "of the ledger, of traces and of records": """
-        all_rows.MAX_ROWS all_rows.MAX_S counter_file.MAX_SPANS journal.MAX_WAITING_BYTES
+        all_rows.MAX_ROWS all_rows.MAX_S counter_file.MAX_SPANS journal.MAX_WAITING_BYTES minutes.MAX_SENT_BYTES
         ladder_sums.MAX_LADDER_GROUPS ladder_sums.MAX_LADDER_ROWS ledger.MAX_FOLD_FAILURES receipt._MAX_COST_USD
         recording.MAX_RECORD_BYTES recording.MAX_WAITING_BYTES tracing.MAX_BATCH usage_fields.MAX_TOKENS
         usage_sums.MAX_GROUPS usage_sums.MAX_LISTED void_orders.MAX_ORDERS

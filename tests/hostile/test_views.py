@@ -40,7 +40,7 @@ def views() -> Views:
     )
     stores = SimpleNamespace(budgets=budgets, limits=limits, prices=None)
     made = RequestLimits(cast("Any", config), Metrics(), lambda: 0.0, cast("Any", stores))
-    return Views(*cast("Any", (None, None, None, SimpleNamespace(limits=made), None, lambda: 0.0)))
+    return Views(*cast("Any", (None, None, None, SimpleNamespace(limits=made), None, lambda: 0.0, list)))
 
 
 def test_a_tenants_view_builds_its_own_limits_alone(monkeypatch: pytest.MonkeyPatch) -> None:

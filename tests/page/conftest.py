@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, sync_playwright
 
 from tests.integration.proxy.test_usage import Regions, two_regions
 from tests.machine import seconds
-from tests.subjects.processes import ProxyProcess
+from tests.subjects.processes import ProxyProcess, chat, events
 
 CHROMIUM = "/usr/bin/chromium"
 IMAGES = os.environ.get("WARMROUTE_IMAGES")
@@ -51,9 +52,18 @@ class Visit:
     def settled(self, view: str) -> None:
         self.page.wait_for_selector(f"#view[data-view={view}][aria-busy=false]")
 
+    def open_session(self) -> None:
+        """The most expensive one."""
+        self.page.locator("a.session").first.click()
+        self.page.wait_for_selector("#session")
+
     def open_receipt(self) -> None:
         self.page.locator(".turn").first.click()
         self.page.wait_for_selector("dialog[open] summary")
+
+    def tile(self, name: str) -> list[str]:
+        """The value of a tile, and what is said of it."""
+        return str(self.page.inner_text(f".tile:has(dt:text-is('{name}'))")).split("\n")[1:]
 
     def text(self, selector: str = "body") -> str:
         return str(self.page.inner_text(selector))
@@ -71,6 +81,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
         for turns in (1, 2, 3, 4):
             made.turn(made.east, "named", turns, headers=HEADS)
         work(made)
+        refused_and_streamed(made)
         yield made
 
 
@@ -84,9 +95,27 @@ def work(fleet: Regions) -> None:
             if number == 5:
                 messages[0] = {"role": "system", "content": "It is Tuesday. " + messages[0]["content"]}
             body = {"model": "kimi-k2.5", "messages": messages, "max_tokens": 40}
-            answer = client.post("/v1/chat/completions", json=body, headers=head).raise_for_status().json()
-            messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
-            fleet.usages.append(answer["usage"] | {"tenant": 0, "key": WORK, "model": "kimi-k2.5"})
+            text, usage = streamed(client, body, head)
+            messages.append({"role": "assistant", "content": text})
+            fleet.usages.append(usage | {"tenant": 0, "key": WORK, "model": "kimi-k2.5"})
+
+
+def streamed(client: httpx.Client, body: dict[str, Any], head: dict[str, str]) -> tuple[str, dict[str, Any]]:
+    """The text of a stream, and its usage."""
+    body = body | {"stream": True, "stream_options": {"include_usage": True}}
+    answer = client.post("/v1/chat/completions", json=body, headers=head).raise_for_status()
+    found = events(answer.text)
+    text = "".join(event["choices"][0]["delta"].get("content") or "" for event in found if event["choices"])
+    return text, next(event["usage"] for event in found if event.get("usage"))
+
+
+def refused_and_streamed(fleet: Regions) -> None:
+    """The second tenant gets a stream, and is refused once."""
+    body = chat("streamed") | {"model": "kimi-k2.5"}
+    with fleet.east.client(1) as client:
+        _, usage = streamed(client, body, {})
+        fleet.usages.append(usage | {"tenant": 1, "key": "streamed", "model": "kimi-k2.5"})
+        assert client.post("/v1/chat/completions", json=body).status_code == 429
 
 
 LIMITS = """
@@ -100,7 +129,7 @@ usd_per_day = "5"
 [[budget]]
 name = "of-second"
 tenants = ["second"]
-requests_per_minute = 500
+requests_per_minute = 1
 """
 WORK = "fix the tests"
 HEADS = {"x-warmroute-session-name": HOSTILE[:64], "x-warmroute-agent": HOSTILE[:64]}

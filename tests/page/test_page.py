@@ -1,5 +1,6 @@
 """The page as people use it: with a keyboard, on a phone, in the dark; and as nobody may use it."""
 
+import re
 from typing import Any
 
 import pytest
@@ -10,10 +11,28 @@ from tests.integration.proxy.test_usage import Regions
 from tests.machine import seconds
 from tests.subjects.processes import until
 
-from .conftest import HEADS, VIEWS, Opener, Scheme, Visit
+from .conftest import HEADS, VIEWS, WORK, Opener, Scheme, Visit
 
 FOCUSED = "document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText"
 CLICKS = "() => { for (const each of document.querySelectorAll('nav a, #refresh')) each.click(); }"
+BROKEN = """() => {
+    const walker = document.createTreeWalker(document.querySelector("#view"), NodeFilter.SHOW_TEXT), found = [];
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+        for (const { 0: word, index } of node.data.matchAll(/[\\w.,]+/g)) {
+            const range = document.createRange();
+            range.setStart(node, index);
+            range.setEnd(node, index + word.length);
+            const lines = new Set([...range.getClientRects()].map((each) => Math.round(each.top)));
+            if (word.length < 40 && lines.size > 1) found.push(word);
+        }
+    }
+    for (const row of document.querySelectorAll("#view tr")) {
+        if (row.getBoundingClientRect().height > 400) found.push(`a row of ${row.getBoundingClientRect().height} px`);
+    }
+    return found;
+}"""
+"""Words that are on two lines, and rows half as high as a phone."""
+
 CELLS = "rows => rows.map((row) => [...row.cells].map((cell) => cell.innerText))"
 
 
@@ -45,11 +64,15 @@ def test_no_view_has_a_barrier_or_is_wider_than_the_screen(
         page.go(view)
         if view == "decisions":
             page.page.locator("details summary").first.click()
+        if view == "sessions":
+            page.open_session()
         assert problems(page) == [], view
         assert page.page.evaluate("document.documentElement.scrollWidth") == width, view
+        assert page.page.evaluate(BROKEN) == [], view
         if (view, width, scheme) in PICTURES:
             page.picture(f"page-{view}")
-    page.go("sessions").open_receipt()
+    page.go("sessions").open_session()
+    page.open_receipt()
     assert problems(page) == []
     if (width, scheme) == (1280, "dark"):
         page.page.keyboard.press("Escape")
@@ -84,6 +107,9 @@ def test_everything_works_by_keyboard(visit: Opener, fleet: Regions) -> None:
     tab_to("Sessions")
     keyboard.press("Enter")
     page.settled("sessions")
+    tab_to(WORK)
+    keyboard.press("Enter")
+    page.page.wait_for_selector("#session")
     tab_to("Turn 1: ")
     label = focused()
     keyboard.press("Enter")
@@ -155,10 +181,12 @@ def test_a_tenant_sees_itself_and_no_engines(visit: Opener, fleet: Regions) -> N
     shown = page.page.eval_on_selector_all("nav a", "links => links.map((link) => link.dataset.view)")
     assert shown == ["money", "sessions", "ladder", "keys"]
     assert page.page.is_disabled("#tenant")
-    wanted = fleet.sums(tenant=1)
-    assert page.text(".tiles").split("\n")[:2] == ["Turns", str(wanted["turns"])]
+    served_here = sum(usage["tenant"] == 1 and usage["key"] != "theirs" for usage in fleet.usages)
+    assert page.tile("Errors") == ["0", f"{served_here} turn"]
+    assert page.tile("429s") == ["1", "refused"]
     assert "Where cached tokens went" in page.go("ladder").text("#view")
-    page.go("sessions").open_receipt()
+    page.go("sessions").open_session()
+    page.open_receipt()
     assert "Its cost there was" not in page.text("dialog")
     page.page.keyboard.press("Escape")
     page.page.goto(f"{page.url}/page#/engines")
@@ -168,15 +196,15 @@ def test_a_tenant_sees_itself_and_no_engines(visit: Opener, fleet: Regions) -> N
 
 def test_money_is_that_of_the_ledger(visit: Opener, fleet: Regions) -> None:
     page = visit().sign_in(fleet.east.admin_key)
-    page.page.select_option("#tenant", index=0)
-    page.settled("money")
+    page.page.select_option("#since", "24h")
+    page.page.wait_for_selector("text=Hit ratio and money")
     wanted = fleet.sums()
     with fleet.east.admin() as admin:
         found = admin.get("/admin/usage").json()
     assert found["price_nanousd"] == wanted["price_nanousd"]
-    tiles = dict(zip(*[iter(page.text(".tiles").split("\n"))] * 2, strict=True))
-    assert float(tiles["Paid, USD"]) == pytest.approx(wanted["price_nanousd"] / 1e9, rel=0.01)
-    assert float(tiles["Saved, USD"]) == pytest.approx(wanted["saved_nanousd"] / 1e9, rel=0.01)
+    paid, saved = page.tile("Paid, USD")
+    assert float(paid) == pytest.approx(wanted["price_nanousd"] / 1e9, rel=0.01)
+    assert float(saved.removesuffix(" saved")) == pytest.approx(wanted["saved_nanousd"] / 1e9, rel=0.01)
     rows = page.page.eval_on_selector_all("[aria-label='Losses by class'] tbody tr", CELLS)
     assert {name.replace(" ", "_"): int(tokens.replace(",", "")) for name, tokens, _ in rows} == wanted["losses"]
 
@@ -236,6 +264,77 @@ def test_the_summary_of_a_session_is_that_of_its_sums(visit: Opener, fleet: Regi
         route.fulfill(response=answer, json=body)
 
     page.page.route("**/admin/view/usage?*by=session*", longer)
-    page.sign_in(fleet.east.keys[1]).go("sessions")
+    page.sign_in(fleet.east.keys[1]).go("sessions").open_session()
     assert page.text("p.summary").startswith("5,000 turns, 7.00 USD, ")
     assert "newest" not in page.text("p.summary"), "all turns are on the timeline"
+
+
+def test_the_last_hour_is_what_clients_saw(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key)
+    here = [usage for usage in fleet.usages if usage["warmroute"]["region"] == "east"]
+    assert page.tile("Errors") == ["0", f"{len(here)} turns"]
+    assert page.tile("429s") == ["1", "refused"]
+    for tile in ("TTFT p50", "TTFT p90"):
+        time, of = page.tile(tile)
+        assert re.fullmatch(r"[0-9.]+ m?s", time)
+        assert of == "of streams"
+    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in here)
+    share = 100 * cached / sum(usage["prompt_tokens"] for usage in here)
+    assert page.tile("Hit ratio") == [f"{share:.1f} %", f"{cached:,} tokens cached"]
+    paid = sum(usage["warmroute"]["price_nanousd"] for usage in here) / 1e9
+    assert float(page.tile("Paid, USD")[0]) == pytest.approx(paid, rel=0.01)
+    rows = page.page.eval_on_selector_all("[aria-label='Tenants'] tbody tr", CELLS)
+    assert [row[:4] for row in rows][1] == ["second", str(len(here) - int(rows[0][1])), "0", "1"]
+    page.page.click("text=The same as a table")
+    by_minute = page.page.eval_on_selector_all("[aria-label='Over time'] tbody tr", CELLS)
+    assert sum(int(row[1]) for row in by_minute) == len(here)
+
+
+def test_an_operator_sees_sessions_of_all_tenants_and_opens_one_in_view(visit: Opener, fleet: Regions) -> None:
+    page = visit(390).sign_in(fleet.east.admin_key).go("sessions")
+    rows = {row[0]: row for row in page.page.eval_on_selector_all("[aria-label='Sessions'] tbody tr", CELLS)}
+    ours = next(row for name, row in rows.items() if name.startswith(WORK))
+    assert ours[1:3] == ["first", "python-httpx"]
+    assert ours[-1].startswith("prefix changed ")
+    assert {row[1] for row in rows.values()} == {"first", "second"}
+    page.page.locator("a.session").last.click()
+    page.page.wait_for_selector("#session")
+    top = page.page.evaluate("document.querySelector('#session').getBoundingClientRect().top")
+    assert 0 <= top < 100
+    page.open_receipt()
+    assert page.complaints == []
+
+
+def test_each_bar_of_the_ladder_ends_where_the_one_before_it_ended(visit: Opener, fleet: Regions) -> None:
+    page = visit().sign_in(fleet.east.admin_key).go("ladder")
+    ends = page.page.eval_on_selector_all(
+        ".waterfall .bar",
+        "bars => bars.map((bar) => [...bar.children].map((part) => part.getBoundingClientRect().right))",
+    )
+    lost = [at for at in range(1, len(ends)) if ends[at][0] < ends[at - 1][0] - 2]
+    assert lost
+    assert [ends[at][1] for at in lost] == pytest.approx([ends[at - 1][0] for at in lost], abs=1)
+
+
+def test_engines_stand_in_columns_with_their_hit_ratio(visit: Opener, fleet: Regions) -> None:
+    page = visit()
+
+    def twice(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.json()
+        if "workers" in body:
+            (worker,) = body["workers"].values()
+            body["workers"] = {"east-a0": worker, "an-engine-with-a-long-name": worker | {"running": 100}}
+        route.fulfill(response=answer, json=body)
+
+    page.page.route("**/admin/workers", twice)
+    page.sign_in(fleet.east.admin_key).go("engines")
+    first, second = page.page.eval_on_selector_all(
+        "[aria-label='Engines'] tbody tr",
+        "rows => rows.map((row) => [...row.cells].map((cell) => cell.getBoundingClientRect().left))",
+    )
+    assert first == second
+    rows = page.page.eval_on_selector_all("[aria-label='Engines'] tbody tr", CELLS)
+    assert rows[0][2].endswith(" %")
+    assert not rows[1][2].endswith(" %")
+    assert page.page.locator(".trend rect").count() > 0

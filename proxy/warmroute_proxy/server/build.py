@@ -479,7 +479,7 @@ def control_planes(
     access = proxy.stores.access
     directory = None if access is None else DirectoryAdmin(access, proxy.stores.ask, config.proxy.region)
     flips = EngineFlips(proxy.engines, proxy.router, engine_admin)
-    views = Views(asking, receipts, proxy.open_requests, proxy.admission, directory, clock)
+    views = Views(asking, receipts, proxy.open_requests, proxy.admission, directory, clock, page.minutes)
     parts = AdminParts(
         page=page, engines=engine_admin, flips=flips, router=proxy.router, admission=proxy.admission,
         open_requests=proxy.open_requests, directory=directory, asking=asking, views=views, orders=orders, clock=clock,

@@ -177,6 +177,8 @@ class PublicEndpoint:
         if counter is None:
             counter = self._counter(path if path in _NAMED_PATHS else _route_of(path), status)
         counter[0] += 1
+        if status >= 429 and path not in OPEN_PATHS:
+            self._path.metrics.answered(request.tenant, status)
 
     def _counter(self, route: str, status: int) -> Counter:
         counter = self._answers.get((route, status))

@@ -191,7 +191,7 @@ async def test_an_error_as_a_turn_is_counted_leaves_nothing(tmp_path: Path, head
                 raise RuntimeError("an error of ours")
             return 0
 
-        it.proxy.path.metrics._lost = defaultdict(tokens)
+        it.proxy.path.metrics._ended = defaultdict(tokens)
         assert (await it.ask("answer", headers)).startswith(b"HTTP/1.1 500 ")
         await it.is_whole(headers)
 

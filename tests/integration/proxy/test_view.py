@@ -1,5 +1,6 @@
 """The page's routes: files for everyone, an operator's view of all tenants, a tenant's of itself alone."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from .test_usage import Regions, two_regions
 pytestmark = pytest.mark.full
 
 NAMESPACE = b"http://www.w3.org/2000/svg"
-PATHS = ("", "/usage", "/usage?by=hour", "/ladder", "/receipts", "/keys", "/budgets")
+PATHS = ("", "/minutes", "/usage", "/usage?by=hour", "/ladder", "/receipts", "/keys", "/budgets")
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +99,36 @@ def test_a_tenant_sees_its_own_money_turns_and_keys_alone(fleet: Regions) -> Non
         refused = view(fleet.east, f"{path}?tenant={own}", fleet.east.keys[1])
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "admin_key_needed")
     assert view(fleet.east, "/usage?by=tenant", fleet.east.keys[1]).status_code == 403
+
+
+def test_the_last_hour_has_each_turn_that_was_served_here(fleet: Regions) -> None:
+    own, _ = names(fleet)
+    here = [u for u in fleet.usages if u["warmroute"]["region"] == "east"]
+    found = of_operator(fleet, "/minutes")
+    assert found["turns"] == sum(minute["turns"] for minute in found["minutes"]) == len(here)
+    assert len(found["minutes"]) == 60
+    assert found["price_nanousd"] == sum(u["warmroute"]["price_nanousd"] for u in here)
+    assert sum(found["losses"].values()) == found["prompt_tokens"] - found["cached_tokens"]
+    assert {row["key"]: row["turns"] for row in found["tenants"]} == {own: len(here)}
+    assert sum(minute["cached_tokens"] for minute in found["workers"]["east-a0"]) == found["cached_tokens"]
+
+
+def test_a_tenant_gets_its_own_last_hour_alone(fleet: Regions) -> None:
+    own, _ = names(fleet)
+    found = of_tenant(fleet, "/minutes")
+    assert (found["turns"], found["complete"]) == (0, True)
+    assert not {"tenants", "workers"} & found.keys()
+    assert view(fleet.east, f"/minutes?tenant={own}", fleet.east.keys[1]).status_code == 403
+
+
+def test_a_session_has_its_tenant_program_and_start(fleet: Regions) -> None:
+    own, theirs = names(fleet)
+    found = {group["key"]: group for group in of_operator(fleet, "/usage?by=session")["groups"]}
+    for tenant, name in enumerate((own, theirs)):
+        for usage in (u for u in fleet.usages if u["tenant"] == tenant):
+            group = found[usage["warmroute"]["session"]]
+            assert (group["tenant"], group["harness"], group["name"]) == (name, "python-httpx", "")
+            assert group["began_at"] <= time.time()
 
 
 def test_a_receipt_of_another_tenant_is_not_there(fleet: Regions) -> None:

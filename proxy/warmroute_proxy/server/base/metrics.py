@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.declared_metrics import Metric
+from warmroute_proxy.server.base.minutes import TTFT_BOUNDS_S, Minutes
 
-_TTFT_BOUNDS_S: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _WAIT_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _LAG_BOUNDS_S: Final[tuple[float, ...]] = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 ERROR_BOUNDS: Final[tuple[float, ...]] = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -72,10 +72,13 @@ _HISTOGRAMS: Final[tuple[tuple[Metric, Labels], ...]] = (
 
 
 class State(NamedTuple):
-    """All numbers of one process, for its reports: (name, labels, value) of counters, counts and sum of histograms."""
+    """All numbers of one process, for its reports: (name, labels, value) of counters, counts and sum of histograms;
+    the last hour.
+    """
 
     counters: list[tuple[str, Labels, int]]
     histograms: list[tuple[list[int], float]]
+    minutes: list[bytes]
 
 
 class Exemplar(NamedTuple):
@@ -125,7 +128,7 @@ class Metrics:
         self.before_read: list[Callable[[], None]] = []
         """Called before each read, to flush batched counts."""
 
-        self.ttft = Histogram(_TTFT_BOUNDS_S)
+        self.ttft = Histogram(TTFT_BOUNDS_S)
         self.queue_wait = Histogram(_WAIT_BOUNDS_S)
         self.memory_wait = Histogram(_WAIT_BOUNDS_S)
         self.prediction_error, self.overprediction, self.underprediction = [
@@ -134,6 +137,7 @@ class Metrics:
         """Each by the size of the prompt."""
 
         self.loop_lag = {held_by: Histogram(_LAG_BOUNDS_S) for held_by in HeldBy}
+        self.minutes = Minutes()
 
     def add(self, metric: Metric, amount: int = 1, labels: Labels = ()) -> None:
         self.counter(metric, labels)[0] += amount
@@ -161,13 +165,16 @@ class Metrics:
         return [(*named, histogram) for named, histogram in zip(_HISTOGRAMS, self._histograms(), strict=True)]
 
     def state(self) -> State:
-        return State(self.counters(), [(list(histogram.counts), histogram.total) for histogram in self._histograms()])
+        counters = self.counters()  # which flushes the others, too
+        histograms = [(list(histogram.counts), histogram.total) for histogram in self._histograms()]
+        return State(counters, histograms, self.minutes.encoded())
 
     def take_over(self, state: State) -> None:
         for name, labels, value in state.counters:
             self._counters.setdefault((name, labels), [0])[0] += value
         for histogram, (counts, total) in zip(self._histograms(), state.histograms, strict=True):
             histogram.add(counts, total)
+        self.minutes.take_over(state.minutes)
 
     def take_exemplars(self, own: "Metrics") -> None:
         for histogram, other in zip(self._histograms(), own._histograms(), strict=True):

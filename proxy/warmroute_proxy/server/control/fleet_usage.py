@@ -20,7 +20,7 @@ from warmroute_proxy.server.ledger.ladder_sums import Climbed, LadderBy
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.ledger.queries import Busy
 from warmroute_proxy.server.ledger.schema import TOTALS
-from warmroute_proxy.server.ledger.usage_sums import MAX_GROUPS, WARM, By, Listed, Sums, Turns
+from warmroute_proxy.server.ledger.usage_sums import MAX_GROUPS, WARM, By, Group, Listed, Sums, Turns
 from warmroute_proxy.server.regions.peers import PeerQuestions
 
 PEER_TIMEOUT_S: Final = MAX_S + 3.0
@@ -123,10 +123,12 @@ def usage_body(regions: dict[str, str], answers: list[Sums], by: By | None, sinc
         **_sums(sums.all for sums in answers),
     }
     if by is not None:
-        groups: dict[str, list[dict[str, int]]] = {}
+        groups: dict[str, list[Group]] = {}
         for group in (group for sums in answers for group in sums.groups):
-            groups.setdefault(group.key, []).append(group.sums)
-        merged = [{"key": key, **_sums(added)} for key, added in groups.items()]
+            groups.setdefault(group.key, []).append(group)
+        merged = [
+            {"key": key, **_about(found), **_sums(group.sums for group in found)} for key, found in groups.items()
+        ]
         merged.sort(key=_order(by))
         body["groups"] = merged[:MAX_GROUPS]
         body["groups_left_out"] = sum(sums.groups_left_out for sums in answers) + len(merged[MAX_GROUPS:])
@@ -141,6 +143,12 @@ def listed_body(regions: dict[str, str], answers: list[Listed], limit: int) -> d
         "complete": all(listed.complete for listed in answers) and set(regions.values()) == {"counted"},
         "data": rows[:limit],
     }
+
+
+def _about(groups: list[Group]) -> dict[str, Any]:
+    """Whose session it is, by the region that knows its first turn."""
+    known = [group.about for group in groups if group.about is not None]
+    return msgspec.structs.asdict(min(known, key=lambda about: about.began_at)) if known else {}
 
 
 def _order(by: By) -> Callable[[dict[str, Any]], Any]:

@@ -1,5 +1,6 @@
 """`/metrics`: the counters of all processes of this proxy, and gauges of what they hold now."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -11,6 +12,7 @@ from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.declared_metrics import OF_PROCESSES, OF_WORKERS
 from warmroute_proxy.server.base.loop_lag import LoopLag
 from warmroute_proxy.server.base.metrics import GaugeRow, HeldBy, Labels, Metrics
+from warmroute_proxy.server.base.minutes import Minute, merged
 from warmroute_proxy.server.control.exposition import page_of
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.processes.peer_processes import Gauges, PeerProcesses, ProcessReport, summed_metrics
@@ -64,6 +66,11 @@ class MetricsPage:
         page = self._render(open_metrics)
         self._loop_lag.ran(HeldBy.METRICS, self._clock() - began_s)
         return page
+
+    def minutes(self) -> list[Minute]:
+        """The last hour of all processes, minute by minute."""
+        others = [] if self._peer_processes is None else self._peer_processes.reports()
+        return merged([self._metrics.state().minutes, *(report.metrics.minutes for report in others)], time.time())
 
     def _render(self, open_metrics: bool) -> str:
         peer_processes = self._peer_processes

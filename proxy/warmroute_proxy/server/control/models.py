@@ -198,6 +198,13 @@ class Sums(Struct):
     turns: Count
 
 
+class Minutes(Sums):
+    """Sums of the last hour. `complete`: false if some of them are not known."""
+
+    minutes: list[Json]
+    complete: bool
+
+
 class Ladder(Struct):
     """Steps from what was possible to what was billed. `complete`: false if older turns were not read."""
 

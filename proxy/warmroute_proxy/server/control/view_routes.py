@@ -1,6 +1,7 @@
 """Read-only routes for the page: an operator sees all tenants, a tenant's API key sees that tenant alone.
 
 GET /admin/view                 whose view it is
+GET /admin/view/minutes         sums of the last hour by minute, tenant and engine, which this proxy counts in memory
 GET /admin/view/usage           sums; operators: of all tenants, or of one
 GET /admin/view/ladder          where cached tokens were lost, of the newest turns of this region
 GET /admin/view/receipts        the newest turns, also of one session by its hash
@@ -12,7 +13,7 @@ An operator's question names the tenant by `tenant=`; a tenant's must not name a
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, get_args
 
@@ -25,6 +26,7 @@ from warmroute_proxy.core.placement.decision import Decision
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.base.config import Config, TenantConfig
 from warmroute_proxy.server.base.errors import Refusal, quoted
+from warmroute_proxy.server.base.minutes import OTHERS, SHOWN, Minute, Row
 from warmroute_proxy.server.base.secrets import config_key_id
 from warmroute_proxy.server.control.answers import json_answer, refused
 from warmroute_proxy.server.control.described import VIEWING, described
@@ -36,6 +38,7 @@ from warmroute_proxy.server.control.models import (
     Hash,
     Ladder,
     Limit,
+    Minutes,
     ReceiptInWords,
     Rows,
     Since,
@@ -78,14 +81,16 @@ class Views:
         admission: Admission,
         directory: DirectoryAdmin | None,
         clock: Callable[[], float],
+        minutes: Callable[[], list[Minute]],
     ) -> None:
-        """`directory`: None if there is no database."""
+        """`directory`: None if there is no database. `minutes`: the last hour of all processes of this proxy."""
         self.asking = asking
         self.receipts = receipts
         self._open_requests = open_requests
         self._admission = admission
         self._directory = directory
         self._clock = clock
+        self._minutes = minutes
 
     @property
     def config(self) -> Config:
@@ -98,6 +103,29 @@ class Views:
             return Viewer("tenant", viewer.name, [viewer.name], region, VERSION)
         names = sorted(tenant.name for tenant in self.config.tenants)
         return Viewer("operator", None, names[:MAX_TENANTS], region, VERSION, max(0, len(names) - MAX_TENANTS))
+
+    def minutes(self, tenant: TenantConfig | None) -> dict[str, Any]:
+        """The last hour of a tenant, or of all with each tenant and worker."""
+        found = self._minutes()
+        name = None if tenant is None else tenant.name
+        rows = [minute.all() if name is None else minute.tenants.get(name, Row()) for minute in found]
+        body: dict[str, Any] = {
+            "object": "warmroute.minutes",
+            "region": self.config.proxy.region,
+            "counted_since": (self.config.proxy.state_dir / "lock").stat().st_mtime,
+            "complete": name is None or not any(name not in each.tenants and OTHERS in each.tenants for each in found),
+            **_row_body(rows),
+            "minutes": [{"key": each.key, **_row_body([row])} for each, row in zip(found, rows, strict=True)],
+        }
+        if name is None:
+            tenants = {each for minute in found for each in minute.tenants}
+            of_tenant = {each: [minute.tenants.get(each, Row()) for minute in found] for each in tenants}
+            body["tenants"] = [{"key": each, **_row_body(rows)} for each, rows in sorted(of_tenant.items())]
+            workers = {each for minute in found for each in minute.workers}
+            body["workers"] = {
+                each: [_worker_body(minute.workers.get(each, (0, 0, 0))) for minute in found] for each in workers
+            }
+        return body
 
     def decision(self, receipt_id: str) -> Decision | None:
         """The placement of a turn, as long as this process remembers it."""
@@ -138,10 +166,44 @@ def add_views(app: FastAPI, views: Views) -> None:
         """Whose view it is."""
         return json_answer(views.about(request.state.viewer))
 
+    _add_minutes(app, views)
     _add_usage(app, views)
     _add_ladder(app, views)
     _add_receipts(app, views)
     _add_keys_and_budgets(app, views)
+
+
+def _add_minutes(app: FastAPI, views: Views) -> None:
+    @app.get("/admin/view/minutes")
+    @_view(Minutes, asks=OF_TENANT)
+    async def minutes(request: Request) -> Response:
+        """Sums of the last hour by minute: turns, errors, 429s, time to the first token, tokens and USD."""
+        try:
+            return json_answer(views.minutes(_tenant(request, asked(request, OF_TENANT), views.config)))
+        except Refusal as refusal:
+            return refused(refusal)
+
+
+def _row_body(rows: list[Row]) -> dict[str, Any]:
+    """The sums of some rows."""
+    total = Row()
+    for row in rows:
+        total.plus(row)
+    percentiles = [total.ttft_s(share) for share in (0.5, 0.9)]
+    ttft = dict(zip(("ttft_p50_s", "ttft_p90_s"), percentiles, strict=True))
+    prompt = total.prompt_tokens - total.warm_prompt_tokens
+    return {
+        **{name: getattr(total, name) for name in SHOWN},
+        "hit_ratio": round((total.cached_tokens - total.warm_cached_tokens) / prompt, 6) if prompt > 0 else None,
+        "saved_nanousd": total.list_nanousd - total.price_nanousd,
+        **ttft,
+        "losses": total.loss,
+    }
+
+
+def _worker_body(sums: Sequence[int]) -> dict[str, Any]:
+    turns, prompt, cached = sums
+    return {"turns": turns, "prompt_tokens": prompt, "cached_tokens": cached}
 
 
 def _add_usage(app: FastAPI, views: Views) -> None:

@@ -57,8 +57,18 @@ _VALUES: Final = (
         for name in ("prompt_tokens", "cached_tokens")
     ),
 )
-_TABLE: Final = f"CREATE TEMP TABLE part (key TEXT PRIMARY KEY, {', '.join(f'{name} INT' for name in _SUMMED_HERE)})"
+_TABLE: Final = f"CREATE TEMP TABLE part (key TEXT PRIMARY KEY, {', '.join(f'{name} INT' for name in _SUMMED_HERE)}"
 _ADD: Final = f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in _SUMMED_HERE)}"
+_ABOUT: Final = (
+    f"min({field('settled_at')})",
+    f"max({field('tenant')})",
+    *(f"max(coalesce({_RECEIPT}.{name}'), ''))" for name in ("harness", "name")),
+)
+_ABOUT_TABLE: Final = ", began_at REAL, tenant TEXT, harness TEXT, name TEXT"
+_ADD_ABOUT: Final = (
+    ", began_at = min(began_at, excluded.began_at), harness = max(harness, excluded.harness),"
+    " name = max(name, excluded.name)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +97,21 @@ class Turns:
         return {"tenant": self.tenant, "session": self.session, "since_s": self.since_s}
 
 
+class About(msgspec.Struct):
+    """Whose session it is: the end of its first turn (unix seconds), its tenant, its program, and its name."""
+
+    began_at: float
+    tenant: str
+    harness: str
+    name: str
+
+
 class Group(msgspec.Struct):
-    """The sums of the turns with one key. The fields are `SUMMED`, by name."""
+    """The sums of the turns with one key. The fields are `SUMMED`, by name. `about`: of sessions that are read here."""
 
     key: str
     sums: dict[str, int]
+    about: About | None = None
 
 
 class Sums(msgspec.Struct):
@@ -122,11 +142,13 @@ def add_up(
     reading = RowsPass(state_dir, database, turns.since_s, stopped, above)
     try:
         db, values = reading.db, turns.values()
-        db.execute(_TABLE)
+        of_session = by == "session"
+        values_of, add = (*_VALUES, *_ABOUT) if of_session else _VALUES, _ADD + _ADD_ABOUT * of_session
+        db.execute(f"{_TABLE}{_ABOUT_TABLE * of_session})")
         for records, where in reading.portions():
             db.execute(
-                f"INSERT INTO part SELECT {_KEYS[by]}, {', '.join(_VALUES)} FROM ({records})"  # noqa: S608 - constants
-                f" WHERE {turns.condition()} GROUP BY 1 {_ADD}",
+                f"INSERT INTO part SELECT {_KEYS[by]}, {', '.join(values_of)} FROM ({records})"  # noqa: S608 - constants
+                f" WHERE {turns.condition()} GROUP BY 1 {add}",
                 values | where,
             )
         sums = ", ".join(f"coalesce(sum({name}), 0)" for name in _SUMMED_HERE)
@@ -134,7 +156,7 @@ def add_up(
         rows = db.execute("SELECT * FROM part ORDER BY price_nanousd DESC, key LIMIT ?", (MAX_GROUPS,)).fetchall()
     finally:
         reading.close()
-    groups = [Group(key, _named(values)) for key, *values in rows] if by is not None else []
+    groups = [_group(row, of_session=of_session) for row in rows] if by is not None else []
     left_out = count - len(groups) if by is not None else 0
     return Sums(_named(total), groups, left_out, reading.complete, reading.began_s)
 
@@ -162,6 +184,11 @@ def newest(
         row["loss"] = msgspec.json.decode(row["loss"] or "{}")
     rows.sort(key=lambda row: float(row["settled_at"]), reverse=True)
     return Listed(rows[:limit], reading.complete)
+
+
+def _group(row: tuple[Any, ...], *, of_session: bool) -> Group:
+    sums_to = 1 + len(_SUMMED_HERE)
+    return Group(row[0], _named(list(row[1:sums_to])), About(*row[sums_to:]) if of_session else None)
 
 
 def _named(values: list[int]) -> dict[str, int]:

@@ -68,6 +68,7 @@ class InferenceRequest:
         self.excluded: frozenset[str] = frozenset()  # the workers and regions that it is not to go to
         self._attempt: Attempt | None = None  # until its row is written
         self._refusal: Refusal | None = None
+        self._giving_up: asyncio.TimerHandle | None = None  # once the client has left
 
     def _advance(self, event: RequestEvent) -> None:
         self.state = next_state(REQUEST, self.state, event)
@@ -216,7 +217,7 @@ class InferenceRequest:
         path, account = self._path, self._account
         ttft_s = now_s - self._exchange.request.received_s
         account.ttft_ms = ttft_s * 1000
-        path.metrics.first_token(ttft_s)
+        path.metrics.first_token(self.parsed.tenant.name, ttft_s)
         self.prefilled(now_s)
         if self.parsed.model.continue_broken:
             account.continuation = Continuation.of(self.parsed, self.body)
@@ -277,7 +278,10 @@ class InferenceRequest:
             if self._continue(account.continuation, failure, attempt):
                 return
             refusal = account.continuation.refusal(failure)
-        status = 200 if self._exchange.started else refusal.status
+        status = refusal.status
+        if self._exchange.started:
+            status = 200
+            path.metrics.answered(self.parsed.tenant.name, refusal.status)
         self._refusal = refusal
         self._settle(outcome_of(refusal, failure.at_fault), status, now_s, charged=False)
 
@@ -351,7 +355,7 @@ class InferenceRequest:
             else:
                 attempt.leg.pause(False)
                 attempt.abort()
-                asyncio.get_running_loop().call_later(LEFT_WAIT_S, self.give_up_usage)
+                self._giving_up = asyncio.get_running_loop().call_later(LEFT_WAIT_S, self.give_up_usage)
         except Exception as error:
             self._crash("leaving", error)
 
@@ -385,6 +389,8 @@ class InferenceRequest:
         self._advance(_SETTLE)
         path.open_requests.live.discard(self)
         self._release_body()
+        if self._giving_up is not None:
+            self._giving_up.cancel()  # the timer would keep all of the request in memory
         end = End(outcome, status, now_s, charged, self.state is _SETTLING_LEFT)
         path.settlement.settle(account, self, attempt, end, self._row_written)
 

@@ -1,4 +1,7 @@
-"""What requests add to the counters. A settled one adds a dozen numbers: they are summed here until they are read."""
+"""What requests add to the counters and to the minutes of the last hour.
+
+A settled one adds a dozen numbers: they are summed here until they are read, or the minute is over.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
@@ -14,6 +17,7 @@ from warmroute_proxy.core.load.blame import Judgement
 from warmroute_proxy.core.placement.router import Settled
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.metrics import ERROR_BOUNDS, SIZE_BOUNDS, SIZES, Counter, Labels, Metrics
+from warmroute_proxy.server.base.minutes import FINE_BOUNDS_S, STEPS, Row
 
 _BY_TIER: Final[tuple[Labels, ...]] = tuple((("tier", tier),) for tier in TIERS)
 
@@ -30,6 +34,16 @@ class _Errors:
         self.under_sum = 0.0
 
 
+class _Sums:
+    """What turns of one tenant at one worker come to: their number, and what the counters count."""
+
+    __slots__ = ("lost", "numbers")
+
+    def __init__(self, numbers: int) -> None:
+        self.numbers = [0] * numbers
+        self.lost: defaultdict[str, int] = defaultdict(int)  # tokens by class
+
+
 class RequestMetrics:
     """Counts the steps of requests, and sums what they come to."""
 
@@ -38,15 +52,21 @@ class RequestMetrics:
         self._metrics = metrics
         self._counters: list[Counter] = [
             counter(declared.PROMPT_TOKENS_TOTAL),
-            counter(declared.COMPLETION_TOKENS_TOTAL),
+            [0],  # cached tokens, which are counted by tier
             counter(declared.LIST_NANOUSD_TOTAL),
             counter(declared.PRICE_NANOUSD_TOTAL),
+            counter(declared.COMPLETION_TOKENS_TOTAL),
             *[counter(declared.CACHED_TOKENS_TOTAL, tier) for tier in _BY_TIER],
             *[counter(declared.PREDICTED_TOKENS_TOTAL, tier) for tier in _BY_TIER],
         ]
-        self._sums = [0] * len(self._counters)
+        self._minutes = metrics.minutes
+        self._minute_ends_s = 0.0
+        """End of the minute of the sums, unix seconds; 0 until there is a sum."""
+
+        self._sums: dict[tuple[str, str], _Sums] = {}  # by tenant and worker
+        self._first_tokens: dict[str, list[int]] = {}  # streams of a tenant, by time
+        self._ttft_s = 0.0
         self._ended: defaultdict[str, int] = defaultdict(int)  # by outcome
-        self._lost: defaultdict[str, int] = defaultdict(int)  # tokens by class
         self._errors = [_Errors() for _ in SIZES]
         metrics.before_read.append(self.count)
 
@@ -54,8 +74,16 @@ class RequestMetrics:
         """The count of answers to requests on a route, by status."""
         return self._metrics.counter(declared.REQUESTS_TOTAL, (("route", route), ("status", str(status))))
 
-    def first_token(self, ttft_s: float) -> None:
-        self._metrics.ttft.observe(ttft_s)
+    def answered(self, tenant: str, status: int) -> None:
+        """A tenant got an answer with a status of 429, or of 500 or above, or one that broke off."""
+        self._minutes.add(tenant, Row(rate_limited=1) if status == 429 else Row(errors=1))
+
+    def first_token(self, tenant: str, ttft_s: float) -> None:
+        counts = self._first_tokens.get(tenant)
+        if counts is None:
+            counts = self._first_tokens[tenant] = [0] * (len(FINE_BOUNDS_S) + 1)
+        counts[bisect_left(FINE_BOUNDS_S, ttft_s)] += 1
+        self._ttft_s += ttft_s
 
     def client_left(self) -> None:
         """A client has left before its answer ended."""
@@ -80,10 +108,19 @@ class RequestMetrics:
         self._metrics.add(declared.CONTINUED_TOTAL)
 
     def settled(
-        self, entry: Entry, usage: Usage, loss: Mapping[str, int], predicted: Held, settled: Settled | None
+        self, entry: Entry, usage: Usage, loss: Mapping[str, int], predicted: Held, settled: Settled | None, worker: str
     ) -> None:
-        """Add a request, its tokens and its price; what was predicted to be cached, and by how much that was wrong."""
-        prompt, lost = usage.prompt_tokens, self._lost
+        """Add a request, its tokens and its price; what was predicted to be cached, and by how much that was wrong.
+        `worker`: the one whose cache holds the prompt.
+        """
+        if entry.settled_at >= self._minute_ends_s:
+            if self._sums:
+                self.count()
+            self._minute_ends_s = (entry.settled_at // 60.0 + 1.0) * 60.0
+        sums = self._sums.get((entry.tenant, worker))
+        if sums is None:
+            sums = self._sums[entry.tenant, worker] = _Sums(1 + len(self._counters))
+        prompt, lost = usage.prompt_tokens, sums.lost
         self._ended[entry.outcome or ""] += 1
         for name in loss:
             lost[name] += loss[name]
@@ -99,10 +136,15 @@ class RequestMetrics:
                 errors.under_sum -= error
                 errors.under[bisect_left(ERROR_BOUNDS, -error)] += 1
         more = (
-            prompt, usage.completion_tokens, entry.list_nanousd, entry.price_nanousd,
-            usage.device, usage.host, usage.storage, *predicted,
+            1, prompt, entry.cached_tokens, entry.list_nanousd, entry.price_nanousd,
+            usage.completion_tokens, usage.device, usage.host, usage.storage, *predicted,
         )  # fmt: skip
-        self._sums = list(map(add, self._sums, more))
+        sums.numbers = list(map(add, sums.numbers, more))
+
+    def kept_warm(self, tenant: str, usage: Usage) -> None:
+        """The turn of a tenant that is about to be settled only keeps a prompt in the cache."""
+        warm = Row(warm_prompt_tokens=usage.prompt_tokens, warm_cached_tokens=usage.cached_tokens)
+        self._minutes.add(tenant, warm)
 
     def normalised(self, rules: tuple[str, ...]) -> None:
         """Rules took something out of the prompt of a settled turn."""
@@ -113,10 +155,12 @@ class RequestMetrics:
         """Take back that a request was settled, and its price: its row was not written. Its tokens were computed."""
         self._ended[entry.outcome or ""] -= 1
         self._ended["interrupted"] += 1
-        prompt, completion, list_nanousd, price_nanousd, *cached = self._sums
-        list_nanousd -= entry.list_nanousd
-        price_nanousd -= entry.price_nanousd
-        self._sums = [prompt, completion, list_nanousd, price_nanousd, *cached]
+        for metric, nanousd in (
+            (declared.LIST_NANOUSD_TOTAL, entry.list_nanousd),
+            (declared.PRICE_NANOUSD_TOTAL, entry.price_nanousd),
+        ):
+            self._metrics.add(metric, -nanousd)
+        self._minutes.add(entry.tenant, Row(-1, 0, 0, -entry.list_nanousd, -entry.price_nanousd))
 
     def interrupted(self, requests: int = 1) -> None:
         """Add requests that an error of the proxy's own, or the death of a process, has ended."""
@@ -124,18 +168,28 @@ class RequestMetrics:
             self._ended["interrupted"] += requests
 
     def count(self) -> None:
-        """Put the sums into the counters. Called before they are read."""
-        metrics = self._metrics
-        for counter, more in zip(self._counters, self._sums, strict=True):
-            counter[0] += more
-        self._sums = [0] * len(self._sums)
-        for name, label, numbers in (
-            (declared.TURNS_TOTAL, "outcome", self._ended),
-            (declared.LOSS_TOKENS_TOTAL, "class", self._lost),
-        ):
-            for value, more in numbers.items():
-                metrics.counter(name, ((label, value),))[0] += more
-            numbers.clear()
+        """Put the sums into the counters and into their minute. Called before they are read."""
+        metrics, minute = self._metrics, int(self._minute_ends_s) // 60 - 1 if self._minute_ends_s else None
+        for (tenant, worker), sums in self._sums.items():
+            for counter, more in zip(self._counters, sums.numbers[1:], strict=True):
+                counter[0] += more
+            for name, more in sums.lost.items():
+                metrics.add(declared.LOSS_TOKENS_TOTAL, more, (("class", name),))
+            turns, prompt, cached, list_nanousd, price_nanousd, *_ = sums.numbers
+            row = Row(turns, prompt, cached, list_nanousd, price_nanousd, loss=dict(sums.lost))
+            self._minutes.add(tenant, row, minute, worker)
+        self._sums.clear()
+        for tenant, counts in self._first_tokens.items():
+            steps = [sum(counts[at : at + STEPS]) for at in range(0, len(counts), STEPS)]
+            metrics.ttft.add(steps, 0.0)
+            ttft = {step: streams for step, streams in enumerate(counts) if streams}
+            self._minutes.add(tenant, Row(ttft=ttft), minute)
+        self._first_tokens.clear()
+        metrics.ttft.total += self._ttft_s
+        self._ttft_s = self._minute_ends_s = 0.0
+        for outcome, more in self._ended.items():
+            metrics.add(declared.TURNS_TOTAL, more, (("outcome", outcome),))
+        self._ended.clear()
         for size, errors in enumerate(self._errors):
             over, under = errors.over, errors.under
             metrics.prediction_error[size].add(list(map(add, over, under)), errors.over_sum + errors.under_sum)

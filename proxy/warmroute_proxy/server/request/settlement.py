@@ -107,6 +107,7 @@ def with_restart(seen: Seen, load: WorkerLoad, earlier: EarlierTurn | None) -> S
 
 
 UNCHARGED: Final = Rates(0, 0, 0)
+_WARM: Final = b'"kind":"warm"'
 _NONE: Final[Mapping[str, int]] = {}
 _TIERS_GUESSED: Final = ("cached_tiers",)
 
@@ -275,7 +276,7 @@ class Settlement:
         if reservation is not None:
             reservation.spent(entry.price_nanousd, ending.settled_at)
         self._write(account, entry, on_written)
-        self._metrics.settled(entry, usage, loss, predicted, settled)
+        self._metrics.settled(entry, usage, loss, predicted, settled, attempt.decision.cache_worker)
         if changes.normalised:
             self._metrics.normalised(changes.normalised)
 
@@ -318,6 +319,8 @@ class Settlement:
         own = parsed.receipt_fields
         if before is not None and keeps_warm(parsed.routing, before):
             own = as_warm(own)
+        if _WARM in own and account.entry is not None:
+            self._metrics.kept_warm(account.entry.tenant, usage)
         members = [own] if own else []
         if parsed.forwarded_from is not None:
             members += parsed.forwarded()

@@ -167,12 +167,13 @@ def _by_name(values: list[int]) -> dict[str, int]:
 
 def merged(one: Sums, other: Sums) -> Sums:
     """The sums of both; if they have groups, those of one key become one."""
-    groups = {group.key: group.sums for group in one.groups}
+    groups = {group.key: group for group in one.groups}
     for group in other.groups:
-        groups[group.key] = _added(groups[group.key], group.sums) if group.key in groups else group.sums
+        known = groups.get(group.key)
+        groups[group.key] = group if known is None else Group(group.key, _added(known.sums, group.sums), group.about)
     return Sums(
         _added(one.all, other.all),
-        [Group(key, sums) for key, sums in groups.items()],
+        list(groups.values()),
         one.groups_left_out + other.groups_left_out,
         one.complete and other.complete,
         other.counted_since,

@@ -4,24 +4,26 @@ import { el, percent, usd } from "./dom.js";
 
 const HEIGHT = 190, LEFT = 64, RIGHT = 8, TOP = 8, BOTTOM = 22;
 
-const LEAST = 24;
+const STEPS = { minute: 60e3, hour: 3600e3, day: 86400e3 }, LEAST = { minute: 60, hour: 24, day: 24 };
 
-/** All buckets up to now, at least `LEAST`, so that hours without turns show as such. `groups`: of a usage answer. */
+/** All buckets up to now, at least as many as `LEAST`, so that hours without turns show as such. `groups`: of an answer. */
 export function buckets(groups, by) {
-  const step = by === "hour" ? 3600e3 : 86400e3;
+  const step = STEPS[by];
   const known = new Map(groups.map((group) => [start(group.key, by), group]));
   const times = [...known.keys()].sort((a, b) => a - b);
   const last = Math.floor(Date.now() / step) * step, found = [];
-  for (let now = Math.min(times[0], last - (LEAST - 1) * step); now <= last && found.length < 1000; now += step) {
+  for (let now = Math.min(times[0], last - (LEAST[by] - 1) * step); now <= last && found.length < 1000; now += step) {
     found.push({ at: now, group: known.get(now) ?? null });
   }
   return found;
 }
 
-export const start = (key, by) => Date.parse(by === "hour" ? `${key}:00Z` : `${key}T00:00Z`);
+const REST = { minute: "Z", hour: ":00Z", day: "T00:00Z" };
+export const start = (key, by) => Date.parse(key + REST[by]);
 
 export function label(at, by) {
   const when = new Date(at);
+  if (by === "minute") return when.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
   return by === "hour"
     ? when.toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" })
     : when.toLocaleDateString("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
@@ -65,6 +67,15 @@ export function hitRatio(all, by, width, total) {
   svg.append(el("path", { class: "ratio", d: path }), ...dots);
   times(svg, width, all, by);
   return svg;
+}
+
+/** The hit ratio of an engine in each minute of the last hour, as bars without axes. `minutes`: of its sums. */
+export function trend(name, minutes) {
+  const width = 120, height = 26, step = width / minutes.length;
+  const bar = ({ prompt_tokens: prompt, cached_tokens: cached }, number) => (prompt
+    ? el("rect", { class: "c-cached", x: step * number, y: (height - 2) * (1 - cached / prompt), width: step, height: Math.max(1, (height - 2) * (cached / prompt)) }) : null);
+  return el("svg", { class: "trend", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Hit ratio of ${name} by minute` },
+    el("line", { class: "grid", x1: 0, x2: width, y1: height - 1, y2: height - 1 }), minutes.map(bar));
 }
 
 export function money(all, by, width, total) {

@@ -22,15 +22,25 @@ export function part(className, share, side = "width", title = null) {
   return made;
 }
 
-/** A table in a box that scrolls alone. `columns`: {name, number}; a cell is a text or an element. */
-export function table(caption, columns, rows) {
-  const cells = (row) => row.map((cell, at) => el("td", { class: columns[at].number ? "number" : null }, cell ?? ""));
-  const head = columns.map((column) => el("th", { scope: "col", class: column.number ? "number" : null }, column.name));
+/** A table in a box that scrolls alone. `columns`: {name, number, text}, `text` of those with sentences; a cell is a text
+ * or an element. `stacked`: on a phone each row is a block of its own, with the names of its columns. */
+export function table(caption, columns, rows, stacked = false) {
+  const of = (column) => ({ class: column.number ? "number" : column.text ? "text" : null });
+  const cells = (row) => row.map((cell, at) => el("td", { ...of(columns[at]), "data-name": columns[at].name }, cell ?? ""));
+  const head = columns.map((column) => el("th", { scope: "col", ...of(column) }, column.name));
   const body = rows.length
     ? rows.map((row) => el("tr", {}, cells(row)))
     : [el("tr", {}, el("td", { colspan: columns.length, class: "quiet" }, "Nothing here."))];
   return el("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
-    el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
+    el("table", { class: stacked ? "stacked" : null }, el("caption", {}, caption), el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
+}
+
+/** What stands in a cell: a bar of how much of a limit is used, and the number under it. */
+export function used(label, amount, limit, text) {
+  const share = limit > 0 ? amount / limit : 0;
+  const bar = el("span", { class: "bar", role: "img", "aria-label": `${label}: ${text}` }, part("new", share));
+  if (share > 0.9) bar.firstChild.classList.add("full");
+  return el("div", { class: "used" }, bar, el("span", {}, text));
 }
 
 /** A labelled bar of how much of a limit is used. */
@@ -57,6 +67,8 @@ export function usd(nano) {
 }
 
 export const seconds = (value) => (value === 0 ? "0 s" : value < 1 ? `${(value * 1000).toFixed(1)} ms` : `${value.toFixed(2)} s`);
+
+export const turns = (number) => `${count(number)} ${number === 1 ? "turn" : "turns"}`;
 
 export function time(unix) {
   const at = new Date(unix * 1000);

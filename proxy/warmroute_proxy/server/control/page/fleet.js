@@ -1,7 +1,8 @@
 // For operators: engines with their load, and where turns were placed and why. For all: keys and budgets.
 
 import { ask, metric } from "./api.js";
-import { count, el, legend, meter, part, percent, seconds, table, time, usd, words } from "./dom.js";
+import { trend } from "./charts.js";
+import { count, el, legend, meter, part, percent, seconds, table, time, usd, used, words } from "./dom.js";
 import { explain } from "./sessions.js";
 
 const TERMS = ["network_s", "queue_s", "compute_s", "load_s", "decode_s", "transfer_s", "others_s", "reuse_s", "churn_s"];
@@ -10,32 +11,35 @@ const GOOD = new Set(["up", "open", "good"]);
 const state_of = (name) => el("span", { class: `state ${GOOD.has(name) ? "good" : "bad"}` }, name);
 
 export async function engines(state, place) {
-  const [listed, { workers, peers, policy }, { queue }, conditions, tiers] = await Promise.all([
+  const [listed, { workers, peers, policy }, { queue }, conditions, tiers, minutes] = await Promise.all([
     ...["engines", "workers", "admission", "conditions"].map((name) => ask(`/admin/${name}`, {}, state.signal)),
-    metric("warmroute_worker_kv_usage_ratio", state.signal)]);
-  const of = (engine) => Object.entries(workers).filter(([, worker]) => worker.engine === engine.id);
-  const card = (engine) => el("section", { class: "card" },
-    el("h3", {}, engine.id, state_of(engine.state)),
-    el("p", { class: "quiet" }, `${engine.role}, ${engine.url}`),
-    of(engine).map(([id, worker]) => load(id, worker, engine.id !== id, tiers.filter(({ labels }) => labels.worker === id))),
-    engine.warning ? el("p", {}, engine.warning) : null);
+    metric("warmroute_worker_kv_usage_ratio", state.signal), ask("/admin/view/minutes", {}, state.signal)]);
+  const columns = [{ name: "Engine" }, { name: "State" }, { name: "Hit ratio", number: true }, ...["Its last hour", "Requests", "Prefill tokens", "KV in use", "KV of sessions", "Tiers"].map((name) => ({ name })), { name: "Wait", number: true }];
+  const rows = listed.engines.flatMap((engine) => Object.entries(workers).filter(([, worker]) => worker.engine === engine.id)
+    .map(([id, worker]) => row(engine, id, worker, tiers.filter(({ labels }) => labels.worker === id), minutes.workers[id])));
+  const waiting = `${count(queue.requests)} of at most ${count(queue.requests_limit)} requests wait in the queue, the oldest for ${seconds(queue.oldest_s)}`;
   place.replaceChildren(
     el("h2", {}, `Engines of region ${state.region}`),
-    el("p", { class: "quiet" }, `${count(queue.requests)} of at most ${count(queue.requests_limit)} requests wait in the queue, the oldest for ${seconds(queue.oldest_s)}. Placement: ${words(policy)}.`),
+    el("p", { class: "quiet" }, `${waiting}. Placement: ${words(policy)}. Wait: of a new request, for prefill.`),
     ...conditions.raised.map((one) => el("p", { role: "status" }, `${words(one.condition)} (${one.subject}): ${one.detail}`)),
-    el("div", { class: "cards" }, listed.engines.map(card)),
+    ...listed.engines.filter((engine) => engine.warning).map((engine) => el("p", {}, `${engine.id}: ${engine.warning}`)),
+    table("Engines", columns, rows, true),
     ...(Object.keys(peers).length ? [el("h2", {}, "Other regions"), others(peers)] : []));
 }
 
-function load(id, worker, named, tiers) {
-  const limited = (used, limit) => (limit ? `${count(used)} / ${count(limit)}` : count(used));
-  return el("div", {}, named ? el("p", {}, `${id} `, state_of(worker.health)) : null,
-    meter("Requests", worker.running, worker.running_limit, limited(worker.running, worker.running_limit)),
-    worker.role === "decode" ? null : meter("Prefill tokens", worker.prefill_tokens, worker.prefill_limit, limited(worker.prefill_tokens, worker.prefill_limit)),
-    meter("KV in use", worker.resident_tokens, worker.token_limit, limited(worker.resident_tokens, worker.token_limit)),
-    meter("KV of sessions", worker.kv_protected_tokens, worker.token_limit, `${count(worker.kv_protected_tokens)} in ${count(worker.kv_sessions)}`),
-    tiers.map(({ labels, value }) => meter(`${words(labels.tier)} tier`, value, 1, percent(value))),
-    worker.role === "decode" ? null : el("p", { class: "quiet" }, `A new request waits ${seconds(worker.queue_s)} for prefill.`));
+function row(engine, id, worker, tiers, minutes) {
+  const of = (amount, limit) => (limit ? `${count(amount)} / ${count(limit)}` : count(amount));
+  const decodes = worker.role === "decode", sum = (name) => (minutes ?? []).reduce((all, each) => all + each[name], 0);
+  return [
+    el("span", {}, el("strong", { class: "now" }, id), el("br"), el("span", { class: "quiet", title: engine.url }, engine.role)),
+    state_of(engine.state === "up" ? worker.health : engine.state),
+    sum("prompt_tokens") ? percent(sum("cached_tokens") / sum("prompt_tokens")) : "–", minutes ? trend(id, minutes) : "",
+    used("Requests", worker.running, worker.running_limit, of(worker.running, worker.running_limit)),
+    decodes ? "" : used("Prefill tokens", worker.prefill_tokens, worker.prefill_limit, of(worker.prefill_tokens, worker.prefill_limit)),
+    used("KV in use", worker.resident_tokens, worker.token_limit, of(worker.resident_tokens, worker.token_limit)),
+    used("KV of sessions", worker.kv_protected_tokens, worker.token_limit, `${count(worker.kv_protected_tokens)} in ${count(worker.kv_sessions)}`),
+    el("div", {}, tiers.map(({ labels, value }) => used(`${words(labels.tier)} tier`, value, 1, `${words(labels.tier)} ${percent(value)}`))),
+    decodes ? "" : seconds(worker.queue_s)];
 }
 
 function others(peers) {
@@ -60,7 +64,7 @@ function decision(one, state) {
     el("span", { class: "bar", role: "img", "aria-label": terms(reason) }, TERMS.map((term) => part(term, reason[term] / most, "width", `${words(term)} ${seconds(reason[term])}`))),
     terms(reason)];
   const where = one.reasons[0]?.id ?? one.region;
-  const columns = [{ name: "Candidate" }, { name: "Cost", number: true }, { name: "To compute", number: true }, { name: "Terms" }, { name: "Largest terms" }];
+  const columns = [{ name: "Candidate" }, { name: "Cost", number: true }, { name: "To compute", number: true }, { name: "Terms" }, { name: "Largest terms", text: true }];
   return el("details", { class: "card" },
     el("summary", {}, el("strong", {}, where), el("span", {}, `${count(one.predicted_cached_tokens)} of about ${count(one.prompt_tokens_est)} tokens expected to be cached`), el("span", { class: "quiet id" }, one.id)),
     table(`Candidates of ${one.id}`, columns, one.reasons.map(candidate)),

@@ -1,7 +1,7 @@
 // The ladder: where cached tokens were lost, step by step, and what would win them back.
 
 import { ask } from "./api.js";
-import { count, el, part, percent, table, usd, words } from "./dom.js";
+import { count, el, part, percent, table, turns, usd, words } from "./dom.js";
 
 const GROUPS = ["model", "harness", "session", "day"];
 
@@ -20,31 +20,35 @@ export async function show(state, place) {
 }
 
 function note(all) {
-  const told = `${count(all.turns)} turns of region ${all.source.region}, ${usd(all.price_nanousd)} USD billed. A step is at most the one above it, but for errors of predictions.`;
+  const told = `${turns(all.turns)} of region ${all.source.region}, ${usd(all.price_nanousd)} USD billed. No step is above the one before it, apart from errors of predictions.`;
   if (all.complete || !all.counted_since) return told;
   return `${told} Only turns since ${new Date(all.counted_since * 1000).toLocaleString("en-GB")} are read here; warmroute ladder reads all.`;
 }
 
+/** A waterfall: each bar ends at what was left, and what was lost at this step hangs behind it. */
 function steps(all) {
-  const most = all.prompt_tokens;
-  const columns = [{ name: "Step" }, { name: "Share" }, ...["Cached", "Of prompt", "Lost", "Price, USD", "Lost, USD"].map((name) => ({ name, number: true })), { name: "Why" }];
-  const rows = all.steps.map((step) => {
-    const share = most ? step.tokens / most : null;
-    const bar = el("span", { class: "bar", role: "img", "aria-label": `${step.step}: ${percent(share)} of the prompt` }, part("device", share ?? 0));
-    const why = (step.causes ?? []).map((cause) => el("span", { title: cause.meaning }, `${words(cause.cause)} ${count(cause.tokens)} (${usd(cause.nanousd)} USD) `));
-    return [words(step.step), bar, count(step.tokens), percent(share), count(step.lost_tokens ?? 0), usd(step.price_nanousd), usd(step.lost_nanousd ?? 0), el("span", {}, why)];
-  });
-  return table("Steps", columns, rows);
+  const most = Math.max(1, all.prompt_tokens);
+  const step = (one, at) => {
+    const before = at ? all.steps[at - 1].tokens : one.tokens, lost = before - one.tokens;
+    const spoken = `${words(one.step)}: ${percent(one.tokens / most)} of the prompt${lost > 0 ? `, ${percent(lost / most)} lost here` : ""}`;
+    const bar = el("span", { class: "bar", role: "img", "aria-label": spoken },
+      part("cached", Math.min(before, one.tokens) / most), part(lost > 0 ? "lost" : "gained", Math.abs(lost) / most));
+    const why = (one.causes ?? []).map((cause) => el("li", { title: cause.meaning }, `${words(cause.cause)} ${count(cause.tokens)} (${usd(cause.nanousd)} USD)`));
+    return el("li", {}, el("strong", {}, words(one.step)), bar, el("span", { class: "number" }, percent(one.tokens / most)),
+      el("span", { class: "number lost" }, lost ? `${signed(-lost, count)} tokens, ${signed(-(one.lost_nanousd ?? 0), usd)} USD` : `${count(one.tokens)} tokens`),
+      why.length ? el("ul", { class: "why" }, why) : null);
+  };
+  return el("ol", { class: "waterfall card", "aria-label": "Steps" }, all.steps.map(step));
 }
 
 function remedies(all) {
-  const columns = [{ name: "Remedy" }, { name: "Tokens at most", number: true }, { name: "USD at most", number: true }, { name: "How" }];
-  return table("Remedies", columns, all.would_win_back.map((win) => [win.remedy, count(win.tokens), usd(win.nanousd), win.how]));
+  const columns = [{ name: "Remedy" }, { name: "Tokens at most", number: true }, { name: "USD at most", number: true }, { name: "How", text: true }];
+  return table("Remedies", columns, all.would_win_back.map((win) => [win.remedy, count(win.tokens), usd(win.nanousd), win.how]), true);
 }
 
 function grouped(found) {
   const named = ["reachable", "kept", "chosen", "billed"];
-  const columns = [{ name: words(found.by) }, ...["Turns", "Prompt", ...named.map(words), "USD", "Lost, USD"].map((name) => ({ name, number: true }))];
+  const columns = [{ name: titled(words(found.by)) }, ...["Turns", "Prompt", ...named.map((name) => titled(words(name))), "USD", "Lost, USD"].map((name) => ({ name, number: true }))];
   const rows = found.groups.map((group) => {
     const step = Object.fromEntries(group.steps.map((each) => [each.step, each]));
     const shares = named.map((name) => percent(group.prompt_tokens ? step[name].tokens / group.prompt_tokens : null));
@@ -53,3 +57,6 @@ function grouped(found) {
   });
   return table(`By ${found.by}`, columns, rows);
 }
+
+const titled = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+const signed = (value, format) => (value < 0 ? "\u2212" : "+") + format(Math.abs(value));

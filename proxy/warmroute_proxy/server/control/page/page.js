@@ -8,7 +8,7 @@ import { show as money } from "./money.js";
 import { show as sessions } from "./sessions.js";
 
 const VIEWS = {
-  money: { title: "Money", show: money }, sessions: { title: "Sessions", show: sessions },
+  money: { title: "Overview", show: money }, sessions: { title: "Sessions", show: sessions },
   ladder: { title: "Ladder", show: ladder },
   engines: { title: "Engines", show: engines, operator: true },
   decisions: { title: "Decisions", show: decisions, operator: true },
@@ -17,7 +17,7 @@ const VIEWS = {
 const LIVE_MS = 5000, LONGEST_MS = 60000;
 
 const $ = (id) => document.getElementById(id);
-const state = { role: null, tenant: "", region: "", since: "24h", detail: "" };
+const state = { role: null, tenant: "", region: "", since: "1h", detail: "" };
 let shown = 0, asking = new AbortController(), next;
 
 function name() {
