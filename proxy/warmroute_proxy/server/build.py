@@ -132,7 +132,7 @@ class Proxy:
         parser, authentication = self.parser, self.authentication
         return PublicEndpoint(
             arrivals, parser, parser.callers, authentication, control_plane, self._sockets(), self._announced,
-            self.path.metrics.answers,
+            self.path.metrics,
         )  # fmt: skip
 
     def _announced(self, request: Request, exchange: Exchange) -> None:

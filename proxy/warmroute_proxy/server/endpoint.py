@@ -54,6 +54,16 @@ class Settings(Protocol):
         """Whether upgrades are taken."""
 
 
+class CountsAnswers(Protocol):
+    """What counts the answers of clients."""
+
+    def answers(self, route: str, status: int) -> Counter:
+        """The counter of a route and a status."""
+
+    def answered(self, tenant: str, status: int) -> None:
+        """Count an answer of a tenant."""
+
+
 class PublicEndpoint:
     """What clients and other proxies reach."""
 
@@ -66,11 +76,9 @@ class PublicEndpoint:
         control_plane: Bridge,
         sockets: Mapping[str, Sockets],
         announced: Callable[[Request, Exchange], None],
-        answers: Callable[[str, int], Counter],
+        metrics: CountsAnswers,
     ) -> None:
-        """`sockets`: what opens WebSockets, by path. `announced`: takes what another proxy announces; raises Refusal.
-        `answers`: the counter of a path and a status.
-        """
+        """`sockets`: what opens WebSockets, by path. `announced`: takes what another proxy announces; raises Refusal."""
         self._arrivals = arrivals
         self._settings = settings
         self._callers = callers
@@ -78,7 +86,7 @@ class PublicEndpoint:
         self._control_plane = control_plane
         self._sockets = sockets
         self._announced = announced
-        self._counter_of = answers
+        self._metrics = metrics
         self._answers: dict[tuple[str, int], Counter] = {}  # by path and status, of named paths
 
     def on_head(self, request: Request) -> None:
@@ -178,12 +186,12 @@ class PublicEndpoint:
             counter = self._counter(path if path in _NAMED_PATHS else _route_of(path), status)
         counter[0] += 1
         if status >= 429 and path not in OPEN_PATHS:
-            self._path.metrics.answered(request.tenant, status)
+            self._metrics.answered(request.tenant, status)
 
     def _counter(self, route: str, status: int) -> Counter:
         counter = self._answers.get((route, status))
         if counter is None:
-            counter = self._answers[route, status] = self._counter_of(route, status)
+            counter = self._answers[route, status] = self._metrics.answers(route, status)
         return counter
 
     def _answer_small(self, exchange: Exchange, state: dict[str, Any], refusal: Refusal | None) -> None:

@@ -129,7 +129,7 @@ class FrontDoor:
         authentication = Authentication(config, None, unused)
         arrivals = Arrivals(parser, authentication, ledger, unused, path, new_request)
         self.endpoint = PublicEndpoint(
-            arrivals, parser, parser.callers, authentication, unused, {}, unused, path.metrics.answers
+            arrivals, parser, parser.callers, authentication, unused, {}, unused, path.metrics
         )
 
     def _request(self, _path: Any, exchange: Exchange, read: Any, _id: str) -> Any:
