@@ -40,6 +40,7 @@ READ_ON: Final = {
     "top": "../how-to/page.md",
     "ask": "../how-to/troubleshooting.md",
     "engines": "../how-to/rolling.md",
+    "embedded": "../how-to/sglang.md",
     "doctor": "doctor.md",
     "plan": "plan.md",
     "launch": "launch.md",

@@ -11,9 +11,10 @@ from warmroute_lab.replay import plot
 from warmroute_lab.replay.plot import framed
 
 COLOURS: Final = dict(zip(OURS, plot.COLOURS, strict=False))
-_LEFT, _PANEL, _GAP, _TOP, _LINE = 300, 280, 30, 74, 17
+_LEFT, _PANEL, _GAP, _TOP, _LINE = 12, 190, 20, 96, 31
+_LEGEND: Final = "against the best baseline; shaded: fails; bold: held back"
 _FAILS: Final = 'fill="#e5484d" opacity="0.16"'
-_WIDTH: Final = _LEFT + 2 * _PANEL + 2 * _GAP
+_WIDTH: Final = 2 * _LEFT + 2 * _PANEL + _GAP
 
 
 class _Panel(NamedTuple):
@@ -45,36 +46,39 @@ def _p90(found: Verdict) -> Drawn:
 
 _PANELS: Final = (
     _Panel(
-        "hit ratio, less the best baseline's", _LEFT, -3, 6, -100 * HIT_SLACK,
-        ((-2, "-2 points"), (0, "0"), (2, "+2"), (4, "+4")), True, _hit,
+        "hit ratio, in points", _LEFT, -3, 6, -100 * HIT_SLACK,
+        ((-2, "-2 pt"), (0, "0"), (2, "+2"), (4, "+4")), True, _hit,
     ),
     _Panel(
-        "TTFT p90, as a share of the best near it", _LEFT + _PANEL + _GAP, 0.4, 1.5, P90_FACTOR,
+        "TTFT p90, as a factor", _LEFT + _PANEL + _GAP, 0.4, 1.5, P90_FACTOR,
         ((0.5, "0.5 x"), (0.75, "0.75"), (1, "1"), (1.25, "1.25")), False, _p90,
     ),
 )  # fmt: skip
 
 
 def margins(by_policy: dict[str, list[Verdict]]) -> str:
-    """Return the plot as SVG: a line a row, a dot for the median of each of our policies, a bar for its range."""
+    """Return the plot as SVG: a line a row, a dot for the median of each of our policies, a bar for its range.
+
+    A row's name stands above it, so that the picture is as narrow as a phone.
+    """
     rows = by_policy[OURS[0]]
     height = _TOP + _LINE * len(rows) + 12
     parts = [_frame(panel, height) for panel in _PANELS]
     for at, policy in enumerate(OURS):
-        x = 12 + 130 * at
+        x = _LEFT + 4 + 130 * at
         parts.append(f'<circle cx="{x}" cy="14" r="4" fill="{COLOURS[policy]}"/>')
         parts.append(f'<text x="{x + 8}" y="18">{policy}</text>')
-    parts.append('<text x="12" y="36" opacity="0.75">shaded: the rule fails; bold: held back</text>')
+    parts.append(f'<text x="{_LEFT}" y="38" opacity="0.75">{_LEGEND}</text>')
     for number in range(len(rows)):
-        y = _TOP + _LINE * number + _LINE / 2
+        y = _TOP + _LINE * number + 22
         row = rows[number].row
         weight = ' font-weight="bold"' if row.is_held_back else ""
         name = html.escape(row.name)
-        parts.append(f'<text x="{_LEFT - 10}" y="{y + 4}" text-anchor="end"{weight}>{name}</text>')
-        parts.append(f'<path d="M{_LEFT} {y}H{_WIDTH - _GAP}" class="plot-grid"/>')
+        parts.append(f'<text x="{_LEFT}" y="{y - 8}"{weight}>{name}</text>')
+        parts += [f'<path d="M{panel.left} {y}H{panel.left + _PANEL}" class="plot-grid"/>' for panel in _PANELS]
         for at, policy in enumerate(OURS):
             parts += [_dot(panel, by_policy[policy][number], y - 2.5 + 5 * at) for panel in _PANELS]
-    return framed("All rows against the rule", _WIDTH, height, ['<g font-size="11">', *parts, "</g>"])
+    return framed("All rows against the rule", _WIDTH, height, ['<g font-size="13">', *parts, "</g>"])
 
 
 def _frame(panel: _Panel, height: int) -> str:
@@ -82,7 +86,7 @@ def _frame(panel: _Panel, height: int) -> str:
     start, end = (panel.left, limit) if panel.fails_below else (limit, panel.left + _PANEL)
     parts = [
         f'<rect x="{start}" y="{_TOP}" width="{round(end - start, 1)}" height="{floor - _TOP}" {_FAILS}/>',
-        f'<text x="{panel.left + _PANEL / 2}" y="36" text-anchor="middle" font-weight="bold">{panel.title}</text>',
+        f'<text x="{panel.left + _PANEL / 2}" y="62" text-anchor="middle" font-weight="bold">{panel.title}</text>',
     ]
     for value, text in panel.ticks:
         x = panel.place(value)

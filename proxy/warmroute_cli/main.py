@@ -12,10 +12,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
-from typing import Final, NamedTuple
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import Any, Final, NamedTuple
 
 from warmroute import __version__
 from warmroute.lint import arguments as lint
+from warmroute_cli import embedded
 from warmroute_cli.arguments import (
     CannotRun,
     add_admin,
@@ -109,7 +112,7 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
         Command("health", "check the health of the proxy that a config names",
             "warmroute health --config proxy.toml --ready", (health.add,), "doctor.health:run", extras=()),
         Command("conform", "score an endpoint: sessions, cached tokens, isolation, prices, lost fields",
-            "warmroute conform http://127.0.0.1:8000 --key-file key --api openai anthropic",
+            "warmroute conform http://127.0.0.1:8000 --key-file key",
             (conform.add,), "warmroute_lab.conform.command:run", silent=True),
         Command("audit", "test whether one tenant can detect another's prompts",
             "warmroute audit isolation --base-url http://127.0.0.1:8000 --model m --key-file a --other-key-file b",
@@ -126,7 +129,7 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
         Command("prices", "list price books, and add new ones",
             "warmroute prices list --config proxy.toml", (prices.add,), "prices.command:run", silent=True),
         Command("tenants", "add, change, remove and import tenants in the ledger database",
-            "warmroute tenants add team-a tokens_per_minute=100000 --config proxy.toml",
+            "warmroute tenants add team-a --config proxy.toml",
             (directory.add_tenants,), "directory.command:run_tenants"),
         Command("keys", "make, rotate and revoke API keys in the ledger database",
             "warmroute keys make team-a --config proxy.toml", (directory.add_keys,), "directory.command:run_keys"),
@@ -142,6 +145,8 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
             "warmroute ask /admin/conditions --config proxy.toml", (add_ask, *_RUNNING), "ask:run", silent=True),
         Command("engines", "list, drain, undrain or flip the engines of a running proxy",
             "warmroute engines drain east-p0 --wait 600 --config proxy.toml", (add_engines, *_RUNNING), "engines:run"),
+        Command("embedded", "run one embedded engine: SGLang's protocol over a model of its scheduler",
+            "warmroute embedded --port 30000 --model my-model", (embedded.add,), "embedded:run"),
         Command("doctor", "check this machine for the needs of a plan or a proxy config",
             "warmroute doctor --plan plan.toml", (doctor.add,), "doctor.command:doctor", silent=True),
     ),
@@ -196,7 +201,7 @@ def _run(command: Command, arguments: argparse.Namespace) -> int:
 
 def parser(name: str = "") -> argparse.ArgumentParser:
     """Build the parser for one subcommand, or for all if the name is unknown."""
-    found = argparse.ArgumentParser(
+    found = _Parser(
         prog="warmroute",
         description="Route agent turns to the engines that have their KV cache.",
         epilog=_by_purpose(),
@@ -218,11 +223,39 @@ def parser(name: str = "") -> argparse.ArgumentParser:
     return found
 
 
+class _Help(argparse.HelpFormatter):
+    """Fits the terminal, and breaks no word: argparse itself breaks `--state-dir` behind a hyphen."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return indent + f"\n{indent}".join(self._split_lines(text, width - len(indent)))
+
+
+class _Parser(argparse.ArgumentParser):
+    """One whose help, and whose subcommands' help, is that of `_Help`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"formatter_class": _Help} | options)
+
+
 def _by_purpose() -> str:
     lines = []
+    width = min(get_terminal_size().columns, 120) - 2
     for purpose, group in COMMANDS.items():
-        lines += [f"{purpose}:", *(f"  {each.name:9} {each.help}\n            {each.example}" for each in group), ""]
+        lines.append(f"{purpose}:")
+        for each in group:
+            lines += [*_hanging(f"  {each.name:9} ", each.help, width), *_hanging(" " * 12, each.example, width)]
+        lines.append("")
     return "\n".join([*lines, "`warmroute COMMAND --help` lists the options of one."])
+
+
+def _hanging(first: str, text: str, width: int) -> list[str]:
+    """The lines of a text, behind the beginning of its first one."""
+    return wrap(
+        text, width, initial_indent=first, subsequent_indent=" " * 12, break_long_words=False, break_on_hyphens=False
+    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any, Final
 from rich import box
 from rich.table import Table
 
+from warmroute.files.printable import number_of
 from warmroute_cli.installed import missing
 from warmroute_cli.own_rows import rows_of
 from warmroute_cli.usage import console
@@ -122,7 +123,7 @@ def reasons(line: Line) -> list[str]:
     if line.span.restarts:
         found.append(f"the engine was started again ({line.span.restarts})")
     if turns.at_edge:
-        found.append(f"{turns.at_edge} turns at an edge")
+        found.append(f"{number_of(turns.at_edge, 'turn')} at an edge")
     if turns.estimated:
         found.append(f"{turns.estimated} with estimates")
     if turns.repeated:
@@ -130,7 +131,7 @@ def reasons(line: Line) -> list[str]:
     if turns.failed:
         found.append(f"{turns.failed} not completed")
     if more > turns.repeated and line.span.role != "decode":
-        found.append(f"{more} requests of others, or attempts that were given up")
+        found.append(f"{number_of(more, 'request')} of others, or attempts that were given up")
     if any(line.unexplained(kind) < 0 for kind in KINDS):
         found.append("receipts say more than the engine counted")
     return found

@@ -164,6 +164,38 @@ def test_the_commands_that_find_what_broke_a_cache_are_answered(environment: dic
         assert answered(block)
 
 
+HELLO = """
+import os, openai
+client = openai.OpenAI(default_headers={"user-agent": "opencode/1.0", "x-session-affinity": "of the tutorial"})
+messages = [{"role": "system", "content": "You are OpenCode, a careful assistant. " * 400}]
+for words in ("say hello", "and once more"):
+    messages.append({"role": "user", "content": words})
+    answer = client.chat.completions.create(model="kimi-k2.5", messages=messages)
+    messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+"""
+
+
+def beginnings(text: str) -> set[str]:
+    """The first words of lines: headings, labels such as `Cached:`, and names of engines."""
+    words = {line.split()[0] for line in text.splitlines() if line.split()}
+    return {word for word in words if re.fullmatch(r"[A-Z]\w+:|session|receipt|all|(?:east|west)-\w+", word)}
+
+
+def test_the_tutorial_shows_what_its_commands_print(environment: dict[str, str], tmp_path: Path) -> None:
+    """The agent is played by a client that calls itself by the same name."""
+    command = tmp_path / "warmroute"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m warmroute_cli.main "$@"\n')
+    command.chmod(0o755)
+    environment = environment | {"PATH": f"{tmp_path}:{environment['PATH']}", "COLUMNS": "80"}
+    run([sys.executable, "-c", HELLO], environment)
+    pairs = re.findall(r"^```bash\n([^`]*)^```\n+```text\n([^`]*)^```$", QUICKSTART, re.MULTILINE)
+    assert len(pairs) == 3
+    for script, shown in pairs[:2]:  # engines are listed by the admin key
+        said = run(["bash", "-euo", "pipefail", "-c", script], environment)
+        assert max(map(len, said.splitlines())) <= 80
+        assert beginnings(shown) <= beginnings(said), script
+
+
 def test_every_loss_class_is_documented() -> None:
     page = (ROOT / "docs/reference/receipt.md").read_text()
     assert [name for name in LOSS_CLASSES if f"| `{name}` |" not in page] == []

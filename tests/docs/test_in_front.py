@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,8 @@ from tests.docs.test_plan import blocks
 from tests.machine import seconds
 from tests.subjects import patient
 from tests.subjects.ports import free_ports
-from tests.subjects.processes import EngineProcess
 
 from warmroute.contract.receipt import check
-from warmroute_cli.processes import stop_all
 
 pytestmark = pytest.mark.full
 
@@ -27,25 +26,19 @@ def test_three_servers_get_a_proxy_that_keeps_a_session_where_it_is(tmp_path: Pa
     command = tmp_path / "warmroute"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m {patient.MODULE} "$@"\n')
     command.chmod(0o755)
-    engines = [EngineProcess(tmp_path, f"e{n}", "aggregated", "--model", "my-model") for n in range(3)]
-    try:
-        script = "".join(blocks((HOW_TO / f"{server}.md").read_text(), "sh")) + "\nkill %1\nwait\n"
-        for port, engine in zip(PORTS[server], engines, strict=True):
-            script = script.replace(f"http://127.0.0.1:{port}", engine.listening().url)
-        http, admin = free_ports(2)
-        script = script.replace("port = 8000", f"port = {http}").replace("admin_port = 8001", f"admin_port = {admin}")
-        script = script.replace("127.0.0.1:8000", f"127.0.0.1:{http}")
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script],
-            cwd=tmp_path,
-            env={**patient.environment(), "PATH": f"{tmp_path}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=seconds(60),
-        )
-    finally:
-        stop_all([engine.child for engine in engines], seconds(5.0))
+    script = "trap 'kill $(jobs -p); wait' EXIT\n" + "".join(blocks((HOW_TO / f"{server}.md").read_text(), "sh"))
+    http, admin, *engines = free_ports(5)
+    for named, port in zip((8000, 8001, *PORTS[server]), (http, admin, *engines), strict=True):
+        script = re.sub(rf"\b{named}\b", str(port), script)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=tmp_path,
+        env={**patient.environment(), "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds(60),
+    )
     assert done.returncode == 0, done.stderr + (tmp_path / "proxy.log").read_text()
     usages = [json.loads(line)["usage"] for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(usages) == 2

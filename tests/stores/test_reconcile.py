@@ -98,7 +98,7 @@ def test_what_another_client_sent_is_a_difference_that_is_explained(pairs: tuple
     status, found = reconcile(config)
     assert status == 1
     assert total(found, "prompt_tokens", "unexplained") > 0
-    assert any("1 requests of others, or attempts that were given up" in line["why"] for line in found["lines"])
+    assert any("1 request of others, or attempts that were given up" in line["why"] for line in found["lines"])
     assert reconcile(config, "--tolerance", "100%")[0] == 0
 
 

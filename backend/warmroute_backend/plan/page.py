@@ -12,7 +12,7 @@ from warmroute_backend.plan.tiers import host_tokens, store_tokens
 
 SESSION_TOKENS = (16_384, 65_536, 131_072)
 
-WIDTH: Final = 100
+WIDTH: Final = 80
 """Columns of a reason."""
 
 
@@ -78,7 +78,7 @@ def _experts(engine: PlannedEngine) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    heads = ("GiB on each GPU", "total", "free", "weights", "slack", "pool", "bytes/token", "tokens/rank", "tokens")
+    heads = ("engine", "total", "free", "weights", "slack", "pool", "B/token", "per rank", "tokens")
     rows = []
     for engine in plan.engines:
         found = plan.memory(engine)
@@ -89,7 +89,7 @@ def _memory(plan: Plan) -> str:
                 f"{found.cell:,.0f}", f"{found.tokens:,}", f"{found.tokens * engine.ranks:,}",
             )
         )  # fmt: skip
-    return "Memory\n" + table(heads, rows)
+    return "Memory: GiB on each GPU, bytes of a token, tokens\n" + table(heads, rows)
 
 
 def warm_sessions(plan: Plan, tokens: int) -> dict[str, int]:
@@ -111,12 +111,16 @@ def _warm(plan: Plan) -> str:
 
 
 def _choices(plan: Plan) -> str:
-    lines = [f"{choice.topic}: {choice.value}\n{_sentence(choice.because)}" for choice in plan.choices]
+    lines = [f"{_filled(f'{choice.topic}: {choice.value}')}\n{_sentence(choice.because)}" for choice in plan.choices]
     return "Choices\n" + "\n".join(lines)
 
 
 def _sentence(text: str) -> str:
     """A reason under its choice, in lines of a terminal's width."""
+    return _filled(text[:1].upper() + text[1:], indent="    ")
+
+
+def _filled(text: str, indent: str = "") -> str:
     return textwrap.fill(
-        text[:1].upper() + text[1:], WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+        text, WIDTH, initial_indent=indent, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )

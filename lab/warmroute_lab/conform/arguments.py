@@ -12,7 +12,7 @@ APIS: Final = ("openai", "anthropic", "gemini", "responses")
 def add(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("url", metavar="URL", help="address of the endpoint, with or without /v1")
-    option("--api", choices=APIS, nargs="+", default=["openai"], help="the APIs to try (openai)")
+    option("--api", choices=APIS, nargs="+", default=["openai"], metavar="API", help=f"of {', '.join(APIS)} (openai)")
     option("--model", metavar="NAME", help="the model to ask (default: the first of /v1/models)")
     option("--key-file", type=Path, metavar="FILE", help="file with the API key (default: none)")
     option("--other-key-file", type=Path, metavar="FILE", help="key of another tenant, to try isolation")

@@ -80,7 +80,8 @@ def run(arguments: Namespace) -> int:
         options = TrialOptions(arguments.prompt_bytes, arguments.turns, arguments.other_key_file is not None, rates)
         plans = {api: checks_of(api, options) for api in dict.fromkeys(arguments.api)}
         costs = {api: cost_of(api, checks, options) for api, checks in plans.items()}
-        print(f"warmroute conform: {_announced(costs.values(), rates)}", file=sys.stderr)
+        announced = f"warmroute conform: {_announced(costs.values(), rates)}"
+        print(textwrap.fill(announced, width(), break_long_words=False, break_on_hyphens=False), file=sys.stderr)
         if arguments.most_usd is not None:
             _within(costs.values(), rates, arguments.most_usd)
         if arguments.dry_run:

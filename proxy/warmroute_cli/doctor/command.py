@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from warmroute.files.printable import number_of
 from warmroute_backend.doctor import bandwidth, reading, trials
 from warmroute_backend.doctor.facts import Host
 from warmroute_backend.doctor.finding import Finding, Level
@@ -144,8 +145,9 @@ def _plan(plan: Plan, arguments: argparse.Namespace) -> list[Finding]:
         raise PlanError(f"--node {arguments.node}: {plan.cluster} has the nodes 0 to {plan.cluster.nodes - 1}.")
     wrong = [Finding(Level.PROBLEM, "plan", text, str(arguments.plan)) for text in problems(plan)]
     setting = Setting("sglang", arguments.node, Path())
+    fits = f"{arguments.plan}: {number_of(len(plan.engines), 'engine')} on {plan.cluster}"
     return [
-        *(wrong or [Finding(Level.OK, "plan", f"{arguments.plan}: {len(plan.engines)} engines on {plan.cluster}")]),
+        *(wrong or [Finding(Level.OK, "plan", fits)]),
         *reading.model(plan),
         *reading.ports(topology(plan, setting).programs),
     ]

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from warmroute.files.printable import printable
+from warmroute.files.printable import number_of, printable
 from warmroute_cli.api import ApiError
 from warmroute_cli.asking import since_parameter
 from warmroute_cli.installed import missing
@@ -260,7 +260,7 @@ def _of_trace(arguments: Namespace) -> int:
 
 def _title(ladder: Ladder, about: Mapping[str, object]) -> str:
     sums = ladder.all
-    title = f"{sums.turns:,} turns of {about['kind']}"
+    title = f"{number_of(sums.turns, 'turn')} of {about['kind']}"
     if not _is_billed(ladder, about) and not sums.billed_rows:
         return f"{title}, which does not state the billed tokens"
     if not sums.is_billed:

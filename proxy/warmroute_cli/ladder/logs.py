@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from warmroute.contract.money import Rates, usd
 from warmroute.files.given import GivenFile
+from warmroute.files.printable import number_of
 from warmroute_cli.usd_rates import rates_of
 from warmroute_proxy.ladder.of_reports import Reports
 from warmroute_proxy.ladder.prefixes import MAX_WORKERS
@@ -92,7 +93,8 @@ def unrated(reports: Reports) -> list[str]:
         return []
     named = ", ".join(model or "(no name)" for model, _ in reports.unrated.most_common(MAX_NAMED))
     more = f" and {len(reports.unrated) - MAX_NAMED} more" if len(reports.unrated) > MAX_NAMED else ""
-    turns = f"{reports.unrated.total():,} turns have no rates ({named}{more})"
+    number = reports.unrated.total()
+    turns = f"{number_of(number, 'turn')} {'has' if number == 1 else 'have'} no rates ({named}{more})"
     return [f"{turns}: --price [MODEL=]INPUT:CACHED:OUTPUT gives the USD of their steps"]
 
 

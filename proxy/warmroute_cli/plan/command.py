@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warmroute.files.printable import number_of
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import make_plan
 from warmroute_backend.plan.deployment import Plan, Site, Traffic
@@ -80,7 +81,7 @@ def _check(arguments: argparse.Namespace) -> int:
         return 1
     if arguments.out is not None:
         _write(arguments.out, deployment_files(found, model, page(found)))
-    print(f"{arguments.check}: {len(found.engines)} engines, nothing is wrong")
+    print(f"{arguments.check}: {number_of(len(found.engines), 'engine')}, nothing is wrong")
     if found.model.kind is CacheKind.UNKNOWN:
         print(f"{unplanned(found.model.name, found.model.architecture)} Only flags were checked.")
     return 0
@@ -289,4 +290,4 @@ def _write(folder: Path, files: dict[str, str]) -> None:
             path.write_text(text)
     except OSError as error:
         raise PlanError(f"{folder} cannot be written: {error.strerror}.") from None
-    print(f"{len(files)} files in {folder}", file=sys.stderr)
+    print(f"{number_of(len(files), 'file')} in {folder}", file=sys.stderr)

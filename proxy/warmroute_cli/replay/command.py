@@ -14,11 +14,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from textwrap import fill
 from threading import Thread
 from typing import NamedTuple
 
 from warmroute.files.given import UnreadableFile
+from warmroute.files.printable import number_of
 from warmroute_cli.replay.arguments import fleet_options
+from warmroute_cli.tables import Column, Row, fitted, width
 from warmroute_lab.replay.fleet_file import WorkerKind, read_fleet
 from warmroute_lab.replay.loaders import load_all
 from warmroute_lab.replay.record import ReplayVerdict, verify
@@ -63,7 +66,8 @@ def _show(arguments: argparse.Namespace) -> None:
     took_s = time.perf_counter() - began_s
     print_table(results)
     requests = sum(result.requests for result in results)
-    print("\n".join([*notes, f"{requests:,} requests in {took_s:.2f} s. Figures of a queueing model, not of any GPU."]))
+    figures = f"{number_of(requests, 'request')} in {took_s:.2f} s. Figures of a queueing model, not of any GPU."
+    print("\n".join([*notes, figures]))
     if arguments.json is not None:
         text = json.dumps([result.as_dict() for result in results], indent=1)
         arguments.json.write_text(text + "\n", encoding="utf-8")
@@ -132,7 +136,7 @@ def _setup(arguments: argparse.Namespace) -> Setup:
 
 
 def print_table(results: Iterable[Result]) -> None:
-    heads = ("policy", "speed-up", "hit", "TTFT p50 s", "p90", "p99", "mean", "TPOT p90 ms", "imbalance", "CPU s")
+    names = ("policy", "speed-up", "hit", "TTFT p50 s", "p90", "p99", "mean", "TPOT p90 ms", "imbalance", "CPU s")
     rows = [
         (
             each.policy, f"{each.speed_up:g}x", f"{each.hit:.4f}", f"{each.ttft_p50_s:.2f}", f"{each.ttft_p90_s:.2f}",
@@ -141,10 +145,9 @@ def print_table(results: Iterable[Result]) -> None:
         )
         for each in results
     ]  # fmt: skip
-    widths = [max(len(row[at]) for row in (heads, *rows)) for at in range(len(heads))]
-    for row in (heads, *rows):
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        print("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
+    optional = {"speed-up", "mean", "imbalance", "CPU s"}
+    columns = [Column(name, is_number=name != "policy", optional=name in optional) for name in names]
+    print("\n".join(fitted(columns, [Row(cells) for cells in rows], "", width())))
 
 
 def _chosen(arguments: argparse.Namespace) -> tuple[list[str], list[float]]:
@@ -292,7 +295,8 @@ def _verified(path: Path) -> int:
         print(f"warmroute replay: {error}", file=sys.stderr)
         return 2
     same = verdict.decisions - verdict.differing
-    print(f"{path}: {same:,} of {verdict.decisions:,} decisions came out the same; {_ending(verdict)}")
+    found = f"{path}: {same:,} of {number_of(verdict.decisions, 'decision')} came out the same; {_ending(verdict)}"
+    print(fill(found, width(), break_long_words=False, break_on_hyphens=False))
     if verdict.first_difference is not None:
         print(f"  recorded by warmroute {verdict.software}; {verdict.first_difference}")
     return 1 if verdict.differing else 0

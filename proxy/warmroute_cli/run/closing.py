@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from warmroute.contract.meanings import MEANINGS
 from warmroute.contract.money import usd
+from warmroute.files.printable import number_of
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.names import agent_names, session_names
 from warmroute_cli.tables import Column, Row, fitted, width
@@ -55,7 +56,7 @@ def _lines(api: Api, since_s: float) -> Iterator[str]:
     share = f" ({hit:.1%})" if hit is not None else ""
     sessions = len(sums["groups"]) + sums["groups_left_out"]
     yield (
-        f"warmroute: {sums['turns']:,} turns in {sessions:,} session{'s'[: sessions != 1]}, "
+        f"warmroute: {number_of(sums['turns'], 'turn')} in {number_of(sessions, 'session')}, "
         f"{sums['prompt_tokens']:,} prompt tokens, {sums['cached_tokens']:,} cached{share}, "
         f"{sums['completion_tokens']:,} of answers"
     )

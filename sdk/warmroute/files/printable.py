@@ -1,4 +1,4 @@
-"""Texts of others for a terminal or a page."""
+"""Texts for a terminal or a page."""
 
 
 def printable(text: str) -> str:
@@ -6,3 +6,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def number_of(number: int, noun: str) -> str:
+    """A number with its noun: `1 turn`, `1,200 turns`."""
+    return f"{number:,} {noun}{'s'[: number != 1]}"

@@ -12,7 +12,7 @@ from typing import Final
 
 from warmroute._prices import price_of
 from warmroute.contract.usage import tokens_of
-from warmroute.files.printable import printable
+from warmroute.files.printable import number_of, printable
 from warmroute.guard.causes import Cause
 from warmroute.guard.memory import BYTES_PER_TOKEN, Memory, Reading, repeated_bytes
 from warmroute.guard.outcome import UNKNOWN, outcome
@@ -104,7 +104,7 @@ class Analysis:
     def extent(self) -> str:
         """How many turns of how many sessions, in words."""
         turns, sessions = sum(len(session.turns) for session in self.sessions), len(self.sessions)
-        return f"{turns} turn{'s'[: turns != 1]} of {sessions} session{'s'[: sessions != 1]}"
+        return f"{number_of(turns, 'turn')} of {number_of(sessions, 'session')}"
 
     def causes(self) -> list[CauseTotal]:
         """Cost of each cause in each session, the most expensive first."""

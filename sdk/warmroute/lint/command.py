@@ -6,20 +6,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Any, Final
 
 from warmroute.files.given import UnreadableFile
-from warmroute.files.printable import printable
+from warmroute.files.printable import number_of, printable
 from warmroute.guard.causes import WORDS, Cause
-from warmroute.lint.analysis import Analysis, Session, Turn, analysed
+from warmroute.lint.analysis import MAX_LINE_CHARS, Analysis, Session, Turn, analysed
 from warmroute.lint.transcript import Recorded, TranscriptError, recorded
 
 MAX_SESSION_CHARS: Final = 24
 _HEAD: Final = ("session", "cause", "turns", "tokens lost", "USD lost", "first at")
 
 
-def text_of(analysis: Analysis) -> str:
-    """A table of causes with their remedies, and the hit ratio."""
+def text_of(analysis: Analysis, most: int) -> str:
+    """A table of causes with their remedies, and the hit ratio, in lines of at most `most` characters but for names."""
     causes = analysis.causes()
     rows = [
         (
@@ -33,14 +35,15 @@ def text_of(analysis: Analysis) -> str:
         for total in causes
     ]
     lines = _columns([_HEAD, *rows]) if rows else ["No turn breaks the prefix of its session."]
-    lines += ["", *_changed_lines(analysis)]
+    lines += ["", *_changed_lines(analysis, most)]
     for cause in dict.fromkeys(total.cause for total in causes):
-        lines.append(f"{cause}: {WORDS[cause].meaning}. To change: {WORDS[cause].fix}.")
+        lines += _wrapped(f"{cause}: {WORDS[cause].meaning}. To change: {WORDS[cause].fix}.", most)
     lines += _compaction_lines(analysis)
     kind = "cached" if analysis.is_recorded else "cached or repeated"
-    lines.append(
+    lines += _wrapped(
         f"{analysis.extent}, {analysis.prompt_tokens:,} prompt tokens, "
-        f"{analysis.cached_tokens:,} {kind} ({analysis.hit_ratio:.1%})"
+        f"{analysis.cached_tokens:,} {kind} ({analysis.hit_ratio:.1%})",
+        most,
     )
     return "\n".join(line for at, line in enumerate(lines) if line or at)
 
@@ -103,7 +106,22 @@ def _compaction_lines(analysis: Analysis) -> list[str]:
     return found
 
 
-def _changed_lines(analysis: Analysis) -> list[str]:
+def _wrapped(text: str, most: int) -> list[str]:
+    return wrap(text, most, break_long_words=False, break_on_hyphens=False)
+
+
+def _around(line: str, other: str, most: int) -> str:
+    """What of a line fits, from a little before its first difference from another one."""
+    if len(line) <= most:
+        return line
+    pairs = enumerate(zip(line, other, strict=False))
+    same = next((at for at, (one, another) in pairs if one != another), min(len(line), len(other)))
+    begin = max(0, same - most // 4) if same >= most // 2 else 0
+    shown = f"{'...' if begin else ''}{line[begin:]}"
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+
+
+def _changed_lines(analysis: Analysis, most: int) -> list[str]:
     """The lines that differ, of each cause's first turn in a session."""
     found: list[str] = []
     for session in analysis.sessions:
@@ -113,8 +131,8 @@ def _changed_lines(analysis: Analysis) -> list[str]:
                 shown.add(turn.cause)
                 found += [
                     f"{_short(session.name)} #{turn.number} {turn.where}, line {turn.line}:",
-                    f"  - {turn.before}",
-                    f"  + {turn.now}",
+                    f"  - {_around(turn.before, turn.now, most - 4)}",
+                    f"  + {_around(turn.now, turn.before, most - 4)}",
                 ]
     return [*found, ""] if found else []
 
@@ -247,11 +265,16 @@ def run(arguments: argparse.Namespace) -> int:
     except (TranscriptError, UnreadableFile, OSError) as error:
         print(printable(f"warmroute lint: {error}"[:MAX_MESSAGE_CHARS]), file=sys.stderr)
         return 2
-    print(json.dumps(json_of(analysis), indent=1) if arguments.json else text_of(analysis))
+    print(json.dumps(json_of(analysis), indent=1) if arguments.json else text_of(analysis, _width()))
     failures = _failures(analysis, arguments.fail_under, arguments.fail_on)
     for failure in failures:
         print(f"warmroute lint: {failure}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _width() -> int:
+    """Of the terminal; of a file or a pipe, if `COLUMNS` says no other."""
+    return max(40, get_terminal_size((MAX_LINE_CHARS + 4, 24)).columns)
 
 
 def _failures(analysis: Analysis, fail_under: float | None, fail_on: tuple[Cause, ...]) -> list[str]:
@@ -259,7 +282,7 @@ def _failures(analysis: Analysis, fail_under: float | None, fail_on: tuple[Cause
     if fail_under is not None and analysis.hit_ratio < fail_under:
         found.append(f"{analysis.hit_ratio:.1%} cached is under {fail_under:.1%}")
     counts = analysis.counts()
-    found += [f"{cause} in {counts[cause]} turns" for cause in fail_on if counts[cause]]
+    found += [f"{cause} in {number_of(counts[cause], 'turn')}" for cause in fail_on if counts[cause]]
     return found
 
 

@@ -67,7 +67,7 @@ def test_one_model_without_rates_is_named_and_hides_nothing(log: Any, capsys: Ca
     assert found["is_billed"] is True
     assert found["price_nanousd"] == 2_000_000
     assert found["rated_rows"] == 1
-    assert "1 turns have no rates (b)" in err
+    assert "1 turn has no rates (b)" in err
     assert "0.002 USD billed, 0 USD saved" in table
 
 

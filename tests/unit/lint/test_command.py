@@ -80,7 +80,7 @@ def test_json_has_every_turn(transcript: Path, capsys: pytest.CaptureFixture[str
         (["--fail-under", "0.2"], 0, ""),
         (["--fail-under", "0.85"], 1, "cached is under 85.0%"),
         (["--fail-on", "nonce,model"], 0, ""),
-        (["--fail-on", "date,tool-order"], 1, "date in 1 turns"),
+        (["--fail-on", "date,tool-order"], 1, "date in 1 turn"),
     ],
 )
 def test_a_check_fails_with_1(

@@ -1,0 +1,21 @@
+"""`warmroute embedded`: one embedded engine, as `python -m warmroute_backend.engine` runs it."""
+
+import argparse
+
+
+def add(embedded: argparse.ArgumentParser) -> None:
+    """Its options. The engine has packages of the extra `proxy`: without them, what is given is not read."""
+    try:
+        from warmroute_lab.engine import arguments
+    except ModuleNotFoundError:
+        embedded.add_argument("options", nargs=argparse.REMAINDER)
+    else:
+        arguments.add(embedded)
+    embedded.set_defaults(parser=embedded)
+
+
+def run(args: argparse.Namespace) -> int:
+    from warmroute_lab.engine.__main__ import run as run_engine
+
+    run_engine(args, args.parser)
+    return 0
