@@ -78,7 +78,7 @@ class PublicEndpoint:
         announced: Callable[[Request, Exchange], None],
         metrics: CountsAnswers,
     ) -> None:
-        """`sockets`: what opens WebSockets, by path. `announced`: takes what another proxy announces; raises Refusal."""
+        """`sockets`: what opens WebSockets, by path. `announced`: takes what another proxy says; raises Refusal."""
         self._arrivals = arrivals
         self._settings = settings
         self._callers = callers
