@@ -37,7 +37,7 @@ from warmroute_proxy.server.dialects.dialect import DialectRefusal
 from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intake import CHAT, COMPLETIONS
+from warmroute_proxy.server.intake.parsed_request import CHAT, COMPLETIONS
 from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.request.dispatch import answering_body
 

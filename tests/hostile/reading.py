@@ -16,7 +16,7 @@ from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intake import CHAT
+from warmroute_proxy.server.intake.parsed_request import CHAT
 from warmroute_proxy.server.intake.request_parser import RequestParser
 
 MESSAGES: Final = "/v1/messages"

@@ -19,7 +19,8 @@ from warmroute_proxy.server.base.errors import Refusal
 from warmroute_proxy.server.dialects.routes import dialect_of
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intake import CHAT, read
+from warmroute_proxy.server.intake.intake import read
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 PIXEL = "data:image/png;base64,AAAA"
 LEADS_INSIDE = [

@@ -37,8 +37,8 @@ from warmroute_proxy.core.queue import refused_sessions
 from warmroute_proxy.core.queue.programs import Roots
 from warmroute_proxy.server.http.exchange import Request
 from warmroute_proxy.server.intake import caller as callers
-from warmroute_proxy.server.intake.intake import CHAT
 from warmroute_proxy.server.intake.known_body import KnownBodies
+from warmroute_proxy.server.intake.parsed_request import CHAT
 
 ROOM: Final = 40
 FEW: Final = 5

@@ -25,8 +25,8 @@ from warmroute_proxy.server.dialects.token_counts import TokenCounts
 from warmroute_proxy.server.http.exchange import Exchange, Request, answer_error
 from warmroute_proxy.server.http.shared_bytes import SharedBytes
 from warmroute_proxy.server.intake.caller import Caller
-from warmroute_proxy.server.intake.intake import CHAT, check_light
-from warmroute_proxy.server.intake.parsed_request import ReadRequest
+from warmroute_proxy.server.intake.intake import check_light
+from warmroute_proxy.server.intake.parsed_request import CHAT, ReadRequest
 from warmroute_proxy.server.intake.request_parser import RequestParser
 from warmroute_proxy.server.ledger.ledger import Ledger
 from warmroute_proxy.server.regions.forward_claim import Forward

@@ -26,7 +26,7 @@ from warmroute_proxy.server.http.asgi import Bridge
 from warmroute_proxy.server.http.cross_origin import NO_STORE, is_allowed_preflight
 from warmroute_proxy.server.http.exchange import Exchange, Request, answer_error
 from warmroute_proxy.server.intake.caller import Callers
-from warmroute_proxy.server.intake.intake import CHAT, ROUTES
+from warmroute_proxy.server.intake.parsed_request import CHAT, ROUTES
 from warmroute_proxy.server.regions.versions import ANNOUNCEMENTS, MAX_ANNOUNCED_BYTES
 
 OPEN_PATHS: Final = frozenset({"/health", "/ready", "/openapi.json"})
