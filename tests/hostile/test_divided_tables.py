@@ -313,7 +313,7 @@ NOT_DIVIDED: Final = {
         view_routes.MAX_TENANTS working_set.MAX_GROUPS
     """,
     "of engines and of discovery": """
-        addresses.MAX_UNKNOWN blame.MAX_EVIDENCE passthrough.MAX_SIZES
+        addresses.MAX_UNKNOWN blame.MAX_EVIDENCE chunk_shape.MAX_SIZES
         drain_orders.MAX_BYTES drain_orders.MAX_ORDERS engine_metrics.MAX_RANK_DIGITS
         engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS
         engine_refusals.MAX_CODE_CHARS engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS

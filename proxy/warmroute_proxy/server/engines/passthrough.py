@@ -24,38 +24,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from warmroute_proxy.dialects.chat_answers import has_surrogate
+from warmroute_proxy.server.engines.chunk_shape import ChunkShape
 from warmroute_proxy.server.engines.portions import PORTION_BYTES
-from warmroute_proxy.server.engines.sse import MAX_TEXT_BYTES, EventShape, UsageTracker
-
-# What the chunks of one stream have in common: everything but a short text, and the size that depends on it.
-
-MAX_SIZES: Final = 16  # of chunks, whose beginnings a shape keeps
-
-
-class ChunkShape(dict[int, bytes | tuple[()]]):
-    """How a chunk begins, up to its text, by the bytes of the whole chunk; `()` for sizes that no chunk has whose text
-    counts as one token.
-    """
-
-    def __init__(self, digits: int, head: bytes, tail: bytes) -> None:
-        """`digits` of the chunk's size, then `head`, the text, and `tail` with the end of the chunk."""
-        super().__init__()
-        self.tail = tail
-        self.tail_bytes = len(tail)
-        self.text_at = digits + 2 + len(head)
-        self._textless_bytes = self.text_at + self.tail_bytes
-        self._digits = digits
-        self._head = head
-
-    def __missing__(self, key: int) -> bytes | tuple[()]:
-        size = b"%x" % max(0, key - self._digits - 4)
-        if len(size) != self._digits or not 0 < key - self._textless_bytes <= MAX_TEXT_BYTES:
-            return ()
-        begins = b"%b\r\n%b" % (size, self._head)
-        if len(self) < MAX_SIZES:
-            self[key] = begins
-        return begins
-
+from warmroute_proxy.server.engines.sse import EventShape, UsageTracker
 
 MAX_REST_BYTES: Final = 65_536
 SMALL_BYTES: Final = 4096  # what is smaller and came at once, an answer or its begin, is parsed, to be one write

@@ -1,0 +1,32 @@
+"""What the chunks of one stream have in common: everything but a short text, and the size that depends on it."""
+
+from typing import Final
+
+from warmroute_proxy.server.engines.sse import MAX_TEXT_BYTES
+
+MAX_SIZES: Final = 16  # of chunks, whose beginnings a shape keeps
+
+
+class ChunkShape(dict[int, bytes | tuple[()]]):
+    """How a chunk begins, up to its text, by the bytes of the whole chunk; `()` for sizes that no chunk has whose text
+    counts as one token.
+    """
+
+    def __init__(self, digits: int, head: bytes, tail: bytes) -> None:
+        """`digits` of the chunk's size, then `head`, the text, and `tail` with the end of the chunk."""
+        super().__init__()
+        self.tail = tail
+        self.tail_bytes = len(tail)
+        self.text_at = digits + 2 + len(head)
+        self._textless_bytes = self.text_at + self.tail_bytes
+        self._digits = digits
+        self._head = head
+
+    def __missing__(self, key: int) -> bytes | tuple[()]:
+        size = b"%x" % max(0, key - self._digits - 4)
+        if len(size) != self._digits or not 0 < key - self._textless_bytes <= MAX_TEXT_BYTES:
+            return ()
+        begins = b"%b\r\n%b" % (size, self._head)
+        if len(self) < MAX_SIZES:
+            self[key] = begins
+        return begins
