@@ -94,7 +94,7 @@ def _memory(plan: Plan) -> str:
 
 def warm_sessions(plan: Plan, tokens: int) -> dict[str, int]:
     """How many sessions of `tokens` stay warm in each tier, over all engines that keep prefixes. A tier counts
-    what it holds, also where a tier above holds the same."""
+    what it holds, even if a tier above holds the same."""
     found = {"device": 0, "host": 0, "store": store_tokens(plan) // tokens}
     for engine in plan.engines:
         if engine.role != "decode":

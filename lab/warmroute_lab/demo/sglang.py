@@ -99,7 +99,7 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
 
 
 def metric_sum(text: str, name: str) -> float:
-    """The sum of all series of a metric in a Prometheus page; 0.0 where there is none."""
+    """The sum of all series of a metric in a Prometheus page; 0.0 if there is none."""
     return sum(
         float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith((f"{name}{{", f"{name} "))
     )
@@ -123,7 +123,7 @@ class Counted:
 
 
 def run(arguments: Namespace) -> int:
-    """The recordings once, the report, and 0 where everything that this demo must show is there."""
+    """The recordings once, the report, and 0 if everything that this demo must show is there."""
     out = report.console()
     with stopping_on_signals(), locked_state(arguments.state_dir) as state_dir:
         run_dir = state_dir / "demo-sglang"

@@ -37,7 +37,7 @@ _OTHERS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
 
 
 def refuse_other_api(path: str) -> None:
-    """Raises: Refusal, where a POST to a path that is not served is one to another API."""
+    """Raises: Refusal, if a POST to a path that is not served is one to another API."""
     for ends, text in _OTHERS:
         if path.endswith(ends):
             refusal = Refusal(400, text.format(quoted(path)), code="api_not_served")

@@ -1,6 +1,6 @@
 """What this room sends to the other processes of the proxy, and receives from them.
 
-`processes.peer_processes` implements it. It is set only where a proxy has several processes.
+`processes.peer_processes` implements it. It is set only if a proxy has several processes.
 """
 
 from typing import Protocol
