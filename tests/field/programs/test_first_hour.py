@@ -43,17 +43,23 @@ def test_the_first_hour(tmp_path: Path) -> None:
     blocks = re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     steps = [f"echo '== step {number}'\n{block}" for number, block in enumerate(blocks)]
     script = "\n".join(["trap 'kill $(jobs -p) 2>/dev/null || :' EXIT", *steps])
-    said = dict(enumerate(run(script, tmp_path).split("== step ")[1:]))
-    assert "export OPENAI_BASE_URL=" in said[1]
-    sessions = re.findall(r"^.* \([0-9a-f]{6}\) +(.*)$", said[4], re.MULTILINE)
+    outputs = run(script, tmp_path).split("== step ")[1:]
+    assert len(outputs) == len(blocks)
+
+    def said(command: str) -> str:
+        """What the step with a command has printed."""
+        return next(output for block, output in zip(blocks, outputs, strict=True) if command in block)
+
+    assert "export OPENAI_BASE_URL=" in said("cat up.log")
+    usage, engines = said("warmroute usage"), said("warmroute engines list")
+    sessions = re.findall(r"^.* \([0-9a-f]{6}\) +(.*)$", usage, re.MULTILINE)
     assert len(sessions) == 1
     turns, prompt, cached = (int(word.replace(",", "")) for word in sessions[0].split()[:3])
     assert turns >= 2
     assert cached > prompt // 4  # the second turn found the first one's prompt
     for words in ("Where: in region ", "Why there: ", "Cached: ", "Cold, with nothing cached, it would have cost "):
-        assert words in said[5]
-    assert len(re.findall(r"^(?:east|west)-\w\d ", said[6], re.MULTILINE)) == 8
-    tables = [line for step in (4, 6) for line in said[step].splitlines()[1:]]
+        assert words in said("warmroute receipts show")
+    assert len(re.findall(r"^(?:east|west)-\w\d ", engines, re.MULTILINE)) == 8
+    tables = [line for output in (usage, engines) for line in output.splitlines()[1:]]
     assert [line for line in tables if len(line) > WIDTH and "http" not in line] == []
-    assert "requests in " in said[7]
-    assert len(said) == 9  # a fleet for the examples that follow
+    assert "requests in " in said("warmroute replay --verify")

@@ -14,7 +14,8 @@ from warmroute_cli.main import main
 def test_each_measurement_runs_at_toy_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "toy.toml"
     command = [str(installation().python), "-m", "scripts.gpu", "--toy", "--out", str(path)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=seconds(100), check=True)
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=seconds(100), check=False)
+    assert done.returncode == 0, done.stderr
     assert "no GPU was used" in done.stdout
     found = tomllib.loads(path.read_text())
     what = [each["what"] for each in found["measurement"]]
