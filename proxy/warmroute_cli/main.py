@@ -113,7 +113,7 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
             "warmroute health --config proxy.toml --ready", (health.add,), "doctor.health:run", extras=()),
         Command("conform", "score an endpoint: sessions, cached tokens, isolation, prices, lost fields",
             "warmroute conform http://127.0.0.1:8000 --key-file key",
-            (conform.add,), "warmroute_lab.conform.command:run", silent=True),
+            (conform.add,), "warmroute_lab.conform.command:run"),
         Command("audit", "test whether one tenant can detect another's prompts",
             "warmroute audit isolation --base-url http://127.0.0.1:8000 --model m --key-file a --other-key-file b",
             (audit.add,), "warmroute_lab.audit.command:run"),
