@@ -63,7 +63,7 @@ class AuditError(Exception):
 
 class Probe(NamedTuple):
     """What was seen of a request. `tiers`: cached tokens by tier, all on the device where no receipt says more.
-    `worker`: who had the prefix cache; empty where no receipt names one."""
+    `worker`: who had the prefix cache; empty if no receipt names one."""
 
     ttft_s: float
     cached: int

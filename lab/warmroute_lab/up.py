@@ -110,7 +110,7 @@ def _all(ports: Ports) -> list[int]:
 
 
 def _problem(port: int) -> str:
-    """Why nothing can listen there; empty where it can."""
+    """Why nothing can listen there; empty if it can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -85,7 +85,7 @@ def since_parameter(text: str, now: datetime) -> str:
     """The query of the proxy for `--since`. Days begin at midnight of the local time, of which `now` is.
 
     On the day the clocks change, that midnight has another offset than `now`. The proxy reads what is not a word for a
-    day. Raises: ApiError, where it would refuse that.
+    day. Raises: ApiError, if it would refuse that.
     """
     days = _days_ago(text.strip().lower(), now.weekday())
     if days is None:

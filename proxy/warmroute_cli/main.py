@@ -105,7 +105,7 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
             "warmroute health --config proxy.toml --ready", ("doctor.health:add",), "doctor.health:run", extras=()),
         Command("conform", "score an endpoint: sessions, cached tokens, isolation, prices, lost fields",
             "warmroute conform http://127.0.0.1:8000 --key-file key",
-            ("warmroute_lab.conform.conform:add",), "warmroute_lab.conform.conform:run", silent=True),
+            ("warmroute_lab.conform.conform:add",), "warmroute_lab.conform.conform:run"),
         Command("audit", "test whether one tenant can detect another's prompts",
             "warmroute audit isolation --base-url http://127.0.0.1:8000 --model m --key-file a --other-key-file b",
             ("warmroute_lab.audit_isolation:add",), "warmroute_lab.audit_isolation:run"),

@@ -34,4 +34,5 @@ def show(answer: dict[str, Any]) -> None:
         return
     behind = answer["processes_behind"]
     late = f"; {behind} have not applied it yet, see the log" if behind else ""
-    print(f"config {answer['config']} is in force in {answer['processes']} processes{late}")
+    number = answer["processes"]
+    print(f"config {answer['config']} is in force in {number} {'process' if number == 1 else 'processes'}{late}")

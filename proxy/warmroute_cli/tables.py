@@ -71,7 +71,7 @@ def at_work(name: str, out: TextIO, wait: Callable[[threading.Event, float], boo
 
 def fitted(columns: Sequence[Column], rows: Sequence[Row], notes_name: str, most: int, comma: str = ",") -> list[str]:
     """The lines of a table, none of them wider than `most` if its longest cell is not. `comma`: what stands behind
-    each note; nothing where notes are the words of a sentence. Control characters are shown as escapes.
+    each note; nothing if notes are the words of a sentence. Control characters are shown as escapes.
     """
     columns = [column._replace(name=printable(column.name)) for column in columns]
     rows = [Row([printable(cell) for cell in row.cells], [printable(note) for note in row.notes]) for row in rows]

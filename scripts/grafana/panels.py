@@ -68,7 +68,7 @@ NEVER_CACHED, NOT_HELD, ELSEWHERE = (
 
 
 def lost(classes: str, window: str, function: str = "increase") -> str:
-    """Lost tokens of some classes; 0 where there are none."""
+    """Lost tokens of some classes; 0 if there are none."""
     return f'(sum({function}({LOSS}{{{OF},class=~"{classes}"}}{window})) or vector(0))'
 
 

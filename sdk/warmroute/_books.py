@@ -140,7 +140,7 @@ class Books:
             return self._homes.of(lineage)
 
     def conversation(self, turn: Turn, body: Mapping[str, Any]) -> Conversation | None:
-        """The conversation that a prompt without a session continues or begins; None where it has no messages."""
+        """The conversation that a prompt without a session continues or begins; None if it has no messages."""
         with self._lock:
             turn.prompt = self.guard.read_unnamed(body)
             beginnings = beginnings_of(turn.prompt)
@@ -274,7 +274,7 @@ class Books:
         return {"model": prompt.model, **({"tools": list(prompt.tools.raw)} if prompt.tools.raw else {})}
 
     def ping_of(self, session: str) -> Ping | None:
-        """The last prompt of a session's main loop as a call, and what it costs at most; None where it is not known."""
+        """The last prompt of a session's main loop as a call, and what it costs at most; None if it is not known."""
         with self._lock:
             known = self.guard.memory.known(session)
             prompts = list(known.prompts) if known is not None else []

@@ -96,7 +96,7 @@ class CacheView:
         return self._books.load(saved)
 
     def fork(self, session: str, key: str | None = None) -> str:
-        """Begin a session that shares the history of `session`, and return its key. Raises: LookupError, where this
+        """Begin a session that shares the history of `session`, and return its key. Raises: LookupError, if this
         client has seen no turn of it.
         """
         return self._books.fork(session, key)
@@ -168,7 +168,7 @@ class _Caller(CacheView):
 
     @contextmanager
     def _ping(self, keeper: KeptWarm) -> Iterator[Mapping[str, Any]]:
-        """The arguments of a ping, none where none is due; the block makes the call."""
+        """The arguments of a ping, none if none is due; the block makes the call."""
         ping = self._books.ping_of(keeper.plan.session)
         arguments = keeper.next(ping)
         before = self._books.spent_ahead_nanousd()

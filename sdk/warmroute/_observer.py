@@ -219,7 +219,7 @@ class Callers(NamedTuple):
     """Methods that compute prompts."""
     expect: Callable[[str | None, str], Callable[[], Any] | None]
     """A call that gives the server a value of `x-warmroute-expect` for a session, by default that of calls that are
-    made now. None where the server is not warmroute; `ValueError` where there is no session."""
+    made now. None if the server is not warmroute; `ValueError` if there is no session."""
 
 
 class Observer:

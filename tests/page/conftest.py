@@ -77,7 +77,7 @@ class Visit:
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regions]:
-    with two_regions(tmp_path_factory.mktemp("page"), tables=LIMITS) as made:
+    with two_regions(tmp_path_factory.mktemp("page"), tables=LIMITS, extra="counts_alone = true") as made:
         for turns in (1, 2, 3, 4):
             made.turn(made.east, "named", turns, headers=HEADS)
         work(made)

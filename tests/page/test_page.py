@@ -301,6 +301,11 @@ def test_an_operator_sees_sessions_of_all_tenants_and_opens_one_in_view(visit: O
     page.page.wait_for_selector("#session")
     top = page.page.evaluate("document.querySelector('#session').getBoundingClientRect().top")
     assert 0 <= top < 100
+    page.page.evaluate("scrollTo(0, 500)")
+    with page.page.expect_response("**/admin/view/receipts?*session_hash=*"):
+        page.page.evaluate("document.getElementById('refresh').click()")
+    page.settled("sessions")
+    assert page.page.evaluate("scrollY") == 500, "a refresh leaves the page where it is"
     page.open_receipt()
     assert page.complaints == []
 

@@ -186,7 +186,8 @@ class Scene:
         ledger: Any = SimpleNamespace(open=self._open_row, settle=self._settle_row, earlier_turns={})
         re_prefills: Any = SimpleNamespace(min_bytes=1 << 30)
         alone: Any = SimpleNamespace(region="east", active=False)
-        metrics, router = RequestMetrics(Metrics()), cast("Router", _Places(self))
+        self.metrics = Metrics()
+        metrics, router = RequestMetrics(self.metrics), cast("Router", _Places(self))
         faults = Faults(router, engines, self.open_requests, metrics)
         path = RequestPath(
             open_requests=self.open_requests,

@@ -137,7 +137,7 @@ print(json.dumps({"python": sys.version.split()[0], "packages": found, "cuda": c
 
 
 def read_versions(python: str) -> Versions:
-    """What a Python has. `problem` where it cannot be asked."""
+    """What a Python has. `problem` if it cannot be asked."""
     try:
         done = subprocess.run(  # noqa: S603 (the operator's own Python)
             [python, "-c", _ASK, " ".join(PACKAGES), " ".join(MODULES)],

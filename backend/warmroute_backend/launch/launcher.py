@@ -75,7 +75,7 @@ class Drains(Protocol):
     """How the proxy is asked to give an engine no work. Each may raise OSError: then it is done without."""
 
     def drain(self, engine: str) -> bool:
-        """No new work. False where it drained already, and so is not to be undone."""
+        """No new work. False if it drained already, and so is not to be undone."""
         ...
 
     def is_drained(self, engine: str) -> bool: ...
@@ -112,7 +112,7 @@ class Nodes(Protocol):
 
 class Launcher:
     """All processes of a node. `save` writes the state file, and `show` prints a line. `nodes`: the launchers of the
-    other nodes; None where the plan has one node. `troubles`: what is wrong with those launchers.
+    other nodes; None if the plan has one node. `troubles`: what is wrong with those launchers.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Launcher:
     def run(self, waker: Waker, up: Callable[[], None]) -> int:
         """Bring everything up, call `up`, and stay until a signal; then stop everything. 1 where one has failed.
 
-        Raises: LaunchError where it does not come up; then nothing is left of it. An error of our own leaves all
+        Raises: LaunchError if it does not come up; then nothing is left of it. An error of our own leaves all
         running, as a kill does.
         """
         was_up = False
@@ -181,7 +181,7 @@ class Launcher:
     def _round(self) -> None:
         for name in state_file.take_restarts(self._state_dir):
             self._order_restart(name)
-        goes = state_file.take_start(self._state_dir)  # also if nothing waits for it: else a later launch would have it
+        goes = state_file.take_start(self._state_dir)  # even if nothing waits for it: else a later launch would have it
         if self._nodes is not None:
             self._look_at(self._nodes, goes=goes)
         for process in self.processes:
@@ -419,7 +419,7 @@ class Launcher:
             self._stop(process)
 
     def _drain(self, process: Process) -> bool:
-        """Have the proxy drain it; False where the proxy does not answer."""
+        """Have the proxy drain it; False if the proxy does not answer."""
         try:
             process.entry.is_drained = self._drains.drain(process.name)
         except OSError as error:

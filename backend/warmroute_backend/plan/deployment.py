@@ -46,7 +46,7 @@ class HiCache:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """A draft model. `path` is None where the target's own layers draft (MTP)."""
+    """A draft model. `path` is None if the target's own layers draft (MTP)."""
 
     algorithm: str
     path: str | None = field(default=None, kw_only=True)

@@ -28,7 +28,7 @@ class Gpu:
     `memory_mib` is `nvidia-smi --query-gpu=memory.total` (`rocm-smi` on AMD). `context_mib` is what the driver and the
     first libraries have taken when weights begin to load: `memory_mib` less the `avail mem` of SGLang's log line
     `Load weight begin`, on one GPU. Speeds are dense peaks of the vendor's data sheet in 1e12 operations and 1e9 bytes
-    a second; 0 where the GPU has none. `link_gb_s` is one direction of NVLink or xGMI; `nic_gbit_s` of each card.
+    a second; 0 if the GPU has none. `link_gb_s` is one direction of NVLink or xGMI; `nic_gbit_s` of each card.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 Host memory: SGLang keeps 10 GiB free itself (`HICACHE_HOST_MEMORY_RESERVE_BYTES`), and the system, the page cache of
 the checkpoint and the processes get a fifth of the rest. What is left is divided among the GPUs of the node: each rank
-pins a pool of its own, also where MLA ranks hold the same KV.
+pins a pool of its own, even if MLA ranks hold the same KV.
 """
 
 from dataclasses import replace
@@ -206,7 +206,7 @@ _MOONCAKE: Final = ["--storage mooncake, with HiCache"]
 
 
 def default_storage(cluster: Cluster) -> Storage:
-    """Behind HiCache, where none is asked for."""
+    """Behind HiCache, if none is asked for."""
     return "mooncake" if cluster.nodes > 1 else "none"
 
 

@@ -129,7 +129,7 @@ def _print(as_json: bool, endpoint: Endpoint, results: Results) -> None:
 
 
 def _tried(trial: Trial, checks: list[Check], is_first: bool) -> tuple[Trial, list[Cell]]:
-    """The cells of an API. Raises: NotReached, where the first request of all gets no answer."""
+    """The cells of an API. Raises: NotReached, if the first request of all gets no answer."""
     cells: list[Cell] = []
     for cell in results_of(checks, trial):
         cells.append(cell)
@@ -155,7 +155,7 @@ def _nanousd(costs: Collection[Cost], rates: Rates) -> int:
 
 
 def _within(costs: Collection[Cost], rates: Rates | None, most_usd: float) -> None:
-    """Raises: ValueError, where it may cost more."""
+    """Raises: ValueError, if it may cost more."""
     if rates is None:
         raise ValueError("--most-usd needs --price")
     if _nanousd(costs, rates) > most_usd * 1e9:

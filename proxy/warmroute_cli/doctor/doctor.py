@@ -77,7 +77,7 @@ def _limits(config: Config, host: Host) -> Iterator[Finding]:
 
 
 def _working_set(config: Config) -> Iterator[Finding]:
-    """Who holds KV memory, as the running proxy sees it; nothing where it does not answer."""
+    """Who holds KV memory, as the running proxy sees it; nothing if it does not answer."""
     try:
         found = admin_of(config).ask("/admin/admission", {})
     except (ApiError, SecretError):

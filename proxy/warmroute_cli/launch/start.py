@@ -121,7 +121,7 @@ def _run(arguments: argparse.Namespace, plan: Plan, adopted: Adopted, config: Co
 
 @contextlib.contextmanager
 def _nodes(arguments: argparse.Namespace, plan: Plan, config: Config | None) -> Iterator[NodeReports | None]:
-    """The launchers of the plan's other nodes; None where they are not to be waited for. Raises: LaunchError."""
+    """The launchers of the plan's other nodes; None if they are not to be waited for. Raises: LaunchError."""
     if not arguments.nodes_port or plan.cluster.nodes == 1 or arguments.engine != "sglang":
         if arguments.wait_for_start:
             raise LaunchError("--wait-for-start needs --nodes-port, and a plan of several nodes")
@@ -155,7 +155,7 @@ def _checked(path: Path, node: int) -> Plan:
 
 
 def _near() -> tuple[Near, ...]:
-    """What is near each GPU of this machine; empty where `nvidia-smi` does not say, or counts GPUs otherwise."""
+    """What is near each GPU of this machine; empty if `nvidia-smi` does not say, or counts GPUs otherwise."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return ()
     from warmroute_backend.doctor.host import read_rdma

@@ -71,7 +71,7 @@ class Search:
 
 def search(request: PlanRequest, trace: Trace, targets: Targets, *, bounded: bool = True) -> Search:
     """Play plans until a step has one that reaches the targets. `bounded`: leave out what its bounds rule out. Raises
-    PlanError where there is no plan at all."""
+    PlanError if there is no plan at all."""
     found = Search()
     refused: PlanError | None = None
     for step in _steps(request):

@@ -19,7 +19,7 @@ FROM_KEYS: Final = (signal.SIGINT, signal.SIGQUIT)
 def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run it, and return its exit status; 128 and the number of the signal that ended it, as shells have it.
 
-    Raises: OSError, where it cannot be started.
+    Raises: OSError, if it cannot be started.
     """
     with _signals_for_the_child() as begun:
         child = subprocess.Popen(command, env=dict(environment))  # noqa: S603 (what the user asked for)

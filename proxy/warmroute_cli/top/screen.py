@@ -132,11 +132,11 @@ def _engines(engines: Sequence[EngineRow], choice: Choice, height: int) -> Itera
 
 
 def _losses(losses: Sequence[Loss], unknown: Sequence[str], columns: int) -> list[Line]:
+    most = max(4, min(26, columns - 53))
     made = [Line(f"{'NEWEST LOSSES':<16} {'TOKENS':>7} {'RECEIPT':<27} {'SESSION':<26} REGION", "head")]
-    made += [
-        Line(f"{loss.name[:16]:<16} {loss.tokens:>7,} {loss.receipt[:27]:<27} {loss.session[:26]:<26} {loss.region}")
-        for loss in losses
-    ]
+    for loss in losses:
+        session = f"{_cut(loss.session, most):<26} {loss.region}"
+        made.append(Line(f"{loss.name[:16]:<16} {loss.tokens:>7,} {loss.receipt[:27]:<27} {session}"))
     if unknown:
         made.append(Line(f"not known of {', '.join(unknown)}: too busy to say", "dim"))
     elif not losses:
@@ -146,6 +146,11 @@ def _losses(losses: Sequence[Loss], unknown: Sequence[str], columns: int) -> lis
 
 def _shown(text: str) -> str:
     return "".join(char if " " <= char <= "~" else "?" for char in text)
+
+
+def _cut(text: str, most: int) -> str:
+    """A text that fits; dots stand for what does not."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _percent(share: float | None) -> str:

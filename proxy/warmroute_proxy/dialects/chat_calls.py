@@ -190,7 +190,7 @@ class CallPieces:
         return f"{self._ids.made}_{number}"
 
     def take(self, call: ToolCall) -> Iterator[Piece]:
-        """What can be given out once a piece has come. Raises: ValueError, where it is of a call that has ended."""
+        """What can be given out once a piece has come. Raises: ValueError, if it is of a call that has ended."""
         number = self.gather(call)
         if number < self._open:
             if self._calls[number].take().strip():

@@ -1,6 +1,6 @@
 """What engines would refuse in the messages of a chat: parts of other APIs, and arguments that are not objects.
 
-Chats go to engines byte for byte. Only where a message has something of this kind, its messages are written anew.
+Chats go to engines byte for byte. Only if a message has something of this kind, its messages are written anew.
 """
 
 from typing import Any, Final

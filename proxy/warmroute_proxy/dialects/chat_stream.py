@@ -132,7 +132,7 @@ class ChatStream:
         return b"".join(out)
 
     def check(self) -> None:
-        """Raises: ValueError, where what has come so far is not an answer that can be completed."""
+        """Raises: ValueError, if what has come so far is not an answer that can be completed."""
         if not self._has_choice:
             raise ValueError("it has no choices")
 

@@ -82,7 +82,7 @@ class ChoiceView(msgspec.Struct, gc=False):
         }
 
     def fault(self) -> Any:
-        """The error that it has ended with; None where there is none."""
+        """The error that it has ended with; None if there is none."""
         if self.error is not ABSENT and is_filled(self.error):
             return decoded(self.error)
         return "the engine ended its answer with an error" if self.finish_reason == FAILED else None
@@ -144,7 +144,7 @@ def decoded(raw: Raw | bytes) -> Any:
 
 
 def as_object(raw: Raw) -> dict[str, Any] | None:
-    """The object; None where it is another value."""
+    """The object; None if it is another value."""
     if raw is ABSENT or memoryview(raw)[0] == _NULL:
         return None
     try:
@@ -154,7 +154,7 @@ def as_object(raw: Raw) -> dict[str, Any] | None:
 
 
 def read_view(raw: bytes) -> AnswerView | None:
-    """A chunk or an answer; None where it is not a JSON object. Members of odd types are as if they had odd content."""
+    """A chunk or an answer; None if it is not a JSON object. Members of odd types are as if they had odd content."""
     try:
         return _view(raw)
     except _UNREADABLE:
@@ -254,7 +254,7 @@ def _other_bytes(name: str, raw: Raw) -> int:
 
 
 def thoughts_in(output: dict[str, Raw]) -> str:
-    """The member that holds what the model thinks; empty where it says nothing of that."""
+    """The member that holds what the model thinks; empty if it says nothing of that."""
     for name in _THOUGHTS:
         if name in output:
             return name

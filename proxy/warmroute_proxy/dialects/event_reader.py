@@ -33,7 +33,7 @@ class EventReader:
         self._begun = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The events that are whole now. Raises: ValueError, where one is too long."""
+        """The events that are whole now. Raises: ValueError, if one is too long."""
         if self._after_cr or b"\r" in data:
             data = self._with_line_feeds(data)
         held = self.held
@@ -72,7 +72,7 @@ class EventReader:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _in_order(self, block: bytes) -> bytes:
-        """An event in the one form; empty where it says nothing."""
+        """An event in the one form; empty if it says nothing."""
         if not self._begun:
             block = block.removeprefix(_MARK)
         name, values, is_alive = b"", [], False

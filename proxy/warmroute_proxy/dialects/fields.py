@@ -53,7 +53,7 @@ class Permissions(msgspec.Struct, frozen=True):
     """What a tenant and its model allow.
 
     `grants` names the fields that need a permission and have it. `vocabulary` is the number of token ids of the model;
-    None where it is unknown, and then no field with token ids passes.
+    None if it is unknown, and then no field with token ids passes.
     """
 
     grants: frozenset[str] = frozenset()
@@ -101,7 +101,7 @@ class Field:
         self.needs_grant = needs_grant
 
     def read(self, name: str, raw: msgspec.Raw, allowed: Permissions) -> Any:
-        """The decoded value, None where nothing is decoded. Raises `FieldError` unless it may reach an engine."""
+        """The decoded value, None if nothing is decoded. Raises `FieldError` unless it may reach an engine."""
         if self._max_bytes is not None and len(memoryview(raw)) > self._max_bytes:
             raise FieldError(name, f"has more than {self._max_bytes} bytes of JSON", "invalid_value")
         if self._max_depth is not None and is_deeper(bytes(raw), self._max_depth):

@@ -26,7 +26,7 @@ BY: Final = ("session", "tenant", "model", "harness", "day", "kind")
 """How turns can be grouped."""
 
 UNPAID: Final = frozenset({"refused", "engine_error", "cut_off", "interrupted"})
-"""Outcomes of turns that are charged nothing where their rates are zero."""
+"""Outcomes of turns that are charged nothing if their rates are zero."""
 
 _FREE: Final = (0, 0, 0)
 

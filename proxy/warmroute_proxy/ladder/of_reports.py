@@ -24,7 +24,7 @@ TOKENS_OF_PIECE: Final = 16
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """What one line of a log says; None, or nothing, where it does not say it.
+    """What one line of a log says; None, or nothing, if it does not say it.
 
     `delivered`: cached tokens by the engine's own account; `reported`: by the answer; `predicted`: those that the
     gateway expected. `loss`: loss class -> tokens, as our receipts have them. `units`: the prompt, as token ids or

@@ -104,7 +104,7 @@ class Arrivals:
         Arrival(self, request, exchange, dialect).go_on()
 
     def check_open(self) -> None:
-        """Raises: Refusal, where no request may begin."""
+        """Raises: Refusal, if no request may begin."""
         if self.path.open_requests.closed:
             raise shutting_down()
         if not self.ledger.healthy:
@@ -115,7 +115,7 @@ class Arrival:
     """One request. `dialect`: that of its API; None: it is chat's own."""
 
     def __init__(self, uses: Arrivals, request: Request, exchange: Exchange, dialect: Dialect | None) -> None:
-        """Raises: Refusal, where no request may begin."""
+        """Raises: Refusal, if no request may begin."""
         caller = request.caller
         self._uses = uses
         self._request = request
@@ -307,7 +307,7 @@ _TRANSLATED: Final[tuple[Step, ...]] = (
 
 
 def _shared(request: Request) -> SharedBytes:
-    """The body of a request, where another process can read it. Raises: Refusal, where the tenant has many there."""
+    """The body of a request, where another process can read it. Raises: Refusal, if the tenant has many there."""
     if request.shared is None:
         shared = SharedBytes.of([bytes(request.body)], request.tenant)
         if shared is None:

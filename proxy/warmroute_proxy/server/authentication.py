@@ -20,7 +20,7 @@ PROXIES: Final = "other proxies"
 
 
 def bearer(request: Request) -> bytes:
-    """The API key of a request, empty where it has none."""
+    """The API key of a request, empty if it has none."""
     value = request.headers.get("authorization", "")
     scheme, _, key = value.partition(" ")
     if scheme.lower() != "bearer":
@@ -36,13 +36,13 @@ class KnownKey(NamedTuple):
 
 
 class Authentication:
-    """Finds the tenants of requests. Every method raises a `Refusal` where there is none."""
+    """Finds the tenants of requests. Every method raises a `Refusal` if there is none."""
 
     def __init__(
         self, config: Config, api_keys: ApiKeys | None, forwards: Forwards, region_nonces: RegionNonces | None = None
     ) -> None:
         """`api_keys`: those of a directory, which keeps them as they are now; None: they are those of the config.
-        `region_nonces`: None where proxies share no Redis.
+        `region_nonces`: None if proxies share no Redis.
         """
         self._keys_of_config = api_keys is None
         self._tenants = config.tenant_by_name
@@ -63,7 +63,7 @@ class Authentication:
         self._known.clear()
 
     def of_head(self, request: Request) -> KnownKey | None:
-        """The key of a request, with its tenant; None where a proxy vouches for it, whose token is checked."""
+        """The key of a request, with its tenant; None if a proxy vouches for it, whose token is checked."""
         known = self._known.get(request.headers.get("authorization", ""))
         if known is not None:
             return known

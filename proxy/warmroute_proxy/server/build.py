@@ -98,7 +98,7 @@ class Proxy:
     stores: Stores
     recording: Recording | None
     peer_processes: PeerProcesses | None
-    """The other processes of this proxy; None where it is one."""
+    """The other processes of this proxy; None if it is one."""
     router: Router
     engines: Engines
     voids: ReceiptVoider

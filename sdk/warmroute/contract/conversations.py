@@ -48,7 +48,7 @@ class Asked(NamedTuple):
 
 
 class Newest(NamedTuple):
-    """The newest request of a conversation; `text` is empty where it does not end with a user's message."""
+    """The newest request of a conversation; `text` is empty if it does not end with a user's message."""
 
     key: str
     tenant: str

@@ -190,7 +190,7 @@ def lineage_parts(request_headers: Mapping[str, str]) -> LineageParts:
 def described(request_headers: Mapping[str, str]) -> Described:
     """The name of the agent and the kind of a request; header names are lower case.
 
-    A request with a parent is of a sub-agent where it does not say otherwise, and so is one with Claude Code's agent,
+    A request with a parent is of a sub-agent if it does not say otherwise, and so is one with Claude Code's agent,
     which its main loop does not have. A name that is too long or not printable
     and an unknown kind are left out: they steer nothing, so they are not a reason to refuse a request.
     """
@@ -203,13 +203,13 @@ def described(request_headers: Mapping[str, str]) -> Described:
 
 
 def session_name(request_headers: Mapping[str, str]) -> str:
-    """The session's name for people, empty where it has none that can be shown; header names are lower case."""
+    """The session's name for people, empty if it has none that can be shown; header names are lower case."""
     return _shown(request_headers, headers.NAME)
 
 
 def harness(request_headers: Mapping[str, str]) -> str:
     """The program that sends a request, as far as its head tells it: its own name, else the product of `user-agent`.
-    Empty where neither can be shown.
+    Empty if neither can be shown.
     """
     named = _shown(request_headers, headers.HARNESS)
     if named:

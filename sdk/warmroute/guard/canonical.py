@@ -1,7 +1,7 @@
 """The form in which parts of a prompt are compared, so that what a template writes alike has one digest.
 
 `cache_control`, ids of items and absent values do not count; a string is the same as one text part; the order of keys
-has a meaning only where templates print JSON: in tools, and in the arguments of tool calls. Sources: the templates of
+has a meaning only if templates print JSON: in tools, and in the arguments of tool calls. Sources: the templates of
 open models, and the recordings of agents, in which `cache_control` moves and content changes its shape each turn.
 
 Digests are equal in all processes, so that a session can be saved and loaded.

@@ -53,7 +53,7 @@ def _is_summary(new: Section, at: int) -> bool:
 
 
 def _changed(old: Section, new: Section, at: int) -> Cause | None:
-    """What one message's change is; None where its text is another one."""
+    """What one message's change is; None if its text is another one."""
     one, other = old.piece(at), new.piece(at)
     if one is None or other is None:
         pruned = old.roles[at] in _TOOL_ROLES and new.sizes[at] < SHRUNK * old.sizes[at]

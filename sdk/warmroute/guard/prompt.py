@@ -45,7 +45,7 @@ class Section:
     name: str
     start: int = 0
     raw: list[Any] | None = field(default_factory=list)
-    """The parts themselves, as copies; None where only digests are known."""
+    """The parts themselves, as copies; None if only digests are known."""
     digests: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     roles: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Section:
         return name + role
 
     def piece(self, at: int) -> Any:
-        """A part, or None where it is not known."""
+        """A part, or None if it is not known."""
         return self.raw[at] if self.raw is not None else None
 
 
@@ -81,11 +81,11 @@ class Prompt:
     chain: list[int]
     """A hash for the prompt up to each of its parts, in template order."""
     set_to: dict[str, Any] | None = None
-    """The settings themselves; None where only digests are known."""
+    """The settings themselves; None if only digests are known."""
     marks: dict[str, str] = field(default_factory=dict)
     """`volatile.marks` of the system text, once the text itself is gone."""
     tokens: int = 0
-    """What the server counted; 0 where that is not known."""
+    """What the server counted; 0 if that is not known."""
     sent_s: float = 0.0
     """When it was sent, by the caller's clock."""
 

@@ -1,6 +1,6 @@
 """Rules that put back what a client changed, so that the prefix of the session stays what was sent.
 
-Each rule is asked for by name. A rule is applied only where the comparison found its cause; where nothing is wrong,
+Each rule is asked for by name. A rule is applied only if the comparison found its cause; if nothing is wrong,
 nothing is touched. A rule returns a new request and leaves the caller's objects as they are. After each rule the
 request is compared again, at most `MAX_STEPS` times.
 """
@@ -66,7 +66,7 @@ def moved_again(body: Body, remembered: Remembered) -> Body:
 
 
 def with_text(body: Body, section: Section, at: int, text: str) -> Body | None:
-    """The request with another text in one part, which must have one text; None where it has not."""
+    """The request with another text in one part, which must have one text; None if it has not."""
     field = section.name
     if isinstance(body.get(field), str):
         return {**body, field: text}

@@ -1,7 +1,7 @@
 """Compaction and pruning that keep the prefix, for programs whose history has become too long.
 
 A summary costs little if its request repeats the session's tools, system prompt and history, and asks at the end: then
-only the question is computed. Clearing old tool results breaks the prefix once, so it pays only where much is cleared
+only the question is computed. Clearing old tool results breaks the prefix once, so it pays only if much is cleared
 at once. With rates `input` and `cached` per token, clearing `removed` tokens in front of `after` others
 
     costs now        after x (input - cached)

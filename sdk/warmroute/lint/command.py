@@ -181,7 +181,7 @@ code { font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; overflow-w
 
 
 def page_of(analysis: Analysis) -> str:
-    kind = "cached" if analysis.is_recorded else "cached, or repeated where nothing was recorded"
+    kind = "cached" if analysis.is_recorded else "cached, or repeated if nothing was recorded"
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>warmroute lint</title><style>{_STYLE}</style></head><body><h1>What broke the prefix</h1>"

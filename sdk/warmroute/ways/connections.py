@@ -65,7 +65,7 @@ class _Turns:
         return {}
 
     def sent(self, data: Any) -> Any:
-        """An event of the program: what is sent in its place. Raises: PrefixBroken, where the guard was told to."""
+        """An event of the program: what is sent in its place. Raises: PrefixBroken, if the guard was told to."""
         event = None
         with self._observer.books.shelter():
             event = json.loads(data)

@@ -2,7 +2,7 @@
 
 A request that computes a prompt gets its session's signal, and is compared and repaired as a call of `OpenAI` is; its
 answer is read along while the library reads it, for its usage. Bodies are JSON, which is parsed once more here. A
-stream has usage only where the library has asked for it.
+stream has usage only if the library has asked for it.
 """
 
 import asyncio

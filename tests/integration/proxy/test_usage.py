@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,8 @@ class Regions:
 
 
 @contextlib.contextmanager
-def two_regions(folder: Path, made_by: type[Regions] = Regions, tables: str = "") -> Iterator[Regions]:
-    """Two regions whose tenants have sent some turns. `tables`: more of each proxy's config."""
+def two_regions(folder: Path, made_by: type[Regions] = Regions, tables: str = "", extra: str = "") -> Iterator[Regions]:
+    """Two regions whose tenants have sent some turns. `tables`: more of each proxy's config; `extra`: of [proxy]."""
     names = ("east-a0", "west-a0")
     engines = [EngineProcess(folder, name, "aggregated", "--model", "other") for name in names]
     keys = (new_api_key()[0], new_api_key()[0])
@@ -67,11 +68,12 @@ def two_regions(folder: Path, made_by: type[Regions] = Regions, tables: str = ""
     try:
         for engine in engines:
             engine.listening()
-        west = ProxyProcess(folder / "p", [engines[1].toml("west")], region="west", keys=keys, limits=tables).start()
+        started = partial(ProxyProcess, folder / "p", keys=keys, limits=tables, extra=extra)
+        west = started([engines[1].toml("west")], region="west").start()
         proxies.append(west)
         peer = ("west", west.url)
         of_east = engines[0].toml("east")
-        east = ProxyProcess(folder / "p", [of_east], region="east", keys=keys, peer=peer, limits=tables).start()
+        east = started([of_east], region="east", peer=peer).start()
         proxies.append(east)
         east.sees("west")
         made = made_by(east, west)

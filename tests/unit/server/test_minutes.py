@@ -1,13 +1,17 @@
 """The last hour in memory: what each minute, tenant and worker has, how it ends, and how processes are merged."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
+from tests.subjects.request_scene import Scene, in_loop
 
+import warmroute_proxy
 from warmroute_proxy.core.cache.tiers import NOTHING_HELD
 from warmroute_proxy.server.base.metrics import Metrics
-from warmroute_proxy.server.base.minutes import MAX_TENANTS, MAX_WORKERS, MINUTES, OTHERS, Minutes, Row, merged
+from warmroute_proxy.server.base.minutes import MAX_TENANTS, MAX_WORKERS, MINUTES, OTHERS, Minute, Minutes, Row, merged
 from warmroute_proxy.server.control.exposition import page_of
 from warmroute_proxy.server.request.request_metrics import RequestMetrics
 
@@ -89,6 +93,24 @@ def test_percentiles_are_close_to_the_times(ttft_s: float) -> None:
     row = merged([counted.sent()], NOON)[-1].all()
     assert row.ttft_s(0.5) == row.ttft_s(0.9) == pytest.approx(ttft_s, rel=0.34 if ttft_s < 0.005 else 0.15)
     assert Row().ttft_s(0.5) is None
+
+
+@pytest.mark.skipif(warmroute_proxy.COMPILED, reason="compiled code takes no scripted neighbours")
+@pytest.mark.parametrize(("first", "errors"), [(Scene.content, 1), (Scene.complete, 0)])
+def test_a_stream_that_breaks_off_is_an_error(first: Callable[[Scene], None], errors: int) -> None:
+    scene = Scene()
+
+    def steps() -> None:
+        scene.begin()
+        first(scene)
+        if errors:
+            scene.engine_fails()
+        scene.write_row()
+
+    in_loop(steps)
+    scene.metrics.counters()  # which adds what is gathered
+    found = [msgspec.msgpack.decode(each, type=Minute).all() for each in scene.metrics.minutes.encoded()]
+    assert (sum(row.turns for row in found), sum(row.errors for row in found)) == (1, errors)
 
 
 def test_processes_are_added_and_a_successor_goes_on() -> None:

@@ -15,6 +15,7 @@ from warmroute_proxy.core.replicas.replica import Replica
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import EngineConfig
 from warmroute_proxy.server.base.metrics import Metrics
+from warmroute_proxy.server.base.minutes import Row
 from warmroute_proxy.server.control.metrics_page import MetricsPage
 from warmroute_proxy.server.engines.engines import Engines
 from warmroute_proxy.server.processes.peer_processes import Gauges, Message, PeerProcesses, summed_metrics
@@ -106,6 +107,21 @@ async def test_a_process_that_starts_again_knows_what_was_sent_and_counts_on() -
     again.metrics.add(declared.RETRIES_TOTAL)
     again.peer_processes.publish(again.metrics, NOTHING)
     assert summed_metrics(first.metrics, first.peer_processes.reports()).value(declared.RETRIES_TOTAL) == 4
+
+
+async def test_the_last_hour_is_that_of_all_processes_and_of_those_that_died() -> None:
+    shared_memory = SharedMemory(2)
+    first, second = Process(shared_memory, 0, 1), Process(shared_memory, 1, 2)
+    first.metrics.minutes.add("a", Row(turns=1))
+    second.metrics.minutes.add("a", Row(turns=2))
+    second.peer_processes.publish(second.metrics, NOTHING)
+    shared_memory.lanes[1].generation = 0
+    assert sum(minute.all().turns for minute in first.page().minutes()) == 3
+    again = Process(shared_memory, 1, 3)
+    again.metrics.minutes.add("b", Row(turns=4))
+    assert sum(minute.all().turns for minute in again.page().minutes()) == 6, "of the first one nothing is published"
+    again.peer_processes.publish(again.metrics, NOTHING)
+    assert sum(minute.all().turns for minute in first.page().minutes()) == 7
 
 
 async def test_its_own_predecessor_s_requests_are_load_no_more() -> None:

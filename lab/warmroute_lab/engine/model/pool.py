@@ -5,7 +5,7 @@ model knows). Pages reserved + pages cached never exceed the capacity; idle cach
 was computed moves from the reservation into the cache.
 
 A page is a hit when all of it was computed, and the last token of a prompt is always computed. So the incomplete last
-page of a prompt is never a hit, and the answer is one only where `keys` cover it.
+page of a prompt is never a hit, and the answer is one only if `keys` cover it.
 """
 
 from collections.abc import Sequence

@@ -26,7 +26,7 @@ CACHE_THRESHOLD: Final = 0.5
 
 
 class SkyLb(Policy):
-    """Push where nothing waits: to the own region by its tree, else to another by the tree of regions."""
+    """Push if nothing waits: to the own region by its tree, else to another by the tree of regions."""
 
     def __init__(self, fleet: ReplayFleet) -> None:
         super().__init__(fleet)

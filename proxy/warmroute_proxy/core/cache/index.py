@@ -142,7 +142,7 @@ class PrefixIndex:
         return self.walk(chain, 0).known_bytes
 
     def lost_to_restarts(self, chain: Chain, match: Match) -> int:
-        """The bytes that were in caches which were lost with their engines; 0 where some cache has all that is known.
+        """The bytes that were in caches which were lost with their engines; 0 if some cache has all that is known.
 
         `match`: what the walk of this chain has found.
         """

@@ -32,7 +32,7 @@ NO_LIMIT: Final = 1 << 62
 
 class Seat:
     """What one conversation holds. `last_s` is when its last turn ended and `kind` how, `turns` are those under way.
-    `tenant`: whose it is, empty where there are not several.
+    `tenant`: whose it is, empty if there are not several.
     """
 
     __slots__ = ("is_fresh", "kind", "last_s", "tenant", "tokens", "turns")
@@ -47,7 +47,7 @@ class Seat:
 
 
 class Residents:
-    """The seats of one worker. `pool_tokens` is 0 where the engine does not report its pool: then all fits. `times` are
+    """The seats of one worker. `pool_tokens` is 0 if the engine does not report its pool: then all fits. `times` are
     the return times of its conversations by how their last turns ended, once they were looked up.
     """
 
@@ -229,7 +229,7 @@ class Residents:
         return tokens if own is None else tokens + own.tokens
 
     def as_dict(self, now_s: float) -> dict[str, int | float]:
-        """What pages and metrics show; nothing where the pool is not known."""
+        """What pages and metrics show; nothing if the pool is not known."""
         if not self.pool_tokens:
             return {}
         protected = self.protected(now_s)

@@ -143,7 +143,7 @@ class PrefillQueue:
 
     @property
     def oldest(self) -> object:
-        """The request whose prompt is at work, None where none is."""
+        """The request whose prompt is at work, None if none is."""
         for request in self._tokens_of:
             return request
         return None

@@ -1,6 +1,6 @@
 """The credit for tokens that were cached at home, and that placement chose not to use.
 
-It is apart from the price, which stays what the reported counts make it. A turn gets it only where all of this holds:
+It is apart from the price, which stays what the reported counts make it. A turn gets it only if all of this holds:
 
 - the session is named by its client, and this is the turn after one that is known and is of the same proxy
 - the home, a worker that computed that turn, could have been used by the recorded decision, and its queue was empty

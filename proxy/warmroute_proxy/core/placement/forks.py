@@ -65,7 +65,7 @@ class Forks:
         self._older: dict[int, Fork] = {}
 
     def of(self, cut: int, head_s: float, now_s: float) -> Fork | None:
-        """The fork at a cut, None where no prompt has left it lately. `head_s`: what computing the head takes."""
+        """The fork at a cut, None if no prompt has left it lately. `head_s`: what computing the head takes."""
         fork = self._recent.get(cut) or self._older.get(cut)
         if fork is not None and now_s - fork.at_s > max(LASTS_S, LASTS_HEADS * head_s):
             return None

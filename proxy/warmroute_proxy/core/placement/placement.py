@@ -5,7 +5,7 @@ prefix when computing the prefix again is cheaper for the fleet than waiting. A 
 has capacity while that is cheaper for the turn itself (`warm`). Nothing else ties a session to a worker.
 
 A *home* region (`homes`) is worth one network hop, and what the previous turn must have cached there if the index of
-this proxy does not know. A home that is not certain counts, for a derived session, only where the index knows no prefix
+this proxy does not know. A home that is not certain counts, for a derived session, only if the index knows no prefix
 of the prompt at all.
 
 Ties are broken in favour of that home, then by rendezvous hash of (session, worker), so that replicas agree without
@@ -185,7 +185,7 @@ def place_by_cost(
     peers: list[PeerCost] = []
     if choices.peers:
         if routing.derived and match.drops and home is not None and not home.certain:
-            home = None  # a derived session is a guess: its home counts only where no prefix is known at all
+            home = None  # a derived session is a guess: its home counts only if no prefix is known at all
         peers = peer_costs(choices, prompt, prices, CHURN * s_per_token if churn else 0.0, home, now_s)
     groups = groups_of(choices, prompt, prices)
     weighed = Weighed(

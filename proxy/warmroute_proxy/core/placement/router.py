@@ -156,7 +156,7 @@ class Router:
         return 0.0 if worker is None else worker.load.departures.next_s(worker.load.running, now_s)
 
     def is_full(self, model: str, now_s: float) -> bool:
-        """Whether nothing that serves a model has capacity; false where a peer region is usable."""
+        """Whether nothing that serves a model has capacity; false if a peer region is usable."""
         return is_full(self.fleet.choices(model), now_s)
 
     def may_forward(self, model: str, now_s: float) -> bool:
@@ -548,7 +548,7 @@ class Router:
         thread: int | None,
         tenant: str,
     ) -> None:
-        """Store a settled turn for the turns that follow it; `session` is None where it has no home of its own."""
+        """Store a settled turn for the turns that follow it; `session` is None if it has no home of its own."""
         if turn.prompt_tokens is not None:
             self._bytes_per_token.observe(model, turn.prompt_bytes, turn.prompt_tokens)
         self._affinity.remember(lineage, chain, turn, session, thread, tenant)

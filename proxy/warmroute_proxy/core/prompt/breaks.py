@@ -73,7 +73,7 @@ class Break(NamedTuple):
 
 
 def find_break(before: PromptShape, now: PromptShape, texts: Texts, key: int) -> Break | None:
-    """Return the first difference; None where the prompt continues the other, or is of another conversation.
+    """Return the first difference; None if the prompt continues the other, or is of another conversation.
 
     Raises: msgspec.MsgspecError, where a text cannot be read.
     """

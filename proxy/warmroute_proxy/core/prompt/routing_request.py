@@ -14,7 +14,7 @@ class RoutingRequest(msgspec.Struct, frozen=True, gc=False):
     system prompt of a running conversation, it identifies the conversation that the rewritten one continues. `parent`
     is the session that started this one: placement begins at its home region; what a child shares with its parent is a
     prefix, which the index finds. `expects` is how its client says that the turn will end (`cache.return_times`).
-    `sequences` are the answers that an engine computes for it: each takes a slot. `tenant`: whose it is, empty where
+    `sequences` are the answers that an engine computes for it: each takes a slot. `tenant`: whose it is, empty if
     there are not several.
     """
 

@@ -107,7 +107,7 @@ def next_dispatches(
     """The queued requests that can go, in fair order; each is to be dispatched before the next is taken. Those that
     wait for another worker from now on are yielded between them, so that a caller can stop after many of either.
 
-    `find` is `place_queued` of a waiter, or None where it cannot go wherever there is capacity. `again`: some of the
+    `find` is `place_queued` of a waiter, or None if it cannot go wherever there is capacity. `again`: some of the
     requests whose worker has no capacity are placed again, too, since another one may be preferable by now.
     """
     lines = queue.lines()

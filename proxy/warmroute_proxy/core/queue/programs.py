@@ -156,7 +156,7 @@ class Roots:
                 self._division.discard(first)
 
     def of(self, session: int) -> int:
-        """The session that it belongs to, itself where none is known to have started it."""
+        """The session that it belongs to, itself if none is known to have started it."""
         found = self._roots.get(session)
         return session if found is None else found[0]
 

@@ -53,7 +53,7 @@ class Shortage:
         self._evicted_last = 0
 
     def observe(self, waiting_tokens: int, now_s: float, beginning_tokens: int = 0) -> None:
-        """Take in what the turns that wait need. Called a few times a second, also where none waits."""
+        """Take in what the turns that wait need. Called a few times a second, even if none waits."""
         elapsed_s, self._at_s = now_s - self._at_s, now_s
         if elapsed_s == math.inf:
             return

@@ -53,7 +53,7 @@ _MARK: Final = "cache_control"
 _NO_TEXT: Final = frozenset(
     {"thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "mcp_tool_listing", "fallback"}
 )
-"""What says nothing to a model where it cannot stand: thoughts of others, and calls."""
+"""What says nothing to a model if it cannot stand: thoughts of others, and calls."""
 
 _AVAILABLE: Final = {
     "tool_reference": "Tool available: ",
@@ -104,7 +104,7 @@ class Blocks(MessageDraft):
         return found
 
     def piece(self, block: Members, path: str, role: str) -> list[ChatPart]:
-        """A block as parts: none where nothing of it is left. Only users and tools show images."""
+        """A block as parts: none if nothing of it is left. Only users and tools show images."""
         kind = kind_of(block)
         try:
             found = self._known(block, kind, path, role)
@@ -155,7 +155,7 @@ class Blocks(MessageDraft):
         return [] if text is None or len(memoryview(text)) == _EMPTY else [{"type": "text", "text": text}]
 
     def _document(self, block: Members, path: str) -> str | None:
-        """A document as its text, behind its title; None where it has none."""
+        """A document as its text, behind its title; None if it has none."""
         given = block.get("source")
         if given is None or not is_object(given):
             return texts_in(block, self.work) or None

@@ -227,7 +227,7 @@ class EventTranslator(ChatStream):
         self._is_whole = True
 
     def check(self) -> None:
-        """Raises: ValueError, where what has come so far is not an answer that can be completed."""
+        """Raises: ValueError, if what has come so far is not an answer that can be completed."""
         super().check()
         if self._open is not None:
             whole_text(self._open.texts)

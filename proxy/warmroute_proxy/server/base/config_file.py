@@ -54,7 +54,7 @@ def usable_cores(cgroups: Path = _CGROUPS) -> int:
 
 
 def _quota(cgroups: Path) -> float | None:
-    """In cores, by version 2 or 1 of control groups; None where there is none."""
+    """In cores, by version 2 or 1 of control groups; None if there is none."""
     try:
         given, period = (cgroups / "cpu.max").read_text().split()
     except (OSError, ValueError):

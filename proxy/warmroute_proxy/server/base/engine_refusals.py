@@ -341,7 +341,7 @@ _STATUSES: Final = {
 
 
 def _after_s(waits: Waits, words: Words, now_s: float) -> int | None:
-    """When to come back, in whole seconds; None where nothing says so that can be read."""
+    """When to come back, in whole seconds; None if nothing says so that can be read."""
     stated = [
         _seconds(waits.retry_after_ms, "ms"),
         _seconds(waits.retry_after, "s"),

@@ -24,7 +24,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_kept(path: Path, kind: type[T], default: T, *, max_bytes: int = -1, lost: str = "") -> T:
-    """What a process kept for its next start; the default where there is none, or none that can be read, which is
+    """What a process kept for its next start; the default if there is none, or none that can be read, which is
     logged. `lost`: what that means.
     """
     try:

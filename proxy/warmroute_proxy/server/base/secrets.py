@@ -241,7 +241,7 @@ class Secrets:
         return f"wr-{self.fleet_mac('api-key', purpose).hex()[:32]}"
 
     def admin_key(self) -> str:
-        """The admin key where the config has none, derived from the fleet secret."""
+        """The admin key if the config has none, derived from the fleet secret."""
         return _admin_key(self._accepted[0])
 
     def is_admin_key(self, key: bytes) -> bool:

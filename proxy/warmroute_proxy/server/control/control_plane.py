@@ -139,7 +139,7 @@ class PublicParts(NamedTuple):
 
 
 class AdminParts(NamedTuple):
-    """What operators' routes work with. `directory`: None where there is no database."""
+    """What operators' routes work with. `directory`: None if there is no database."""
 
     page: MetricsPage
     engines: EngineAdmin

@@ -83,7 +83,7 @@ class DirectoryAdmin:
 
 
 def add_directory(app: FastAPI, admin: DirectoryAdmin | None) -> None:
-    """Add the routes to the admin application. `admin`: None where there is no database."""
+    """Add the routes to the admin application. `admin`: None if there is no database."""
     if admin is not None:
         _add_tenants(app, admin)
         _add_tenant(app, admin)
@@ -282,7 +282,7 @@ async def _body(request: Request, kind: type[B]) -> B:
 
 
 def _asked(request: Request, allowed: Collection[str]) -> dict[str, str]:
-    """The query parameters. Raises: Refusal, where one is unknown or given twice."""
+    """The query parameters. Raises: Refusal, if one is unknown or given twice."""
     found: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name not in allowed:

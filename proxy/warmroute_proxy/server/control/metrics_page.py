@@ -35,7 +35,7 @@ class MetricsPage:
         gauges: Sequence[Callable[[], list[GaugeRow]]],
         troubles: Callable[[], tuple[str, ...]],
     ) -> None:
-        """`held`: what this process has in memory now. `peer_processes`: the other processes of this proxy; None where
+        """`held`: what this process has in memory now. `peer_processes`: the other processes of this proxy; None if
         it is one. `gauges`: those of other parts. `troubles`: what this process says at `/ready`, by name.
         """
         self._metrics = metrics

@@ -149,7 +149,7 @@ class Receipts:
         self._usage = usage
 
     async def find(self, tenant: TenantConfig, receipt_id: str, *, ask_others: bool) -> tuple[int, bytes] | None:
-        """The status and the body of the answer about a receipt of a tenant; None where there is none."""
+        """The status and the body of the answer about a receipt of a tenant; None if there is none."""
         found = self.ledger.receipt(tenant.name, receipt_id) or await self._usage.receipt(tenant.name, receipt_id)
         if found is not None:
             return 202 if found.get("state") == "open" else 200, msgspec.json.encode(found)
@@ -171,7 +171,7 @@ class Receipts:
 
 
 def no_receipt(receipt_id: str) -> Response:
-    """The answer where there is no such receipt."""
+    """The answer if there is no such receipt."""
     return error_answer(404, f"there is no receipt {receipt_id[:64]!r} of yours", "receipt_not_found")
 
 
@@ -268,7 +268,7 @@ def not_by_tenant(question: Question) -> None:
 
 
 def tenant_of(question: Question, config: Config) -> TenantConfig | None:
-    """The tenant that is asked for; None where none is. Raises: Refusal."""
+    """The tenant that is asked for; None if none is. Raises: Refusal."""
     if question.tenant is None:
         return None
     found = config.tenant_by_name.get(question.tenant)
@@ -298,7 +298,7 @@ def _target(path: str, question: Question, **more: str) -> str:
 
 
 def _is_of_peer(request: Request) -> bool:
-    """Whether the proxy of another region asks. Raises: Refusal, where its token is for another question."""
+    """Whether the proxy of another region asks. Raises: Refusal, if its token is for another question."""
     asked = f"{request.url.path}?{request.url.query}" if request.url.query else request.url.path
     if request.state.forwarded not in {None, asked}:
         raise Refusal(401, "the forward token is for another question", code="invalid_forward")

@@ -32,7 +32,7 @@ class Events(Protocol):
         """Translate some bytes of a chat stream. Raises: ValueError, if they are not a chat stream."""
 
     def check(self) -> None:
-        """Raises: ValueError, where what has come so far is not an answer that can be completed."""
+        """Raises: ValueError, if what has come so far is not an answer that can be completed."""
 
     def error(self, status: int, message: str, code: object) -> bytes:
         """End the stream with an error, given in chat's terms."""
@@ -57,7 +57,7 @@ class Translated(Protocol):
         """The content type of a streamed answer."""
 
     def answer(self, raw: bytes, receipt_id: str) -> bytes:
-        """A whole answer of chat in the dialect. Raises: ValueError, where it cannot be read."""
+        """A whole answer of chat in the dialect. Raises: ValueError, if it cannot be read."""
 
     def events(self, receipt_id: str) -> Events:
         """The translator of a streamed answer."""
@@ -146,7 +146,7 @@ class Dialect(Protocol):
         """The error object of an error of chat."""
 
     def headers(self, headers: Headers, receipt_id: str) -> Headers:
-        """The headers of an answer, given those of chat. `receipt_id`: whole, empty where there is none."""
+        """The headers of an answer, given those of chat. `receipt_id`: whole, empty if there is none."""
 
     def elsewhere(self, path: str, query: bytes) -> Callable[[bytes, Terms], Translated]:
         """What another process translates a body by that is too large for the event loop. Raises: Refusal."""

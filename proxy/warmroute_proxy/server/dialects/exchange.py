@@ -162,7 +162,7 @@ class DialectExchange(Exchange):
 
 
 def _receipt_id(headers: list[tuple[str, str]]) -> str:
-    """The id of the answer's receipt, empty where it has none."""
+    """The id of the answer's receipt, empty if it has none."""
     return next((value for name, value in headers if name == names.RECEIPT), "")
 
 

@@ -85,7 +85,7 @@ class KeptConversations:
     def keep(
         self, history: KeptConversation | None, tenant: str, conversation: ResponsesConversation
     ) -> KeptConversation | None:
-        """Keep a conversation, in the place of one that is held and that it continues, if any. None where it is too
+        """Keep a conversation, in the place of one that is held and that it continues, if any. None if it is too
         large, or there is no memory for it.
         """
         if history is None:
@@ -411,7 +411,7 @@ class ResponsesSocket:
 
     def _begins(self, stream: _Stream, lineage: int) -> None:
         """A turn was read. What it adds to its conversation is there until it ends, unlike its body; so is a copy of
-        what a fork continues. Raises: Refusal, where there is no memory for that.
+        what a fork continues. Raises: Refusal, if there is no memory for that.
         """
         turn = stream.running
         if self._is_gone or turn is None:

@@ -96,7 +96,7 @@ class TurnDialect(Responses):
 
     @property
     def response_id(self) -> str:
-        """The id of its response; empty where that has not begun."""
+        """The id of its response; empty if that has not begun."""
         translator = None if self._found is None else self._found.translator
         return "" if translator is None else translator.response_id
 
@@ -144,7 +144,7 @@ def whole_turn(raw: bytes, terms: Terms) -> Translated:
 
 
 class TranslatedTurn(TranslatedResponse):
-    """Its request in chat's terms. `more`: what it adds to its conversation; None where that is not kept."""
+    """Its request in chat's terms. `more`: what it adds to its conversation; None if that is not kept."""
 
     def __init__(self, found: ChatRequest, seal: Seal, more: Continued | None) -> None:
         super().__init__(found, seal)

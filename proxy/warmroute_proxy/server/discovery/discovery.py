@@ -165,7 +165,7 @@ class _Reading:
         self.config = config
         self.engines = engines
         self.away = ""
-        """Why it cannot be read; empty where it was."""
+        """Why it cannot be read; empty if it was."""
 
         self.problems: list[str] = []
         """Of what it names."""

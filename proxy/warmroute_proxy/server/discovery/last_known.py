@@ -16,7 +16,7 @@ Engines = dict[str, list[dict[str, Any]]]
 
 
 def load(state_dir: Path) -> Engines:
-    """What was kept; nothing where it cannot be read, which is logged."""
+    """What was kept; nothing if it cannot be read, which is logged."""
     lost = ", so no engine is known before its source answers"
     return read_kept(state_dir / FILE, Engines, {}, max_bytes=MAX_BYTES, lost=lost)
 

@@ -16,7 +16,7 @@ MAX_ORDERS: Final = 2_048
 
 
 def load(state_dir: Path) -> dict[str, float]:
-    """The orders in the file. Without a file, or where it cannot be read (which is logged), there are none."""
+    """The orders in the file. Without a file, or if it cannot be read (which is logged), there are none."""
     lost = ", so no engine drains by an earlier order"
     return read_kept(state_dir / FILE, dict[str, float], {}, max_bytes=MAX_BYTES, lost=lost)
 

@@ -57,7 +57,7 @@ class KvSource:
 
 
 def kv_source(info: dict[str, Any], engine_host: str) -> KvSource | None:
-    """What `/server_info` reports of KV events; None where the engine publishes none, or not over TCP."""
+    """What `/server_info` reports of KV events; None if the engine publishes none, or not over TCP."""
     report = info.get("kv_events")
     if not isinstance(report, dict):
         return None
@@ -122,7 +122,7 @@ class KvEvents:
             known.close()
 
     def feed(self, worker_id: str) -> KvFeed | None:
-        """The feed of a worker, None where none is followed."""
+        """The feed of a worker, None if none is followed."""
         known = self._subscriptions.get(worker_id)
         return known.feed if known is not None else None
 

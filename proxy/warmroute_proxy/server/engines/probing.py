@@ -7,7 +7,7 @@ and answers 503 drains: it finishes its requests and gets no new ones. With `/re
 engine's work. `/server_info` is read when an engine comes up, and each `INFORM_EVERY_S`: the ranks and the start time
 come from there. The router is told of new ranks; a new start time means an empty cache.
 
-`/health` makes the engine generate a token, so it is requested only where nothing else shows progress
+`/health` makes the engine generate a token, so it is requested only if nothing else shows progress
 (`core.load.health_monitor`). `/metrics` is read each `WATCH_EVERY_S`, where the engine has it, for metrics of workers
 and for conditions (`watching`), and where there is a host tier each `MOVES_EVERY_S` for the cost of moving tokens
 between tiers.
@@ -297,7 +297,7 @@ async def _observe_loads(engines: Engines, engine: Engine, router: Router) -> No
         worker = by_rank.get(count(row, "dp_rank") or 0) if isinstance(row, dict) else None
         if worker is not None:
             ended = router.ended_prefill_tokens(worker.id)
-            since = max(0, ended - before.get(worker.id, ended))  # below 0 where it was removed and added again
+            since = max(0, ended - before.get(worker.id, ended))  # below 0 if it was removed and added again
             router.observe_loads(worker.id, _loads(row, since), engines.clock())
 
 

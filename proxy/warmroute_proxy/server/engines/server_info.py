@@ -28,7 +28,7 @@ class ServerInfo(NamedTuple):
     """Of an engine whose role can be switched: what it is now. None: its role is that of the config."""
 
     priority_sign: int = 0
-    """1 where a request with a higher priority goes first, -1 where one with a lower does, 0 where none does."""
+    """1 if a request with a higher priority goes first, -1 if one with a lower does, 0 if none does."""
 
     speculates: bool = False
     can_flip: bool = False

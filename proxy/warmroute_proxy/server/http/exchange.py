@@ -35,7 +35,7 @@ class Request:
     `length` is that of its body, None for a chunked one. `shared`: where another process finds a large body. `refusal`:
     the head was refused, and so it is to be answered. `caller` belongs to the endpoint: it may note at the head who
     sends the request, and for which `tenant` its bodies count. `body_reservation`: the memory of its body, and of an
-    answer that is gathered; None where it has no body.
+    answer that is gathered; None if it has no body.
     """
 
     # Most requests keep these, and they are seldom read: class-level defaults make construction cheap but reads slower.
@@ -165,7 +165,7 @@ class Exchange:
         connection.exchange_ended(self)
 
     def unreadable(self, answer: bytes | None) -> str | None:  # noqa: ARG002 - for those that translate
-        """Why a whole answer, or what has come of a stream (None), cannot be given to the client; None where it can."""
+        """Why a whole answer, or what has come of a stream (None), cannot be given to the client; None if it can."""
         return None
 
     def refuse(self, refusal: Refusal, extra: Iterable[tuple[str, str]] = ()) -> None:
@@ -200,7 +200,7 @@ class Exchange:
             self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def passthrough_target(self) -> Callable[[bytes], None] | None:
-        """Writes bytes that already are whole HTTP chunks, until the answer ends or the client leaves; None where the
+        """Writes bytes that already are whole HTTP chunks, until the answer ends or the client leaves; None if the
         answer is not chunked or has ended.
         """
         return self._connection.passthrough_target() if self._chunked and not self.ended else None

@@ -132,7 +132,7 @@ class Messages:
             self.protocol.events_received()
 
     def next(self) -> bytes | None:
-        """The next message that is whole, if there is one. Raises: Refusal for the client, where there is none any
+        """The next message that is whole, if there is one. Raises: Refusal for the client, if there is none any
         more; the protocol has the end of the connection then.
         """
         while True:

@@ -239,7 +239,7 @@ class Connection:
             raise request.body_reservation.refusal()
 
     def request_received(self, request: Request) -> None:
-        """Answer it after those before it. Raises: Refusal, where too many wait."""
+        """Answer it after those before it. Raises: Refusal, if too many wait."""
         self._expects = False
         active = self._active
         if request.path == LEFT_TARGET and active is not None and names.FORWARD in active.request.headers:

@@ -80,7 +80,7 @@ class RequestReader:
 
     @property
     def tenant(self) -> str:
-        """Whose request is being read; no name where none is, or its head has not ended."""
+        """Whose request is being read; no name if none is, or its head has not ended."""
         return UNNAMED if self.request is None else self.request.tenant
 
     def feed(self, data: bytes | memoryview) -> Refusal | None:

@@ -49,7 +49,7 @@ class Tls:
         self._newest = self._loaded()
 
     def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called in each handshake, also where the client names no host."""
+        """Called in each handshake, even if the client names no host."""
         connection.context = self._newest
 
     def _loaded(self) -> ssl.SSLContext:

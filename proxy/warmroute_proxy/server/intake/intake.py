@@ -58,7 +58,7 @@ MAX_EXPECTED_OUTPUT_TOKENS: Final = 1024  # a maximum says little about the answ
 
 
 def check_light(raw: bytes | memoryview) -> None:
-    """Raises: TooMuch, where a body is not to be read in the event loop."""
+    """Raises: TooMuch, if a body is not to be read in the event loop."""
     if len(raw) > LARGE_BYTES or is_dense(raw):
         raise TooMuch
 
@@ -81,7 +81,7 @@ def read(request: Request, caller: Caller, callers: Callers, config: Config, che
 def _read_known(
     raw: bytes, known: KnownBody, caller: Caller, callers: Callers, bounds: tuple[Addresses, Check]
 ) -> ReadRequest:
-    """Read a body of a known template: only its messages. Raises: MalformedPrompt, where it is not of the template."""
+    """Read a body of a known template: only its messages. Raises: MalformedPrompt, if it is not of the template."""
     body_template, known_bodies = known.template, callers.known_bodies
     addresses, check = bounds
     start, end = body_template.start, len(raw) - body_template.tail_bytes
@@ -244,7 +244,7 @@ def _model(route: str, body: Body, tenant: TenantConfig, config: Config) -> tupl
 
 
 def model_for(asked: str, tenant: TenantConfig, config: Config) -> ModelConfig:
-    """The model of a name. Raises: Refusal, where the tenant has none of it."""
+    """The model of a name. Raises: Refusal, if the tenant has none of it."""
     model = config.model_of(asked)
     if model is None or not tenant.may_use(model):
         message = no_model(asked, [each.name for each in config.models_of(tenant)])
@@ -297,7 +297,7 @@ def _keys(session: Session | None, caller: Caller, secrets: Secrets) -> tuple[st
 
 
 def _conversation(prompt: Fingerprint, caller: Caller, conversations: Conversations) -> Conversation:
-    """The conversation that a prompt continues or begins. Its text is kept only where it may be served here."""
+    """The conversation that a prompt continues or begins. Its text is kept only if it may be served here."""
     last_returned = prompt.returned[-MAX_RETURNED:]
     returned = [asked for message in last_returned if (asked := _asked(message)) is not None]
     asked = _asked(prompt.asked) if prompt.asked is not None and caller.served_here else None

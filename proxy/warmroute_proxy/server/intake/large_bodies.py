@@ -56,7 +56,7 @@ TOO_LONG: Final = -signal.SIGPROF
 class LargeReader:
     """One process. Both functions are called in the event loop, the second one once, with how the process ended.
 
-    Raises: OSError, RuntimeError, where no process or no thread can be made.
+    Raises: OSError, RuntimeError, if no process or no thread can be made.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LargeReader:
             raise
 
     def ask(self, asked: LargeRequest) -> None:
-        """Have a body read. Raises: OSError, where the process has ended."""
+        """Have a body read. Raises: OSError, if the process has ended."""
         self._connection.send(asked)
 
     def kill(self) -> None:

@@ -97,7 +97,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def engine_priority(self) -> int:
-        """Its priority as an engine with priorities has it, the higher the sooner; 0 where its engines serve several
+        """Its priority as an engine with priorities has it, the higher the sooner; 0 if its engines serve several
         tenants: an engine has one order for all of them.
         """
         return 0 if self.routing.tenant else NORMAL - self.standing.priority

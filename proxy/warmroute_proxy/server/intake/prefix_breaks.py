@@ -1,7 +1,7 @@
 """Names what broke the prefix of a turn: the part, the cause, and what that cost, as a member of its receipt.
 
 A prompt is compared only if it does not continue one that is known, and before it is sent, while its text is there.
-What is found is said only where tokens are lost as `prefix_changed`. Prompts are known to one process, since its start.
+What is found is said only if tokens are lost as `prefix_changed`. Prompts are known to one process, since its start.
 
 Limits: prompts below `MIN_BYTES` are too short to be worth it, and those that another process reads are too long.
 """
@@ -105,7 +105,7 @@ NO_PREFIX_BREAKS: Final = PrefixBreaks(0)
 
 
 def turn_before(looked: Looked | KnownPrompt | None, decision: Decision, region: str) -> LastTurn | None:
-    """The turn whose prompt was broken, where nothing else is known of it."""
+    """The turn whose prompt was broken, if nothing else is known of it."""
     if not isinstance(looked, Looked) or looked.before is None:
         return None
     before = looked.before

@@ -67,7 +67,7 @@ class Pruner:
         self._db.close()
 
     def step(self, confirmed: int | None) -> int:
-        """Delete some rows below the confirmed one, or below the newest where nothing confirms. Returns how many."""
+        """Delete some rows below the confirmed one, or below the newest if nothing confirms. Returns how many."""
         (newest,) = self._db.execute(_NEWEST).fetchone()
         below = newest if confirmed is None else min(confirmed, newest)
         up_to, settled_at = self._db.execute(_OLDEST, (below, ROWS_AT_ONCE)).fetchone()

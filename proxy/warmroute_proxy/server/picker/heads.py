@@ -13,7 +13,7 @@ _IN_NO_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def path_of(pairs: list[tuple[str, str]]) -> str:
-    """The path, whatever else the head has; empty where it is too long."""
+    """The path, whatever else the head has; empty if it is too long."""
     target = next((value for name, value in pairs if name == ":path"), "")
     return target.partition("?")[0] if len(target) <= MAX_TARGET_BYTES else ""
 

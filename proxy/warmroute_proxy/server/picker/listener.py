@@ -1,6 +1,6 @@
 """The gRPC server of the picker: external processing and health. It has the face of an HTTP listener (`http.listener`).
 
-Each stream has one task, which reads; what is to be sent is written by it, or by a task of its own where nothing was
+Each stream has one task, which reads; what is to be sent is written by it, or by a task of its own if nothing was
 read before. Messages stay bytes here.
 """
 

@@ -6,7 +6,7 @@ Each process has a lane, which it alone writes and all read:
     report   what the process reports of itself: written whole each time, to two copies in turn
     ring     messages, one behind the other; `written` and `tail` count bytes since the start
 
-A reader never waits for a writer, nor the reverse, even where one of them is killed. A reader may copy bytes while they
+A reader never waits for a writer, nor the reverse, even if one of them is killed. A reader may copy bytes while they
 are overwritten, so a copy counts only if its digest is right: no torn report or message is ever used, also on
 processors that reorder writes. A report is then read again, since the writer is at the other copy. A message is gone,
 and its reader is told that it has missed some.

@@ -220,7 +220,7 @@ class Supervisor:
             if not select.select([process.ready_fd], [], [], left_s)[0]:
                 log.error("process %d did not start within %g s", process.number, START_S)
                 return None
-            line = os.read(process.ready_fd, 65_536)  # empty where it has ended, and has logged why
+            line = os.read(process.ready_fd, 65_536)  # empty if it has ended, and has logged why
             if not line:
                 return None
             addresses = json.loads(line)

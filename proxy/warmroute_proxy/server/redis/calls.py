@@ -93,7 +93,7 @@ class RedisCalls:
             unused, self._redis, self._not_before_s = self._redis, made, 0.0
             _LOG.info("redis is used at its new address")
             await asyncio.sleep(self._timeout_s)  # calls under way have ended by then
-        finally:  # also where another address comes meanwhile
+        finally:  # even if another address comes meanwhile
             await _close(unused)
 
     async def _until_answered(self, made: Any) -> None:

@@ -93,7 +93,7 @@ class RedisMarkers:
     async def claim(self, name: str, fingerprint: str, kept_s: float) -> Marker | None:
         """Note that this process runs the request of a key, unless there is a marker. Raises: RedisAway.
 
-        Returns: the marker that there is; None where there was none. `kept_s`: how long it is kept at most.
+        Returns: the marker that there is; None if there was none. `kept_s`: how long it is kept at most.
         """
         keys = _CALL + name, _PROCESS + self._process
         times = _ms(kept_s), _ms(PROCESS_KEPT_S)
@@ -142,7 +142,7 @@ class RedisMarkers:
             await self._calls.run(_LIVE, (_PROCESS + self._process,), _ms(PROCESS_KEPT_S))
 
     async def _send(self, change: _Change) -> bool:
-        """Change a marker, unless another request has it by now. False where Redis has not answered: then the change
+        """Change a marker, unless another request has it by now. False if Redis has not answered: then the change
         is kept.
         """
         if change.name in self._running:

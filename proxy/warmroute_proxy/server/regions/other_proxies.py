@@ -153,7 +153,7 @@ class OtherProxies:
         return 404 if all(status == 404 for status in found) else 503
 
     async def read(self, path: str, tenant: tuple[str, str]) -> tuple[int, bytes] | None:
-        """What the first other proxy answers that has what a GET asks for, ended or under way; None where none has."""
+        """What the first other proxy answers that has what a GET asks for, ended or under way; None if none has."""
         for status, body in await asyncio.gather(*[self._read(link, path, tenant) for link in self._links]):
             if status in {200, 202}:
                 return status, body

@@ -140,7 +140,7 @@ class PeerQuestions:
         self._timeout_s = timeout_s
 
     async def ask(self, tenant: TenantConfig, path: str) -> tuple[int, bytes] | None:
-        """The first answer of another region to a small GET that found something; None where none has."""
+        """The first answer of another region to a small GET that found something; None if none has."""
         for region in self._asked(tenant):
             upstream = self._peers.upstreams[region]
             token = self._forwards.sign(
@@ -154,7 +154,7 @@ class PeerQuestions:
     async def ask_all(
         self, tenant: TenantConfig, target: str, session: str | None, timeout_s: float, *, of_all: bool = False
     ) -> dict[str, bytes | None]:
-        """Region -> its answer to a GET of a path with its query; None where there was none. `session`: the header;
+        """Region -> its answer to a GET of a path with its query; None if there was none. `session`: the header;
         `of_all`: the question is about all tenants, and goes to all regions.
         """
         may = [region for region in self._peers.upstreams if of_all or tenant.may_be_served(region)]

@@ -60,7 +60,7 @@ class Membership:
         self._joining: dict[str, Engine] = {}  # made, and not there yet: the engine of that id has not left
 
     def make(self, configs: Iterable[EngineConfig]) -> dict[str, Engine]:
-        """The engines that would join, by id, for `replace`. Raises: SecretError, where a key file cannot be read."""
+        """The engines that would join, by id, for `replace`. Raises: SecretError, if a key file cannot be read."""
         known = self._engines.by_id
         made = {
             config.id: Engine(config, self._connect_timeout_s, self._clock)

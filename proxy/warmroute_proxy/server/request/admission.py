@@ -118,7 +118,7 @@ class Admission:
         self.freed()
 
     def enter(self, request: RequestToAdmit, decision: Decision, now_s: float) -> Decision | None:
-        """Where a request goes now; None where it is queued or refused. The one way in for all requests."""
+        """Where a request goes now; None if it is queued or refused. The one way in for all requests."""
         parent = request.parsed.standing.parent
         if parent is not None and (session := request.routing.session) is not None:
             self._roots.started(session, parent, request.parsed.tenant.name)
@@ -141,7 +141,7 @@ class Admission:
         return decision
 
     def count(self, caller: Caller) -> None:
-        """Count a request that asks no engine. Raises: Refusal, where the minute has none left."""
+        """Count a request that asks no engine. Raises: Refusal, if the minute has none left."""
         shortage = self.limits.count(caller)
         if shortage is not None:
             self._metrics.add(declared.REFUSED_TOTAL, labels=(("reason", f"{shortage.kind}_per_minute"),))

@@ -501,7 +501,7 @@ class Attempt:
         self._close_legs()
 
     def _guard(self, step: Callable[[], None]) -> None:
-        """Run a step of a timer. The client gets an answer even where it fails."""
+        """Run a step of a timer. The client gets an answer even if it fails."""
         try:
             step()
         except Exception as error:

@@ -94,7 +94,7 @@ class Continuation:
 
     @classmethod
     def of(cls, parsed: ParsedRequest, body: AnyBody) -> "Continuation | None":
-        """For an answer that begins now; None where its request rules out that it is continued."""
+        """For an answer that begins now; None if its request rules out that it is continued."""
         if isinstance(body, LargeBody):
             return None  # its members would have to be read here
         members = body.members
@@ -112,7 +112,7 @@ class Continuation:
         return cls(parsed.route, body, stops) if sum(map(len, stops)) <= MAX_STOP_CHARS else None
 
     def take(self, data: bytes) -> bytes | None:
-        """What the client gets of whole events of an engine; None where they do not fit what it was sent."""
+        """What the client gets of whole events of an engine; None if they do not fit what it was sent."""
         if self._rest is not None:
             return self._rest.take(data)
         if self._text is not None and not self._gather(data, self._text):
@@ -120,7 +120,7 @@ class Continuation:
         return data
 
     def rest(self, failure: Failure, broken: Attempt) -> "tuple[Rest, Body] | None":
-        """What takes the rest of the answer, and the body that asks for it; None where no other engine can go on: the
+        """What takes the rest of the answer, and the body that asks for it; None if no other engine can go on: the
         fault is not this one's, or it would need to know more than the text.
         """
         if self._text is None or self._body is None or not failure.avoid or failure.refusal.status < 500:
@@ -181,7 +181,7 @@ class Rest:
         self._begun = False
 
     def take(self, data: bytes) -> bytes | None:
-        """What the client gets of whole events; None where they do not fit what it was sent."""
+        """What the client gets of whole events; None if they do not fit what it was sent."""
         if not self._begun:
             begun = self._begin(data)
             if begun is None:
@@ -240,7 +240,7 @@ class Rest:
 
 
 def broken() -> Refusal:
-    """The error where an answer has begun and cannot be continued."""
+    """The error if an answer has begun and cannot be continued."""
     return Refusal(502, "the engine failed, and no other engine could continue its answer", code="engine_error")
 
 
@@ -259,7 +259,7 @@ def _asks_for_more(name: str, raw: msgspec.Raw) -> bool:
 
 
 def _continued(route: str, body: PlainBody, text: str, tokens: int) -> Body | None:
-    """The request for what follows `text`, of `tokens` tokens at least; None where nothing may follow."""
+    """The request for what follows `text`, of `tokens` tokens at least; None if nothing may follow."""
     members = body.members
     add = []
     for name, left in _limits(route, members, tokens):

@@ -304,7 +304,7 @@ class IdempotentCalls:
         memory: BodyMemory,
         markers: CallMarkers | None = None,
     ) -> None:
-        """`outlive_s`: how long a request goes on without a reader; `markers`: None where no other proxy is asked."""
+        """`outlive_s`: how long a request goes on without a reader; `markers`: None if no other proxy is asked."""
         self.markers = markers
         self.calls = IdempotencyKeys(bounds)
         self.live: dict[bytes, SharedExchange] = {}  # calls under way

@@ -23,7 +23,7 @@ class Placing:
         self._metrics = metrics
 
     def place(self, request: RequestToAdmit, now_s: float) -> Decision | None:
-        """Where a request goes now; None where it was queued or refused."""
+        """Where a request goes now; None if it was queued or refused."""
         parsed, router, excluded = request.parsed, self.router, request.excluded
         if self._faults.has_suspects:
             refusal = self._faults.refusal(parsed, now_s)
@@ -40,7 +40,7 @@ class Placing:
         return self._admission.enter(request, decision, now_s)
 
     def place_again(self, request: RequestToAdmit, now_s: float) -> Decision | None:
-        """Where another attempt goes; None where no worker has capacity, or the budget of retries is spent."""
+        """Where another attempt goes; None if no worker has capacity, or the budget of retries is spent."""
         parsed, router = request.parsed, self.router
         routing = request.routing = request.routing.stay()
         try:

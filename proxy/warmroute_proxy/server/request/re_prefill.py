@@ -6,7 +6,7 @@ next request as it would be placed now, and that engine gets the same body with 
 router then knows that the prompt is cached there, and the next request follows it.
 
 It delays no client's request noticeably, and charges nothing:
-- one at a time for each engine, and only where nothing waits, here or there;
+- one at a time for each engine, and only if nothing waits, here or there;
 - after one that took t seconds, that engine rests so long that no more than `SHARE` of its idle prefill goes into
   this, by its utilisation as measured;
 - prompts that the new home would hardly have to compute, or that the old one has lost, are passed over;

@@ -315,7 +315,7 @@ class Settlement:
         decision: Decision,
         usage: Usage,
     ) -> bytes:
-        """The members of the receipt beside those that every one has. `loss`: empty where nothing needs a reason."""
+        """The members of the receipt beside those that every one has. `loss`: empty if nothing needs a reason."""
         own = parsed.receipt_fields
         if before is not None and keeps_warm(parsed.routing, before):
             own = as_warm(own)
@@ -392,7 +392,7 @@ class Settlement:
     def _settle_ticket(
         self, account: RequestAccount, attempt: Attempt, request: LimitedRequest, usage: Usage, end: End
     ) -> Settled | None:
-        """Give the router what came of its decision; None where the ticket was released before."""
+        """Give the router what came of its decision; None if the ticket was released before."""
         ticket, parsed, routing = account.ticket, request.parsed, request.routing
         if ticket is None:
             return None

@@ -1,7 +1,7 @@
 """Budgets in this process: takes leases from the store beside the requests, and says what is left to whom.
 
 A reservation of money waits in the queue of requests while the store is asked. Each question has a deadline; then what
-waits is refused, as it is where nothing is left.
+waits is refused, as it is if nothing is left.
 """
 
 import logging

@@ -31,7 +31,7 @@ _FOLDER: Final = Path(__file__).parent / "migrations"
 
 
 def migrate(dsn: str, *, expand_only: bool = False) -> str:
-    """Apply what is missing, and return the schema that the database then has. `expand_only`: only where proxies of the
+    """Apply what is missing, and return the schema that the database then has. `expand_only`: only if proxies of the
     schema of before go on with it. Raises: StoreError.
     """
     try:

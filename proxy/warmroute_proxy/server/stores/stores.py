@@ -1,7 +1,7 @@
 """The stores that this proxy shares with others, as its config names them, and what they are to it now.
 
 Without a database, and with budgets, those are kept in a file of the proxy's own, by the same thread. The client of
-PostgreSQL is imported only where the config names a database.
+PostgreSQL is imported only if the config names a database.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ NO_DATABASE: Final = OfDatabase()
 
 
 class Stores:
-    """What `opened` has opened; nothing where the config names neither a database nor a budget."""
+    """What `opened` has opened; nothing if the config names neither a database nor a budget."""
 
     def __init__(
         self,

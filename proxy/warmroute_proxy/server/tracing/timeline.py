@@ -21,7 +21,7 @@ class Timeline:
         self.children: list[Child] = []
         self.waited_s: float | None = None  # in the queue, the last time
         self.sent_id = 0
-        """The span of the attempt or the forward under way; 0 where there is none."""
+        """The span of the attempt or the forward under way; 0 if there is none."""
 
         self._new_span_id = new_span_id
         self._waits_since_s = 0.0

@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 import { count, el, legend, part, percent, table, time, turns as number_of, usd, words } from "./dom.js";
 
+let inView = ""; // the session that was scrolled to: a refresh leaves the page where it is
 const LISTED = 200, SHOWN = 100, WORST = 4, FEW = 14;
 // Losses of every session, in which nothing broke.
 const EXPECTED = new Set(["new", "cold", "page_rounding", "not_kept"]);
@@ -22,7 +23,8 @@ export async function show(state, place) {
     ...(state.detail ? await opened({ ...state, tenant }, chosen && about(chosen)) : []),
     el("h2", {}, "Sessions, the most expensive first"), sessions(groups.map(about), state),
     el("p", { class: "quiet" }, sums.groups.length > SHOWN ? `${count(sums.groups.length - SHOWN + sums.groups_left_out)} more are not shown.` : ""));
-  if (state.detail) place.addEventListener("shown", () => place.querySelector("#session").scrollIntoView({ block: "start" }));
+  if (state.detail && state.detail !== inView) place.addEventListener("shown", () => place.querySelector("#session").scrollIntoView({ block: "start" }));
+  inView = state.detail;
 }
 
 /** The chosen session: its timeline, its sums and its turns. */

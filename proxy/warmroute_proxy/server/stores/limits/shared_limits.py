@@ -2,7 +2,7 @@
 forward tokens that were used.
 
 While Redis is away each process has the limits for itself, and its own keys; each proxy knows its own tokens. The
-client of Redis is imported only where the config names one.
+client of Redis is imported only if the config names one.
 """
 
 import secrets
