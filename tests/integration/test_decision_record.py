@@ -15,7 +15,7 @@ import pytest
 
 from tests.machine import seconds
 from tests.subjects.copies import CopiedFleet
-from warmroute_cli.replay.command import verify_records
+from warmroute_cli.replay.replay import verify_records
 from warmroute_cli.state import locked_state, secret_file
 from warmroute_lab.demo.drive import Target, drive
 from warmroute_lab.fleet import REGIONS, FleetOptions, Proxy
