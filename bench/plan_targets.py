@@ -23,10 +23,10 @@ from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.request import PlanRequest
+from warmroute_cli.plan.inputs import average_trace
 from warmroute_cli.plan.search import Search, search
 from warmroute_cli.plan.sized_page import front
 from warmroute_cli.plan.targets import Targets
-from warmroute_cli.plan.traffic import average_trace
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "benchmarks" / "plan-targets.md"
 INPUT_TOKENS: Final = 20_000

@@ -39,7 +39,6 @@ def verdict(report: list[dict[str, Any]]) -> tuple[str, int]:
 
 
 def main() -> int:
-    """The command line."""
     places = sorted(INSTALLED.glob("python3.*/site-packages"))
     if not PIP_AUDIT.exists() or not places:
         sys.exit("run scripts/release first")

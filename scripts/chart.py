@@ -13,7 +13,6 @@ import helm_python as helm
 
 
 def main() -> int:
-    """The command line."""
     folder, name, namespace, *pairs = sys.argv[1:]
     values = json.load(sys.stdin)
     if pairs:  # as Helm reads --set

@@ -79,7 +79,6 @@ class Finding:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is over the limit."""
         return self.size > self.limit
 
 
@@ -186,7 +185,6 @@ def _visit(start: str, graph: Graph, seen: set[str], order: list[str]) -> None:
 
 
 def lines_of(node: ast.expr | Function) -> int:
-    """From its first to its last."""
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
@@ -227,7 +225,6 @@ def parameters(node: Function) -> int:
 
 
 def is_record(node: ast.ClassDef) -> bool:
-    """Whether a class is a plain record."""
     named = [*node.bases, *(each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)]
     return any(ast.unparse(each).split(".")[-1].split("[")[0] in RECORDS for each in named)
 
@@ -268,7 +265,6 @@ def findings(tree: Tree) -> Iterator[Finding]:
 
 
 def main(root: Path = ROOT) -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--list", action="store_true", help="show also what is above three quarters of its limit")
     tree = Tree(root)

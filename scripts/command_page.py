@@ -50,7 +50,6 @@ READ_ON: Final = {
 
 
 def page() -> str:
-    """The whole page."""
     from warmroute_cli.main import COMMANDS, parser
 
     lines = [HEAD, "| Command | |", "|---|---|"]
@@ -108,7 +107,6 @@ def _cell(words: str) -> str:
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page would change")
     made = page()

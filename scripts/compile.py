@@ -198,7 +198,6 @@ def _print_structures(folders: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "compiled")
     parser.add_argument("--check", action="store_true", help="compare a compiled copy with the sources, make none")

@@ -32,13 +32,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-HARNESSES = {
-    "aider": "aider",
-    "claude": "claude-code",
-    "codex": "codex",
-    "gemini": "gemini",
-    "mswe": "mini-swe-agent",
-}
+HARNESSES = {"aider": "aider", "claude": "claude-code", "codex": "codex", "gemini": "gemini", "mswe": "mini-swe-agent"}
 """Harness of a recording by its name; every `oc_*` is OpenCode's."""
 
 DROPPED_HEADERS = frozenset(
@@ -83,7 +77,6 @@ def tool_choice(choice: object) -> str:
 
 
 def from_anthropic(body: Json) -> Json:
-    """Chat body of an Anthropic messages body."""
     messages: list[Json] = []
     if body.get("system"):
         messages.append({"role": "system", "content": body["system"]})
@@ -150,7 +143,6 @@ def _cache_control(block: Json) -> Json:
 
 
 def from_responses(body: Json) -> Json:
-    """Chat body of an OpenAI Responses body."""
     messages: list[Json] = []
     if body.get("instructions"):
         messages.append({"role": "system", "content": body["instructions"]})
@@ -308,7 +300,6 @@ class Parts:
 
 
 def to_sample(name: str, lines: Iterable[str]) -> Json:
-    """The sample of a recording."""
     parts, headers = Parts(), Parts()
     requests = []
     for line in lines:

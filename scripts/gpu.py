@@ -291,7 +291,6 @@ def text_of(device: str, version: str, bench: Bench, *, toy: bool) -> str:
 
 
 def main(words: list[str] | None = None) -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("measured.toml"))
     parser.add_argument("--toy", action="store_true", help="tiny sizes on a CPU, to try the program")

@@ -93,7 +93,6 @@ def files_of(part: str) -> list[Path]:
 
 
 def closure(graph: Graph, module: str) -> set[str]:
-    """A module and all that it imports."""
     found: set[str] = set()
     todo = [module]
     while todo:
@@ -127,7 +126,6 @@ def print_rooms(tree: Tree) -> None:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rooms", action="store_true", help="also lines and modules of each package")
     asked = parser.parse_args()

@@ -122,12 +122,10 @@ def drawn(width: int, height: int, title: str, marks: Iterable[str]) -> str:
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "middle") -> str:
-    """One line of text."""
     return f'<text x="{x:g}" y="{y:g}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def boxed(box: Box) -> Iterator[str]:
-    """A box with its words."""
     kind = "own" if box.own else "box"
     yield f'<rect class="{kind}" x="{box.x}" y="{box.y}" width="{box.width}" height="{box.height}" rx="6"/>'
     middle = box.x + box.width / 2
@@ -138,7 +136,6 @@ def boxed(box: Box) -> Iterator[str]:
 
 
 def lined(arrow: Arrow) -> Iterator[str]:
-    """An arrow with its label."""
     path = "M" + "L".join(f"{x} {y}" for x, y in arrow.points)
     kind = "line dashed" if arrow.dashed else "line"
     yield f'<path class="{kind}" d="{path}" marker-end="url(#to)"/>'
@@ -187,7 +184,6 @@ def turn() -> str:
 
 
 def main() -> int:
-    """The command line."""
     stale = False
     for name, picture in (("architecture", architecture()), ("turn", turn()), ("regions", regions())):
         path = IMAGES / f"{name}.svg"

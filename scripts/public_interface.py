@@ -106,12 +106,10 @@ def receipts() -> Iterator[str]:
 
 
 def header_names() -> Iterator[str]:
-    """Headers that warmroute reads and adds."""
     yield from (f"header {value}" for name, value in vars(headers).items() if name.isupper() and isinstance(value, str))
 
 
 def config_keys() -> Iterator[str]:
-    """Keys of the proxy's file, by table."""
     parts = re.split(r"^## `(\[+\w+\]+)`$", (DOCS / "reference" / "configuration.md").read_text(), flags=re.MULTILINE)[
         1:
     ]
@@ -120,14 +118,12 @@ def config_keys() -> Iterator[str]:
 
 
 def errors() -> Iterator[str]:
-    """Error codes with their status."""
     page = (DOCS / "reference" / "errors.md").read_text()
     for status, cell in re.findall(r"^\| (\d{3}) \| (.*?) \|", page, flags=re.MULTILINE):
         yield from (f"error {code} {status}" for code in re.findall(r"`(\w+)`", cell))
 
 
 def metrics() -> Iterator[str]:
-    """Metrics with their labels."""
     for row in (DOCS / "reference" / "metrics.md").read_text().splitlines():
         if row.startswith("| `warmroute_"):
             name, labels, *_ = row.strip("| ").split("|")
@@ -135,7 +131,6 @@ def metrics() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """Subcommands, their arguments and options."""
     yield from _command("warmroute", parser())
 
 
@@ -192,7 +187,6 @@ def differences() -> list[str]:
 
 
 def main() -> int:
-    """The command line."""
     if "--check" not in sys.argv[1:]:
         SNAPSHOT.write_text(interface())
         return 0

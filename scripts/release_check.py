@@ -48,7 +48,6 @@ def wheel_problems(path: Path, kind: str) -> Iterator[str]:
 
 
 def sdist_problems(path: Path) -> Iterator[str]:
-    """What is wrong with the sdist."""
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     for needed in ("pyproject.toml", "hatch_build.py", "scripts/compile.py", "scripts/slots.h", "README.md", "LICENSE"):
@@ -86,7 +85,6 @@ def problems(dist: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """The command line."""
     if len(sys.argv) not in {2, 3}:
         sys.exit("usage: scripts/release_check.py DIST [TAG]")
     tags = sys.argv[2:]

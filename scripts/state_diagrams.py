@@ -63,7 +63,6 @@ def with_diagrams(page: str, diagrams: Mapping[str, str]) -> str:
 
 
 def main() -> int:
-    """The command line."""
     stale = 0
     for path, diagrams in PAGES.items():
         page = path.read_text()

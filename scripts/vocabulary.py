@@ -75,7 +75,6 @@ def words(identifier: str) -> list[str]:
 
 
 def glossary(text: str) -> list[Banned]:
-    """The words of the third column."""
     return [
         Banned(found["word"], row["term"].strip(), found["use"] or "")
         for row in _ROW.finditer(text)
@@ -133,7 +132,6 @@ def offenders(
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--all", action="store_true", help="show every definition, one a line")
     parsed = parser.parse_args()

@@ -101,7 +101,6 @@ class LocalFleet:
 
     @property
     def api_key(self) -> str:
-        """The key of the tenant `demo`."""
         return state.api_key(self.state_dir)
 
     def __enter__(self) -> "LocalFleet":
@@ -204,7 +203,6 @@ def render(values: dict[str, Any], template: str = "fleet.toml") -> str:
 
 
 def wait_ready(child: Child, url: str, deadline_s: float) -> None:
-    """Wait until a proxy can serve."""
     while True:
         try:
             with urllib.request.urlopen(f"{url}/ready", timeout=HTTP_TIMEOUT_S):  # noqa: S310 (our own process)

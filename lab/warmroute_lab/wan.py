@@ -85,7 +85,6 @@ class End(asyncio.Protocol):
     # From the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -109,7 +108,6 @@ class End(asyncio.Protocol):
         self._full = True
 
     def resume_writing(self) -> None:
-        """This socket takes bytes again."""
         self._full = False
         if self.peer is not None:
             self.peer.flush()
@@ -157,7 +155,6 @@ class End(asyncio.Protocol):
             transport.write_eof()
 
     def abort(self) -> None:
-        """Drop the connection."""
         if self._transport is not None:
             self._transport.abort()
 

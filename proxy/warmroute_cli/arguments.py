@@ -2,10 +2,13 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import Final, TypeVar
 
+from warmroute.contract.money import Rates
+from warmroute.contract.receipt import RATES
 from warmroute.files.given import UnreadableFile, given_bytes
 
 MAX_KEY_BYTES: Final = 4_096
@@ -54,7 +57,6 @@ def _name_parsers(parser: argparse.ArgumentParser) -> None:
 
 @wants("a number above 0")
 def above_zero(text: str) -> float:
-    """A finite number above 0."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ValueError(text)
@@ -63,7 +65,6 @@ def above_zero(text: str) -> float:
 
 @wants("a whole number above 0")
 def count(text: str) -> int:
-    """A whole number above 0."""
     value = int(text)
     if value < 1:
         raise ValueError(text)
@@ -115,7 +116,6 @@ def duration(text: str) -> float:
 
 @wants("a share from 0% to 100%")
 def share(text: str) -> float:
-    """A share, 0 to 1."""
     value = float(text.removesuffix("%")) / 100
     if not text.endswith("%") or not 0 <= value <= 1:
         raise ValueError(text)
@@ -143,7 +143,6 @@ def add_turns(command: argparse.ArgumentParser) -> None:
 
 
 def add_engines(engines: argparse.ArgumentParser) -> None:
-    """Add the options of `engines`."""
     engines.add_argument("action", choices=("list", "drain", "undrain", "flip"))
     engines.add_argument("engine", nargs="?", metavar="ID", help="the engine to drain, undrain or flip")
     engines.add_argument(
@@ -158,13 +157,11 @@ def add_engines(engines: argparse.ArgumentParser) -> None:
 
 
 def add_ask(ask: argparse.ArgumentParser) -> None:
-    """Add the options of `ask`."""
     ask.add_argument("path", metavar="PATH", help="such as /admin/conditions, /admin/admission or /metrics")
     ask.add_argument("--only", default="", metavar="TEXT", help="print only the lines that have TEXT")
 
 
 def add_ledger(ledger: argparse.ArgumentParser) -> None:
-    """Add the actions of `ledger`."""
     actions = ledger.add_subparsers(dest="action", required=True, metavar="ACTION")
     migrate = actions.add_parser("migrate", help="create the tables of the database, or migrate them")
     reconcile = actions.add_parser("reconcile", help="compare receipts with the engines' own counters, by hour")
@@ -195,13 +192,11 @@ def add_fleet(command: argparse.ArgumentParser) -> None:
 
 
 def add_up(up: argparse.ArgumentParser) -> None:
-    """Add the options of `up`."""
     up.add_argument("--env", action="store_true", help="start nothing: print the shell exports of the running fleet")
     up.add_argument("--wait", action="store_true", help="the same, once a fleet runs; gives up after 2 minutes")
 
 
 def add_usage(usage: argparse.ArgumentParser) -> None:
-    """Add the options of `usage`."""
     add_turns(usage)
     by = ("session", "model", "harness", "agent", "tenant", "day", "hour")
     usage.add_argument("--by", choices=by, default="model", help="group of a row (%(default)s); tenant: for operators")
@@ -212,7 +207,6 @@ def add_usage(usage: argparse.ArgumentParser) -> None:
 
 
 def add_receipts(receipts: argparse.ArgumentParser) -> None:
-    """Add the actions of `receipts`."""
     actions = receipts.add_subparsers(required=True, metavar="ACTION", dest="action")
     newest = actions.add_parser("list", help="list the newest turns")
     add_turns(newest)
@@ -229,7 +223,6 @@ def add_receipts(receipts: argparse.ArgumentParser) -> None:
 
 
 def add_proxy(proxy: argparse.ArgumentParser) -> None:
-    """Add the options of `proxy`."""
     source = proxy.add_mutually_exclusive_group()
     source.add_argument("--config", metavar="FILE", help="the proxy's TOML file")
     source.add_argument("--schema", action="store_true", help="print the JSON Schema of the file, for editors")
@@ -241,7 +234,6 @@ def add_proxy(proxy: argparse.ArgumentParser) -> None:
 
 
 def add_epp(epp: argparse.ArgumentParser) -> None:
-    """Add the options of `epp`."""
     epp.add_argument("--config", metavar="FILE", required=True, help="the TOML file, the same as that of a proxy")
     epp.add_argument(
         "--processes", type=_processes, metavar="N", help="number of processes, or auto; overrides the file"
@@ -254,7 +246,6 @@ def _processes(text: str) -> int | str:
 
 
 def add_reload(reload: argparse.ArgumentParser) -> None:
-    """Add the option of `reload`."""
     reload.add_argument("--dry-run", action="store_true", help="print the changes without making them")
 
 
@@ -273,3 +264,120 @@ def key_in(file: Path) -> str:
     if not key or not key.isprintable():
         raise KeyFileError(f"{file} holds no key")
     return key
+
+
+def add_top(top: argparse.ArgumentParser) -> None:
+    top.add_argument(
+        "--every", type=above_zero, default=2.0, metavar="SECONDS", help="seconds between two readings (%(default)g)"
+    )
+    once = "print one screen after two readings, and exit; needs no terminal"
+    top.add_argument("--once", action="store_true", help=once)
+    add_admin(top)
+    add_state_dir(top)
+
+
+def add_doctor(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument("--plan", type=Path, metavar="FILE", help="also check the needs of this plan.toml")
+    doctor.add_argument(
+        "--node", type=int, default=0, metavar="N", help="number of this node in the plan (%(default)s)"
+    )
+    doctor.add_argument("--proxy", type=Path, metavar="CONFIG", help="check only this proxy config and its engines")
+    doctor.add_argument(
+        "--python", default="python3", metavar="FILE", help="Python interpreter with SGLang (%(default)s)"
+    )
+    doctor.add_argument("--disk", type=Path, metavar="DIR", help="measure the disk of this folder (writes 256 MiB)")
+    doctor.add_argument(
+        "--fabric", action="store_true", help="measure network cards and NVLink (ib_write_bw, all_reduce_perf)"
+    )
+    doctor.add_argument(
+        "--peer", default="", metavar="HOST", help="fabric: write to this host, where ib_write_bw waits"
+    )
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+BY: Final = ("session", "tenant", "model", "harness", "day", "kind")
+FORMATS: Final = ("sglang", "vllm", "litellm", "otel", "trace")
+
+
+def add_ladder(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option(
+        "paths", nargs="*", type=Path, metavar="PATH",
+        help="folders with a ledger, logs of other programs, or a proxy's record (default: the fleet of `up`)",
+    )  # fmt: skip
+    option("--format", choices=FORMATS, help="format of the files (default: by their first lines)")
+    option("--config", type=Path, metavar="FILE", help="the ledger of the proxy with this TOML file")
+    option("--by", choices=BY, help="also a line for each group")
+    option("--since", metavar="TIME", help="only turns since TIME: 30m, 7d, today, monday, 2026-11-23")
+    option(
+        "--price", action="append", default=[], metavar="[MODEL=]INPUT:CACHED:OUTPUT",
+        help="USD per million tokens, for logs without prices",
+    )  # fmt: skip
+    option("--kv-tokens", type=_tokens, metavar="N", help="for logs with prompts: tokens that the fleet's caches hold")
+    option(
+        "--what-if", action="append", default=[], metavar="NAME=VALUE,...",
+        help="of a record or trace: replay it with another policy, workers, kv-tokens, max-running or price",
+    )  # fmt: skip
+    option(
+        "--as-it-is", metavar="NAME=VALUE,...", help="assumptions of the first replay of a record or trace, likewise"
+    )
+    option(
+        "--limit", type=count, default=20, metavar="N", help="groups that are shown, the most expensive (%(default)d)"
+    )
+    option("--json", action="store_true", help="print JSON")
+
+
+def _tokens(text: str) -> int:
+    factor = {"k": 1_000, "M": 1_000_000, "G": 1_000_000_000}.get(text[-1:], 1)
+    try:
+        value = int(float(text[:-1] if factor > 1 else text) * factor)
+    except (ValueError, OverflowError):
+        value = 0
+    if not 1 <= value < 10**15:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens, like 600k or 3M")
+    return value
+
+
+def add_prices(prices: argparse.ArgumentParser) -> None:
+    actions = prices.add_subparsers(required=True, metavar="ACTION", dest="action")
+    found = actions.add_parser("list", help="list all price books, with the one in effect")
+    found.add_argument("--model", metavar="NAME", help="only price books of this model")
+    found.add_argument("--toml", action="store_true", help="print a file for `warmroute prices import`")
+    further = actions.add_parser("add", help="add a price book of a model, valid from a given time")
+    further.add_argument("model", metavar="MODEL", help="the name of a [[model]] of the file")
+    further.add_argument("--name", required=True, metavar="NAME", help="name of the price book, as receipts show it")
+    further.add_argument(
+        "--from",
+        dest="from_",
+        type=_instant,
+        metavar="TIME",
+        help="start of validity, 2026-12-01T00:00:00Z (default: now)",
+    )
+    for key in RATES:
+        option = f"--{key.replace('_', '-')}"
+        further.add_argument(option, metavar="USD", required=key in RATES[:3], help="per million tokens")
+    further.add_argument("--source", default="", metavar="TEXT", help="source of the prices")
+    from_file = actions.add_parser("import", help="add all price books of a TOML file, or none")
+    from_file.add_argument(
+        "file", type=Path, metavar="FILE", help="file of [[price]] tables: a model, and keys of [[model.price]]"
+    )
+    for command in (found, further, from_file):
+        command.add_argument("--config", type=Path, required=True, metavar="FILE", help="a proxy's TOML file")
+
+
+@wants("a time like 2026-12-01T00:00:00Z")
+def _instant(text: str) -> datetime:
+    """A time with its offset, in whole seconds."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None or found.microsecond:
+        raise ValueError(text)
+    return found
+
+
+def rates_of(text: str) -> Rates:
+    """The rates of such a text. Raises: ValueError."""
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise ValueError(f"{text!r} is not INPUT:CACHED:OUTPUT in USD per million tokens, like 0.60:0.10:3")
+    input_, cached, output = parts
+    return Rates.from_usd_per_mtok(input_, cached, output)

@@ -9,8 +9,6 @@ from urllib.parse import quote
 
 from warmroute_cli.api import Api, ApiError
 from warmroute_cli.asking import admin_apis
-from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.base.secrets import SecretError
 
 POLL_EVERY_S: Final = 0.5
 FLIP_WAIT_S: Final = 300.0
@@ -25,25 +23,21 @@ def run(arguments: argparse.Namespace) -> int:
     if (arguments.action == "list") != (arguments.engine is None):
         print(f"warmroute engines: {arguments.action} takes {'no' if arguments.engine else 'one'} ID", file=sys.stderr)
         return 2
-    try:
-        admins = admin_apis(arguments)
-        if arguments.action == "list":
-            for admin in admins.values():
-                engines = admin.ask(ENGINES)["engines"]
-                show(sorted(engines, key=_warmth) if arguments.by == "warmth" else engines)
-            return 0
-        engine = f"{ENGINES}/{quote(arguments.engine, safe='')}"
-        path = f"{engine}/drain"
-        admin = _admin_of(admins, path, arguments.engine)
-        if arguments.action == "flip":
-            return _flip(admin, engine, arguments)
-        if arguments.action == "undrain":
-            show([admin.ask(path, method="DELETE")])
-            return 0
-        return _drain(admin, path, arguments.wait)
-    except (ConfigError, SecretError, ApiError) as error:
-        print(f"warmroute engines: {error}", file=sys.stderr)
-        return 2
+    admins = admin_apis(arguments)
+    if arguments.action == "list":
+        for admin in admins.values():
+            engines = admin.ask(ENGINES)["engines"]
+            show(sorted(engines, key=_warmth) if arguments.by == "warmth" else engines)
+        return 0
+    engine = f"{ENGINES}/{quote(arguments.engine, safe='')}"
+    path = f"{engine}/drain"
+    admin = _admin_of(admins, path, arguments.engine)
+    if arguments.action == "flip":
+        return _flip(admin, engine, arguments)
+    if arguments.action == "undrain":
+        show([admin.ask(path, method="DELETE")])
+        return 0
+    return _drain(admin, path, arguments.wait)
 
 
 def show(engines: list[dict[str, Any]]) -> None:

@@ -17,39 +17,29 @@ from textwrap import wrap
 from typing import Any, Final, NamedTuple
 
 from warmroute import __version__
-from warmroute.lint import arguments as lint
-from warmroute_cli import embedded
 from warmroute_cli.arguments import (
     CannotRun,
     add_admin,
     add_ask,
+    add_doctor,
     add_engines,
     add_epp,
     add_fleet,
+    add_ladder,
     add_ledger,
+    add_prices,
     add_proxy,
     add_receipts,
     add_reload,
     add_state_dir,
+    add_top,
     add_up,
     add_usage,
     read_strictly,
-)
-from warmroute_cli.directory import arguments as directory
-from warmroute_cli.doctor import arguments as doctor
-from warmroute_cli.doctor import health
+)  # fmt: skip
 from warmroute_cli.installed import missing
-from warmroute_cli.ladder import arguments as ladder
-from warmroute_cli.launch import arguments as launch
-from warmroute_cli.plan import arguments as plan
-from warmroute_cli.prices import arguments as prices
-from warmroute_cli.replay import arguments as replay
-from warmroute_cli.run import arguments as run
+from warmroute_cli.run import run_options
 from warmroute_cli.tables import at_work
-from warmroute_cli.top import arguments as top
-from warmroute_lab.audit import arguments as audit
-from warmroute_lab.conform import arguments as conform
-from warmroute_lab.demo import arguments as demo
 from warmroute_proxy import BUILD
 
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -75,14 +65,14 @@ COLLECT_EVERY: Final = 100_000
 
 
 class Command(NamedTuple):
-    """A subcommand. `arguments`: what adds its options; `target`: the function that runs it, `module:function`;
+    """A subcommand. `arguments`: what adds its options; `target`: what runs it; both may be `module:function`;
     `silent`: it prints nothing until it is done; `computes`: it plays requests on a virtual clock.
     """
 
     name: str
     help: str
     example: str
-    arguments: tuple[Callable[[argparse.ArgumentParser], None], ...]
+    arguments: tuple[Callable[[argparse.ArgumentParser], None] | str, ...]
     target: str
     extras: tuple[str, ...] = ("proxy",)
     silent: bool = False
@@ -94,13 +84,15 @@ _RUNNING = (add_admin, add_state_dir)
 COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
     "Try it here": (
         Command("demo", "play recorded agent sessions on an embedded fleet, and audit them",
-            "warmroute demo --sessions 4", (demo.add, add_state_dir), "warmroute_lab.demo.command:run"),
+            "warmroute demo --sessions 4", ("warmroute_lab.demo.demo:add", add_state_dir),
+            "warmroute_lab.demo.demo:run"),
         Command("up", "start the embedded fleet and keep it running until Ctrl-C",
             "warmroute up --port 8000", (add_fleet, add_up, add_state_dir), "warmroute_lab.up:run"),
         Command("run", "start an installed coding agent on a proxy, and show the cost of its turns",
-            "warmroute run opencode", (run.add, *_FLEET), "run.command:run"),
+            "warmroute run opencode", (run_options.add, *_FLEET), "run.run:run"),
         Command("lint", "find breaks of the cached prefix in recorded requests",
-            "warmroute lint requests.jsonl", (lint.add,), "warmroute.lint.command:run", extras=(), silent=True),
+            "warmroute lint requests.jsonl", ("warmroute.lint.arguments:add",), "warmroute.lint.command:run",
+            extras=(), silent=True),
     ),
     "Run a proxy": (
         Command("proxy", "run one proxy",
@@ -110,54 +102,54 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
         Command("reload", "make a running proxy apply its config file",
             "warmroute reload --config proxy.toml --dry-run", (add_reload, *_RUNNING), "reload:run", silent=True),
         Command("health", "check the health of the proxy that a config names",
-            "warmroute health --config proxy.toml --ready", (health.add,), "doctor.health:run", extras=()),
+            "warmroute health --config proxy.toml --ready", ("doctor.health:add",), "doctor.health:run", extras=()),
         Command("conform", "score an endpoint: sessions, cached tokens, isolation, prices, lost fields",
             "warmroute conform http://127.0.0.1:8000 --key-file key",
-            (conform.add,), "warmroute_lab.conform.command:run"),
+            ("warmroute_lab.conform.conform:add",), "warmroute_lab.conform.conform:run"),
         Command("audit", "test whether one tenant can detect another's prompts",
             "warmroute audit isolation --base-url http://127.0.0.1:8000 --model m --key-file a --other-key-file b",
-            (audit.add,), "warmroute_lab.audit.command:run"),
+            ("warmroute_lab.audit_isolation:add",), "warmroute_lab.audit_isolation:run"),
     ),
     "Tenants and money": (
         Command("usage", "show costs, cached tokens, and the reason for each uncached token",
             "warmroute usage --by session --since today", (add_usage, *_RUNNING), "usage:run", silent=True),
         Command("ladder", "show where cached tokens were lost, from possible to billed, in tokens and USD",
-            "warmroute ladder --by model --since today", (ladder.add, add_state_dir), "ladder.command:run",
+            "warmroute ladder --by model --since today", (add_ladder, add_state_dir), "ladder.ladder:run",
             silent=True),
         Command("receipts", "list the newest turns, or explain one in words",
             "warmroute receipts list --limit 5", (add_receipts,), "receipts:run", silent=True),
         Command("prices", "list price books, and add new ones",
-            "warmroute prices list --config proxy.toml", (prices.add,), "prices.command:run", silent=True),
+            "warmroute prices list --config proxy.toml", (add_prices,), "prices:run", silent=True),
         Command("tenants", "add, change, remove and import tenants in the ledger database",
             "warmroute tenants add team-a --config proxy.toml",
-            (directory.add_tenants,), "directory.command:run_tenants"),
+            ("directory_options:add_tenants",), "directory:run_tenants"),
         Command("keys", "make, rotate and revoke API keys in the ledger database",
-            "warmroute keys make team-a --config proxy.toml", (directory.add_keys,), "directory.command:run_keys"),
+            "warmroute keys make team-a --config proxy.toml", ("directory_options:add_keys",), "directory:run_keys"),
         Command("key", "make an API key and its config line; with an action, the same as `keys`",
-            "warmroute key", (directory.add_key,), "directory.command:run_key"),
+            "warmroute key", ("directory_options:add_key",), "directory:run_key"),
         Command("ledger", "create or migrate the ledger database, and audit it against the engines",
             "warmroute ledger migrate --config proxy.toml", (add_ledger,), "ledger:run", silent=True),
     ),
     "Engines and the fleet": (
         Command("top", "watch a fleet in the terminal: engines, queue, hit ratio, money, newest losses",
-            "warmroute top --config proxy.toml", (top.add,), "top.command:run"),
+            "warmroute top --config proxy.toml", (add_top,), "top.top:run"),
         Command("ask", "print an answer of the admin port: conditions, admission, metrics",
             "warmroute ask /admin/conditions --config proxy.toml", (add_ask, *_RUNNING), "ask:run", silent=True),
         Command("engines", "list, drain, undrain or flip the engines of a running proxy",
             "warmroute engines drain east-p0 --wait 600 --config proxy.toml", (add_engines, *_RUNNING), "engines:run"),
         Command("embedded", "run one embedded engine: SGLang's protocol over a model of its scheduler",
-            "warmroute embedded --port 30000 --model my-model", (embedded.add,), "embedded:run"),
+            "warmroute embedded --port 30000 --model my-model", ("embedded:add",), "embedded:run"),
         Command("doctor", "check this machine for the needs of a plan or a proxy config",
-            "warmroute doctor --plan plan.toml", (doctor.add,), "doctor.command:doctor", silent=True),
+            "warmroute doctor --plan plan.toml", (add_doctor,), "doctor.doctor:doctor", silent=True),
     ),
     "Plan and launch": (
         Command("plan", "plan a deployment of SGLang for a model, GPUs and traffic",
-            "warmroute plan --model kimi-k2.5 --gpus 8xH200", (plan.add,), "plan.command:plan",
+            "warmroute plan --model kimi-k2.5 --gpus 8xH200", ("plan.plan_options:add",), "plan.plan:plan",
             silent=True, computes=True),
         Command("launch", "run and supervise a node's part of a plan, with the proxy in front",
-            "warmroute launch plan.toml", (launch.add,), "launch.command:launch"),
+            "warmroute launch plan.toml", ("launch.launch_options:add",), "launch.launch:launch"),
         Command("replay", "replay a trace on a virtual clock, and compare placement policies",
-            "warmroute replay --recorded", (replay.add,), "replay.command:replay",
+            "warmroute replay --recorded", ("replay.replay_options:add",), "replay.replay:replay",
             extras=("proxy", "replay"), computes=True),
     ),
 }  # fmt: skip
@@ -165,7 +157,7 @@ COMMANDS: Final[Mapping[str, tuple[Command, ...]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words, passed = run.split(sys.argv[1:] if argv is None else argv)
+    words, passed = run_options.split(sys.argv[1:] if argv is None else argv)
     arguments = argparse.Namespace(passed=passed)
     read_strictly(parser(words[0] if words else ""), words, arguments)
     command: Command = arguments.command
@@ -186,6 +178,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # who read the output has had enough; what is left of it goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:
+        from warmroute_cli.expected import EXPECTED
+
+        if not isinstance(error, EXPECTED):
+            raise
+        print(f"warmroute {command.name}: {error}", file=sys.stderr)
+        return 2
     return code
 
 
@@ -193,14 +192,20 @@ def _run(command: Command, arguments: argparse.Namespace) -> int:
     if command.computes:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread for each core; nothing uses any
         gc.set_threshold(COLLECT_EVERY)
-    module, _, function = command.target.partition(":")
-    name = module if module.startswith("warmroute") else f"warmroute_cli.{module}"
-    code: int = getattr(import_module(name), function)(arguments)
+    code: int = _function(command.target)(arguments)
     return code
 
 
-def parser(name: str = "") -> argparse.ArgumentParser:
-    """Build the parser for one subcommand, or for all if the name is unknown."""
+def _function(target: str) -> Callable[..., Any]:
+    module, _, name = target.partition(":")
+    found: Callable[..., Any] = getattr(
+        import_module(module if module.startswith("warmroute") else f"warmroute_cli.{module}"), name
+    )
+    return found
+
+
+def parser(name: str | None = None) -> argparse.ArgumentParser:
+    """Build the parser for one subcommand, or for all; if the name is unknown, without the options of any."""
     found = _Parser(
         prog="warmroute",
         description="Route agent turns to the engines that have their KV cache.",
@@ -217,8 +222,8 @@ def parser(name: str = "") -> argparse.ArgumentParser:
             description=f"{command.help[0].upper()}{command.help[1:]}.",
             epilog=f"example: {command.example}",
         )
-        for add in command.arguments:
-            add(one)
+        for add in command.arguments if name in {None, command.name} else ():
+            (add if callable(add) else _function(add))(one)
         one.set_defaults(command=command)
     return found
 

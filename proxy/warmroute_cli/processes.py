@@ -64,7 +64,6 @@ class Child:
             pipe.flush()
 
     def running(self) -> bool:
-        """Whether it has not ended."""
         return self._process.poll() is None
 
     def ask_to_stop(self) -> None:

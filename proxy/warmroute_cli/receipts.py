@@ -1,7 +1,6 @@
 """`warmroute receipts list|show [ID]`: the newest turns, and one of them in words."""
 
 import json
-import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Mapping
@@ -37,11 +36,7 @@ COLUMNS: Final = (
 
 def run(arguments: Namespace) -> int:
     """Ask, and print. 0: done, 1: some turns are missing, 2: not done."""
-    try:
-        return _show(arguments) if arguments.action == "show" else _list(arguments)
-    except ApiError as error:
-        print(f"warmroute receipts: {error}", file=sys.stderr)
-        return 2
+    return _show(arguments) if arguments.action == "show" else _list(arguments)
 
 
 def _list(arguments: Namespace) -> int:

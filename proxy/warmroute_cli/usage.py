@@ -15,8 +15,6 @@ from warmroute_cli.api import ApiError
 from warmroute_cli.asking import admin_apis, since_parameter, tenants_api
 from warmroute_cli.names import SHORT_HASH, UNNAMED, agent_names, newest, question_of, session_names
 from warmroute_cli.tables import WIDTH_OF_PAGES, Column, Row, fitted, width
-from warmroute_proxy.server.base.config_file import ConfigError
-from warmroute_proxy.server.base.secrets import SecretError
 
 CLEARED = "\x1b[H\x1b[2J\x1b[3J"
 COLUMNS = (
@@ -36,9 +34,6 @@ def run(arguments: Namespace) -> int:
             print(f"{CLEARED if sys.stdout.isatty() else ''}{text}", flush=True)
             time.sleep(arguments.watch)
         found = _ask(arguments)
-    except (ApiError, ConfigError, SecretError) as error:
-        print(f"warmroute usage: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return 0
     print(_text(arguments, found))

@@ -23,7 +23,6 @@ _SPAN: Final = {"figure": 6, "graph": 12}
 
 
 def text_of(board: Board) -> str:
-    """The dashboard as JSON."""
     built = (
         dashboard.Dashboard(board.title)
         .uid(board.uid)

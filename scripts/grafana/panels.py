@@ -35,13 +35,11 @@ class Board(NamedTuple):
 
 
 def total(metric: str, by: str = "", labels: str = "") -> str:
-    """The sum of a metric."""
     match = f"{OF},{labels}" if labels else OF
     return f"sum{f' by ({by}) ' if by else ''}({metric}{{{match}}})"
 
 
 def grown(metric: str, window: str, by: str = "", function: str = "increase") -> str:
-    """By how much a counter has grown."""
     return f"sum{f' by ({by}) ' if by else ''}({function}({metric}{{{OF}}}{window}))"
 
 
@@ -51,12 +49,10 @@ def usd(list_side: str, price_side: str = "") -> str:
 
 
 def quantile(share: str, metric: str) -> str:
-    """A quantile of a histogram."""
     return f"histogram_quantile({share}, sum by (le) (rate({metric}_bucket{{{OF}}}{RATE})))"
 
 
 def worker(name: str) -> Query:
-    """A gauge of each worker."""
     return Query(f"max by (worker) (warmroute_worker_{name}{{{OF}}})", "{{worker}}")
 
 

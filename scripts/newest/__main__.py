@@ -126,7 +126,6 @@ def _failures(results: Path) -> Iterator[tuple[str, str]]:
 
 
 def main(words: list[str]) -> int:
-    """Run a command."""
     if words[:1] == ["pins"] and len(words) == 2:
         folder = Path(words[-1])
         moved = write_pins(folder)

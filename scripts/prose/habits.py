@@ -95,7 +95,6 @@ def _pages() -> list[Text]:
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--where", action="store_true", help='show every "where"')
     parsed = parser.parse_args()

@@ -95,7 +95,6 @@ def layer(draw: Draw, prefix: str, seen: int = HIDDEN) -> dict[str, torch.Tensor
 
 
 def weights(tokenizer: Tokenizer) -> dict[str, torch.Tensor]:
-    """The model's."""
     draw = Draw(SEED)
     found = {"model.embed_tokens.weight": draw.linear(VOCABULARY, HIDDEN) * HIDDEN**0.5}
     found["model.norm.weight"] = norm(HIDDEN)
@@ -172,7 +171,6 @@ def save(out: Path, config: dict[str, object], tensors: dict[str, torch.Tensor])
 
 
 def main() -> None:
-    """Write the model's folder."""
     out = Path(sys.argv[1])
     tokenizer = train_tokenizer()
     if tokenizer.get_vocab_size() != VOCABULARY:

@@ -28,7 +28,6 @@ NIGHT_S: Final = 4 * 3600.0
 
 
 def main() -> int:
-    """The command line; the exit status."""
     began_s, arguments = float(sys.argv[1]), sys.argv[2:]
     command, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if command == "stress":

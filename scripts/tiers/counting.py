@@ -27,7 +27,6 @@ class Count:
 
     @property
     def ended(self) -> int:
-        """How many tests have ended."""
         return self.passed + self.failed + self.skipped
 
 
@@ -55,7 +54,6 @@ class Counter:
                 setattr(count, what, getattr(count, what) + value)
 
     def total(self) -> Count:
-        """Over all folders."""
         counts = self.by_folder.values()
         return Count(
             sum(each.planned for each in counts),

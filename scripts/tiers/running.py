@@ -59,11 +59,7 @@ class Run:
     """All steps of one call of `scripts/test`."""
 
     def __init__(
-        self,
-        steps: Iterable[Step],
-        folder: Path,
-        on_end: Callable[[Running], None],
-        limit_s: float = RUN_LIMIT_S,
+        self, steps: Iterable[Step], folder: Path, on_end: Callable[[Running], None], limit_s: float = RUN_LIMIT_S
     ) -> None:
         self.steps = {step.name: self._made(step, folder) for step in steps}
         self._folder = folder
@@ -91,7 +87,6 @@ class Run:
 
     @property
     def failed(self) -> list[Running]:
-        """The steps that failed."""
         return [each for each in self.steps.values() if each.result not in (Result.OK, Result.WAITS, Result.RUNS)]
 
     def _made(self, step: Step, folder: Path) -> Running:

@@ -25,7 +25,6 @@ FROZEN: Final = "with all processes stopped now and then"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status."""
     parser = argparse.ArgumentParser(prog="scripts/test stress", description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("paths", nargs="*", metavar="PATH", help="files or folders of tests (those of the main tier)")
     parser.add_argument("--runs", type=int, default=5, help="runs beside busy loops (%(default)s)")
@@ -43,7 +42,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(seed: int, paths: Sequence[str], kind: str, loops: int) -> bool:
-    """One run; whether it passed."""
     print(f"== seed {seed}: {kind}", flush=True)
     chance = (f"--seed={seed}", "--hypothesis-profile", "stress")
     # with fewer processes, the loops take most of the machine

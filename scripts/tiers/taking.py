@@ -90,7 +90,6 @@ class Taker:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the hooks."""
     config.pluginmanager.register(Taker())
 
 

@@ -29,7 +29,6 @@ NOTE: Final = "note: "
 
 
 def main() -> int:
-    """The command line; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m scripts.tiers.workers", description=__doc__, allow_abbrev=False)
     parser.add_argument("--count", type=int, default=4, help="of processes (%(default)s)")
     parser.add_argument("--seed", type=int, help="of the random order")
@@ -63,7 +62,6 @@ def files_of(paths: Sequence[str], ignored: Iterable[Path] = ()) -> list[str]:
 
 
 def file_of(path: str) -> str:
-    """The file of a test's id."""
     return path.partition("::")[0]
 
 

@@ -13,7 +13,7 @@ from tests.machine import seconds
 
 from bench import plan_targets, plans
 from warmroute_backend.plan.hardware import GPUS, gpus_with
-from warmroute_cli.plan import arguments
+from warmroute_cli.plan import plan_options
 
 pytestmark = pytest.mark.full
 
@@ -63,7 +63,7 @@ def test_the_examples_of_the_how_to_run_one_after_the_other(tmp_path: Path) -> N
 
 def test_every_option_is_in_the_reference_and_no_other() -> None:
     parser = argparse.ArgumentParser(add_help=False)
-    arguments.add(parser)
+    plan_options.add(parser)
     documented = {name for line in REFERENCE.splitlines() if line.startswith("| `--") for name in options(line)}
     assert documented == {name for action in parser._actions for name in action.option_strings}
 

@@ -318,7 +318,8 @@ NOT_DIVIDED: Final = {
         engine_refusals.MAX_RETRY_AFTER_S engine_text.MAX_READ_CHARS engine_text.MAX_WORDS
         engine_refusals.MAX_CODE_CHARS engine_refusals.MAX_DEPTH engine_refusals.MAX_PROBLEMS
         engine_refusals.MAX_READ_CHARS
-        event_reader.MAX_EVENT_BYTES listener.MAX_WAITING discovery.MAX_FILE_BYTES index.MAX_SLOTS
+        deletion_costs.MAX_COST event_reader.MAX_EVENT_BYTES listener.MAX_WAITING discovery.MAX_FILE_BYTES
+        index.MAX_SLOTS
         kubernetes_api.MAX_ANSWER_BYTES minutes.MAX_WORKERS
         kubernetes_api.MAX_LINE_BYTES kubernetes.MAX_FAILURES kubernetes.MAX_OBJECTS
         kv_blocks.MAX_BLOCKS kv_blocks.MAX_CUTS_PER_BLOCK kv_blocks.MAX_EARLY_BLOCKS
@@ -369,7 +370,7 @@ NOT_DIVIDED: Final = {
         identity.MAX_USER_ID_CHARS incoming_body.MAX_PIECES index.MAX_CUTS index.MAX_SHARERS
         inference_request.MAX_ATTEMPTS intake.MAX_EXPECTED_OUTPUT_TOKENS intake.MAX_PROMPTS
         item_reading.MAX_CALL_ID_CHARS large_bodies.MAX_READ memory_wait.MAX_LOOKED_AT openai_fields.MAX_BIASES
-        openai_fields.MAX_CHOICES openai_fields.MAX_COUNT openai_fields.MAX_PATTERN_CHARS
+        openai_fields.MAX_CHOICES openai_fields.MAX_COUNT openai_fields.MAX_PATTERN_CHARS usage.MAX_COUNT
         openai_fields.MAX_SCHEMA_BYTES openai_fields.MAX_SCHEMA_DEPTH openai_fields.MAX_SCHEMA_PATTERNS
         openai_fields.MAX_SCHEMA_REPEATS openai_fields.MAX_SMALL_BYTES openai_fields.MAX_SMALL_DEPTH
         openai_fields.MAX_STOPS openai_fields.MAX_STOP_CHARS openai_fields.MAX_STOP_TOKEN_IDS

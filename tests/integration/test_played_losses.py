@@ -9,7 +9,7 @@ from rich.console import Console
 from warmroute.contract.money import Rates, list_and_price
 from warmroute_cli.own_rows import folders_in, rows_of
 from warmroute_cli.run.closing import POSSIBLE
-from warmroute_lab.demo.embedded import ideal_by_label, run_pass
+from warmroute_lab.demo.played import ideal_by_label, run_pass
 from warmroute_lab.demo.results import Pass
 from warmroute_lab.fleet import FleetOptions
 from warmroute_lab.recordings import load_recordings

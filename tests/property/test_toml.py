@@ -16,7 +16,7 @@ from warmroute_backend.plan.hardware import GPUS
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.plan_file import read, written
 from warmroute_backend.plan.tables import table, value
-from warmroute_cli.run.command import _escaped
+from warmroute_cli.run.run import _escaped
 
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
 numbers = st.integers(0, 2**53)

@@ -45,7 +45,7 @@ OF_ALL_EXTRAS = (
     "warmroute_proxy.server.stores.fleet_ledger",
     "warmroute_proxy.server.stores.migrate",
     "warmroute_proxy.server.tracing.spans",
-    "warmroute_cli.replay.command",
+    "warmroute_cli.replay.replay",
 )
 
 ADDED = "import json, sys; before = set(sys.modules); import warmroute; print(json.dumps([*set(sys.modules) - before]))"

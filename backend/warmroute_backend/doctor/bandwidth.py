@@ -17,8 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from warmroute_backend.doctor.facts import Gpus, Rdma
-from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.doctor.facts import Finding, Gpus, Level, Rdma
 from warmroute_backend.launch.readiness import is_listening
 from warmroute_backend.plan.deployment import Plan
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from warmroute_backend.doctor.facts import Gpus, Host, Isolation, Rdma
-from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.doctor.facts import Finding, Gpus, Host, Isolation, Level, Rdma
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.tiers import host_bytes

@@ -5,10 +5,108 @@ import os
 import re
 import resource
 import shutil
+import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from warmroute_backend.doctor.facts import Host
+from warmroute_backend.doctor.facts import Disk, Host, Rdma
+from warmroute_backend.plan.files.proxy import STORE
+
+SIZE_BYTES: Final = 256 << 20
+BLOCK_BYTES: Final = 4 << 20
+LIMIT_S: Final = 10.0
+"""A slow disk is measured by what it has done until then."""
+
+
+def measured(folder: Path, size_bytes: int = SIZE_BYTES) -> Disk:
+    """Measure a folder; the nearest one above it that exists, if it does not."""
+    nearest = folder
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    try:
+        free = shutil.disk_usage(nearest).free
+        if free < 2 * size_bytes:
+            return Disk(str(folder), None, None, f"{nearest} has only {free >> 20} MiB free")
+        with tempfile.NamedTemporaryFile(dir=nearest, prefix=".warmroute-doctor-") as file:
+            written, write_s = _write(file.fileno(), size_bytes)
+            read, read_s = _read(file.fileno(), written)
+    except OSError as error:
+        return Disk(str(folder), None, None, f"{nearest} cannot be written: {error.strerror}")
+    free += _taken(folder / STORE)
+    return Disk(str(folder), written / max(write_s, 1e-9), read / max(read_s, 1e-9), free_bytes=free)
+
+
+def _taken(folder: Path) -> int:
+    """Bytes that the files below a folder have on their disk."""
+    taken = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # a store that runs deletes files
+                taken += (Path(root) / name).lstat().st_blocks * 512
+    return taken
+
+
+def _write(descriptor: int, size_bytes: int) -> tuple[int, float]:
+    block = os.urandom(BLOCK_BYTES)
+    began_s, done = time.perf_counter(), 0
+    while done < size_bytes and time.perf_counter() - began_s < LIMIT_S:
+        done += os.write(descriptor, block)
+        os.fdatasync(descriptor)
+    return done, time.perf_counter() - began_s
+
+
+def _read(descriptor: int, size_bytes: int) -> tuple[int, float]:
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    began_s, done = time.perf_counter(), 0
+    while done < size_bytes and time.perf_counter() - began_s < LIMIT_S:
+        done += len(os.read(descriptor, BLOCK_BYTES))
+    return done, time.perf_counter() - began_s
+
+
+CLASS: Final = "sys/class/infiniband"
+_RATE: Final = re.compile(r"([\d.]+) Gb/sec")
+MAX_PORTS: Final = 256
+MAX_ENTRIES: Final = 256
+
+
+def read_rdma(root: Path = Path("/")) -> tuple[Rdma, ...]:
+    """All ports of all devices, in order of their names."""
+    folder = root / CLASS
+    if not folder.is_dir():
+        return ()
+    found = [_port(device, port) for device in sorted(folder.iterdir()) for port in _ports(device)]
+    return tuple(found[:MAX_PORTS])
+
+
+def _ports(device: Path) -> list[Path]:
+    folder = device / "ports"
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _port(device: Path, port: Path) -> Rdma:
+    rate = _RATE.match(text_of(port / "rate") or "")
+    node = text_of(device / "device/numa_node")
+    return Rdma(
+        device=device.name,
+        port=int(port.name),
+        state=text_of(port / "state") or "unknown",
+        link_layer=text_of(port / "link_layer") or "unknown",
+        gbit_s=float(rate[1]) if rate else None,
+        numa_node=int(node) if node is not None and node.isdecimal() else None,
+        gid_types=tuple(sorted({text for path in _listed(port / "gid_attrs/types") if (text := text_of(path))})),
+        mtu=next(
+            (int(mtu) for path in _listed(device / "device/net") if (mtu := text_of(path / "mtu") or "").isdecimal()),
+            None,
+        ),
+    )
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())[:MAX_ENTRIES] if folder.is_dir() else []
+
 
 KIB: Final = 1024
 UNSYNCHRONISED: Final = 0x0040

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from warmroute_backend.doctor import health
-from warmroute_backend.doctor.facts import Disk, Gpus, Host, Machine, Versions
-from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.doctor.facts import Disk, Finding, Gpus, Host, Level, Machine, Versions
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.plan.speed import Load, prefill_tokens_per_s

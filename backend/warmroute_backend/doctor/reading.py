@@ -8,11 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from warmroute_backend.doctor.disk import measured
-from warmroute_backend.doctor.fabric import read_rdma
-from warmroute_backend.doctor.facts import Isolation, Machine, Versions
-from warmroute_backend.doctor.finding import Finding, Level
-from warmroute_backend.doctor.host import number_of, read_host, text_of
+from warmroute_backend.doctor.facts import Finding, Isolation, Level, Machine, Versions
+from warmroute_backend.doctor.host import measured, number_of, read_host, read_rdma, text_of
 from warmroute_backend.doctor.nvidia import read_gpus
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.readiness import is_taken, listener_of

@@ -7,8 +7,7 @@ import sys
 from typing import Final
 from urllib.parse import urlsplit
 
-from warmroute_backend.doctor.facts import Host
-from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.doctor.facts import Finding, Host, Level
 from warmroute_backend.plan.hardware import GIB
 from warmroute_backend.sglang.installation import NotInstalledError, installation
 from warmroute_backend.sglang.speed import slowness

@@ -60,7 +60,6 @@ def fast_start(plan: Plan, engine: PlannedEngine, cache_dir: Path) -> FastStart:
 
 
 def presharded_dir(plan: Plan, engine: str, cache_dir: Path) -> Path:
-    """Where the files of an engine are."""
     return _folder(cache_dir / "presharded", _checkpoint(plan), engine)
 
 

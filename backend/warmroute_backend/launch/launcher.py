@@ -6,24 +6,63 @@ the engine's metrics, and restarts one that hangs (`hangs`), that has ended, or 
 """
 
 import contextlib
+import os
+import select
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Final, Protocol
 
-from warmroute_backend.launch import orders, probes
+from warmroute_backend.launch import readiness, state_file
 from warmroute_backend.launch.comparison import against_plan, disagreements
-from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.hangs import HANG_S, HANGS, READ_EVERY_S, Progress, hang, observed
-from warmroute_backend.launch.logs import rotate, tail
 from warmroute_backend.launch.process import Process
-from warmroute_backend.launch.program import STAGES
-from warmroute_backend.launch.start_log import pool, progress
-from warmroute_backend.launch.start_times import phases_s
+from warmroute_backend.launch.program import STAGES, LaunchError
+from warmroute_backend.launch.start_log import phases_s, pool, progress, rotate, tail
 from warmroute_backend.launch.state_file import MAX_STARTS, StartRecord
 from warmroute_backend.launch.states import ALIVE, Backoff, Event, State
-from warmroute_backend.launch.waker import Waker
+
+STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Waker:
+    """`with Waker() as waker`: signals are counted and waits end. `stops`: how often a stop was asked for."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+        self._read, self._write = os.pipe()
+
+    def __enter__(self) -> "Waker":
+        os.set_blocking(self._write, False)
+        os.set_blocking(self._read, False)
+        self._woken_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        heeded = [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+        self._before = {number: signal.signal(number, self._stop) for number in heeded}
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _nothing)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._woken_before)
+        os.close(self._read)
+        os.close(self._write)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a signal comes, or for `timeout_s`."""
+        if select.select([self._read], [], [], timeout_s)[0]:
+            os.read(self._read, 4096)
+
+    def _stop(self, _number: int, _stack: FrameType | None) -> None:
+        self.stops += 1
+
+
+def _nothing(_number: int, _stack: FrameType | None) -> None:
+    """A handler, so that the signal is not ignored and wakes the wait."""
+
 
 POLL_S: Final = 0.25
 NOTE_EVERY_S: Final = 2.0
@@ -140,9 +179,9 @@ class Launcher:
     # --- a round -------------------------------------------------------------------------------------------------
 
     def _round(self) -> None:
-        for name in orders.take(self._state_dir):
+        for name in state_file.take_restarts(self._state_dir):
             self._order_restart(name)
-        goes = orders.take_start(self._state_dir)  # even if nothing waits for it: else a later launch would have it
+        goes = state_file.take_start(self._state_dir)  # even if nothing waits for it: else a later launch would have it
         if self._nodes is not None:
             self._look_at(self._nodes, goes=goes)
         for process in self.processes:
@@ -275,11 +314,11 @@ class Launcher:
         words = process.program.ready_line
         if words:
             return any(words in line for line in tail(process.log, LOG_LINES_READ, process.entry.log_begin))
-        return probes.serves(process.program)
+        return readiness.serves(process.program)
 
     @staticmethod
     def _note_start(process: Process, total_s: float, lines: list[str]) -> None:
-        info = probes.server_info(process.program.url) if process.program.has_metrics else {}
+        info = readiness.server_info(process.program.url) if process.program.has_metrics else {}
         phases = phases_s(total_s, info, lines)
         record = StartRecord(process.entry.started_s, total_s, process.program.source, phases)
         process.entry.start_records = [*process.entry.start_records, record][-MAX_STARTS:]
@@ -305,9 +344,9 @@ class Launcher:
             if partner.program.kind == other and partner.state in {State.READY, State.DRAINING}:
                 prefill, decode = (process, partner) if kind == "prefill" else (partner, process)
                 found += disagreements(
-                    probes.route(prefill.program.bootstrap_url or ""),
-                    probes.server_info(prefill.program.url),
-                    probes.server_info(decode.program.url),
+                    readiness.route(prefill.program.bootstrap_url or ""),
+                    readiness.server_info(prefill.program.url),
+                    readiness.server_info(decode.program.url),
                     (prefill.name, decode.name),
                 )
         return found
@@ -318,7 +357,7 @@ class Launcher:
         before = process.progress or Progress(now_s)
         if process.progress is not None and now_s - before.at_s < self._limits.read_every_s:
             return
-        after = observed(before, probes.metrics(process.program.url), now_s, self._limits.read_every_s)
+        after = observed(before, readiness.metrics(process.program.url), now_s, self._limits.read_every_s)
         found = hang(after, self._limits.hang_s)
         named = [each for each in process.entry.findings if each.startswith(HANGS)]  # by an earlier launcher, too
         goes_on = process.progress is not None and after.still_s == after.silent_s == 0

@@ -15,7 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final
 
-from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.nodes import (
     ASK_EVERY_S,
     OtherNode,
@@ -26,6 +25,7 @@ from warmroute_backend.launch.nodes import (
     stores_serve,
     trouble,
 )
+from warmroute_backend.launch.program import LaunchError
 
 PATH: Final = "/launch"
 TIMEOUT_S: Final = 2.0

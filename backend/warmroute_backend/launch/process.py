@@ -1,27 +1,29 @@
 """One launched process: started or found again, watched, ended with all that it has started."""
 
 import os
+import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.hangs import Progress
 from warmroute_backend.launch.identity import (
     MARK,
     Identity,
+    boot_id,
     identity_of,
     is_alive,
     marked,
     session_members,
     signal_process,
 )
-from warmroute_backend.launch.logs import end_of, tail
-from warmroute_backend.launch.program import Program
-from warmroute_backend.launch.state_file import Entry
+from warmroute_backend.launch.program import Kind, LaunchError, Program
+from warmroute_backend.launch.start_log import end_of, tail
+from warmroute_backend.launch.state_file import Entry, Record, load
 from warmroute_backend.launch.states import ALIVE, Event, State, next_state
 
 SHOWN_LINES: Final = 12
@@ -128,7 +130,6 @@ class Process:
             signal_process(self.entry.identity, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End all of it at once."""
         self.note_members()
         if self.entry.identity is not None:
             signal_process(self.entry.identity, signal.SIGKILL)
@@ -166,3 +167,100 @@ def found_identity(pid: int) -> Identity:
     if identity is None:
         raise LaunchError("/proc is not there: processes can be watched on Linux only")
     return identity
+
+
+LOGS = "logs"
+
+
+@dataclass(slots=True)
+class Adopted:
+    """`processes`: one for each program, in their order. `stray`: run, and belong to no program any more."""
+
+    record: Record
+    processes: list[Process]
+    stray: list[Process]
+    notes: list[str]
+
+    @property
+    def fresh(self) -> list[Process]:
+        """Those that do not run yet."""
+        return [process for process in self.processes if process.state not in ALIVE]
+
+
+def adopt(programs: Sequence[Program], state_dir: Path, plan: str, engine: str, node: int, own: Identity) -> Adopted:
+    """Match programs with what runs. `own`: of this launcher. Raises: LaunchError, if another engine kind runs."""
+    old = load(state_dir)
+    (state_dir / LOGS).mkdir(parents=True, exist_ok=True)
+    record = Record(secrets.token_hex(8), boot_id(), plan, engine, node, own)
+    running: dict[str, Process] = {}
+    if old is not None and old.boot_id == record.boot_id:
+        running = {process.name: process for process in left_running(old)}
+        if running:
+            record.launch_id = old.launch_id
+        if running and old.engine != engine:
+            raise LaunchError(
+                f"--engine {old.engine} still runs in {state_dir} ({', '.join(running)}): `warmroute launch stop` first"
+            )
+    adopted = Adopted(record, [], [], [])
+    for program in programs:
+        process = running.pop(program.name, None)
+        if process is not None:
+            process.program = program
+            adopted.notes.append(_note(process))
+        else:
+            process = Process(program, _entry(program, state_dir, old), f"{record.launch_id}/{program.name}")
+        adopted.processes.append(process)
+        record.entries[program.name] = process.entry
+    adopted.stray = list(running.values())
+    return adopted
+
+
+def left_running(record: Record) -> list[Process]:
+    """The processes of a record that still run, in the order of their start. Children whose main process is gone serve
+    nobody, and are ended.
+    """
+    found = []
+    for name, entry in record.entries.items():
+        process = Process(_bare(entry), entry, f"{record.launch_id}/{name}")
+        if process.state in ALIVE and process.find():
+            found.append(process)
+        else:
+            process.end_leftovers()
+    return found
+
+
+def _note(process: Process) -> str:
+    identity = process.entry.identity
+    found = f"{process.name}: runs already{f', pid {identity.pid}' if identity else ''}"
+    if not process.is_of_its_program:
+        return f"{found}, by another command line than the plan's now: `warmroute launch restart {process.name}`"
+    if process.state in {State.STOPPING, State.DRAINING}:
+        process.entry.is_ordered = True
+    return found
+
+
+def _entry(program: Program, state_dir: Path, old: Record | None) -> Entry:
+    """A new one; what an earlier launch knows of restarts stays with it."""
+    before = None if old is None else old.entries.get(program.name)
+    served = before is not None and before.state in {State.READY, State.DRAINING, State.BACKING_OFF}
+    entry = Entry(
+        name=program.name,
+        kind=program.kind,
+        state=State.WAITING,
+        digest=program.digest,
+        log=str(state_dir / LOGS / f"{program.name}.log"),
+        url=program.url if program.port("http") else "",
+        ports=dict(program.ports),
+    )
+    if before is not None:
+        entry.start_records = before.start_records
+    if before is not None and served:
+        entry.is_drained = before.is_drained
+        entry.has_served, entry.restarts_s = before.has_served, list(before.restarts_s)
+    return entry
+
+
+def _bare(entry: Entry) -> Program:
+    """The program of an entry, as far as it takes to stop it."""
+    kind: Kind = entry.kind  # type: ignore[assignment]  # written from one
+    return Program(entry.name, kind, (), ports=tuple(entry.ports.items()))

@@ -5,6 +5,15 @@ import json
 from dataclasses import dataclass
 from typing import Final, Literal
 
+
+class LaunchError(Exception):
+    """A launch that cannot begin or go on."""
+
+
+EngineKind = Literal["sglang", "embedded", "sglang-cpu"]
+ENGINES: Final[tuple[EngineKind, ...]] = ("sglang", "embedded", "sglang-cpu")
+
+
 Kind = Literal["store", "lmcache", "weights", "prefill", "decode", "aggregated", "proxy"]
 
 STAGES: Final[tuple[tuple[Kind, ...], ...]] = (

@@ -8,10 +8,114 @@ loaders (`model_loader/weight_utils.py:1166`, `:1371`), `KV Cache is allocated` 
 writes the two lines about its pool.
 """
 
+import os
 import re
-from collections.abc import Sequence
+import shutil
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+MAX_LOG_BYTES: Final = 64 << 20
+KEPT_LOGS: Final = 3
+TAIL_BYTES: Final = 256 << 10
+
+
+def rotate(log: Path, max_bytes: int = MAX_LOG_BYTES) -> bool:
+    """Move a log that is larger than `max_bytes` to `.1`, and older ones on; the oldest goes. Raises: OSError."""
+    try:
+        if log.stat().st_size <= max_bytes:
+            return False
+    except FileNotFoundError:
+        return False
+    for number in range(KEPT_LOGS - 1, 0, -1):
+        older = _numbered(log, number)
+        if older.exists():
+            older.replace(_numbered(log, number + 1))
+    fresh = _numbered(log, 1)
+    partial = fresh.with_suffix(".tmp")
+    shutil.copyfile(log, partial)
+    os.truncate(log, 0)
+    partial.replace(fresh)
+    return True
+
+
+def tail(log: Path, count: int, begin: int = 0) -> list[str]:
+    """The last lines, of at most `TAIL_BYTES`; `begin`: only what lies behind this offset. Bars of tqdm, which a
+    carriage return overwrites, are lines of their own."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            at = max(begin if begin <= size else 0, size - TAIL_BYTES)
+            file.seek(at)
+            content = file.read(TAIL_BYTES)
+    except OSError:
+        return []
+    lines = content.decode("utf-8", "replace").replace("\r", "\n").splitlines()
+    return list(deque((line for line in lines if line.strip()), maxlen=count))
+
+
+def end_of(log: Path) -> int:
+    """The size of a log: where the next start's lines begin."""
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def _numbered(log: Path, number: int) -> Path:
+    return log.with_name(f"{log.name}.{number}")
+
+
+PHASES: Final = ("imports, warm-up", "weights", "KV pool", "graphs", "host pool", "other")
+"""`other`: communicators, attention back ends, the radix cache. The embedded engine has no phases."""
+
+_LINE: Final = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)([^\]]*)\] (.*)")
+_PINS: Final = re.compile(r"Allocating .* GB host memory")
+
+
+def phases_s(total_s: float, server_info: Mapping[str, Any], lines: Sequence[str]) -> dict[str, float]:
+    """Phase -> seconds, for those of `PHASES` that are known; in sum `total_s`. `lines`: of this start's log."""
+    found = server_info.get("startup_time")
+    if not isinstance(found, Mapping) or not isinstance(found.get("scheduler_e2e"), int | float):
+        return {}
+    graphs = found.get("cuda_graph")
+    scheduler_s = _seconds(found.get("scheduler_e2e"))
+    parts = {
+        "weights": _seconds(found.get("load_weight")),
+        "KV pool": _seconds(found.get("kv_cache_allocation")),
+        "graphs": sum(_seconds(each) for each in graphs.values()) if isinstance(graphs, Mapping) else 0.0,
+    }
+    left_s = max(0.0, scheduler_s - sum(parts.values()))
+    parts["host pool"] = min(left_s, _pinning_s(lines))
+    parts["other"] = left_s - parts["host pool"]
+    return {"imports, warm-up": max(0.0, total_s - scheduler_s), **parts}
+
+
+def _pinning_s(lines: Sequence[str]) -> float:
+    """From the line that a rank writes before it pins to its next one; of the slowest rank."""
+    begun: dict[str, datetime] = {}
+    spent: dict[str, float] = {}
+    for line in lines:
+        if (found := _LINE.match(line)) is None:
+            continue
+        time_text, rank, text = found.groups()
+        try:
+            at = datetime.fromisoformat(time_text)
+        except ValueError:  # of the shape of a time, and none
+            continue
+        if rank in begun:
+            spent[rank] = spent.get(rank, 0.0) + (at - begun.pop(rank)).total_seconds()
+        if _PINS.match(text):
+            begun[rank] = at
+    return max(0.0, *spent.values()) if spent else 0.0
+
+
+def _seconds(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
 
 GB: Final = 1 << 30
 """SGLang's GB in logs of memory (`mem_cache/memory_pool.py`, `GB = 1024**3`)."""

@@ -59,7 +59,6 @@ ALIVE: Final = frozenset({State.STARTING, State.READY, State.DRAINING, State.STO
 
 
 def next_state(state: State, event: Event) -> State:
-    """The state after an event. Raises: IllegalTransition."""
     found = TABLE[state].get(event)
     if found is None:
         raise IllegalTransition(f"{event} in state {state}")

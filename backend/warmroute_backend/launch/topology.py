@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmroute_backend.launch.affinity import Near, affinity, described
-from warmroute_backend.launch.engine_kinds import EngineKind
 from warmroute_backend.launch.fast_start import DAEMON, DAEMON_READY, FastStart, Source, fast_start
-from warmroute_backend.launch.program import Expected, Program
+from warmroute_backend.launch.program import EngineKind, Expected, Program
 from warmroute_backend.plan.argv import CONFIG_FOLDER, LAUNCH, LMCACHE_CONFIG, argv, environment, mooncake_file
 from warmroute_backend.plan.deployment import Plan, PlannedEngine, Ports
 from warmroute_backend.plan.files.proxy import master_command, mooncake_configs

@@ -98,21 +98,21 @@ def _wanted(request: PlanRequest) -> Wanted:
     traffic = request.traffic
     least = request.context_tokens or (traffic.input_tokens + traffic.output_tokens if traffic else 8192)
     return Wanted(
-        request.cluster.gpu,
-        request.model,
-        request.objective,
-        request.kv_type or default_kv_type(request.cluster.gpu, request.model),
-        least,
-        traffic,
-        request.attention_dp,
-        request.fraction,
-        request.window_ratio,
-        request.tp,
-        request.chunk_tokens,
-        request.most_fraction,
-        request.dcp,
-        request.pp,
-        request.all_to_all or "none",
+        gpu=request.cluster.gpu,
+        model=request.model,
+        objective=request.objective,
+        kv_type=request.kv_type or default_kv_type(request.cluster.gpu, request.model),
+        context_tokens=least,
+        traffic=traffic,
+        attention_dp=request.attention_dp,
+        fraction=request.fraction,
+        window_ratio=request.window_ratio,
+        tp=request.tp,
+        chunk_tokens=request.chunk_tokens,
+        most_fraction=request.most_fraction,
+        dcp=request.dcp,
+        pp=request.pp,
+        all_to_all=request.all_to_all or "none",
     )
 
 

@@ -1,12 +1,133 @@
 """What `python -m scripts.gpu` has measured on one GPU, in place of the constants of its generation."""
 
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from warmroute_backend.plan.deployment import Plan, PlannedEngine
 from warmroute_backend.plan.errors import PlanError
-from warmroute_backend.plan.hardware import Gpu
+from warmroute_backend.plan.hardware import GIB, Gpu
 from warmroute_backend.plan.kernels import kernels
+from warmroute_backend.plan.memory import EngineShape, requests_held
+from warmroute_backend.plan.model import CacheKind, unplanned
+from warmroute_backend.plan.tiers import host_tokens, store_tokens
+
+SESSION_TOKENS = (16_384, 65_536, 131_072)
+
+WIDTH: Final = 80
+"""Columns of a reason."""
+
+
+def page(plan: Plan, more: Iterable[str] = ()) -> str:
+    """The page; `more` are sections that follow, such as the sizing."""
+    sections = [_title(plan), _engines(plan)]
+    if plan.model.kind is CacheKind.UNKNOWN:
+        sections.append(unplanned(plan.model.name, plan.model.architecture))
+    else:
+        sections += [_memory(plan), _warm(plan)]
+    sections += [_choices(plan), *more] if plan.choices else more
+    return "\n\n".join(sections) + "\n"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns, the first to the left and the others to the right."""
+    lines = [tuple(heads), *map(tuple, rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _title(plan: Plan) -> str:
+    lines = [f"{plan.model.name} on {plan.cluster}, for {plan.objective}", f"checkpoint: {plan.model.path}"]
+    if plan.traffic is not None:
+        found = plan.traffic
+        lines.append(
+            f"traffic: {found.requests_per_s:g} requests/s of {found.input_tokens:,} tokens in and "
+            f"{found.output_tokens:,} out, {found.cached_share:.0%} of a prompt cached"
+        )
+    return "\n".join(lines)
+
+
+def _engines(plan: Plan) -> str:
+    heads = ("engine", "node", "GPUs", "TP", "groups", "EP", "fraction", "chunk", "running", "context")
+    rows = []
+    for engine in plan.engines:
+        shape = engine.shape
+        last_gpu = engine.first_gpu + shape.gpus // engine.nodes - 1
+        nodes = str(engine.node) if engine.nodes == 1 else f"{engine.node}-{engine.node + engine.nodes - 1}"
+        gpus = str(engine.first_gpu) if last_gpu == engine.first_gpu else f"{engine.first_gpu}-{last_gpu}"
+        rows.append(
+            (
+                engine.name, nodes, gpus, _stages(shape), str(shape.attention_dp), _experts(engine),
+                f"{engine.fraction:.3f}", f"{shape.chunk_tokens:,}", str(shape.running_requests),
+                f"{engine.context_tokens:,}",
+            )
+        )  # fmt: skip
+    return "Engines\n" + table(heads, rows)
+
+
+def _stages(shape: EngineShape) -> str:
+    return str(shape.tp) if shape.pp == 1 else f"{shape.tp} PP {shape.pp}"
+
+
+def _experts(engine: PlannedEngine) -> str:
+    return str(engine.ep) if engine.shape.all_to_all == "none" else f"{engine.ep} DeepEP"
+
+
+def _memory(plan: Plan) -> str:
+    heads = ("engine", "total", "free", "weights", "slack", "pool", "B/token", "per rank", "tokens")
+    rows = []
+    for engine in plan.engines:
+        found = plan.memory(engine)
+        rows.append(
+            (
+                engine.name, f"{found.total / GIB:.1f}", f"{found.free_before_weights / GIB:.1f}",
+                f"{found.weights / GIB:.1f}", f"{found.slack / GIB:.1f}", f"{found.pool / GIB:.1f}",
+                f"{found.cell:,.0f}", f"{found.tokens:,}", f"{found.tokens * engine.ranks:,}",
+            )
+        )  # fmt: skip
+    return "Memory: GiB on each GPU, bytes of a token, tokens\n" + table(heads, rows)
+
+
+def warm_sessions(plan: Plan, tokens: int) -> dict[str, int]:
+    """How many sessions of `tokens` stay warm in each tier, over all engines that keep prefixes. A tier counts
+    what it holds, also where a tier above holds the same."""
+    found = {"device": 0, "host": 0, "store": store_tokens(plan) // tokens}
+    for engine in plan.engines:
+        if engine.role != "decode":
+            found["device"] += requests_held(plan.memory(engine), plan.model, engine.shape, tokens) * engine.ranks
+            found["host"] += host_tokens(plan, engine) // tokens * engine.ranks
+    return found
+
+
+def _warm(plan: Plan) -> str:
+    rows = [
+        (f"{tokens:,}", *(f"{count:,}" for count in warm_sessions(plan, tokens).values())) for tokens in SESSION_TOKENS
+    ]
+    return "Sessions that stay warm\n" + table(("tokens each", "GPU memory", "host memory", "shared store"), rows)
+
+
+def _choices(plan: Plan) -> str:
+    lines = [f"{_filled(f'{choice.topic}: {choice.value}')}\n{_sentence(choice.because)}" for choice in plan.choices]
+    return "Choices\n" + "\n".join(lines)
+
+
+def _sentence(text: str) -> str:
+    """A reason under its choice, in lines of a terminal's width."""
+    return _filled(text[:1].upper() + text[1:], indent="    ")
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent=indent, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+
 
 MOST: Final = 1.05
 """Of a peak: more has been measured wrongly, or on another GPU."""

@@ -184,7 +184,17 @@ def memory(gpu: Gpu, model: Model, shape: EngineShape, fraction: float) -> Memor
     window = 0
     if model.kind in {CacheKind.WINDOW, CacheKind.COMPRESSED}:
         window = int(tokens * shape.window_ratio) // shape.page_tokens * shape.page_tokens
-    return Memory(gpu.memory_bytes, free, weights, slack, pool, cell, tokens, fraction, window)
+    return Memory(
+        total=gpu.memory_bytes,
+        free_before_weights=free,
+        weights=weights,
+        slack=slack,
+        pool=pool,
+        cell=cell,
+        tokens=tokens,
+        fraction=fraction,
+        window_tokens=window,
+    )
 
 
 def engine_weights(model: Model, shape: EngineShape) -> int:

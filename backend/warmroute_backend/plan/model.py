@@ -313,9 +313,7 @@ def _with_windows(model: Model, read: _Reader) -> Model:
     (`get_hybrid_layer_ids`, `sglang/srt/configs/model_config.py:2700`)."""
     if model.architecture.startswith("Llama4"):
         return replace(
-            model,
-            window_layers=model.layers - model.layers // 4,
-            window_tokens=read.whole("attention_chunk_size"),
+            model, window_layers=model.layers - model.layers // 4, window_tokens=read.whole("attention_chunk_size")
         )
     types = read.config.get("layer_types")
     if not isinstance(types, list):
@@ -335,7 +333,5 @@ def _with_vision(model: Model, config: Config) -> Model:
     read = _Reader(vision, model.name)
     layers = read.whole("num_hidden_layers", read.whole("vt_num_hidden_layers", 24))
     return replace(
-        model,
-        vision_layers=layers,
-        vision_width=read.whole("hidden_size", read.whole("vt_hidden_size", 1024)),
+        model, vision_layers=layers, vision_width=read.whole("hidden_size", read.whole("vt_hidden_size", 1024))
     )

@@ -303,11 +303,7 @@ MODELS: Final[Mapping[str, Known]] = {
         "moonshotai/Kimi-K2-Thinking",
         594 * _GB,
         _deepseek(
-            "DeepseekV3ForCausalLM",
-            "deepseek_v3",
-            **_KIMI,
-            max_position_embeddings=262144,
-            quantization_config=_INT4,
+            "DeepseekV3ForCausalLM", "deepseek_v3", **_KIMI, max_position_embeddings=262144, quantization_config=_INT4
         ),
     ),
     "kimi-k2-instruct": Known(
@@ -318,9 +314,7 @@ MODELS: Final[Mapping[str, Known]] = {
     "deepseek-v3.1": Known("deepseek-ai/DeepSeek-V3.1", 689 * _GB, _deepseek("DeepseekV3ForCausalLM", "deepseek_v3")),
     "deepseek-r1": Known("deepseek-ai/DeepSeek-R1-0528", 689 * _GB, _deepseek("DeepseekV3ForCausalLM", "deepseek_v3")),
     "deepseek-v3.2": Known(
-        "deepseek-ai/DeepSeek-V3.2",
-        690 * _GB,
-        _deepseek("DeepseekV32ForCausalLM", "deepseek_v32", **_INDEXER),
+        "deepseek-ai/DeepSeek-V3.2", 690 * _GB, _deepseek("DeepseekV32ForCausalLM", "deepseek_v32", **_INDEXER)
     ),
     "deepseek-v4-pro": Known(
         "deepseek-ai/DeepSeek-V4-Pro",
@@ -368,15 +362,9 @@ MODELS: Final[Mapping[str, Known]] = {
             max_position_embeddings=262144,
         ),
     ),
-    "qwen3-235b": Known(
-        "Qwen/Qwen3-235B-A22B-FP8",
-        236 * _GB,
-        _QWEN_235B,
-    ),
+    "qwen3-235b": Known("Qwen/Qwen3-235B-A22B-FP8", 236 * _GB, _QWEN_235B),
     "qwen3-235b-2507": Known(
-        "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8",
-        236 * _GB,
-        {**_QWEN_235B, "max_position_embeddings": 262144},
+        "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", 236 * _GB, {**_QWEN_235B, "max_position_embeddings": 262144}
     ),
     "qwen3-30b-2507": Known(
         "Qwen/Qwen3-30B-A3B-Instruct-2507",

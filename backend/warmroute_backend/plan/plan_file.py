@@ -9,16 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from warmroute_backend.plan.deployment import (
-    HiCache,
-    Plan,
-    PlannedEngine,
-    Ports,
-    Price,
-    Site,
-    Speculation,
-    Traffic,
-)
+from warmroute_backend.plan.deployment import HiCache, Plan, PlannedEngine, Ports, Price, Site, Speculation, Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import GPUS, gpus_with, parse_cluster
 from warmroute_backend.plan.memory import EngineShape

@@ -4,13 +4,7 @@ from typing import Final
 
 from warmroute_backend.plan.argv import DEEPEP_MODES
 from warmroute_backend.plan.deployment import Choice, Plan, PlannedEngine
-from warmroute_backend.plan.layout import (
-    LARGE_GPU_MIB,
-    MOST_RUNNING,
-    default_kv_type,
-    page_tokens,
-    request_tokens,
-)
+from warmroute_backend.plan.layout import LARGE_GPU_MIB, MOST_RUNNING, default_kv_type, page_tokens, request_tokens
 from warmroute_backend.plan.memory import requests_held, reserve_mib
 from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest

@@ -88,7 +88,6 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
         return f"http://{HOST}:{self._ports.http}"
 
     @property
@@ -162,7 +161,6 @@ class Server:
         return self
 
     def running(self) -> bool:
-        """Whether its main process has not ended."""
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
@@ -216,7 +214,6 @@ def start_deadline_s() -> float:
 
 
 def wait_all(servers: Iterable[Server]) -> None:
-    """Wait until all of them serve."""
     deadline_s = start_deadline_s()
     for server in servers:
         server.wait_ready(deadline_s)

@@ -7,8 +7,7 @@ from typing import Final
 from warmroute.contract import headers, receipt
 from warmroute.contract.money import Rates, price_nanousd
 from warmroute_lab.conform.shapes import Asked
-from warmroute_lab.conform.trial import Trial, found_again, new_session, problem
-from warmroute_lab.conform.verdicts import Cell, failed, not_tried, passed
+from warmroute_lab.conform.trial import Cell, Trial, failed, found_again, new_session, not_tried, passed, problem
 from warmroute_lab.conform.wire import LEFT, Exchange, NotReached
 
 LONG_ANSWER: Final = 64

@@ -5,11 +5,119 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from warmroute.contract.money import Rates, nano_from_pico
-from warmroute_lab.conform import answers, caching, codex, fields
+from warmroute_lab.conform import answers, codex
 from warmroute_lab.conform.answers import LONG_ANSWER
-from warmroute_lab.conform.shapes import ANSWER_TOKENS, SIGNALS
-from warmroute_lab.conform.trial import Spent, Trial, TrialOptions
-from warmroute_lab.conform.verdicts import Cell, failed, not_tried
+from warmroute_lab.conform.shapes import ANSWER_TOKENS, SIGNALS, Asked
+from warmroute_lab.conform.trial import (
+    Cell,
+    Spent,
+    Trial,
+    TrialOptions,
+    failed,
+    found_again,
+    new_session,
+    not_tried,
+    passed,
+    problem,
+)
+
+# The checks of cached tokens, of sessions, and of what one tenant sees of another's cache.
+
+
+REPEATS: Final = 3
+"""A prompt may reach a worker that does not have it: so often it is sent again."""
+
+BETWEEN: Final = (0, 1)
+"""Small requests of others before each turn of a session, in turn: a rotation over workers then separates its turns."""
+
+NO_COUNT: Final = "the usage has no count of cached tokens"
+
+
+def cached_whole(trial: Trial) -> Cell:
+    """Whether a whole answer says that its prompt was cached."""
+    return _cached(trial, "cached tokens, whole", stream=False)
+
+
+def cached_streamed(trial: Trial) -> Cell:
+    return _cached(trial, "cached tokens, streamed", stream=True)
+
+
+def _cached(trial: Trial, check: str, *, stream: bool) -> Cell:
+    asked = Asked(trial.prompt(), ["Say yes."], stream=stream)
+    first = trial.send(asked)
+    if not first.ok:
+        return failed(check, problem(first), first)
+    prompt = first.counts.prompt
+    if prompt is None:
+        return failed(check, "the answer has no usage", first)
+    again = first
+    for _ in range(REPEATS):
+        again = trial.send(asked)
+        if not again.ok:
+            return failed(check, problem(again), again)
+        if found_again(again, prompt):
+            return passed(check, f"{again.counts.cached:,} of {again.counts.prompt:,} tokens of a repeated prompt")
+    if again.counts.cached is None:
+        return failed(check, NO_COUNT, again)
+    return failed(check, f"{again.counts.cached:,} of {prompt:,} tokens of a prompt sent {REPEATS + 1} times", again)
+
+
+def sticks_name(signal: str) -> str:
+    return f"sticks by {signal}" if signal else "sticks without a signal"
+
+
+def sticks(trial: Trial, signal: str) -> Cell:
+    """Whether the turns of a session find their prompt, if the session is named like that."""
+    check = sticks_name(signal)
+    system, session = trial.prompt(), new_session()
+    questions = [f"Question {at}: what is next?" for at in range(1 + trial.options.turns)]
+    first = trial.send(Asked(system, questions[:1], session=session, signal=signal))
+    if not first.ok or first.counts.prompt is None:
+        return failed(check, problem(first), first)
+    misses = []
+    for at in range(1, len(questions)):
+        for _ in range(BETWEEN[at % len(BETWEEN)]):
+            trial.send(Asked(trial.prompt(100), ["Say no."], session=new_session(), signal=signal))
+        turn = trial.send(Asked(system, questions[: at + 1], session=session, signal=signal))
+        if not turn.ok:
+            return failed(check, problem(turn), turn)
+        if turn.counts.cached is None:
+            return not_tried(check, NO_COUNT)
+        if not found_again(turn, first.counts.prompt):
+            misses.append(turn)
+    hits = trial.options.turns - len(misses)
+    finding = f"{hits} of {trial.options.turns} turns found their prompt"
+    if not misses:
+        return passed(check, finding)
+    return failed(check, finding, first, misses[0]) if signal else not_tried(check, finding)
+
+
+def sticks_requests(turns: int) -> int:
+    """The requests of one such check, at most."""
+    return 1 + turns + sum(BETWEEN[at % len(BETWEEN)] for at in range(1, turns + 1))
+
+
+def isolated(trial: Trial) -> Cell:
+    check = "isolation of two keys"
+    if not trial.options.two_tenants:
+        return not_tried(check, "give --other-key-file")
+    asked = Asked(trial.prompt(), ["Say yes."])
+    first, control = trial.send(asked), trial.send(asked)
+    baseline, other = trial.send(Asked(trial.prompt(), ["Say yes."]), 1), trial.send(asked, 1)
+    for each in (first, control, baseline, other):
+        if not each.ok:
+            return failed(check, problem(each), each)
+    if other.counts.cached is None or first.counts.prompt is None:
+        return not_tried(check, NO_COUNT)
+    if baseline.counts.prompt is not None and found_again(baseline, baseline.counts.prompt):
+        return not_tried(check, "shows nothing: new prompts are reported as cached, too")
+    if other.counts.cached > (baseline.counts.cached or 0):
+        finding = f"{other.counts.cached:,} tokens of the first key's prompt are cached for the second"
+        return failed(check, finding, first, other)
+    if not found_again(control, first.counts.prompt):
+        return not_tried(check, "shows nothing: the first key did not find its own prompt either")
+    return passed(check, "a prompt that the first key has sent is new to the second")
+
 
 LEAST_BYTES_PER_TOKEN: Final = 1
 """No usual tokenizer has more tokens than bytes."""
@@ -52,21 +160,21 @@ class Cost(NamedTuple):
 
 def checks_of(api: str, options: TrialOptions) -> list[Check]:
     """The checks of an API, in their order; those that look at all answers come last."""
-    cached = 1 + caching.REPEATS
+    cached = 1 + REPEATS
     return [
-        Check("answers name themselves", fields.identity, 1),
-        Check("cached tokens, whole", caching.cached_whole, cached),
-        Check("cached tokens, streamed", caching.cached_streamed, cached),
+        Check("answers name themselves", codex.identity, 1),
+        Check("cached tokens, whole", cached_whole, cached),
+        Check("cached tokens, streamed", cached_streamed, cached),
         *_sticks(api, options),
         Check("cancel", answers.cancelled, 2),
         Check("retry", answers.repeated, 2),
         Check("n > 1", answers.several, 1),
-        Check("isolation of two keys", caching.isolated, 4 if options.two_tenants else 0),
-        Check("keeps the system prompt", fields.system, 2),
-        Check("keeps tools", fields.tools, 2),
-        Check("keeps tool calls", fields.tool_calls, 2),
-        Check("keeps the answer's limit", fields.answer_limit, 1),
-        Check("keeps logprobs", fields.logprobs, 1),
+        Check("isolation of two keys", isolated, 4 if options.two_tenants else 0),
+        Check("keeps the system prompt", codex.system, 2),
+        Check("keeps tools", codex.tools, 2),
+        Check("keeps tool calls", codex.tool_calls, 2),
+        Check("keeps the answer's limit", codex.answer_limit, 1),
+        Check("keeps logprobs", codex.logprobs, 1),
         *(_of_codex() if api == "responses" else ()),
         Check("counts add up", answers.sums, 0),
         Check("prices match", answers.prices, 0),
@@ -86,8 +194,8 @@ def _of_codex() -> Iterator[Check]:
 
 def _sticks(api: str, options: TrialOptions) -> Iterator[Check]:
     for signal in SIGNALS[api]:
-        run = partial(caching.sticks, signal=signal)
-        yield Check(caching.sticks_name(signal), run, caching.sticks_requests(options.turns))
+        run = partial(sticks, signal=signal)
+        yield Check(sticks_name(signal), run, sticks_requests(options.turns))
 
 
 def cost_of(api: str, checks: list[Check], options: TrialOptions) -> Cost:

@@ -5,8 +5,9 @@ Limits: an answer has at most `MAX_ANSWER_BYTES`, else it is broken; of an error
 
 import io
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -16,8 +17,58 @@ from urllib.parse import quote, urlsplit
 
 from warmroute.contract.usage import Counts, counts_of, usage_in
 from warmroute.files.printable import printable
-from warmroute_lab.conform.hiding import HIDDEN, Hider
 from warmroute_lab.conform.shapes import Shape, answers_in, begins, ends, key_headers
+
+HIDDEN: Final = "$KEY"
+MAX_DEPTH: Final = 64
+"""Of JSON that is shown: what is nested deeper is left out."""
+
+LEAST_DIGITS: Final = 8
+"""The least digits of a key that hides a number with it; a shorter key would hide counts."""
+
+
+class Hider:
+    """Knows some keys, in the forms in which they stand in texts and in JSON."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        """`keys`: empty ones are left out."""
+        forms = {form for key in keys if key for form in _forms(key)}
+        self._forms = sorted(forms, key=len, reverse=True)
+        self._any = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
+        self.longest = max([0, *map(len, self._forms)])
+        """How much more of a text must be read than is shown, so that a key at its end is seen whole."""
+
+    def text(self, text: str) -> str:
+        return self._any.sub(HIDDEN, text)
+
+    def value(self, value: Any, depth: int = MAX_DEPTH) -> Any:
+        """A JSON value without keys. `depth`: how much may be nested in it."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict | list) and depth == 0:
+            return "(nested too deeply)"
+        if isinstance(value, dict):
+            return {self.text(str(name)): self.value(each, depth - 1) for name, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(each, depth - 1) for each in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return HIDDEN if any(len(form) >= LEAST_DIGITS and form in repr(value) for form in self._forms) else value
+        return value
+
+    def beginning(self, text: str, most: int, *, is_cut: bool) -> str:
+        """The first characters of a text without keys. `is_cut`: the text went on, and a key may be cut at its end."""
+        if is_cut:
+            for form in self._forms:
+                cut_size = next((size for size in range(len(form) - 1, 0, -1) if text.endswith(form[:size])), 0)
+                text = text[: len(text) - cut_size]
+        return self.text(text)[:most]
+
+
+def _forms(key: str) -> set[str]:
+    """A key as it is, and as JSON has it."""
+    forms = {key, json.dumps(key)[1:-1]}
+    return forms | {form.replace("/", "\\/") for form in forms}
+
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_ERROR_BYTES: Final = 400
@@ -52,6 +103,17 @@ class _Timed(io.RawIOBase):
         super().close()
 
 
+class _Clock:
+    """Runs from now until `stop` is first called."""
+
+    def __init__(self) -> None:
+        self.read_s = 0.0
+        self._began_s = time.perf_counter()
+
+    def stop(self) -> None:
+        self.read_s = self.read_s or time.perf_counter() - self._began_s
+
+
 class NotReached(Exception):
     """The endpoint does not answer; the message says why."""
 
@@ -72,6 +134,9 @@ class Exchange(NamedTuple):
     broken: str = ""
     has_key: bool = False
     """Whether a key was sent."""
+
+    ttft_s: float = 0.0
+    """From the request, on a connection that is open, to the first part of the answer's stream."""
 
     @property
     def ok(self) -> bool:
@@ -147,6 +212,8 @@ class Endpoint:
         found = Exchange(api, shown, tenant, 0, {}, {}, {}, has_key=bool(self._keys[tenant]))
         with closing(self._connection()) as connection:
             try:
+                connection.connect()
+                clock = _Clock()
                 connection.request("POST", self._base + shape.path, json.dumps(shape.body), given)
                 response = connection.getresponse()
                 headers = {name.lower(): hide.text(value) for name, value in response.getheaders()}
@@ -154,11 +221,13 @@ class Endpoint:
                 if response.status != 200:
                     return found._replace(error=self._error_in(response))
                 if "event-stream" in headers.get("content-type", ""):
-                    usage, answer, broken = _streamed(api, response, cancel, hide)
+                    usage, answer, broken = _streamed(api, response, cancel, hide, clock)
                 else:
                     answer, broken = _whole(response)
                     usage = dict(usage_in(answer))
-                return found._replace(usage=hide.value(usage), answer=hide.value(answer), broken=broken)
+                return found._replace(
+                    usage=hide.value(usage), answer=hide.value(answer), broken=broken, ttft_s=clock.read_s
+                )
             except (OSError, HTTPException, ValueError) as error:
                 text = self._problem(error)
                 return found._replace(broken=text) if found.status else found._replace(error=text)
@@ -198,7 +267,7 @@ def _whole(response: HTTPResponse) -> tuple[dict[str, Any], str]:
 
 
 def _streamed(
-    api: str, response: HTTPResponse, cancel: bool, hide: Hider
+    api: str, response: HTTPResponse, cancel: bool, hide: Hider, clock: _Clock
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Usage, the last event, and why it is broken; of usages of several events, a later count replaces an earlier."""
     usage: dict[str, Any] = {}
@@ -218,6 +287,8 @@ def _streamed(
         event = _object(text[5:])
         if event is None:
             continue
+        if begins(event):
+            clock.stop()
         if event.get("error"):
             sent = json.dumps(hide.value(event["error"]))[:MAX_ERROR_BYTES]
             return usage, event, f"the stream ends with an error: {sent}"

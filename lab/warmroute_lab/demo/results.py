@@ -40,26 +40,76 @@ def summarize(
     off: Pass, on: Pass, ideal: Mapping[str, Ideal], rtt_ms: float, harnesses: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The numbers of a demo; `ideal` by the labels of the turns. With `harnesses`, each one's too."""
-    turns = [*off.turns, *on.turns]
     summary: dict[str, Any] = {
-        "requests": len(turns),
-        "completed": sum(turn.error is None for turn in turns),
-        "receipts": sum(_has_receipt(turn) for turn in turns),
-        "ledger_rows": len(off.rows) + len(on.rows),
+        **_counts(off, on),
         "hit_ratio": {"off": hit_ratio(off.turns), "on": hit_ratio(on.turns), **_ideal_ratios(on.turns, ideal)},
         "ttft_ms": {"off": _percentiles(ttfts_ms(off, rtt_ms)), "on": _percentiles(ttfts_ms(on, rtt_ms))},
         "cost_nanousd": {
             "list": sum(row["list_nanousd"] for row in on.rows),
             "charged": sum(row["price_nanousd"] for row in on.rows),
         },
-        "invariant_violations": len(off.violations) + len(on.violations),
     }
     parts = {name: summarize(off.of(name), on.of(name), ideal, rtt_ms) for name in harnesses}
     return summary | {"by_harness": parts} if parts else summary
 
 
+def summarize_sglang(one: Pass, engine: Mapping[str, int]) -> dict[str, Any]:
+    """The numbers of a pass on real SGLang; `engine`: what its own counters grew by.
+
+    The *prediction error* of a turn is (predicted - reported cached tokens) / prompt tokens: above zero where the proxy
+    expected more than there was.
+    """
+    turns = [_sglang_turn(turn) for turn in one.turns if _has_receipt(turn)]
+    prompt, cached = (sum(turn[name] for turn in turns) for name in ("prompt_tokens", "cached_tokens"))
+    errors = [turn["prediction_error"] for turn in turns]
+    return {
+        "engine": "sglang",
+        "mode": "prefill and decode over NIXL on a CPU",
+        **_counts(one),
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "hit_ratio": cached / prompt if prompt else 0.0,
+        "estimated": sorted({name for turn in turns for name in turn["estimated"]}),
+        "engine_counters": dict(engine),
+        "prediction_error": {
+            "p50": percentile(errors, 0.5, 5),
+            "p95": percentile(errors, 0.95, 5),
+            "absolute_p50": percentile([abs(error) for error in errors], 0.5, 5),
+            "absolute_p95": percentile([abs(error) for error in errors], 0.95, 5),
+        },
+        "turns": turns,
+    }
+
+
+def _sglang_turn(turn: ClientTurn) -> dict[str, Any]:
+    usage = turn.usage or {}
+    receipt = usage["warmroute"]
+    prompt, cached = usage["prompt_tokens"], receipts.cached_tokens(usage)
+    predicted = receipt["predicted_cached"]
+    return {
+        "turn": turn.label,
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "predicted_cached": predicted,
+        "prediction_error": (predicted - cached) / prompt if prompt else 0.0,
+        "cached": dict(receipt["cached"]),
+        "loss": {name: tokens for name, tokens in receipt["loss"].items() if tokens},
+        "estimated": list(receipt["estimated"]),
+    }
+
+
+def _counts(*passes: Pass) -> dict[str, int]:
+    turns = [turn for one in passes for turn in one.turns]
+    return {
+        "requests": len(turns),
+        "completed": sum(turn.error is None for turn in turns),
+        "receipts": sum(map(_has_receipt, turns)),
+        "ledger_rows": sum(len(one.rows) for one in passes),
+        "invariant_violations": sum(len(one.violations) for one in passes),
+    }
+
+
 def hit_ratio(turns: Iterable[ClientTurn]) -> float:
-    """Cached share of all prompt tokens."""
     prompt, cached = token_sums(turns)
     return cached / prompt if prompt else 0.0
 
@@ -92,6 +142,19 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
                 f"The hit ratio of {name} is {ratio['on']:.1%}, more than a point below the ideal of "
                 f"{ratio['ideal_session']:.1%}."
             )
+    return found
+
+
+def failures_on_sglang(summary: Mapping[str, Any]) -> list[str]:
+    found = broken_sums(summary)
+    if summary["estimated"]:
+        found.append(f"SGLang did not report {', '.join(summary['estimated'])}.")
+    engine = summary["engine_counters"]
+    for name, tokens in engine.items():
+        if tokens != summary[name]:
+            found.append(f"The receipts have {summary[name]:,} {name.replace('_', ' ')}, SGLang counted {tokens:,}.")
+    if not summary["cached_tokens"]:
+        found.append("SGLang found nothing in its cache.")
     return found
 
 

@@ -28,7 +28,7 @@ from warmroute_cli import state
 from warmroute_cli.processes import Child, FleetError, stop_all, stopping_on_signals
 from warmroute_cli.state import locked_state
 from warmroute_lab.demo import report
-from warmroute_lab.demo.embedded import write_json
+from warmroute_lab.demo.played import write_json
 from warmroute_lab.fleet import PAGE_SIZE, START_TIMEOUT_S, STOP_GRACE_S, render, wait_ready
 from warmroute_proxy.server.base.secrets import key_sha256
 
@@ -197,7 +197,6 @@ def run(arguments: Namespace) -> int:
 
 
 def show(out: Console, load: Load, found: dict[str, Figures]) -> None:
-    """The table, in 80 columns."""
     need = load.sessions * (load.first_tokens + load.more_tokens * load.turns // 2)
     out.print(
         f"{load.sessions} sessions need about {need:,} tokens of KV, and have {load.engines * load.kv_tokens:,} in"

@@ -80,7 +80,10 @@ def _add_session(
         at_s = start_s if before is None else think_s[turn]
         known = blocks[: (tokens + outputs[turn]) // BLOCK_TOKENS + 1]
         number = len(requests)
-        requests.append(Request(number, at_s, before, session, turn + 1, tokens, outputs[turn], known, tail, seen))
+        requests.append(Request(
+            number=number, at_s=at_s, after=before, session=session, turn=turn + 1, input_tokens=tokens,
+            output_tokens=outputs[turn], blocks=known, tail=tail, continued_tokens=seen,
+        ))  # fmt: skip
         before, seen = number, tokens
         tokens += outputs[turn] + new[turn]
 

@@ -16,7 +16,6 @@ svg{border:1px solid #e7e5e4}.note{color:#57534e;font-size:13px}"""
 
 
 def page(results: Sequence[Result], title: str, notes: Iterable[str] = ()) -> str:
-    """The whole page."""
     parts = [f"<h1>{html.escape(title)}</h1>"]
     parts += [f'<p class="note">{html.escape(note)}</p>' for note in notes]
     parts.append(_table(results))

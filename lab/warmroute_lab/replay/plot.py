@@ -172,7 +172,6 @@ def _empty(dots: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _better(x: float, y: float) -> str:
-    """An arrow to the right and down."""
     arrow = f"M{x} {y}l22 22m0 -9v9h-9"
     return f'<path d="{arrow}" fill="none" stroke="{_GOOD}" stroke-width="2"/>' + _text(
         x + 30, y + 22, "better", f'style="fill:{_GOOD}"'

@@ -290,9 +290,10 @@ class Production(Policy):
         key = self._keys[request.session]
         named = key < self._named_below
         return RoutingRequest(
-            "model", key, key, self._derived or not named, None, Chain(hashes, ends),
-            request.continued_tokens * BYTES_PER_TOKEN, request.turn, EXPECTED_OUTPUT_TOKENS,
-            self._homes.get(request.session), None, may_forward=named and len(self._regions) > 1,
+            model="model", lineage=key, session=key, derived=self._derived or not named, parent=None,
+            chain=Chain(hashes, ends), structural_bytes=request.continued_tokens * BYTES_PER_TOKEN, turn=request.turn,
+            expected_output_tokens=EXPECTED_OUTPUT_TOKENS, home_hint=self._homes.get(request.session),
+            allowed_regions=None, may_forward=named and len(self._regions) > 1,
             tenant=self._tenants[request.session] if self._tenants else "",
         )  # fmt: skip
 

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from warmroute.files.documents import toml_in
 from warmroute_backend.costs import Costs
 from warmroute_lab.engine.model.model import Role, Scheduler
 from warmroute_lab.engine.model.tiers import HostTier, Storage
 from warmroute_lab.replay.baselines import BASELINES
 from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Store, Worker
-from warmroute_lab.replay.fleet_file import WorkerKind
 from warmroute_lab.replay.policy import InRegion, Policy
 from warmroute_lab.replay.production import Feed, Production, Proxies
 from warmroute_lab.replay.results import Result
@@ -26,6 +29,52 @@ from warmroute_lab.replay.split import SplitSimulation
 from warmroute_lab.replay.tenants import by_tenant
 from warmroute_lab.replay.trace import Trace, TraceError
 from warmroute_proxy.core.cache.index import MAX_SLOTS
+
+MAX_WORKERS: Final = 1024
+MIN_SPEED: Final = 0.01
+MAX_SPEED: Final = 100.0
+MAX_BYTES: Final = 1_048_576
+
+
+class WorkerKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Workers that are alike. None: as all others."""
+
+    count: int = 1
+    speed: float = 1.0
+    kv_tokens: int | None = None
+    max_running: int | None = None
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    worker: list[WorkerKind]
+
+
+def read_fleet(path: Path) -> tuple[WorkerKind, ...]:
+    """The kind of each worker of a region. Raises: TraceError, which says what is wrong and where; UnreadableFile."""
+    try:
+        found = msgspec.convert(toml_in(path, MAX_BYTES), _File)
+    except msgspec.ValidationError as error:
+        raise TraceError(f"{path}: {error}") from None
+    workers: list[WorkerKind] = []
+    for number, kind in enumerate(found.worker, 1):
+        _check_kind(path, number, kind)
+        workers += [kind] * kind.count
+    if not 0 < len(workers) <= MAX_WORKERS:
+        raise TraceError(f"{path}: a fleet has 1 to {MAX_WORKERS} workers, not {len(workers)}")
+    return tuple(workers)
+
+
+def _check_kind(path: Path, number: int, kind: WorkerKind) -> None:
+    where = f"{path}: worker {number}"
+    if not 0 < kind.count <= MAX_WORKERS:
+        raise TraceError(f"{where}: count is a number from 1 to {MAX_WORKERS}, not {kind.count}")
+    if not MIN_SPEED <= kind.speed <= MAX_SPEED:
+        raise TraceError(f"{where}: speed is a number from {MIN_SPEED} to {MAX_SPEED:g}, not {kind.speed}")
+    for name in ("kv_tokens", "max_running"):
+        value = getattr(kind, name)
+        if value is not None and value < 1:
+            raise TraceError(f"{where}: {name} is a number from 1 on, not {value}")
+
 
 MAX_TIME_S: Final = 1e7
 """Of virtual time: something happens each second of it."""
@@ -144,9 +193,11 @@ class _Built:
             queue = name in {WITH_QUEUE, WITH_WORKING_SET}
             wait_s = setup.working_set_wait_s if name == WITH_WORKING_SET else 0.0
             proxies = Proxies(
-                setup.routers, setup.share_lag_s, setup.share_loss, setup.event_lag_s, setup.naming_share, setup.rtt_s,
-                setup.host_tokens > 0, setup.store_tokens > 0, queue, setup.hinting_share,
-                setup.ending_share, wait_s, setup.tenant_shares,
+                routers=setup.routers, share_lag_s=setup.share_lag_s, share_loss=setup.share_loss,
+                event_lag_s=setup.event_lag_s, naming_share=setup.naming_share, rtt_s=setup.rtt_s,
+                host_cache=setup.host_tokens > 0, store=setup.store_tokens > 0, queue=queue,
+                hinting_share=setup.hinting_share, ending_share=setup.ending_share, memory_wait_s=wait_s,
+                tenant_shares=setup.tenant_shares,
             )  # fmt: skip
             return Production(self.fleet, self._trace, proxies, self._feeds)
         make = BASELINES[name]

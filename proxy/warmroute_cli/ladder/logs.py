@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from warmroute.contract.money import Rates, usd
 from warmroute.files.given import GivenFile
 from warmroute.files.printable import number_of
-from warmroute_cli.usd_rates import rates_of
+from warmroute_cli.arguments import rates_of
 from warmroute_proxy.ladder.of_reports import Reports
 from warmroute_proxy.ladder.prefixes import MAX_WORKERS
 from warmroute_proxy.ladder.readers.lines import MAX_LINE_BYTES, Reader, json_object

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 from warmroute.contract.money import Rates
 from warmroute.files.given import GivenFile
-from warmroute_cli.arguments import count
-from warmroute_cli.replay.arguments import kv_tokens, workers
-from warmroute_cli.usd_rates import rates_of
+from warmroute_cli.arguments import count, rates_of
+from warmroute_cli.replay.replay_options import kv_tokens, workers
 from warmroute_lab.replay.loaders import begins_as_record, load_all
 from warmroute_lab.replay.record import MAX_BYTES
 from warmroute_lab.replay.setup import POLICIES, PRODUCTION, Setup, run_watched

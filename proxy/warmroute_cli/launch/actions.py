@@ -4,20 +4,73 @@ import argparse
 import json
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
-from warmroute_backend.launch import orders
-from warmroute_backend.launch.adoption import left_running
-from warmroute_backend.launch.errors import LaunchError
+from warmroute_backend.launch import state_file
 from warmroute_backend.launch.identity import boot_id, is_alive, signal_process
 from warmroute_backend.launch.launcher import Launcher, Limits
-from warmroute_backend.launch.logs import tail
-from warmroute_backend.launch.start_times import PHASES
+from warmroute_backend.launch.process import left_running
+from warmroute_backend.launch.program import LaunchError
+from warmroute_backend.launch.start_log import PHASES, tail
 from warmroute_backend.launch.state_file import Entry, Record, load, locked, save
 from warmroute_backend.launch.states import ALIVE, Backoff, State
-from warmroute_cli.launch.drains import NoDrains
+from warmroute_cli.api import Api, ApiError
+from warmroute_proxy.server.base.secrets import SecretError
+
+
+class ProxyDrains:
+    """The drain orders of one proxy. All raise OSError if it does not answer."""
+
+    def __init__(self, admin_url: str, admin_key: Callable[[], str]) -> None:
+        """`admin_key`: as it is now; it may raise SecretError."""
+        self._admin_url = admin_url
+        self._admin_key = admin_key
+
+    def drain(self, engine: str) -> bool:
+        """No new work. False if an operator had it drained already."""
+        found = self._ask(engine, "GET")
+        since = found["draining_since"]
+        if isinstance(since, dict) and "operator" in since:
+            return False
+        self._ask(engine, "POST")
+        return True
+
+    def is_drained(self, engine: str) -> bool:
+        found = self._ask(engine, "GET")
+        return bool(found["drained"]) or found["state"] == "down"
+
+    def undrain(self, engine: str) -> None:
+        """It may get work again."""
+        self._ask(engine, "DELETE")
+
+    def _ask(self, engine: str, method: str) -> dict[str, object]:
+        try:
+            api = Api(self._admin_url, self._admin_key())
+            found: dict[str, object] = api.ask(f"/admin/engines/{quote(engine, safe='')}/drain", method=method)
+        except (ApiError, SecretError) as error:
+            raise OSError(str(error)) from None
+        return found
+
+
+class NoDrains:
+    """On a node without a proxy: nothing to ask."""
+
+    def drain(self, engine: str) -> bool:
+        raise OSError(f"no proxy runs on this node: drain {engine} by `warmroute engines drain` if it does")
+
+    def is_drained(self, engine: str) -> bool:
+        """Never asked."""
+        del engine
+        return True
+
+    def undrain(self, engine: str) -> None:
+        """Never asked."""
+        del engine
+
 
 POLL_S: Final = 0.2
 
@@ -79,7 +132,7 @@ def start(arguments: argparse.Namespace) -> int:
     waits = any(entry.state is State.WAITING for entry in record.entries.values())
     if not _is_watched(record) or not waits:
         raise LaunchError("no launcher waits here: start `warmroute launch PLAN --nodes-port N --wait-for-start`")
-    orders.give_start(arguments.state_dir)
+    state_file.give_start(arguments.state_dir)
     print("ordered: all nodes start once all their launchers answer")
     return 0
 
@@ -92,7 +145,7 @@ def restart(arguments: argparse.Namespace) -> int:
     before = entry.starts
     if not _is_watched(_record(arguments.state_dir)):
         raise LaunchError("no launcher runs here: start `warmroute launch PLAN`, which finds processes that still run")
-    orders.give_restart(arguments.state_dir, arguments.name)
+    state_file.give_restart(arguments.state_dir, arguments.name)
     deadline_s = time.monotonic() + arguments.wait
     while time.monotonic() < deadline_s:
         entry = _entry(arguments)

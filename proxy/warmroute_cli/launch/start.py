@@ -11,20 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from warmroute_backend.launch.adoption import Adopted, adopt
 from warmroute_backend.launch.affinity import Near, near_gpus, read_matrix
-from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.fast_start import presharded_dir
-from warmroute_backend.launch.launcher import Drains, Launcher, Limits
+from warmroute_backend.launch.launcher import Drains, Launcher, Limits, Waker
 from warmroute_backend.launch.node_reports import NodeReports
 from warmroute_backend.launch.nodes import Report
-from warmroute_backend.launch.process import Process, found_identity
-from warmroute_backend.launch.program import Program
+from warmroute_backend.launch.process import Adopted, Process, adopt, found_identity
+from warmroute_backend.launch.program import LaunchError, Program
 from warmroute_backend.launch.readiness import unready
 from warmroute_backend.launch.state_file import locked, save
 from warmroute_backend.launch.states import Backoff
 from warmroute_backend.launch.topology import LOCAL, Setting, config_files, here, topology
-from warmroute_backend.launch.waker import Waker
 from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.files.proxy import REGION, tables_of
@@ -34,7 +31,7 @@ from warmroute_backend.plan.weights import weights
 from warmroute_backend.sglang.installation import NotInstalledError, installation
 from warmroute_backend.sglang.speed import slowness
 from warmroute_cli import state
-from warmroute_cli.launch.drains import NoDrains, ProxyDrains
+from warmroute_cli.launch.actions import NoDrains, ProxyDrains
 from warmroute_cli.plan.inputs import load_plan
 from warmroute_proxy.server.base.config import Config, authority
 from warmroute_proxy.server.base.config_file import ConfigError, load_config
@@ -69,10 +66,7 @@ def write_config(plan: Plan, state_dir: Path, port: int, admin_port: int) -> Pat
 
 
 def exports(state_dir: Path, port: int) -> list[str]:
-    return [
-        f"export OPENAI_BASE_URL=http://{LOCAL}:{port}/v1",
-        f"export OPENAI_API_KEY={state.api_key(state_dir)}",
-    ]
+    return [f"export OPENAI_BASE_URL=http://{LOCAL}:{port}/v1", f"export OPENAI_API_KEY={state.api_key(state_dir)}"]
 
 
 def start(arguments: argparse.Namespace) -> int:
@@ -164,7 +158,7 @@ def _near() -> tuple[Near, ...]:
     """What is near each GPU of this machine; empty if `nvidia-smi` does not say, or counts GPUs otherwise."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return ()
-    from warmroute_backend.doctor.fabric import read_rdma
+    from warmroute_backend.doctor.host import read_rdma
 
     return near_gpus(read_matrix(), {port.device: port.gbit_s or 0.0 for port in read_rdma() if port.is_active})
 

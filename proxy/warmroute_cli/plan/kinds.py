@@ -11,9 +11,9 @@ from typing import Any, Final
 from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.errors import PlanError
 from warmroute_backend.plan.hardware import Cluster
-from warmroute_backend.plan.page import table
+from warmroute_backend.plan.measured import table
 from warmroute_backend.plan.request import PlanRequest
-from warmroute_cli.plan.goodput import goodput
+from warmroute_cli.plan.costs import goodput
 from warmroute_cli.plan.search import Search, search
 from warmroute_cli.plan.targets import Targets
 from warmroute_lab.replay.trace import Trace

@@ -24,9 +24,9 @@ from warmroute_backend.plan.model import CacheKind
 from warmroute_backend.plan.request import AGGREGATED, WHOLE_GROUP, PlanRequest
 from warmroute_backend.plan.speculation import PUBLISHED_STEPS
 from warmroute_backend.plan.words import AllToAll
+from warmroute_cli.plan.inputs import AVERAGE
 from warmroute_cli.plan.sizing import SATURATED, Sizing, Speeds, simulate, speeds
 from warmroute_cli.plan.targets import Targets
-from warmroute_cli.plan.traffic import AVERAGE
 from warmroute_lab.replay.trace import Trace
 
 MOST_PLAYED: Final = 40

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from warmroute_backend.plan.page import table
+from warmroute_backend.plan.measured import table
 from warmroute_cli.plan.search import PlayedPlan, Search
 from warmroute_cli.plan.sizing import Sizing
 from warmroute_cli.plan.targets import Targets

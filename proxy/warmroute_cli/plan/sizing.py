@@ -19,7 +19,7 @@ from warmroute_backend.plan.request import PlanRequest
 from warmroute_backend.plan.speculation import PUBLISHED_STEPS, draft_of
 from warmroute_backend.plan.speed import Load, costs, decode_step_s, prefill_tokens_per_s, transfer_gb_s
 from warmroute_backend.plan.tiers import default_storage, host_tokens, store_tokens
-from warmroute_cli.plan.traffic import warm_up_share
+from warmroute_cli.plan.inputs import warm_up_share
 from warmroute_lab.engine.model.tiers import HostTier
 from warmroute_lab.replay.fleet import ReplayFleet, Store, Worker
 from warmroute_lab.replay.production import Production, Proxies

@@ -74,7 +74,6 @@ class Window:
 
 
 def rows_of(text: str) -> list[Row]:
-    """The rows of `/metrics`."""
     return [Row(name, dict(_LABEL.findall(labels)), float(value)) for name, labels, value in _ROW.findall(text)]
 
 

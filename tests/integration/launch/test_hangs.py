@@ -14,13 +14,12 @@ from tests.machine import seconds
 from tests.subjects.launched import Launched
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
-from warmroute_backend.launch import probes
-from warmroute_backend.launch.adoption import adopt
+from warmroute_backend.launch import readiness
 from warmroute_backend.launch.launcher import Launcher, Limits
-from warmroute_backend.launch.process import Process, found_identity
+from warmroute_backend.launch.process import Process, adopt, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.states import Backoff
-from warmroute_cli.launch.drains import NoDrains
+from warmroute_cli.launch.actions import NoDrains
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(180)]
 ENGINE = """
@@ -71,7 +70,7 @@ class Waker:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that answers late has answered, as on a machine that stands still for seconds."""
-    monkeypatch.setattr(probes, "PROBE_TIMEOUT_S", 900.0)
+    monkeypatch.setattr(readiness, "PROBE_TIMEOUT_S", 900.0)
 
 
 @contextmanager

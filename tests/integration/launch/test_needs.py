@@ -14,14 +14,13 @@ import pytest
 from tests.integration.launch.test_hangs import Waker
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
-from warmroute_backend.launch import orders
-from warmroute_backend.launch.adoption import Adopted, adopt
+from warmroute_backend.launch import state_file
 from warmroute_backend.launch.launcher import Launcher, Limits
-from warmroute_backend.launch.process import Process, found_identity
+from warmroute_backend.launch.process import Adopted, Process, adopt, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.state_file import save
 from warmroute_backend.launch.states import Backoff, State
-from warmroute_cli.launch.drains import NoDrains
+from warmroute_cli.launch.actions import NoDrains
 
 pytestmark = pytest.mark.timeout(180)
 DAEMON = """
@@ -108,7 +107,7 @@ def test_an_ordered_restart_waits_for_the_weights_too(tmp_path: Path, port: int)
         (tmp_path / "held").touch()
         end(weights)
         until(lambda: server.state is State.BACKING_OFF, "the engine ended, too")
-        orders.give_restart(tmp_path, "e")
+        state_file.give_restart(tmp_path, "e")
         until(lambda: "e: restart ordered" in lines, "the order is heard")
         (tmp_path / "held").unlink()
         until(lambda: serves_for_the(2, server), "both serve again")
@@ -158,10 +157,10 @@ def test_an_engine_that_ran_before_without_it_is_left_alone_until_its_restart(tm
     weights, server = found.processes
     with launched(found, tmp_path) as lines:
         for _ in range(2):  # the second one is taken after a whole round
-            orders.give_restart(tmp_path, "e-weights")
-            until(lambda: not any((tmp_path / orders.FOLDER).iterdir()), "the order is taken")
+            state_file.give_restart(tmp_path, "e-weights")
+            until(lambda: not any((tmp_path / state_file.FOLDER).iterdir()), "the order is taken")
         assert (weights.state, server.state, lines) == (State.WAITING, State.READY, [])
-        orders.give_restart(tmp_path, "e")
+        state_file.give_restart(tmp_path, "e")
         until(lambda: serves_for_the(2, server), "it serves again")
         assert weights.entry.starts == 1
     until(first.processes[0].has_ended, "it is reaped")

@@ -16,15 +16,14 @@ from tests.integration.launch.test_hangs import Waker
 from tests.machine import seconds
 from tests.subjects.ports import free_ports
 from tests.subjects.processes import until
-from warmroute_backend.launch import node_reports, orders
-from warmroute_backend.launch.adoption import adopt
+from warmroute_backend.launch import node_reports, state_file
 from warmroute_backend.launch.launcher import Launcher, Limits
 from warmroute_backend.launch.node_reports import NodeReports
 from warmroute_backend.launch.nodes import Report
-from warmroute_backend.launch.process import found_identity
+from warmroute_backend.launch.process import adopt, found_identity
 from warmroute_backend.launch.program import Program
 from warmroute_backend.launch.states import Backoff, State
-from warmroute_cli.launch.drains import NoDrains
+from warmroute_cli.launch.actions import NoDrains
 
 pytestmark = pytest.mark.timeout(180)
 LOCAL = "127.0.0.1"
@@ -66,7 +65,7 @@ def test_one_order_starts_all_nodes_and_a_lost_one_is_named(tmp_path: Path) -> N
         first = Node(tmp_path / "0", 0, ports, stack)
         until(lambda: first.launcher.troubles, "the other node is missed")
         assert first.launcher.troubles == [f"node 1 ({LOCAL}): no launcher has answered yet"]
-        orders.give_start(first.folder)
+        state_file.give_start(first.folder)
         with ExitStack() as other:
             second = Node(tmp_path / "1", 1, ports, other)
             until(lambda: first.serves() and second.serves(), "both nodes serve", 60)
@@ -83,7 +82,7 @@ def test_nothing_starts_without_an_order(tmp_path: Path) -> None:
         nodes = [Node(tmp_path / str(node), node, ports, stack) for node in range(2)]
         until(lambda: all("all nodes answer" in node.lines for node in nodes), "both answer")
         assert {process.state for node in nodes for process in node.processes} == {State.WAITING}
-        orders.give_start(nodes[1].folder)
+        state_file.give_start(nodes[1].folder)
         until(lambda: all(node.serves() for node in nodes), "both nodes serve", 60)
 
 
@@ -128,9 +127,9 @@ def test_an_order_to_start_that_nothing_waits_for_is_not_kept_for_another_launch
         found_identity(os.getpid()))  # fmt: skip
     waker, lines = Waker(), list[str]()
     launcher = Launcher(adopted.processes, tmp_path, NoDrains(), Limits(Backoff()), lambda: None, lines.append)
-    orders.give_start(tmp_path)
+    state_file.give_start(tmp_path)
     launcher.run(waker, waker.stop)  # type: ignore[arg-type]  # it has what is used of one
-    assert not orders.take_start(tmp_path)
+    assert not state_file.take_start(tmp_path)
 
 
 @pytest.mark.usefixtures("patient")

@@ -23,7 +23,7 @@ from warmroute.contract.receipt import cached_tokens
 from warmroute_cli import state
 from warmroute_lab.demo import drive
 from warmroute_lab.demo.audit import ClientTurn
-from warmroute_lab.demo.embedded import ideal_by_label
+from warmroute_lab.demo.played import ideal_by_label
 from warmroute_lab.demo.results import Pass
 from warmroute_lab.fleet import MODELS, FleetOptions, LocalFleet
 from warmroute_lab.recordings import RecordedRequest, RecordedSession, load_recordings

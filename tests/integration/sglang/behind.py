@@ -11,7 +11,7 @@ from tests.machine import seconds
 from tests.subjects.processes import ProxyProcess, until
 from warmroute_backend.sglang import Server
 from warmroute_backend.sglang.server import get_json
-from warmroute_lab.demo.sglang import metric_sum
+from warmroute_lab.demo.played import metric_sum
 
 PAGE_TOKENS = 16
 SYSTEM = "You are a careful assistant, and you say what you have not checked. " * 40

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmroute_lab.audit.command import compare
+from warmroute_lab.audit_isolation import compare
 
 values = st.lists(st.floats(0, 10, allow_nan=False), min_size=1, max_size=12)
 

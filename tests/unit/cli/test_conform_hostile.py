@@ -12,8 +12,8 @@ from tests.subjects.http_server import QuietServer
 
 from warmroute.contract.money import Rates
 from warmroute_cli.main import main
-from warmroute_lab.conform.arguments import APIS
 from warmroute_lab.conform.checks import checks_of, cost_of
+from warmroute_lab.conform.conform import APIS
 from warmroute_lab.conform.shapes import Asked, shape_of
 from warmroute_lab.conform.trial import TrialOptions
 from warmroute_lab.conform.wire import LEFT, MAX_ANSWER_BYTES, Endpoint
@@ -173,7 +173,7 @@ def test_a_check_that_breaks_off_is_one_cell(serve: Serve, capsys: Capture, monk
     def broken(_: object) -> None:
         raise OverflowError("too large")
 
-    monkeypatch.setattr("warmroute_lab.conform.fields.tools", broken)
+    monkeypatch.setattr("warmroute_lab.conform.codex.tools", broken)
     code, cells, _ = conform(capsys, serve(lambda to, _: to.chat()), "--turns", "1")
     assert code == 1
     assert cells["keeps tools"]["finding"] == "the check broke off: OverflowError: too large"

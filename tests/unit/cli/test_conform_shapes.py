@@ -6,14 +6,11 @@ from typing import cast
 import pytest
 
 from warmroute.contract.money import Rates
-from warmroute_lab.conform.arguments import APIS
 from warmroute_lab.conform.checks import checks_of, cost_of
-from warmroute_lab.conform.command import table
-from warmroute_lab.conform.hiding import Hider
+from warmroute_lab.conform.conform import APIS, table
 from warmroute_lab.conform.shapes import SIGNALS, Asked, key_headers, shape_of
-from warmroute_lab.conform.trial import Trial, TrialOptions
-from warmroute_lab.conform.verdicts import NOT_TRIED, Cell
-from warmroute_lab.conform.wire import Endpoint, NotReached
+from warmroute_lab.conform.trial import NOT_TRIED, Cell, Trial, TrialOptions
+from warmroute_lab.conform.wire import Endpoint, Hider, NotReached
 
 
 @pytest.mark.parametrize("api", APIS)

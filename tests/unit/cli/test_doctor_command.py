@@ -7,7 +7,7 @@ import pytest
 from tests.subjects.launched import MODEL, pair_plan
 
 from warmroute_backend.plan.plan_file import written
-from warmroute_cli.doctor.command import held
+from warmroute_cli.doctor.doctor import held
 from warmroute_cli.launch.start import write_config
 from warmroute_cli.main import main
 

@@ -17,7 +17,7 @@ from warmroute import __version__
 from warmroute_backend.sglang.installation import CHECKOUT_VARIABLE
 from warmroute_cli.installed import install_command
 from warmroute_cli.main import COMMANDS, NEEDED, main, parser
-from warmroute_cli.run.arguments import split
+from warmroute_cli.run.run_options import split
 from warmroute_proxy import BUILD
 
 pytestmark = pytest.mark.full
@@ -233,3 +233,13 @@ def test_the_target_of_each_subcommand_is_there() -> None:
         module, _, function = command.target.partition(":")
         name = module if module.startswith(("warmroute.", "warmroute_lab.")) else f"warmroute_cli.{module}"
         assert callable(getattr(import_module(name), function))
+
+
+@pytest.mark.parametrize("words", ["ask /metrics", "reload", "engines list", "usage", "top --once"])
+def test_a_config_that_is_missing_is_told_in_a_sentence(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--config", str(tmp_path / "none.toml")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"warmroute {words.split(maxsplit=1)[0]}: ")
+    assert "none.toml: 1 problem\ncannot be read" in error

@@ -12,8 +12,8 @@ from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.models import MODELS, known_model
 from warmroute_backend.plan.request import AGGREGATED, PlanRequest
 from warmroute_cli.main import main
+from warmroute_cli.plan.inputs import average_of, average_trace
 from warmroute_cli.plan.sizing import Sizing, simulate
-from warmroute_cli.plan.traffic import average_of, average_trace
 
 pytestmark = pytest.mark.full
 

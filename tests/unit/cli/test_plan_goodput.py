@@ -12,11 +12,11 @@ from warmroute_backend.plan.hardware import parse_cluster
 from warmroute_backend.plan.models import known_model
 from warmroute_backend.plan.request import PlanRequest
 from warmroute_cli.main import main
-from warmroute_cli.plan.goodput import CLOSE, by_goodput, faster, section
+from warmroute_cli.plan.costs import CLOSE, by_goodput, faster, section_of_goodput
+from warmroute_cli.plan.inputs import average_trace
 from warmroute_cli.plan.search import PlayedPlan, Search
 from warmroute_cli.plan.sizing import simulate
 from warmroute_cli.plan.targets import Targets
-from warmroute_cli.plan.traffic import average_trace
 
 pytestmark = pytest.mark.full
 
@@ -54,7 +54,7 @@ def test_the_plan_with_the_highest_one_comes_first() -> None:
     found = by_goodput(search, TRAFFIC, average_trace(TRAFFIC), TARGETS)
     assert found == sorted(found, key=lambda each: -each.requests_per_s)
     assert search.best.sizing.division == found[0].division
-    heading, first, *_ = section(found, TARGETS).splitlines()
+    heading, first, *_ = section_of_goodput(found, TARGETS).splitlines()
     assert heading == "Goodput: the most requests/s within its targets"
     assert f"{found[0].requests_per_s:.3g} requests/s" in first
 

@@ -18,10 +18,10 @@ from warmroute_backend.plan.request import AGGREGATED, PlanRequest
 from warmroute_cli.main import main
 from warmroute_cli.plan import search as searching
 from warmroute_cli.plan.costs import prices
+from warmroute_cli.plan.inputs import average_of, average_trace
 from warmroute_cli.plan.search import candidates, search
 from warmroute_cli.plan.sizing import Sizing, simulate, speeds
 from warmroute_cli.plan.targets import Targets
-from warmroute_cli.plan.traffic import average_of, average_trace
 from warmroute_lab.replay.loaders import load
 from warmroute_lab.replay.trace import Trace
 

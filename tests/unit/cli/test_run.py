@@ -18,10 +18,10 @@ from tests.machine import seconds
 
 from warmroute_cli.main import main
 from warmroute_cli.run import process, title
-from warmroute_cli.run.arguments import split
 from warmroute_cli.run.closing import by_agent
-from warmroute_cli.run.command import Settings, Target, settings_of
 from warmroute_cli.run.programs import PROGRAMS, any_program
+from warmroute_cli.run.run import Settings, Target, settings_of
+from warmroute_cli.run.run_options import split
 
 TARGET = Target("http://127.0.0.1:8080", "wr-a secret", "kimi-k2.5", 150_000, "session-1")
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmroute_cli.api import Api, ApiError
-from warmroute_cli.top.command import _once
 from warmroute_cli.top.rates import Counters, Rates, Window, counters_of, rows_of
 from warmroute_cli.top.reading import EngineRow, FleetReading, Loss, read
 from warmroute_cli.top.screen import HELP, SORTS, Choice, lines, pressed
+from warmroute_cli.top.top import _once
 
 METRICS = """
 # HELP warmroute_turns_total Settled turns by outcome.

@@ -17,9 +17,8 @@ from tests.unit.plan.plans import kind
 
 from warmroute_backend.doctor import bandwidth
 from warmroute_backend.doctor.bandwidth import nccl_gb_s, of_cards, of_links, rdma_gbit_s
-from warmroute_backend.doctor.fabric import read_rdma
-from warmroute_backend.doctor.facts import Gpus, Rdma
-from warmroute_backend.doctor.finding import Level
+from warmroute_backend.doctor.facts import Gpus, Level, Rdma
+from warmroute_backend.doctor.host import read_rdma
 
 pytestmark = pytest.mark.full
 

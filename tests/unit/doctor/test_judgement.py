@@ -8,11 +8,9 @@ import pytest
 from tests.unit.doctor.node import GIB, GPUS, tree
 from tests.unit.plan.plans import kind
 
-from warmroute_backend.doctor.fabric import read_rdma
-from warmroute_backend.doctor.facts import Disk, Gpus, Machine, Versions
-from warmroute_backend.doctor.finding import Finding, Level
+from warmroute_backend.doctor.facts import Disk, Finding, Gpus, Level, Machine, Versions
 from warmroute_backend.doctor.health import pinned_bytes
-from warmroute_backend.doctor.host import read_host
+from warmroute_backend.doctor.host import read_host, read_rdma
 from warmroute_backend.doctor.judgement import LMCACHE_TODO, MOONCAKE, judge
 from warmroute_backend.plan.deployment import Plan
 from warmroute_backend.plan.tiers import host_bytes

@@ -9,10 +9,8 @@ import pytest
 from tests.unit.doctor.node import CPUS, NODE_KIB, tree, write
 
 from warmroute_backend.doctor import nvidia
-from warmroute_backend.doctor.disk import measured
-from warmroute_backend.doctor.fabric import read_rdma
 from warmroute_backend.doctor.facts import Isolation
-from warmroute_backend.doctor.host import read_host
+from warmroute_backend.doctor.host import measured, read_host, read_rdma
 from warmroute_backend.doctor.nvidia import read_gpus
 from warmroute_backend.doctor.reading import read_isolation, read_versions
 
@@ -177,7 +175,7 @@ def test_a_disk_is_measured_and_left_as_it_was(tmp_path: Path) -> None:
 
 def test_files_of_the_store_are_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = SimpleNamespace(free=1 << 40)  # other programs write to the real disk meanwhile
-    monkeypatch.setattr("warmroute_backend.doctor.disk.shutil.disk_usage", lambda _: free)
+    monkeypatch.setattr("warmroute_backend.doctor.host.shutil.disk_usage", lambda _: free)
     assert measured(tmp_path, 1 << 20).free_bytes == free.free
     (tmp_path / "mooncake" / "prefill-0").mkdir(parents=True)
     (tmp_path / "mooncake" / "prefill-0" / "bucket").write_bytes(bytes(64 << 20))

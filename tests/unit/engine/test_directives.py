@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from warmroute_lab.engine.request.directives import obeyed
+from warmroute_lab.engine.request.prompt_request import obeyed
 from warmroute_lab.engine.request.text import NO_SCRIPT, Script, ScriptedCall
 
 STEPS = 'Please do this.\nobey: call read {"path": "a"}\n  obey: call read {"path": "b"}\nobey: answer Done.\nThanks'

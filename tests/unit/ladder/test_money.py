@@ -149,7 +149,7 @@ def test_a_ledger_that_does_not_recompute_exits_with_1(
 ) -> None:
     rows = [changed(entry(), 500), changed(entry(number=2), -500), entry(number=3)]
     source = LogTurns({"kind": "ledger"}, map(turn_of, rows), [])
-    monkeypatch.setattr("warmroute_cli.ladder.command.source_of", lambda _: source)
+    monkeypatch.setattr("warmroute_cli.ladder.ladder.source_of", lambda _: source)
     assert main(["ladder", str(tmp_path)]) == 1
     assert "the prices of 2 rows of the ledger do not follow from their rates, by 0.000001 USD" in (
         capsys.readouterr().err

@@ -13,10 +13,9 @@ import pytest
 from tests.machine import seconds
 from tests.subjects.processes import until
 
-from warmroute_backend.launch.adoption import adopt, left_running
-from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.identity import MARK, Identity, boot_id, identity_of, is_alive, session_members
-from warmroute_backend.launch.program import Program
+from warmroute_backend.launch.process import adopt, left_running
+from warmroute_backend.launch.program import LaunchError, Program
 from warmroute_backend.launch.state_file import Entry, Record, save
 from warmroute_backend.launch.states import State
 

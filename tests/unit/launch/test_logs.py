@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from warmroute_backend.launch.logs import KEPT_LOGS, TAIL_BYTES, end_of, rotate, tail
+from warmroute_backend.launch.start_log import KEPT_LOGS, TAIL_BYTES, end_of, rotate, tail
 
 
 def test_a_log_that_is_open_goes_on_in_the_empty_file(tmp_path: Path) -> None:

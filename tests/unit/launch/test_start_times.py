@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmroute_backend.launch.start_times import PHASES, phases_s
+from warmroute_backend.launch.start_log import PHASES, phases_s
 
 STARTUP = {
     "load_weight": 81.5,

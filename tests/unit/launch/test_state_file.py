@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from warmroute_backend.launch.errors import LaunchError
 from warmroute_backend.launch.identity import Identity
+from warmroute_backend.launch.program import LaunchError
 from warmroute_backend.launch.state_file import Entry, Record, load, locked, save
 from warmroute_backend.launch.states import State
 

@@ -12,8 +12,8 @@ from warmroute_backend.plan.check import problems
 from warmroute_backend.plan.choose import alternatives, make_plan
 from warmroute_backend.plan.deployment import Traffic
 from warmroute_backend.plan.errors import PlanError
+from warmroute_backend.plan.measured import page
 from warmroute_backend.plan.models import MODELS
-from warmroute_backend.plan.page import page
 
 pytestmark = pytest.mark.full
 

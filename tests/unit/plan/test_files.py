@@ -21,7 +21,7 @@ from tests.unit.plan.plans import KINDS, kind, plan
 from warmroute_backend.plan.argv import argv, mooncake_file
 from warmroute_backend.plan.files import deployment_files
 from warmroute_backend.plan.hardware import GIB
-from warmroute_backend.plan.page import page
+from warmroute_backend.plan.measured import page
 from warmroute_backend.plan.tiers import RESERVE_GIB, host_bytes
 from warmroute_proxy.server.base.config_file import load_config
 

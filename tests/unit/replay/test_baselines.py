@@ -11,11 +11,10 @@ from warmroute_lab.replay.baselines import BASELINES
 from warmroute_lab.replay.baselines.dualmap import DualMap, HotPrefixes
 from warmroute_lab.replay.baselines.dynamo import DynamoKv
 from warmroute_lab.replay.baselines.hashing import BoundedRing, PrefixHash, Ring, SmgPrefixHash
-from warmroute_lab.replay.baselines.lmetric import LMetric
-from warmroute_lab.replay.baselines.load import LeastRequests, LeastTokens, PowerOfTwo, SessionSticky
+from warmroute_lab.replay.baselines.load import LeastRequests, LeastTokens, LMetric, PowerOfTwo, SessionSticky
 from warmroute_lab.replay.baselines.preble import REBALANCE_FROM, WINDOW_S, PrebleE2
 from warmroute_lab.replay.baselines.skylb import SkyLb
-from warmroute_lab.replay.baselines.smg_tree import CLI, FIRST, RoutedTree, SmgApprox
+from warmroute_lab.replay.baselines.smg import CLI, FIRST, RoutedTree, SmgApprox
 from warmroute_lab.replay.baselines.thunderagent import ThunderAgent
 from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_lab.replay.policy import Policy

@@ -6,8 +6,7 @@ import pytest
 
 from warmroute.files.given import UnreadableFile
 from warmroute_lab.replay.agents import Agents, agents_trace
-from warmroute_lab.replay.fleet_file import WorkerKind, read_fleet
-from warmroute_lab.replay.setup import Setup, run
+from warmroute_lab.replay.setup import Setup, WorkerKind, read_fleet, run
 from warmroute_lab.replay.trace import TraceError
 
 TEXT = """

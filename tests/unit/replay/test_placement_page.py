@@ -7,7 +7,7 @@ from bench.placement.forks import FORKS
 from bench.placement.parts import PARTS
 from bench.placement.rows import ROWS
 
-from warmroute_cli.replay.arguments import MADE_UP, SCENARIOS
+from warmroute_cli.replay.replay_options import MADE_UP, SCENARIOS
 from warmroute_lab.replay import made_up
 from warmroute_lab.replay.plot import Series, svg
 

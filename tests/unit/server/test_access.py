@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from warmroute_proxy.server.base.config_counting import counts_limits_alone
 from warmroute_proxy.server.base.config_file import load_config
+from warmroute_proxy.server.base.config_stores import counts_limits_alone
 from warmroute_proxy.server.stores.directory.access import Access, key_records, tenant_records
 
 DIGEST = hashlib.sha256(b"wr-1").hexdigest()

@@ -11,7 +11,7 @@ import pytest
 from warmroute_proxy.core.placement.router import Router
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import EngineConfig
-from warmroute_proxy.server.base.config_engine import read_engine
+from warmroute_proxy.server.base.config_engines import read_engine
 from warmroute_proxy.server.base.config_table import Table
 from warmroute_proxy.server.base.metrics import Metrics
 from warmroute_proxy.server.engines import drain_orders

@@ -168,7 +168,6 @@ class HttpProtocol(asyncio.Protocol):
         self._keep = False
 
     def abort(self) -> None:
-        """Close at once."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -144,11 +144,7 @@ class StorageBackend:
     """The attached backend. `apply` gives the store, or None, and the threshold in tokens to the schedulers."""
 
     def __init__(
-        self,
-        config: HiCache,
-        model: str,
-        page_size: int,
-        apply: Callable[[FileStore | None, int], None],
+        self, config: HiCache, model: str, page_size: int, apply: Callable[[FileStore | None, int], None]
     ) -> None:
         """Raises: ValueError or OSError when the configured backend cannot be opened."""
         self._config = replace(config, storage_backend=None)

@@ -71,7 +71,7 @@ class Prefill:
 
     def _take(self, work: Work, budget: int) -> int:
         remaining = work.prompt_tokens - work.computed_tokens
-        take = remaining if remaining < budget else budget  # noqa: FURB136 - min() takes three times as long
+        take = min(remaining, budget)
         self.shares.append((work, take))
         self.unfinished = None if take == remaining else work
         return take

@@ -67,10 +67,7 @@ def sglext(jobs: Sequence[Job]) -> Json | None:
 
 
 def weights(generated: int) -> Json:
-    return {
-        "weight_version": "default",
-        "weight_versions": [{"version": "default", "start": 0, "end": generated}],
-    }
+    return {"weight_version": "default", "weight_versions": [{"version": "default", "start": 0, "end": generated}]}
 
 
 def choices_of(jobs: Sequence[Job]) -> Iterator[tuple[int, Job, int]]:

@@ -20,7 +20,7 @@ from warmroute_lab.engine.request.prompt_request import Kind, overridden, parse,
 from warmroute_lab.engine.request.reply import DONE
 from warmroute_lab.engine.routes import metrics
 from warmroute_lab.engine.routes.faults import Faults
-from warmroute_lab.engine.routes.shown import HIDDEN_HITS, Shown
+from warmroute_lab.engine.routes.metrics import HIDDEN_HITS, Shown
 from warmroute_lab.engine.serving.bootstrap import route
 from warmroute_lab.engine.serving.engine import EmbeddedEngine
 
@@ -315,7 +315,6 @@ class Routes:
         exchange.respond(200, encode(metrics.loads(self._engine, fields.integer(query, "dp_rank"), sections)))
 
     def _model(self, exchange: EngineExchange) -> None:
-        """`/v1/models/<id>`."""
         name = exchange.path.removeprefix("/v1/models/")
         cards = [card for card in metrics.models(self._engine)["data"] if card["id"] == name]
         if cards:

@@ -70,10 +70,7 @@ class BootstrapRooms:
     """Prefill's table of rooms. `on_meet` starts a job whose partner has come; `on_lost` ends one without partner."""
 
     def __init__(
-        self,
-        timeout_s: float,
-        on_meet: Callable[[Job, Meet], None],
-        on_lost: Callable[[Job, str], None],
+        self, timeout_s: float, on_meet: Callable[[Job, Meet], None], on_lost: Callable[[Job, str], None]
     ) -> None:
         self._timeout_s = timeout_s
         self._on_meet = on_meet

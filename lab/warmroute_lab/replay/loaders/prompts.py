@@ -62,7 +62,10 @@ def _add(requests: list[Request], chains: Sequence[tuple[Chain, int]], session: 
         blocks, tail = _blocks(chain, tokens, tool_bytes, session)
         number = len(requests)
         at_s = start_s if before is None else THINK_S
-        requests.append(Request(number, at_s, before, session, turn, tokens, OUTPUT_TOKENS, blocks, tail, seen))
+        requests.append(Request(
+            number=number, at_s=at_s, after=before, session=session, turn=turn, input_tokens=tokens,
+            output_tokens=OUTPUT_TOKENS, blocks=blocks, tail=tail, continued_tokens=seen,
+        ))  # fmt: skip
         before, seen = number, tokens
 
 

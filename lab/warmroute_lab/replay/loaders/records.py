@@ -113,14 +113,13 @@ def _requests(turns: list[_Turn], salt: int) -> tuple[list[Request], int]:
             after = None
         tokens = max(1, int(routing.chain.total_bytes / ratio))
         ids.add(tokens // BLOCK_TOKENS, tokens // BLOCK_TOKENS)
-        requests.append(
-            Request(
-                number, at_s, after, session, routing.turn, tokens, max(1, turn.completion_tokens),
-                _blocks(routing.chain, tokens // BLOCK_TOKENS, ratio, salt),
-                mixed([routing.chain.hashes[-1]], salt)[0] if tokens % BLOCK_TOKENS else None,
-                min(int(routing.structural_bytes / ratio), tokens),
-            )
-        )  # fmt: skip
+        requests.append(Request(
+            number=number, at_s=at_s, after=after, session=session, turn=routing.turn, input_tokens=tokens,
+            output_tokens=max(1, turn.completion_tokens),
+            blocks=_blocks(routing.chain, tokens // BLOCK_TOKENS, ratio, salt),
+            tail=mixed([routing.chain.hashes[-1]], salt)[0] if tokens % BLOCK_TOKENS else None,
+            continued_tokens=min(int(routing.structural_bytes / ratio), tokens),
+        ))  # fmt: skip
     for number, following in continued_by.items():
         request = requests[number]
         prompt = request.input_tokens // BLOCK_TOKENS

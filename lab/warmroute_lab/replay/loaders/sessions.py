@@ -125,10 +125,9 @@ def _add_turns(requests: list[Request], session: _Session, chains: _Chains, star
         chain = chains.add(blocks, shared_blocks, base_turn)
         full = min(input_tokens // BLOCK_TOKENS, len(chain))
         tail = chain[full] if full < len(chain) and full * BLOCK_TOKENS < input_tokens else None
-        requests.append(
-            Request(
-                len(requests), start_s if before is None else think_s, before, number, at + 1, input_tokens,
-                max(1, output_tokens), chain, tail, min(shared_blocks * session.block, input_tokens),
-            )
-        )  # fmt: skip
+        requests.append(Request(
+            number=len(requests), at_s=start_s if before is None else think_s, after=before, session=number,
+            turn=at + 1, input_tokens=input_tokens, output_tokens=max(1, output_tokens), blocks=chain, tail=tail,
+            continued_tokens=min(shared_blocks * session.block, input_tokens),
+        ))  # fmt: skip
         before = len(requests) - 1

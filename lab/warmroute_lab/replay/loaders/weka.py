@@ -124,12 +124,11 @@ class _Reader:
         number = len(self.requests)
         if number >= MAX_REQUESTS:
             raise TraceError(f"more than {MAX_REQUESTS} requests")
-        self.requests.append(
-            Request(
-                number, waits_s, None if follows is None else follows.number, session, len(own) + 1, tokens,
-                max(1, call.output_tokens), chain, tail, min(continued, tokens),
-            )
-        )  # fmt: skip
+        self.requests.append(Request(
+            number=number, at_s=waits_s, after=None if follows is None else follows.number, session=session,
+            turn=len(own) + 1, input_tokens=tokens, output_tokens=max(1, call.output_tokens), blocks=chain, tail=tail,
+            continued_tokens=min(continued, tokens),
+        ))  # fmt: skip
         own.append(_Ended(number, at_s + (call.api_time or 0.0), chain))
 
     def _chain(self, fine: list[int], tokens: int, fine_tokens: int) -> tuple[list[int], int | None]:

@@ -19,9 +19,9 @@ Mooncake measured 164 GB/s over four such links. 8 workers of 3M KV tokens.
 
 from typing import Final
 
+from warmroute_lab.replay.made_up import ToolCalls, tool_calls_trace
 from warmroute_lab.replay.scenarios.scenario import Run, Scenario
 from warmroute_lab.replay.setup import Setup
-from warmroute_lab.replay.tool_calls import ToolCalls, tool_calls_trace
 
 LOADS: Final = (1.0, 2.0, 3.0, 4.0)
 SPLITS: Final = ((8, 0), (7, 1), (6, 2), (5, 3), (4, 4))

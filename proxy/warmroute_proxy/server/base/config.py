@@ -18,8 +18,9 @@ from warmroute_proxy.core.queue.budget import Budget
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.dialects.fields import Unlisted
-from warmroute_proxy.normalising.rules import DEFAULT_NAMES
-from warmroute_proxy.server.base.config_bounds import LIVE, within
+from warmroute_proxy.dialects.openai_fields import GRANTABLE_FIELDS
+from warmroute_proxy.normalising.rules import DEFAULT_NAMES, NAMES
+from warmroute_proxy.server.base.config_bounds import ADDRESS, ADDRESSES, DIGEST, LIVE, NAME, among, within
 
 DEFAULT_HOST: Final = "127.0.0.1"
 DEFAULT_STATE_DIR: Final = ".warmroute/proxy"
@@ -36,19 +37,19 @@ def authority(host: str, port: int | str) -> str:
 class ProxyConfig:
     """The proxy's region, and where it listens. With port 0 the OS chooses the port."""
 
-    region: str
+    region: Annotated[str, NAME]
     host: str = DEFAULT_HOST
     port: Annotated[int, within(0, 65_535)] = 0
     admin_host: str = DEFAULT_HOST
     admin_port: Annotated[int, within(0, 65_535)] = 0
     policy: Literal["cost", "round_robin"] = "cost"
     state_dir: Path = Path(DEFAULT_STATE_DIR)
-    admin_key_sha256: str | None = None
+    admin_key_sha256: Annotated[str, DIGEST] | None = None
     record: Path | None = None
     """The file that records every decision with its input; None: none is recorded."""
 
     processes: Annotated[int, within(1, MAX_PROCESSES)] = 1
-    other_proxies: tuple[str, ...] = ()
+    other_proxies: Annotated[tuple[str, ...], ADDRESSES] = ()
     """The addresses of the other proxies of this region, before the same engines."""
 
     counts_alone: bool = False
@@ -131,8 +132,8 @@ class Limits:
 class RegionConfig:
     """A region. `url`: the address of its proxy, empty for the own region. `rtt_ms`: the round trip from here."""
 
-    name: str
-    url: str
+    name: Annotated[str, NAME]
+    url: Annotated[str, ADDRESS] = ""
     rtt_ms: Annotated[float, within(0.0, 60_000.0)] = 0.0
 
 
@@ -141,14 +142,14 @@ class EngineConfig:
     """One engine. `models` contains `*` where it serves all."""
 
     id: str
-    url: str
-    region: str
-    role: Role
-    kind: Literal["sglang", "openai"]
-    models: frozenset[str]
-    bootstrap_host: str | None
-    bootstrap_port: Annotated[int, within(1, 65_535)] | None
-    store: str | None = None
+    url: Annotated[str, ADDRESS]
+    region: Annotated[str, NAME]
+    role: Role = "aggregated"
+    kind: Literal["sglang", "openai"] = "sglang"
+    models: frozenset[str] = frozenset({ANY})
+    bootstrap_host: str | None = None
+    bootstrap_port: Annotated[int, within(1, 65_535)] | None = None
+    store: Annotated[str, NAME] | None = None
     """The name of the KV store that it shares with other engines; None: it shares none."""
 
     kv_events: bool = True
@@ -158,10 +159,10 @@ class EngineConfig:
     """The file with the key that its requests need; None: they need none."""
 
     admin_key_file: Path | None = None
+    """The file with the key that aborts need; None: the key of `key_file`, if any."""
+
     keys_within: tuple[Path, ...] = ()
     """The folders that both must be in; empty: anywhere. A file of a folder that names engines does not say where."""
-
-    """The file with the key that aborts need; None: the key of `key_file`, if any."""
 
     max_running: Annotated[int, within(1, 1_000_000)] | None = None
     """How many requests each rank gets at once; None: as many as the engine reports."""
@@ -207,7 +208,7 @@ class DiscoveryConfig:
     port: str = ""
     """The port of a Service's endpoints, by name or number; empty: the port named `http`, or the only port."""
 
-    api: str = ""
+    api: Annotated[str, ADDRESS] = ""
     """The address of the API server; empty: that of the cluster that this process runs in."""
 
     credentials: Path = Path(SERVICE_ACCOUNT)
@@ -231,19 +232,19 @@ def copies_of_bodies(engines: Iterable[EngineConfig]) -> int:
 class ModelConfig:
     """A model and its price books."""
 
-    name: str
-    aliases: tuple[str, ...]
-    books: tuple[PriceBook, ...]
+    name: Annotated[str, NAME]
+    aliases: tuple[str, ...] = ()
+    books: tuple[PriceBook, ...] = ()
     """Price books of the file; the database may have more."""
 
-    context_tokens: Annotated[int, within(1, 1_000_000_000)] | None
+    context_tokens: Annotated[int, within(1, 1_000_000_000)] | None = None
     continue_broken: bool = False
     """Whether another engine continues an answer whose engine fails."""
 
     vocabulary_tokens: Annotated[int, within(1, 100_000_000)] | None = None
     """The number of its token ids; None: unknown, and then requests must not hold any."""
 
-    normalise: frozenset[str] = DEFAULT_NAMES
+    normalise: Annotated[frozenset[str], among(*NAMES)] = DEFAULT_NAMES
     """The rules that take texts out of its prompts which would spoil their prefixes."""
 
     has_own_rules: bool = False
@@ -254,16 +255,16 @@ class ModelConfig:
 class TenantConfig:
     """A tenant, which shares its cache only with tenants of the same `share_group`."""
 
-    name: str
+    name: Annotated[str, NAME]
     key_sha256: tuple[str, ...]
     share_group: str
-    models: frozenset[str]
-    regions: frozenset[str]
-    salt_epoch: Annotated[int, within(0, 2**31 - 1)]
+    models: frozenset[str] = frozenset({ANY})
+    regions: frozenset[str] = frozenset({ANY})
+    salt_epoch: Annotated[int, within(0, 2**31 - 1)] = 0
     limits: TenantLimits | None = None
     """Limits per minute and of concurrent requests; None: no limit."""
 
-    granted_fields: frozenset[str] = frozenset()
+    granted_fields: Annotated[frozenset[str], among(*sorted(GRANTABLE_FIELDS))] = frozenset()
     """The fields that run a client's own grammar in an engine, and that it may use."""
 
     unlisted_fields: Unlisted = Unlisted.DROP
@@ -317,7 +318,7 @@ class RedisConfig:
 class TracingConfig:
     """Where spans of requests are sent, by OTLP over HTTP, and of how many requests."""
 
-    endpoint: str
+    endpoint: Annotated[str, ADDRESS]
     """The collector's address, before `/v1/traces`."""
 
     ratio: Annotated[float, within(0.0, 1.0)] = 0.01

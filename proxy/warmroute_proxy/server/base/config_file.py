@@ -13,16 +13,12 @@ import tomllib
 from ipaddress import ip_network
 from math import ceil
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from warmroute_proxy.core.prompt.addresses import Addresses
 from warmroute_proxy.dialects.fields import Unlisted
-from warmroute_proxy.dialects.openai_fields import GRANTABLE_FIELDS
-from warmroute_proxy.normalising.rules import DEFAULT_NAMES, NAMES
 from warmroute_proxy.server.base.config import (
     ANY,
-    DEFAULT_HOST,
-    DEFAULT_STATE_DIR,
     MAX_PROCESSES,
     Config,
     EngineConfig,
@@ -33,12 +29,10 @@ from warmroute_proxy.server.base.config import (
     TenantConfig,
     copies_of_bodies,
 )
-from warmroute_proxy.server.base.config_bounds import bounds
-from warmroute_proxy.server.base.config_counting import check_counted
-from warmroute_proxy.server.base.config_discovery import read_discoveries
-from warmroute_proxy.server.base.config_engine import read_engine
+from warmroute_proxy.server.base.config_engines import read_discoveries, read_engine
 from warmroute_proxy.server.base.config_prices import read_credit_moved, read_model_books
 from warmroute_proxy.server.base.config_stores import (
+    check_counted,
     read_budgets,
     read_database,
     read_ledger_file,
@@ -48,6 +42,7 @@ from warmroute_proxy.server.base.config_stores import (
 )
 from warmroute_proxy.server.base.config_table import Table, nearest, shown
 
+_Record = TypeVar("_Record")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
@@ -131,8 +126,8 @@ def parse_config(document: dict[str, Any], folder: Path, source: str) -> Config:
     ledger_file = read_ledger_file(ledger, has_database=database is not None)
     for table in (secret, ledger):
         table.close()
-    limits = _limits(Table(document.get("limits", {}), "limits", problems))
-    regions = tuple(_region(table) for table in _tables(document, "region", problems))
+    limits = _read(Limits, Table(document.get("limits", {}), "limits", problems))
+    regions = tuple(_read(RegionConfig, table) for table in _tables(document, "region", problems))
     discoveries = read_discoveries(document.get("discovery"), folder, proxy.region, problems)
     engines = _read_engines(document, folder, problems, may_lack=bool(discoveries))
     models = tuple(_model(table, database is None) for table in _tables(document, "model", problems))
@@ -239,27 +234,10 @@ def _origins(table: Table) -> tuple[str, ...]:
 
 def _proxy(table: Table, folder: Path) -> ProxyConfig:
     table.of(ProxyConfig)
-    policy = table.choice("policy", ("cost", "round_robin"), "cost")
-    proxy = ProxyConfig(
-        region=table.name("region"),
-        host=table.text("host", DEFAULT_HOST),
-        port=table.integer("port") or 0,
-        admin_host=table.text("admin_host", DEFAULT_HOST),
-        admin_port=table.integer("admin_port") or 0,
-        policy="round_robin" if policy == "round_robin" else "cost",
-        state_dir=folder / table.text("state_dir", DEFAULT_STATE_DIR),
-        admin_key_sha256=table.digest("admin_key_sha256"),
-        record=table.file("record", folder),
+    proxy = table.read(
+        ProxyConfig,
+        folder,
         processes=table.integer_or("processes", "auto") or min(usable_cores(), MAX_PROCESSES),
-        other_proxies=table.urls("other_proxies"),
-        counts_alone=table.flag("counts_alone"),
-        tls_cert=table.file("tls_cert", folder),
-        tls_key=table.file("tls_key", folder),
-        tls_client_ca=table.file("tls_client_ca", folder),
-        watch_config=table.flag("watch_config"),
-        log_format="json" if table.choice("log_format", ("text", "json"), "text") == "json" else "text",
-        picker_addresses=table.integer("picker_addresses") or 3,
-        websockets=table.flag("websockets", default=True),
         cors_origins=_origins(table),
         media=_media(table),
     )
@@ -274,33 +252,17 @@ def _proxy(table: Table, folder: Path) -> ProxyConfig:
     return proxy
 
 
-def _limits(table: Table) -> Limits:
-    table.of(Limits)
-    found = {name: table.integer(name) if one.whole else table.number(name) for name, one in bounds(Limits).items()}
-    new_sessions_wait = table.flag("new_sessions_wait", default=True)
+def _read(kind: type[_Record], table: Table) -> _Record:
+    """A record of a table that has only keys of its fields."""
+    record = table.read(kind)
     table.close()
-    return Limits(**found, new_sessions_wait=new_sessions_wait)  # type: ignore[arg-type]
-
-
-def _region(table: Table) -> RegionConfig:
-    table.of(RegionConfig)
-    region = RegionConfig(table.name("name"), table.url("url", required=False), table.number("rtt_ms"))
-    table.close()
-    return region
+    return record
 
 
 def _model(table: Table, needs_price: bool) -> ModelConfig:
-    name = table.of(ModelConfig).name("name")
-    model = ModelConfig(
-        name,
-        table.names("aliases", ()),
-        read_model_books(table, name, is_needed=needs_price),
-        table.integer("context_tokens"),
-        table.flag("continue_broken"),
-        table.integer("vocabulary_tokens"),
-        table.names_among("normalise", NAMES, DEFAULT_NAMES),
-        table.has("normalise"),
-    )
+    name = table.name("name")
+    books = read_model_books(table, name, is_needed=needs_price)
+    model = table.read(ModelConfig, name=name, books=books, has_own_rules=table.has("normalise"))
     table.close()
     return model
 
@@ -315,15 +277,12 @@ def _read_tenants(document: dict[str, Any], needed: bool, problems: list[str]) -
 def read_tenant(table: Table, needs_key: bool) -> TenantConfig:
     """A tenant. `needs_key`: its keys can stand nowhere else."""
     name = table.of(TenantConfig).name("name")
-    tenant = TenantConfig(
+    tenant = table.read(
+        TenantConfig,
         name=name,
         key_sha256=table.digests("key_sha256", required=needs_key),
         share_group=table.name("share_group", name),
-        models=frozenset(table.names("models", (ANY,))),
-        regions=frozenset(table.names("regions", (ANY,))),
-        salt_epoch=table.integer("salt_epoch") or 0,
         limits=read_tenant_limits(table),
-        granted_fields=table.names_among("granted_fields", sorted(GRANTABLE_FIELDS), frozenset()),
         unlisted_fields=Unlisted(
             table.choice("unlisted_fields", [each.value for each in Unlisted], Unlisted.DROP.value)
         ),

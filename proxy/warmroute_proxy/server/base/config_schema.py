@@ -4,16 +4,13 @@ What a file writes in another way than its record keeps it stands in `_WRITTEN`.
 """
 
 from collections.abc import Mapping
-from types import NoneType
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from warmroute.contract.providers import PROVIDERS
 from warmroute.contract.receipt import RATES
 from warmroute_proxy.dialects.fields import Unlisted
-from warmroute_proxy.dialects.openai_fields import GRANTABLE_FIELDS
-from warmroute_proxy.normalising.rules import NAMES
 from warmroute_proxy.server.base.config import (
     DatabaseConfig,
     DiscoveryConfig,
@@ -27,7 +24,7 @@ from warmroute_proxy.server.base.config import (
     TenantConfig,
     TracingConfig,
 )
-from warmroute_proxy.server.base.config_bounds import bounds, fields_of
+from warmroute_proxy.server.base.config_bounds import annotated, bounds, fields_of
 from warmroute_proxy.server.base.config_stores import PERIODS, BudgetKeys
 
 Schema = dict[str, Any]
@@ -47,28 +44,21 @@ _WRITTEN: Final[Mapping[str, Schema]] = {
     "media": {"media_schemes": _some_of("https", "http"), "media_networks": _TEXTS},
     "processes": {
         "processes": {
-            "anyOf": [
-                {"const": "auto"},
-                {"type": "integer", "minimum": _PROCESSES.low, "maximum": _PROCESSES.high},
-            ],
+            "anyOf": [{"const": "auto"}, {"type": "integer", "minimum": _PROCESSES.low, "maximum": _PROCESSES.high}],
             "default": _PROCESSES.default,
         }
     },
     "kv_events": {"kv_events": {"enum": ["auto", "off"]}},
     "provider": {"provider": {"enum": sorted(PROVIDERS)}},
-    "model_names": {"model_names": {"type": "object", "additionalProperties": _TEXT}},
     "keys_within": {},
     "has_own_rules": {},
-    "normalise": {"normalise": _some_of(*NAMES)},
     "books": {
         **_RATES,
         "free": _FLAG,
         "price": {"type": "array", "items": {"properties": {"name": _TEXT, "from": {}, "source": _TEXT, **_RATES}}},
     },
-    "granted_fields": {"granted_fields": _some_of(*sorted(GRANTABLE_FIELDS))},
     "unlisted_fields": {"unlisted_fields": {"enum": [each.value for each in Unlisted]}},
     "scope": {"name": _TEXT, "tenants": _TEXTS, "keys": _TEXTS, **{key: _TEXT for _, key in PERIODS}},
-    "engine": {"engine": {"type": "object"}},
 }
 _TABLES: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
     "proxy": (ProxyConfig, ("region",)),
@@ -121,14 +111,15 @@ def _closed(properties: Schema, required: tuple[str, ...] = ()) -> Schema:
 def _properties(kind: type) -> Schema:
     found: Schema = {}
     for name, hint, default in fields_of(kind):
-        union = get_args(hint) if NoneType in get_args(hint) else (hint,)
-        (member,) = (each for each in union if each is not NoneType)
+        member, meta, extra = annotated(hint)
         if name in _WRITTEN:
             found |= _WRITTEN[name]
         elif hasattr(member, "_field_defaults"):
             found |= _properties(member)
+        elif "among" in extra:
+            found[name] = _some_of(*extra["among"])
         else:
-            schema = msgspec.json.schema(member, schema_hook=lambda _: _TEXT)
+            schema = msgspec.json.schema(Annotated[member, meta] if meta else member, schema_hook=lambda _: _TEXT)
             shown = {"default": default} if isinstance(default, bool | int | float | str) and default != "" else {}
             found[name] = {**schema, **shown}
     return found

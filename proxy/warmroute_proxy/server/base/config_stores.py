@@ -1,7 +1,7 @@
 """Reads what a config says of tenants' limits, of the stores in which proxies share them, and of the collector."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from importlib.util import find_spec
@@ -12,8 +12,10 @@ from warmroute_proxy.core.queue.budget import Budget, Period
 from warmroute_proxy.core.queue.quota import ScopeLimits, TenantLimits
 from warmroute_proxy.core.queue.scope import Scope
 from warmroute_proxy.server.base.config import (
+    Config,
     DatabaseConfig,
     LedgerFileConfig,
+    ProxyConfig,
     RedisConfig,
     TenantConfig,
     TracingConfig,
@@ -34,23 +36,21 @@ PERIODS: Final[tuple[tuple[Period, str], ...]] = (("day", "usd_per_day"), ("mont
 
 def read_database(ledger: Table, folder: Path) -> DatabaseConfig | None:
     """The database of a table [ledger]; None if it names none."""
-    dsn_file, keep_days = ledger.of(DatabaseConfig).text("dsn_file", ""), ledger.integer("keep_days")
-    key_max_age_s = ledger.number("key_max_age_s")
-    if not dsn_file:
-        for key in ("keep_days", "key_max_age_s"):
-            if ledger.has(key):
-                ledger.problem(key, "is for a database, and there is no dsn_file")
-        return None
-    return DatabaseConfig(folder / dsn_file, keep_days, key_max_age_s)
+    dsn_file = ledger.text("dsn_file", "")
+    database = ledger.read(DatabaseConfig, dsn_file=folder / dsn_file)
+    if dsn_file:
+        return database
+    for key in ("keep_days", "key_max_age_s"):
+        if ledger.has(key):
+            ledger.problem(key, "is for a database, and there is no dsn_file")
+    return None
 
 
 def read_ledger_file(ledger: Table, *, has_database: bool) -> LedgerFileConfig:
     """What the ledger file keeps, by a table [ledger]."""
-    ledger.of(LedgerFileConfig)
-    days = ledger.integer("ledger_file_days")
-    return LedgerFileConfig(
-        LEDGER_FILE_DAYS if days is None and has_database else days, ledger.integer("ledger_file_bytes")
-    )
+    read = ledger.read(LedgerFileConfig)
+    follows = read.ledger_file_days is None and has_database
+    return replace(read, ledger_file_days=LEDGER_FILE_DAYS) if follows else read
 
 
 def read_tenant_limits(table: Table) -> TenantLimits | None:
@@ -66,8 +66,8 @@ def read_redis(values: object, folder: Path, problems: list[str]) -> RedisConfig
     """The Redis of a table [redis]; None if there is none."""
     if values is None:
         return None
-    table = Table(values, "redis", problems).of(RedisConfig)
-    made = RedisConfig(folder / table.text("url_file"), table.number("timeout_s"))
+    table = Table(values, "redis", problems)
+    made = table.read(RedisConfig, folder)
     table.close()
     return made
 
@@ -76,16 +76,8 @@ def read_tracing(values: object, folder: Path, problems: list[str]) -> TracingCo
     """The table; None if there is none, so that no request has a trace."""
     if values is None:
         return None
-    table = Table(values, "tracing", problems).of(TracingConfig)
-    made = TracingConfig(
-        table.url("endpoint"),
-        table.number("ratio"),
-        table.flag("follow_clients"),
-        table.file("headers_file", folder),
-        table.text("service_name", TracingConfig.service_name),
-        table.integer("queue_requests") or 0,
-        table.number("timeout_s"),
-    )
+    table = Table(values, "tracing", problems)
+    made = table.read(TracingConfig, folder)
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
         table.problem("endpoint", "needs OpenTelemetry's exporter: pip install 'warmroute[otel]'")
     table.close()
@@ -211,3 +203,63 @@ def _nanousd(table: Table, key: str) -> int | None:
         table.problem(key, f'{shown(text)} is not an amount above 0 of USD, written like "12.50"')
         return None
     return int(amount)
+
+
+_ALONE: Final = "or proxy.counts_alone = true, if each proxy may spend it whole"
+_IN_REDIS: Final = ("requests_per_minute", "tokens_per_minute", "requests_at_once")
+"""Limits of a tenant that only Redis counts over several proxies."""
+
+
+def check_counted(
+    proxy: ProxyConfig,
+    regions: Collection[str],
+    read: ReadBudgets,
+    *,
+    has_database: bool,
+    has_redis: bool,
+    problems: list[str],
+) -> None:
+    """Beside other proxies or regions, amounts of USD need the database; beside other proxies of the region, limits by
+    the minute or at once need Redis. `regions`: the names of all.
+    """
+    if proxy.counts_alone:
+        return
+    counted = [] if has_database else read.budgets
+    if proxy.other_proxies and counted:
+        names = _named(budget.name for budget in counted)
+        problems.append(f"budget: each proxy would spend {names}: it needs dsn_file of [ledger], {_ALONE}")
+    elif names := _named(budget.name for budget in counted if _in_several(budget.scope, read.tenants, regions)):
+        problems.append(f"budget: each region would spend {names}: it needs dsn_file of [ledger], {_ALONE}")
+    if has_redis or not proxy.other_proxies:
+        return
+    if read.limits:
+        names = _named(of.name for of in read.limits)
+        problems.append(f"budget: each proxy would count the limits of {names} alone: they need [redis], {_ALONE}")
+    if tenants := limited(read.tenants):
+        problems.append(
+            f"tenant: each proxy would count the limits of {_named(tenants)} alone: they need [redis], {_ALONE}"
+        )
+
+
+def _in_several(scope: Scope, tenants: Iterable[TenantConfig], regions: Collection[str]) -> bool:
+    """Whether the turns that a budget is for may be served in several regions."""
+    mine = [of for of in tenants if any(scope.holds(of.name, config_key_id(key)) for key in of.key_sha256)]
+    return len({region for tenant in mine for region in regions if tenant.may_be_served(region)}) > 1
+
+
+def limited(tenants: Iterable[TenantConfig]) -> list[str]:
+    return [tenant.name for tenant in tenants if tenant.limits is not None and _is_shared(tenant.limits)]
+
+
+def counts_limits_alone(config: Config) -> bool:
+    """Whether tenants have limits that this proxy counts alone, beside others, though its config does not say so."""
+    proxy = config.proxy
+    return bool(proxy.other_proxies and not proxy.counts_alone and config.redis is None and limited(config.tenants))
+
+
+def _is_shared(limits: TenantLimits) -> bool:
+    return any(getattr(limits, key) is not None for key in _IN_REDIS)
+
+
+def _named(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names))[:8])

@@ -10,13 +10,16 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from types import NoneType
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
-from warmroute_proxy.server.base.config_bounds import Bounds, bounds
+from warmroute_proxy.server.base.config_bounds import Bounds, annotated, bounds, fields_of
 
 SHA256_HEX: Final = re.compile(r"[0-9a-fA-F]{64}")
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
+_HERE: Final = Path()
+_Record = TypeVar("_Record")
 
 
 class Table:
@@ -35,6 +38,14 @@ class Table:
         """Itself, with the bounds of numbers that the fields of a record say."""
         self._bounds = bounds(kind)
         return self
+
+    def read(self, record: type[_Record], /, folder: Path = _HERE, **given: Any) -> _Record:
+        """A record, each field by the key of its name. `given`: the fields that a file writes in another way. Relative
+        paths start at `folder`.
+        """
+        self.of(record)
+        rest = (field for field in fields_of(record) if field[0] not in given)
+        return record(**given, **{name: self._field(name, hint, default, folder) for name, hint, default in rest})
 
     def problem(self, key: str, text: str) -> None:
         self._problems.append(f"{self._path}.{key}: {text}")
@@ -216,6 +227,31 @@ class Table:
         for key in self._values:
             if key not in self._known:
                 self.problem(key, f"unknown key{nearest(key, self._known)}")
+
+    def _field(self, key: str, hint: Any, default: Any, folder: Path) -> Any:
+        """The value of a field by its type and form, which its annotation says."""
+        member, _, extra = annotated(hint)
+        is_optional, form, origin = NoneType in get_args(hint), extra.get("form"), get_origin(member)
+        if form in {"digest", "urls"}:
+            return getattr(self, form)(key)
+        if form == "url":
+            return self.url(key, required=default is None)
+        if "among" in extra:
+            return self.names_among(key, extra["among"], default)
+        if member is str:
+            text = (self.name if form == "name" else self.text)(key, "" if is_optional else default)
+            return None if is_optional and not text else text
+        if key in self._bounds:
+            return self.integer(key) if member is int else self.number(key)
+        if member is bool:
+            return self.flag(key, default=default)
+        if member is Path:
+            return self.file(key, folder) if is_optional else folder / self.text(key, default and str(default))
+        if origin is Literal:
+            return self.choice(key, get_args(member), default)
+        if origin in {tuple, frozenset}:
+            return origin(self.names(key, default))
+        return self.texts(key) if get_args(member)[1] is str else self.table(key)
 
     def _take(self, key: str, *, required: bool = False) -> Any:
         self._known.append(key)

@@ -38,11 +38,7 @@ _FROM_THE_START: Final = (
 )
 """Counters without labels, exported as 0 from the start: the first event is an increase, not a new series."""
 
-_ERRORS: Final = (
-    declared.PREDICTION_ERROR_RATIO,
-    declared.OVERPREDICTION_RATIO,
-    declared.UNDERPREDICTION_RATIO,
-)
+_ERRORS: Final = (declared.PREDICTION_ERROR_RATIO, declared.OVERPREDICTION_RATIO, declared.UNDERPREDICTION_RATIO)
 
 Labels = tuple[tuple[str, str], ...]
 GaugeRow = tuple[Metric, Labels, float]

@@ -18,7 +18,7 @@ from warmroute.files.regular import read_regular
 from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, DiscoveryConfig, EngineConfig
-from warmroute_proxy.server.base.config_engine import read_engine
+from warmroute_proxy.server.base.config_engines import read_engine
 from warmroute_proxy.server.base.config_file import check_engine_models, check_unsalted
 from warmroute_proxy.server.base.config_table import Table, shown
 from warmroute_proxy.server.base.metrics import GaugeRow, Labels

@@ -13,7 +13,7 @@ from dns.nameserver import Do53Nameserver
 from dns.rdtypes.IN.SRV import SRV
 
 from warmroute_proxy.server.base.config import DiscoveryConfig
-from warmroute_proxy.server.base.config_discovery import record_values
+from warmroute_proxy.server.base.config_engines import record_values
 from warmroute_proxy.server.base.config_table import shown
 from warmroute_proxy.server.discovery.source import MAX_ENGINES, DiscoveredEngines, SourceError
 

@@ -15,8 +15,8 @@ from warmroute_proxy.core.base.trouble import Problem, Trouble
 from warmroute_proxy.core.queue.budget import Budget, Span, Taken
 from warmroute_proxy.server.base import declared_metrics as declared
 from warmroute_proxy.server.base.config import Config, DatabaseConfig
-from warmroute_proxy.server.base.config_counting import counts_limits_alone
 from warmroute_proxy.server.base.config_file import ConfigError
+from warmroute_proxy.server.base.config_stores import counts_limits_alone
 from warmroute_proxy.server.base.metrics import GaugeRow, Metrics
 from warmroute_proxy.server.base.secrets import SecretError, load_dsn
 from warmroute_proxy.server.ledger.ledger import LEDGER_FILE

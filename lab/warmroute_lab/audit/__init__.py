@@ -1,1 +1,0 @@
-"""`warmroute audit isolation`: whether one tenant can tell what another has sent."""

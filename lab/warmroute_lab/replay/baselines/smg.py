@@ -1,0 +1,159 @@
+"""SMG's (and sglang-router's) `cache_aware` without KV events: a tree of what was routed where
+(github.com/lightseekorg/smg, commit 73da68ca, model_gateway/src/policies/cache_aware.rs: `select_worker`,
+`is_imbalanced`, `select_worker_with_tokens`; crates/kv_index: `match_and_insert_with`, `evict_tenant_by_size`).
+
+Imbalanced means that the request counts of the busiest and the idlest worker differ by more than a number and by more
+than a factor: then the worker with the fewest requests. Else, if more than a share of the prompt is in the tree, the
+worker that was last sent that prefix; if not, the worker with the fewest requests. Of equal ones the one that has
+processed fewest. Either way the prompt is then in the tree for that worker, cached there or not.
+
+Share, number and factor are 0.5, 32 and 1.0001 in sglang-router's first release and in most comparisons (`FIRST`); the
+command line of both gateways now has 0.3, 64 and 1.5 (model_gateway/src/main.rs; `CLI`). Every 120 s the tree is cut to
+2^26 characters over all workers, leaves first, the least recently used first: here to 2^24 tokens, in blocks. The first
+release cut each worker's share alone, which is left out: its tree has no limit but the trace.
+"""
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from warmroute_lab.replay.fleet import ReplayFleet, ReplayTurn, Worker
+from warmroute_lab.replay.policy import Policy
+from warmroute_lab.replay.trace import Request
+
+MAX_TREE_TOKENS: Final = 2**24
+UNLIMITED: Final = 2**62
+EVICT_EVERY_S: Final = 120.0
+
+
+class Thresholds(NamedTuple):
+    """When a prefix counts, when counts of requests are too uneven for it to matter, and how much is remembered."""
+
+    cache: float
+    balance_abs: int
+    balance_rel: float
+    tree_tokens: int
+
+
+FIRST: Final = Thresholds(0.5, 32, 1.0001, UNLIMITED)
+CLI: Final = Thresholds(0.3, 64, 1.5, MAX_TREE_TOKENS)
+
+
+class RoutedTree:
+    """Which prefixes were sent to which tenants, in blocks; a tenant is a worker's index or a region's name."""
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._tenants: dict[int, dict[int | str, None]] = {}  # of a block, the last one sent there at the end
+        self._sizes: OrderedDict[tuple[int, int | str], int] = OrderedDict()  # the least recently used first
+        self.tokens = 0
+
+    def match(self, request: Request, among: set[int | str]) -> tuple[int, int | str | None]:
+        """(matched tokens, the tenant of `among` that was last sent that prefix)."""
+        tokens, last_tenant = 0, None
+        for block, size in self._path(request):
+            tenant = next((name for name in reversed(self._tenants.get(block, {})) if name in among), None)
+            if tenant is None:
+                break
+            tokens, last_tenant = tokens + size, tenant
+        return tokens, last_tenant
+
+    def insert(self, request: Request, tenant: int | str) -> None:
+        for block, size in reversed(self._path(request)):  # leaves are older than what they hang on
+            tenants = self._tenants.setdefault(block, {})
+            if tenant not in tenants:
+                self.tokens += size
+            tenants.pop(tenant, None)
+            tenants[tenant] = None
+            self._sizes[block, tenant] = size
+            self._sizes.move_to_end((block, tenant))
+
+    def cut(self, max_tokens: int) -> None:
+        """Forget until at most `max_tokens` are left."""
+        while self.tokens > max_tokens:
+            (block, tenant), size = self._sizes.popitem(last=False)
+            self.tokens -= size
+            del self._tenants[block][tenant]
+            if not self._tenants[block]:
+                del self._tenants[block]
+
+    def _path(self, request: Request) -> list[tuple[int, int]]:
+        full = request.input_tokens // self._block_tokens
+        path = [(block, self._block_tokens) for block in request.blocks[:full]]
+        if request.tail is not None:
+            path.append((request.tail, request.input_tokens - full * self._block_tokens))
+        return path
+
+
+class SmgApprox(Policy):
+    """The worker that was last sent enough of the prompt, while request counts are balanced."""
+
+    def __init__(self, fleet: ReplayFleet, thresholds: Thresholds = FIRST) -> None:
+        super().__init__(fleet)
+        self._thresholds = thresholds
+        self._tree = RoutedTree(fleet.workers[0].scheduler.page_size)
+        self._processed = [0] * len(fleet.workers)
+        self._evict_at_s = EVICT_EVERY_S
+
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:
+        if now_s >= self._evict_at_s:
+            self._tree.cut(self._thresholds.tree_tokens)
+            self._evict_at_s = now_s - now_s % EVICT_EVERY_S + EVICT_EVERY_S
+        workers, request, limits = self.fleet.prefills, turn.request, self._thresholds
+        chosen = min(workers, key=lambda worker: (worker.requests, self._processed[worker.index]))
+        most = max(worker.requests for worker in workers)
+        if most - chosen.requests <= limits.balance_abs or most <= chosen.requests * limits.balance_rel:
+            matched, last_tenant = self._tree.match(request, {worker.index for worker in workers})
+            if isinstance(last_tenant, int) and matched > limits.cache * request.input_tokens:
+                chosen = self.fleet.workers[last_tenant]
+        self._tree.insert(request, chosen.index)
+        self._processed[chosen.index] += 1
+        return chosen
+
+
+def smg_approx_cli(fleet: ReplayFleet) -> SmgApprox:
+    return SmgApprox(fleet, CLI)
+
+
+# SMG's `cache_aware` policy, path with KV events (github.com/lightseekorg/smg, commit 73da68ca,
+# model_gateway/src/policies/cache_aware.rs: `select_worker`, `is_imbalanced`, `select_worker_event_driven`,
+# `score_overlap`).
+#
+# Imbalanced means that the request counts of the busiest and the idlest worker differ by more than 32 and by more than
+# a factor of 1.0001: then the worker with the fewest requests, of equal ones the one that has processed fewest. Else
+# the worker with the most matching blocks, of equal ones the one with fewer requests. Without a match as if imbalanced.
+#
+# Its index is fed by KV events; here it is exact and of this instant. The triggers by KV usage are off, as by default.
+# What still ties after overlap and requests goes to the worker that has processed fewest (there, to the one with the
+# smaller tree, which at low load makes the tail 10 % longer: new conversations go to the worker that evicted last).
+
+
+BALANCE_ABS = 32
+BALANCE_REL = 1.0001
+
+
+class SmgEvent(Policy):
+    """Best overlap while request counts are balanced. `in_flight`: routed, unfinished prefixes count as cached."""
+
+    def __init__(self, fleet: ReplayFleet, *, in_flight: bool = False) -> None:
+        super().__init__(fleet)
+        self._in_flight = in_flight
+        self._processed = [0] * len(fleet.workers)
+
+    def choose(self, turn: ReplayTurn, now_s: float) -> Worker:  # noqa: ARG002 - it is about state
+        workers = self.fleet.prefills
+        processed = self._processed
+
+        def busyness(worker: Worker) -> tuple[int, int]:
+            return worker.requests, processed[worker.index]
+
+        least = min(workers, key=busyness)
+        most = max(worker.requests for worker in workers)
+        chosen = least
+        if most - least.requests <= BALANCE_ABS or most <= least.requests * BALANCE_REL:
+            scores = [worker.cached_tokens(turn.request, in_flight=self._in_flight) for worker in workers]
+            best = max(scores)
+            if best:
+                matching = [worker for worker, score in zip(workers, scores, strict=True) if score == best]
+                chosen = min(matching, key=busyness)
+        processed[chosen.index] += 1
+        return chosen
